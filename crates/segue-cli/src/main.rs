@@ -1,9 +1,25 @@
-//! The program `segue`: tunnels, gateways, statistics, doctor and lab.
+//! The program `segue`: its words, help and output. The other crates do the work.
 //!
-//! clap parses commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`. Every command fails
-//! with a [`segue_control::error::Error`], which this file shows and turns into the exit status: 0 done, 1 failed, 2
-//! used wrongly, 130 interrupted. Ports and the datapath are set up by [`segue_service::daemon`], which runs every
-//! command that stays until it is stopped.
+//! clap parses commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`; [`render`] and [`out`]
+//! print results, as text or as JSON.
+//!
+//! # Lifecycle
+//! 1. The command line is parsed. One that is wrong ends here, with a caret under the wrong word, and changes nothing.
+//! 2. The implementation of the checksums is chosen ([`version::choose_simd`]).
+//! 3. The command runs. `tunnel`, `gateway`, `lan78xx up` and `run` stay until they are stopped: they make a plan,
+//!    which [`segue_service`] runs. `stat`, `set` and `nat` ask a running instance by its control socket. `pcap` calls
+//!    `segue_capture`, `lab` and `bench` call `segue_lab`. Without a command, an overview of all instances is printed.
+//! 4. An error is shown, and its kind becomes the exit status.
+//!
+//! # Promises
+//! - Data goes to stdout, all else to stderr; with `-j` both are JSON, whose keys stay (`segue schema`).
+//! - Every failure is a [`segue_control::error::Error`]: what failed, why, and what to try.
+//! - The exit status is 0 for done, 1 for failed, 2 for a wrong use, 130 for interrupted. A panic is shown as a fault
+//!   of segue, with status 1.
+//! - A configuration file has the words of the command line, read by the same tables.
+//!
+//! # Limits
+//! This crate moves no packet and knows no wire format, port or pipeline.
 
 mod args;
 mod bench;

@@ -1,12 +1,29 @@
 //! The data path: the poll loop, the pipelines of tunnels, gateways and routers, and counters that other threads read
 //! meanwhile.
 //!
-//! A [`worker`](worker::run) owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing;
-//! other threads read a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
-//! receives at most a weight from each port and a budget from all, sends what was left over first, flushes GRO, and
-//! sleeps ([`napi`]) only when no port has more.
+//! # The loop
+//! [`worker::run`] runs one [`Pipeline`](pipeline::Pipeline), a [`tunnel`], a [`gateway`] or a [`router`], on the
+//! thread of its caller until a descriptor tells it to stop:
+//! 1. It applies settings that have changed ([`knobs`]).
+//! 2. It runs one round: packets that a blocked port did not take are sent first; then at most a weight of packets is
+//!    received from each port and a budget from all, joined by GRO, forwarded and sent.
+//! 3. It publishes the counters, and sleeps until a port is ready or a deadline has come ([`napi`]), unless a port has
+//!    more.
 //!
-//! The crate names no concrete port: the program chooses them.
+//! When it is told to stop, it sends the packets that it holds, for at most 200 ms.
+//!
+//! # Promises
+//! - A worker owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing; other threads
+//!   read a [`board::Board`] of relaxed atomics that the worker alone writes.
+//! - Every packet that was received is sent or counted under a named reason.
+//! - The packets of a flow leave in the order in which they arrived.
+//! - A blocked port holds back its source: that one is not read, so no queue grows in the worker. Packets that wait for
+//!   a neighbour or for a first fragment are bounded in number and time.
+//! - A round is bounded, so that no port and no counter waits for long.
+//!
+//! # Limits
+//! The crate names no concrete port and opens no descriptor of one: the caller chooses them. A fault of a packet is
+//! counted; an error ends the loop only where waiting fails or a port has become useless, as when its device is gone.
 
 pub mod board;
 mod endpoint;

@@ -13,17 +13,24 @@
 //!   own.
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
 //! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
-//! - [`skip`], [`skip_this_test`]: how a test notes that it cannot run here.
+//! - [`skip`], [`skip_this_test`]: the notes of a test that cannot run here.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
-//! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same
-//! time; [`Lab::measure`] runs them in turn, so that a change of the machine's mood meets every case alike; dropping
-//! the lab stops the processes first, then lets go of the namespaces, then removes the control group.
+//! # Lifecycle
+//! [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same time.
+//! [`Lab::measure`] runs them in turn, so that a change of the machine's speed affects every case alike. Dropping the
+//! lab stops the processes first, then closes the namespaces, then removes the control group.
 //!
+//! # Promises
+//! - Nothing stays behind, after an error either: namespaces have no name, and dropped values stop their processes.
+//! - The lab judges segue and therefore shares no code with it: the program is run by path, never linked.
+//! - CPU time counts all work that a case caused, in the kernel's threads too, as far as the machine tells it;
+//!   the table says how it was taken.
+//!
+//! # Limits
 //! Everything needs Linux and the right to make network namespaces: root, or a user namespace
 //! ([`enter_user_namespace`]). The external programs are `ip`, `ethtool` and `iperf3` (and `fastd` for its case); a
-//! missing one is reported with the Debian package that has it. The program `segue` itself is run by path, never
-//! linked.
+//! missing one is reported with the Debian package that has it.
 //!
 //! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that
 //! starts a child has to outlive it.

@@ -6,10 +6,22 @@
 //! host controller with the bandwidth of a SuperSpeed pipe and moderated interrupts, two processor cores, those parts
 //! of a network stack that cost time or queue packets, one program, and a peer host. Every piece of work has a cost
 //! ([`cost::COSTS`]), divided by the target's speed; only the cost of a USB transfer belongs to the target's host
-//! controller and is not scaled. Nothing reads a clock: the same case gives the same figures on every machine.
+//! controller and is not scaled.
 //!
-//! Not simulated: caches, memory bandwidth, the scheduler beyond one cost for a wake-up, other processes, the peer's
-//! processor, TCP slow start. A core is used in steps of known length that nothing interrupts.
+//! # The loop
+//! [`run`] builds the computer of a [`Case`], lets it settle for 50 ms, and moves simulated time from event to event
+//! for the time of the case. The [`Outcome`] is the difference of all counters before and after. [`fit::fit`] looks
+//! for the cost of a transfer with which the model gives a published figure.
+//!
+//! # Promises
+//! - Nothing reads a clock or does I/O: the same case gives the same figures on every machine.
+//! - Driver, chip and GRO are the product's own code, so a change of them changes the figures.
+//!
+//! # Limits
+//! The figures are a model's: they compare forms of the driver and predict no machine. It refuses a case that the
+//! driver cannot set up, with the driver's error. Not simulated: caches, memory bandwidth, the scheduler beyond one
+//! cost for a wake-up, other processes, the peer's processor, TCP slow start. A core is used in steps of known
+//! length that nothing interrupts.
 #![deny(missing_docs)]
 
 mod bus;

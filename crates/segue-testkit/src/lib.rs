@@ -8,8 +8,14 @@
 //! - [`fragment`]: IP fragments, cut and put together.
 //! - [`strategy`]: the builders' inputs for proptest.
 //!
-//! Builders panic where they are asked for something that cannot be written, such as a packet over 65535 bytes; the
-//! oracle never panics.
+//! # Promises
+//! - No code of the engine is used, not even a checksum, so a test that compares both compares two implementations.
+//! - The same seed gives the same packets on every machine ([`Rng`]).
+//! - The oracle never panics, whatever the bytes are.
+//!
+//! # Limits
+//! The crate is for tests: it is slow, and the product uses it in tests only. Builders panic where they are
+//! asked for something that cannot be written, such as a packet over 65535 bytes.
 
 pub mod build;
 pub mod conformance;

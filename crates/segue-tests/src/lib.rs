@@ -13,6 +13,20 @@
 //! - [`guest`]: where the guest is.
 //! - [`kernel`]: a kernel's own GRO.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
+//!
+//! # Lifecycle of a test
+//! [`Ground::new`] finds the program (`SEGUE_BIN`, else this workspace's build) and creates two hosts with a link. The
+//! test starts a [`Tunnel`] or a [`Pair`], sends [`traffic`], and reads the program's [`Stat`] or a [`capture`].
+//! Dropping the values stops the processes and removes the hosts.
+//!
+//! # Promises
+//! - Received data is compared byte for byte with what was sent.
+//! - A test that cannot run on this machine is noted by name and reason ([`skip`]) and never passes silently.
+//! - Nothing of a test stays on the machine, and tests do not see one another's hosts.
+//!
+//! # Limits
+//! The tests need root or a user namespace, and the programs that each names. Environment variables choose how much is
+//! sent: `SEGUE_FULL` and `SEGUE_SOAK` send more.
 
 pub mod capture;
 mod ground;
