@@ -59,17 +59,49 @@ pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change
         if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {
             knob.value = value.clone();
         }
-        numbers.push((name, number, value));
+        numbers.push(Checked { at, name, number, value });
     }
+    apply(knobs, numbers)
+}
+
+/// An assignment that passed its checks.
+struct Checked<'a> {
+    /// Index of the assignment.
+    at: usize,
+    name: &'a str,
+    number: u64,
+    value: Setting,
+}
+
+/// Sets knobs in this order. One that is refused in spite of the checks takes back those before it.
+fn apply(knobs: &Knobs, assignments: Vec<Checked<'_>>) -> Result<Vec<Change>, (usize, model::Wrong)> {
     let mut changed = Vec::new();
-    for (name, number, value) in numbers {
-        let Some((knob, _)) = knobs.get(name) else { continue };
-        // Only this thread sets knobs, so that the checks still hold.
-        if let Ok(before) = knobs.set(name, number) {
-            changed.push(Change { name: name.clone(), before: setting(knob.values, before), value });
-        }
+    let mut done: Vec<(&str, u64)> = Vec::new();
+    for Checked { at, name, number, value } in assignments {
+        let Ok(before) = knobs.set(name, number) else {
+            for (name, before) in done.into_iter().rev() {
+                // Each step leads back to a state that was valid.
+                let _ = knobs.set(name, before);
+            }
+            return Err((at, disagreement(name, &value)));
+        };
+        done.push((name, before));
+        let before = knobs.get(name).map_or(Setting::Number(before), |(knob, _)| setting(knob.values, before));
+        changed.push(Change { name: name.to_owned(), before, value });
     }
     Ok(changed)
+}
+
+/// Returns the refusal of an assignment that passed the checks and that the datapath does not take.
+fn disagreement(name: &str, value: &Setting) -> model::Wrong {
+    model::Wrong {
+        is_name: false,
+        kind: Kind::Internal,
+        message: format!("{name} cannot be {value}"),
+        note: "the checks of the knobs disagree".to_owned(),
+        nearest: None,
+        good: "segue --version -v -j".to_owned(),
+    }
 }
 
 /// Returns every knob in the form of the control socket.
@@ -120,5 +152,36 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected KNOB=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_datapath::knobs::Knob;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_datapath_takes_back_the_assignments_before_it() {
+        let knob = |name: &str| Knob {
+            name: name.to_owned(),
+            values: Values::Switch,
+            unit: "",
+            help: "",
+            fixed: None,
+            needs: None,
+            default: 0,
+        };
+        let knobs = Knobs::of(|dial| {
+            dial.switch(|| knob("first"), &mut true);
+            dial.switch(|| knob("second"), &mut false);
+        });
+        let assignment = |at, name, number| Checked { at, name, number, value: Setting::Number(number) };
+        let (at, wrong) = apply(&knobs, vec![assignment(1, "first", 0), assignment(0, "second", 2)]).unwrap_err();
+        assert_eq!((at, wrong.kind, wrong.message.as_str()), (0, Kind::Internal, "second cannot be 2"));
+        assert_eq!(knobs.iter().map(|(_, value)| value).collect::<Vec<_>>(), [1, 0]);
+        let changed = apply(&knobs, vec![assignment(0, "first", 0), assignment(1, "second", 1)]).unwrap();
+        assert_eq!(changed.iter().map(|change| change.before.clone()).collect::<Vec<_>>(), [1, 0].map(Setting::Number));
+        assert_eq!(knobs.iter().map(|(_, value)| value).collect::<Vec<_>>(), [0, 1]);
     }
 }
