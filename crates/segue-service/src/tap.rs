@@ -1,6 +1,6 @@
 //! Creation of TAP devices: an end of a gateway, the interface of an adapter, or the end of a model's cable.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
@@ -102,7 +102,11 @@ impl Tap {
             existing: Existing::Attach,
             offloads: self.offloads,
         };
-        let port = TunPort::open(&config).map_err(|error| diagnose::tun_port(purpose, dev, error))?;
+        let port = TunPort::open(&config).map_err(|error| {
+            let error = diagnose::tun_port(purpose, dev, error);
+            // A TAP that this user may open and not change has another cause than its owner.
+            if self.mac.is_some() { with_owner(error, dev) } else { error }
+        })?;
         let link = netlink
             .link_named(dev)
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
@@ -127,6 +131,23 @@ impl Tap {
         }
         Ok(port)
     }
+}
+
+/// Adds the owner of the TAP `dev` to the refusal to attach to it, where it exists and belongs to another user.
+fn with_owner(error: Error, dev: &str) -> Error {
+    let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
+    let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
+    let whose = match (of("owner"), of("group")) {
+        _ if error.kind != Kind::NoPermission => return error,
+        (Some(owner @ 0..), _) if !is_ours => format!("the user {owner}"),
+        // Members of the group may open it, so that this user is none.
+        (Some(-1), Some(group @ 0..)) => format!("the group {group}"),
+        _ => return error,
+    };
+    let hint = format!(
+        "--dev NAME, a TAP of this user\nor once by root, for this user: sudo ip tuntap del dev {dev} mode tap"
+    );
+    error.why(format!("{dev} is there already and belongs to {whose}")).hint(hint)
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,7 +1,6 @@
 //! An adapter as a network interface. One port is the adapter's driver and the other one a TAP; between them is the
 //! pipeline of the gateway, which joins received packets.
 
-use std::fs;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,7 +75,7 @@ impl Plan {
         let found = Found { chip: driver.kind().name(), speed, mac, source: driver.address_source() };
         let _ = self.found.set(found);
         let tap = Tap { mac: Some(mac), ..self.tap.clone() };
-        let tap = tap.open(netlink, out).map_err(|error| with_owner(error, &self.tap.name))?;
+        let tap = tap.open(netlink, out)?;
         let failed = |error: io::Error| {
             Error::system("cannot follow the link", &error, "segue doctor").why("a descriptor could not be copied")
         };
@@ -133,24 +132,6 @@ impl Plan {
 fn driver_error(error: driver::Error) -> Error {
     Error::new(Kind::System, format!("the adapter cannot be used: {error}"), "unplug it and plug it in again")
         .why("it does not answer as a LAN78xx does")
-}
-
-/// Adds the owner of the TAP to an error, where the TAP exists and this user may not attach to it.
-fn with_owner(error: Error, dev: &str) -> Error {
-    let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
-    let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
-    let whose = match (of("owner"), of("group")) {
-        // A TAP that this user may open and not change has another cause.
-        _ if error.kind != Kind::NoPermission || !error.message.starts_with("cannot create") => return error,
-        (Some(owner @ 0..), _) if !is_ours => format!("the user {owner}"),
-        // Members of the group may open it, so that this user is none.
-        (Some(-1), Some(group @ 0..)) => format!("the group {group}"),
-        _ => return error,
-    };
-    let hint = format!(
-        "--dev NAME, a TAP of this user\nor once by root, for this user: sudo ip tuntap del dev {dev} mode tap"
-    );
-    error.why(format!("{dev} is there already and belongs to {whose}")).hint(hint)
 }
 
 /// Returns a guard that ends a set-up on a signal, which stays pending for the loop, or after `longest`.
