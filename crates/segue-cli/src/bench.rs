@@ -6,7 +6,7 @@ use segue_lab::bench::{self, Select, Settings};
 use segue_lab::{LabError, interrupt};
 
 use crate::args::Bench;
-use crate::lab::failure;
+use crate::lab::failure_of;
 use crate::out::Out;
 use crate::progress::Shown;
 use crate::{simulation, version};
@@ -88,11 +88,5 @@ fn settings(args: &Bench, of: &bench::Bench) -> Result<Settings, LabError> {
 }
 
 fn of_bench(error: LabError) -> Error {
-    let mut made = failure(error);
-    for (lab, bench) in [("segue lab --help", "segue bench --help"), ("segue lab", "segue bench")] {
-        if made.hint == lab {
-            made.hint = bench.to_owned();
-        }
-    }
-    made
+    failure_of("segue bench", error)
 }

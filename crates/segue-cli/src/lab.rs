@@ -96,7 +96,12 @@ fn options(args: &Lab) -> Result<Options, LabError> {
 }
 
 /// Converts an error of the lab into the error type of the program.
-pub(crate) fn failure(error: LabError) -> Error {
+fn failure(error: LabError) -> Error {
+    failure_of("segue lab", error)
+}
+
+/// Converts an error of the lab, as [`failure`], for `command`, which its hint names.
+pub(crate) fn failure_of(command: &str, error: LabError) -> Error {
     let kind = match &error {
         LabError::Usage(_) => Kind::Usage,
         LabError::Interrupted => Kind::Interrupted,
@@ -104,13 +109,11 @@ pub(crate) fn failure(error: LabError) -> Error {
         LabError::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Kind::NoPermission,
         _ => Kind::System,
     };
-    let text = error.to_string();
-    // The hint is shown from its own field, so it is cut off the text here.
-    let text = text.split_once("\ntry:").map_or(text.as_str(), |(text, _)| text);
-    let (message, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let text = error.message();
+    let (message, rest) = text.split_once('\n').unwrap_or((&text, ""));
     let hint = error.hint().unwrap_or_else(|| match kind {
-        Kind::Usage => "segue lab --help".to_owned(),
-        Kind::Interrupted => "segue lab".to_owned(),
+        Kind::Usage => format!("{command} --help"),
+        Kind::Interrupted => command.to_owned(),
         _ => "segue doctor".to_owned(),
     });
     let mut made = Error::new(kind, message, hint);

@@ -87,31 +87,45 @@ impl LabError {
         }
     }
 
+    /// Returns what failed and why, without the hint: one or several lines.
+    pub fn message(&self) -> String {
+        Lines(self).to_string()
+    }
+
     pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
         LabError::System { what: what.into(), source, hint: String::new() }
     }
 }
 
-impl fmt::Display for LabError {
+/// The lines of an error before its hint.
+struct Lines<'a>(&'a LabError);
+
+impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match self.0 {
             LabError::MissingPrograms(list) => {
                 let names: Vec<&str> = list.iter().map(|(program, _)| program.as_str()).collect();
-                write!(f, "not installed: {}", names.join(", "))?;
+                write!(f, "not installed: {}", names.join(", "))
             }
-            LabError::System { what, source, .. } => write!(f, "cannot {what}: {source}")?,
+            LabError::System { what, source, .. } => write!(f, "cannot {what}: {source}"),
             LabError::Command { command, status, output } => {
                 write!(f, "`{command}` failed ({status})")?;
-                indented(f, output)?;
+                indented(f, output)
             }
             LabError::NotReady { case, why, output } => {
                 write!(f, "case {case} did not come up: {why}")?;
-                indented(f, output)?;
+                indented(f, output)
             }
-            LabError::Load(text) => write!(f, "iperf3: {text}")?,
-            LabError::Usage(text) => write!(f, "{text}")?,
-            LabError::Interrupted => write!(f, "interrupted")?,
+            LabError::Load(text) => write!(f, "iperf3: {text}"),
+            LabError::Usage(text) => write!(f, "{text}"),
+            LabError::Interrupted => write!(f, "interrupted"),
         }
+    }
+}
+
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Lines(self).fmt(f)?;
         match self.hint() {
             Some(hint) => write!(f, "\ntry:  {hint}"),
             None => Ok(()),
