@@ -52,7 +52,7 @@ pub enum Response {
 }
 
 /// A refusal: an [`Error`] in the form of the socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The name of the [`Kind`].
     #[serde(default)]

@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_control::protocol::Failure;
 use segue_host::sys;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::spec::InstanceSpec;
@@ -130,7 +132,7 @@ impl Instance {
         command.arg(self.spec.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
         command.args(options);
         if ports.is_some() {
-            command.arg("--heir");
+            command.arg("--successor");
         }
         for (name, value) in assignments {
             command.arg(format!("--set={name}={value}"));
@@ -217,11 +219,13 @@ impl Instance {
             let line: Vec<u8> = process.text.drain(..=end).collect();
             let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
             if let Some(error) = value.get("error") {
-                process.failure = Some(failure(&self.spec.name, error));
+                let reported = Failure::deserialize(error).unwrap_or_default();
+                process.failure = Some(failure(&self.spec.name, reported));
                 continue;
             }
             match value["event"].as_str() {
-                Some("heir") => process.state = State::IsReady,
+                // An instance of an earlier version reports the second one.
+                Some("successor" | "heir") => process.state = State::IsReady,
                 Some("up") => process.state = State::IsUp,
                 Some("down") => process.state = State::IsDown(sequences(&value)),
                 _ => {}
@@ -306,12 +310,10 @@ fn program() -> PathBuf {
 }
 
 /// Returns the failure that an instance reported.
-fn failure(name: &str, error: &Value) -> Error {
-    let text = |key: &str| error[key].as_str().map(str::to_owned);
-    let message = text("message").unwrap_or_else(|| "failed".to_owned());
+fn failure(name: &str, failure: Failure) -> Error {
+    let Failure { message, why, hint, os_error, .. } = failure;
+    let message = if message.is_empty() { "failed".to_owned() } else { message };
+    // An instance names itself in some of its messages.
     let message = if message.starts_with(&format!("{name} ")) { message } else { format!("{name}: {message}") };
-    let mut made = Error::new(Kind::System, message, text("hint").unwrap_or_default());
-    made.why = text("why");
-    made.os_error = error["os_error"].as_i64().and_then(|number| i32::try_from(number).ok());
-    made
+    Error { why, os_error, ..Error::new(Kind::System, message, hint) }
 }
