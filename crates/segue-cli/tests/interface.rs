@@ -80,6 +80,21 @@ const LINES: &[&str] = &[
     "schema nonsense",
 ];
 
+/// Command lines that print one JSON value, whose keys are compared (but `commit`, which only a build from git has).
+const DOCUMENTS: &[&str] = &[
+    "-V -v -j",
+    "doctor -j",
+    "stat -j",
+    "stat nosuch -j",
+    "nat nosuch -j",
+    "set nosuch -j",
+    "tunnel remot 198.18.0.2 -j",
+    "gateway in0 in0 -j",
+    "run --check -c /nonexistent -j",
+    "pcap stat /nonexistent -j",
+    "lan78xx list -j",
+];
+
 fn program() -> String {
     env::var("SEGUE_BIN").unwrap_or_else(|_| SEGUE.into())
 }
@@ -127,6 +142,20 @@ fn properties(root: &Value, schema: &Value, path: &str, depth: usize, into: &mut
     }
 }
 
+/// Adds a line for each key below `value`; the entries of a list share theirs.
+fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(entries) => {
+            for (name, below) in entries {
+                into.insert(format!("{path}.{name}"));
+                keys(below, &format!("{path}.{name}"), into);
+            }
+        }
+        Value::Array(entries) => entries.iter().for_each(|below| keys(below, &format!("{path}[]"), into)),
+        _ => {}
+    }
+}
+
 /// Returns the interface of the program, a line for each of its parts.
 fn interface() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
@@ -151,6 +180,10 @@ fn interface() -> BTreeSet<String> {
                 lines.insert(format!("word {name} {word}"));
             }
         }
+    }
+    for line in DOCUMENTS {
+        let value = serde_json::from_str(&ran(line).1).unwrap_or_else(|error| panic!("segue {line}: {error}"));
+        keys(&value, &format!("keys of segue {line}: "), &mut lines);
     }
     for line in LINES {
         lines.insert(format!("exit {} <- segue {line}", ran(line).0.map_or(-1, |code| code)));
