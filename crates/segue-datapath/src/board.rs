@@ -15,9 +15,9 @@ pub enum Group {
     Port,
     /// Packets dropped, by reason.
     Drops,
-    /// Why trains ended, by reason.
+    /// Trains that ended, by reason.
     Flushes,
-    /// Why packets stayed alone, by reason.
+    /// Packets that stayed alone, by reason.
     Alone,
     /// Differences between a packet and the train that it did not fit, by reason.
     Mismatches,

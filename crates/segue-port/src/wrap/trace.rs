@@ -18,8 +18,8 @@ const SNAPLEN: u32 = 131_072;
 
 /// A port that writes all packets that cross it to a capture file of raw IP packets (link type 101).
 ///
-/// What a packet port carries is written as it is: trains whole, and owed checksums still owed. What a datagram port
-/// carries gets outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP
+/// Packets of a packet port are written unchanged: trains whole, and owed checksums still owed. Datagrams of a datagram
+/// port get outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP
 /// checksum; so a trace of a port with zero checksums looks as if it had them. Units that the inner port dropped are in
 /// the trace too.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// Wraps `inner` and writes the file's header.
     ///
     /// # Errors
-    /// What writing met.
+    /// The error of writing the header.
     pub fn new(inner: P, file: W) -> io::Result<Trace<P, W>> {
         let header = PcapHeader { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
         let mut writer = Writer::new(file, Format::Pcap);

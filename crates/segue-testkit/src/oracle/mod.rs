@@ -15,7 +15,7 @@ use walk::Walk;
 /// Checks `bytes`, which must be ready for a wire.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A sentence on the first fault found.
 pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, String> {
     verify_owed(bytes, start, ports, Owed::default())
 }
@@ -24,7 +24,7 @@ pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, Strin
 /// [`verify`].
 ///
 /// # Errors
-/// What is wrong, in words; also where something is owed that is in place already.
+/// A sentence on the first fault found; a checksum that is owed although it is complete is a fault too.
 pub fn verify_owed(bytes: &[u8], start: Start, ports: &Ports, owed: Owed) -> Result<Report, String> {
     let mut bytes = bytes.to_vec();
     if owed.inner || owed.outer {

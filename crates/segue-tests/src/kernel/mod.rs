@@ -113,7 +113,7 @@ impl Gro {
     /// Creates `count` pairs in this network namespace, which must be fresh.
     ///
     /// # Errors
-    /// What could not be made, and why.
+    /// A message that names the failed step and its reason.
     pub fn new(count: usize, pace: PollInterval) -> Result<Gro, String> {
         // What no test asked for is not to be sent.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");

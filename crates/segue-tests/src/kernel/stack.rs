@@ -28,7 +28,7 @@ impl Stack {
     /// Creates the pairs in this network namespace.
     ///
     /// # Errors
-    /// What could not be made, and why.
+    /// A message that names the failed step and its reason.
     pub fn new() -> Result<Stack, String> {
         for (key, value) in [
             ("ipv4/ip_forward", "1"),
@@ -62,7 +62,7 @@ impl Stack {
     /// Gives the stack the destination addresses of the datagrams.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// A message with the command that the kernel refused.
     pub fn receives(&self) -> Result<(), String> {
         let addresses = ADDRESSES[0].map(|address| format!("addr add {address} dev s1\n"));
         batch("ip", &addresses.concat().replace("::2", "::2/128 nodad"))
@@ -72,7 +72,7 @@ impl Stack {
     /// MTU on the egress device.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// A message with the command that the kernel refused.
     pub fn sends(&self, is_v4: bool, is_source: bool, mtu: usize) -> Result<(), String> {
         let [to, from] = ADDRESSES.map(|of| of[usize::from(!is_v4)]);
         let mut lines = format!("link set t0 mtu {mtu}\naddr flush dev s1\naddr flush dev t0 scope global\n");

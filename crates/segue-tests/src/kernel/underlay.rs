@@ -29,7 +29,7 @@ impl Underlay {
     /// Creates the veth pair in this network namespace.
     ///
     /// # Errors
-    /// What could not be made, and why.
+    /// A message that names the failed step and its reason.
     pub fn new() -> Result<Underlay, String> {
         let sysctl = |key: &str, value: &str| {
             fs::write(format!("/proc/sys/net/ipv6/conf/default/{key}"), value)
@@ -57,7 +57,7 @@ impl Underlay {
     /// Creates a tunnel device over the underlay.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// A message with the command that the kernel refused.
     pub fn open<'a>(&'a self, device: &'a Device) -> Result<Entry<'a>, String> {
         let mut lines = format!("{}addr add 198.18.1.1/32 dev {ENTRY}\n", device.lines);
         if device.is_bridged() {
