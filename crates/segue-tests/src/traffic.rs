@@ -204,7 +204,7 @@ pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
 /// sent again, a few times.
 #[track_caller]
 pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
-    const TRIES: usize = 6;
+    const TRIES: usize = 20;
     socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a time limit");
     let far = socket.peer_addr().map_or_else(|error| error.to_string(), |far| far.ip().to_canonical().to_string());
     let mut buffer = vec![0; 1 << 16];
