@@ -5,7 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use crate::sys::{check, socket};
 
@@ -18,6 +19,14 @@ pub(crate) fn unshare_network() -> io::Result<()> {
 /// Creates an unbound TCP socket of the family of `address`, in this thread's network namespace.
 pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)
+}
+
+/// Waits until an error is pending on a socket; `false` when none came in time.
+pub(crate) fn wait_for_error(socket: BorrowedFd, longest: Duration) -> io::Result<bool> {
+    let mut polled = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: the pointer is to one pollfd of this stack frame.
+    let count = check(unsafe { libc::poll(&raw mut polled, 1, longest.as_millis() as libc::c_int) })?;
+    Ok(count == 1 && polled.revents & libc::POLLERR != 0)
 }
 
 struct Counting;

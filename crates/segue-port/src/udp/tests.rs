@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use segue::packet::{Frag, Outer, Packet};
@@ -341,9 +342,9 @@ fn the_error_of_an_earlier_datagram_costs_no_datagram() {
     batch.push(packet(&mut pages, &GUE, &bytes(10, 1), outer(0, 0)), tx.limits()).unwrap();
     send_all(&mut tx, &mut batch);
     // The port-unreachable message for the first datagram waits on the socket; the receiver is back.
-    std::thread::sleep(Duration::from_millis(50));
+    assert!(testing::wait_for_error(tx.slots[0].fd.as_fd(), Duration::from_secs(20)).unwrap());
     let back = UdpSocket::bind(address).unwrap();
-    back.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    back.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     batch.push(packet(&mut pages, &GUE, &bytes(10, 2), outer(0, 0)), tx.limits()).unwrap();
     send_all(&mut tx, &mut batch);
     let mut got = [0; 64];
@@ -452,7 +453,17 @@ fn sending_sockets_keep_nothing_that_is_sent_to_them() {
     let source = near.path(0, 0).unwrap().source;
     let peer = UdpSocket::from(far.rx.try_clone().unwrap());
     peer.send_to(b"unasked", source).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    // The last field of a socket's line counts its drops (proc(5), net/udp).
+    let local = format!(":{:04X}", source.port());
+    let begin = Instant::now();
+    let is_dropped = |table: String| {
+        let mut lines = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        lines.any(|fields| fields[1].ends_with(&local) && fields.last() == Some(&"1"))
+    };
+    while !is_dropped(std::fs::read_to_string("/proc/thread-self/net/udp").unwrap()) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the datagram was not dropped");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let socket = UdpSocket::from(near.slots[0].fd.try_clone().unwrap());
     assert_eq!(socket.recv(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
