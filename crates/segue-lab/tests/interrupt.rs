@@ -58,7 +58,7 @@ fn interrupted(signals: u32) {
     let grandchildren = loop {
         let found = children(child.id());
         // The server and the client.
-        if found.len() == 2 || begin.elapsed() > Duration::from_secs(5) {
+        if found.len() == 2 || begin.elapsed() > Duration::from_secs(25) {
             break found;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -70,13 +70,13 @@ fn interrupted(signals: u32) {
         assert!(sent.success());
     }
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
     if signals == 1 {
         assert_eq!(lines.next().unwrap().unwrap(), "interrupted");
     }
     let begin = Instant::now();
     while grandchildren.iter().any(|pid| runs(pid)) {
-        assert!(begin.elapsed() < Duration::from_secs(2), "one of {grandchildren:?} lives on");
+        assert!(begin.elapsed() < Duration::from_secs(20), "one of {grandchildren:?} lives on");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
