@@ -9,6 +9,9 @@ use std::process::Command;
 use common::{Place, Ran, SEGUE, cannot_unshare, in_namespace};
 use landlock::{ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr};
 
+/// Exit status of a script that is not permitted to create a device node.
+const NO_NODE: i32 = 77;
+
 const LINE: &str = "tunnel dev sg0 remote 198.18.0.2 encap gue";
 
 /// Runs `$SEGUE LINE` and the same with `-j` after `before`; returns the text and the JSON error.
@@ -18,6 +21,10 @@ fn refused(before: &str, line: &str, wrap: &str) -> Option<(Ran, serde_json::Val
     let copy = "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue; SEGUE=/mnt/segue";
     let script = format!("{copy}\n{before}\n{wrap} $SEGUE {line}; echo \"status $?\"; {wrap} $SEGUE {line} -j");
     let ran = in_namespace(&script)?;
+    if ran.code == Some(NO_NODE) {
+        segue_lab::skip_this_test("no device node can be made here (CAP_MKNOD)");
+        return None;
+    }
     let (status, json) = ran.stdout.split_once('\n').unwrap_or_else(|| panic!("{ran:?}"));
     assert_eq!(status, "status 1", "{ran:?}");
     let value: serde_json::Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
@@ -46,7 +53,7 @@ fn a_container_is_named_with_the_option_that_it_needs() {
 
 #[test]
 fn a_file_mode_that_forbids_is_a_missing_right() {
-    let before = "mount -t tmpfs none /dev/net; mknod -m 600 /dev/net/tun c 10 200";
+    let before = format!("mount -t tmpfs none /dev/net; mknod -m 600 /dev/net/tun c 10 200 || exit {NO_NODE}");
     let wrap = "setpriv --reuid 65534 --regid 65534 --clear-groups";
     let Some((ran, error)) = refused(
         &format!(
@@ -67,9 +74,12 @@ fn a_file_mode_that_forbids_is_a_missing_right() {
 
 #[test]
 fn without_cap_net_admin_it_says_so_and_what_to_do_once() {
-    let before = "rm -f /run/.containerenv; mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200; chown 65534 $SEGUE_RUNTIME_DIR";
+    let before = format!(
+        "rm -f /run/.containerenv; mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200 || exit {NO_NODE}
+chown 65534 $SEGUE_RUNTIME_DIR"
+    );
     let wrap = "env -u container setpriv --reuid 65534 --regid 65534 --clear-groups";
-    let Some((ran, error)) = refused(before, LINE, wrap) else { return };
+    let Some((ran, error)) = refused(&before, LINE, wrap) else { return };
     assert_eq!(
         (error["kind"].as_str(), error["os_error"].as_i64()),
         (Some("no_permission"), Some(i64::from(libc::EPERM))),

@@ -289,12 +289,12 @@ fn nothing_stays_behind_whoever_ends() {
     let up = "$SEGUE run -c segue.toml & pid=$!; for n in $(seq 200); do test $($SEGUE stat -j | grep -o '\"kind\"' | wc -l) = 2 && break; sleep 0.05; done; $SEGUE stat -j | grep -o '\"kind\"' | wc -l";
     let gone = "for n in $(seq 100); do running >/dev/null || break; sleep 0.05; done; ip -o link | grep -c ' sg'; running | wc -l";
     let script = format!(
-        // No process here reaps orphans, so zombies are not counted. The pause in the last case lets the second signal
-        // arrive during the shutdown.
+        // No process here reaps orphans, so zombies are not counted. In the last case the signal is repeated until the
+        // program is gone, so that the second arrives during the shutdown.
         "cd {}; running() {{ ps -e -o stat=,comm= | grep -v ^Z | grep segue; }}
 {up}; kill -TERM $pid; wait $pid; echo \"status $?\"; {gone}
 {up}; kill -KILL $pid; wait $pid 2>/dev/null; {gone}
-{up}; kill -INT $pid; sleep 0.4; kill -INT $pid 2>/dev/null; wait $pid; {gone}",
+{up}; while running >/dev/null && kill -INT $pid 2>/dev/null; do sleep 0.05; done; wait $pid; {gone}",
         place.path().display()
     );
     let Some(ran) = in_namespace_at(&script, &place) else { return };
