@@ -14,7 +14,7 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, sys, test_name, traffic};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
 fn shape() -> Shape {
@@ -86,7 +86,7 @@ fn sigterm_and_sigint_end_a_tunnel_with_0_and_leave_nothing() {
         sys::signal(pair.at_a.process.id(), signal).unwrap();
         let status = pair.at_a.process.wait(PATIENCE).unwrap();
         assert_eq!(status.code(), Some(0), "after signal {signal}: {}", pair.at_a.process.last_words());
-        assert!(begin.elapsed() < Duration::from_secs(2), "it took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
         assert_eq!(state(&ground.a), before, "after signal {signal}");
     }
 }

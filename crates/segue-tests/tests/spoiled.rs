@@ -1,6 +1,6 @@
 //! Tests with a hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their
-//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` also how fast it goes on, at 100 000
-//! of them in a second.
+//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` the throughput beside 100 000 of them in
+//! a second is measured too.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -295,15 +295,12 @@ fn speak(voices: &Voices, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
     said
 }
 
-/// Compares the throughput under malformed encapsulations with that under small valid packets: `cargo test --release -p
-/// segue-tests --test spoiled -- --nocapture` with `SEGUE_SOAK=1`.
+/// Tests that TCP makes progress under malformed encapsulations. With `SEGUE_SOAK=1` it also compares the throughput
+/// with that under small valid packets: `cargo test --release -p segue-tests --test spoiled -- --nocapture`.
 #[test]
 fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
-    const RATE: u64 = 100_000;
-    const ROUNDS: usize = 5;
-    if std::env::var_os("SEGUE_SOAK").is_none_or(|value| value != "1") {
-        return;
-    }
+    let is_soak = std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
+    let (rate, rounds, millis) = if is_soak { (100_000, 5, 3000) } else { (2000, 1, 300) };
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let _pair = Pair::start(&ground, SHAPE, NET);
     let voices = Voices::new(&ground);
@@ -311,17 +308,18 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     let _sink = traffic::inside(&ground.b, || UdpSocket::bind((Peer::B.address(NET, V4), 9))).unwrap();
     let small = vec![Kind { voice: Voice::Peer, reason: "", bytes: good() }];
     let loads = [("small packets", small), ("malformed", kinds())];
-    let length = Duration::from_secs(3);
+    let length = Duration::from_millis(millis);
     let mut gbps: [Vec<f64>; 2] = Default::default();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         for (gbps, (name, kinds)) in gbps.iter_mut().zip(&loads) {
             let stop = AtomicBool::new(false);
             let (bytes, said) = thread::scope(|scope| {
-                let speaker = scope.spawn(|| speak(&voices, kinds, RATE, &stop));
+                let speaker = scope.spawn(|| speak(&voices, kinds, rate, &stop));
                 let bytes = moved(&ground, length);
                 stop.store(true, Ordering::Relaxed);
                 (bytes, speaker.join().unwrap())
             });
+            assert!(bytes > 0 && said > 0, "{name}: {bytes} bytes beside {said} packets");
             let rate = bytes as f64 * 8.0 / length.as_secs_f64() / 1e9;
             println!(
                 "round {round}, {name}: {rate:.2} Gbit/s beside {:.0} packets/s",
@@ -332,11 +330,12 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     }
     let [small, malformed] = gbps.map(|mut all| {
         all.sort_by(f64::total_cmp);
-        all[ROUNDS / 2]
+        all[rounds / 2]
     });
     println!(
         "medians: {small:.2} Gbit/s beside small packets, {malformed:.2} beside malformed ones: {:.2}",
         malformed / small
     );
-    assert!(malformed >= 0.9 * small, "{malformed:.2} of {small:.2} Gbit/s");
+    // A short run on a busy machine says nothing of the rate.
+    assert!(!is_soak || malformed >= 0.9 * small, "{malformed:.2} of {small:.2} Gbit/s");
 }
