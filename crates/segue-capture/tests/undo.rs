@@ -110,7 +110,7 @@ impl Drop for Temporary {
 }
 
 #[test]
-fn wireshark_and_libpcap_read_merged_files_without_a_word() {
+fn wireshark_and_libpcap_read_merged_files_without_a_warning() {
     let mut missing = BTreeSet::new();
     for shape in shapes(21) {
         let (merged, report) = merge(&file(&shape), Format::Pcapng, &merging(MergeRules::default())).unwrap();
@@ -146,7 +146,7 @@ fn wireshark_and_libpcap_read_merged_files_without_a_word() {
 }
 
 #[test]
-fn trains_stand_where_their_first_packet_stood_and_time_never_goes_back() {
+fn a_train_has_the_place_of_its_first_packet_and_times_never_decrease() {
     let input = file(&shapes(1).remove(0));
     let (merged, _) = merge(&input, Format::Pcapng, &merging(MergeRules::default())).unwrap();
     let times = |file: &[u8]| all(file).0.into_iter().map(|packet| packet.1.unwrap()).collect::<Vec<u64>>();

@@ -94,7 +94,7 @@ fn colours(terminal: bool, options: &str, env: &str) -> bool {
 }
 
 #[test]
-fn colour_is_for_terminals_and_obeys_who_asks() {
+fn colour_is_for_terminals_and_follows_option_and_environment() {
     if !shell("command -v script").stdout.contains("script") {
         return segue_lab::skip_this_test("no script(1) to make a terminal (apt install bsdutils)");
     }

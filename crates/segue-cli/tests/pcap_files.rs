@@ -169,7 +169,7 @@ fn the_form_of_the_output_is_that_of_the_input_unless_something_says_otherwise()
 }
 
 #[test]
-fn a_cut_file_is_used_up_to_the_cut_and_said_to_be_cut() {
+fn a_truncated_file_is_used_up_to_the_cut_and_reported() {
     let place = place();
     let script = "head -c 100000 in.pcap > cut.pcap; pcap split cut.pcap out.pcap; echo $?; pcap split cut.pcap out2.pcap --allow-cut; echo $?; cmp out.pcap out2.pcap";
     let (_, stdout, stderr) = text(&shell(&place, script));
@@ -356,7 +356,7 @@ fn progress_is_shown_on_a_terminal_only() {
 
 /// Compares the text output about captures with stored transcripts. `SEGUE_GOLDEN=write` rewrites them.
 #[test]
-fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
+fn output_about_the_captures_equals_the_stored_transcripts() {
     let place = Place::new();
     for name in ["gue-gre-remcsum-inner4-tcp", "vxlan-csum-inner6-udp", "gre-key-csum-seq-inner4-icmp", "sit-tcp"] {
         fs::copy(format!("{CAPTURES}/{name}.pcap"), place.path().join("in.pcap")).unwrap();

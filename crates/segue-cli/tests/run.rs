@@ -202,7 +202,7 @@ fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
 }
 
 #[test]
-fn the_service_manager_hears_of_readiness_reloads_and_the_end() {
+fn the_service_manager_is_notified_of_readiness_reloads_and_the_end() {
     let place = Place::new();
     let path = place.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -282,7 +282,7 @@ fn two_instances_that_would_listen_in_the_same_place_are_refused_by_line() {
 }
 
 #[test]
-fn nothing_stays_behind_whoever_ends() {
+fn no_process_or_device_remains_whichever_process_ends_first() {
     let place = Place::new();
     let text = "[[tunnel]]\ndev = \"sg0\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n[[tunnel]]\ndev = \"sg1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nport = 6081\n";
     std::fs::write(place.path().join("segue.toml"), text).unwrap();

@@ -273,7 +273,7 @@ kill -INT $pid; wait $pid",
 }
 
 #[test]
-fn another_user_may_not_ask_and_is_told_who_may() {
+fn a_request_of_another_user_is_refused_and_the_permitted_users_are_named() {
     let script = format!(
         "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue
 {}for options in '' -j; do setpriv --reuid 65534 --regid 65534 --clear-groups /mnt/segue stat sg0 $options; echo \"status $?\"; done

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_one_that_is() {
+    fn an_invalid_request_is_refused_with_a_valid_example() {
         for (line, hint) in [
             ("", r#"{"get":"stat"}"#),
             ("{\"get\":\"everything\"}", r#"{"get":"stat"}"#),

@@ -221,7 +221,7 @@ fn the_pieces_of_a_train_that_is_too_long_leave_where_it_stood() {
 /// Tests that no probe is sent until a packet leaves for the neighbour, and that the entry is deleted 600 s after the
 /// last one (docs/gateway.md).
 #[test]
-fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
+fn dropped_packets_neither_keep_an_entry_nor_cause_a_probe() {
     in_both_forms(|| {
         let mut here = Bench::new(1400);
         here.tables(0, &[]);

@@ -74,7 +74,7 @@ fn messages_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_transfer_that_was_done_before_it_is_asked_back_is_heard_of_and_first() {
+fn a_transfer_completed_before_its_unlink_is_reported_first() {
     let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
     model.inject(model::Fault::RawTransfer(vec![7; 20]));
     for part in [[import("1-1"), submit(7, true, 1, 100, [0; 8])].concat(), unlink(8, 7)] {
@@ -235,7 +235,7 @@ fn a_device_is_listed_taken_once_and_free_again_when_its_client_is_gone() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_nobody_out_and_are_closed() {
+fn silent_connections_block_no_client_and_are_closed() {
     use std::io::Read;
     served(Speed::High, |address| {
         let owner = Client::import(address, "1-1").unwrap();
@@ -281,7 +281,7 @@ fn a_server_that_drips_bytes_is_given_up_in_time() {
 }
 
 #[test]
-fn a_client_that_vanished_without_a_word_does_not_keep_the_device() {
+fn a_client_whose_machine_lost_power_does_not_keep_the_device() {
     use socket2::{Domain, Protocol, SockAddr, Socket, Type};
     use std::io::Read;
     served(Speed::High, |address| {
@@ -333,7 +333,7 @@ fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
 }
 
 #[test]
-fn the_driver_comes_up_over_tcp_and_hears_of_a_server_that_ends() {
+fn the_driver_comes_up_over_tcp_and_notices_the_end_of_its_server() {
     // With transfers under way, and with none whose completion could report it.
     for is_up in [true, false] {
         let mut driver = served(Speed::Super, |address| {
@@ -439,7 +439,7 @@ fn a_device_that_refuses_to_be_configured_is_told_from_a_server_of_another_kind(
 }
 
 #[test]
-fn a_device_that_is_not_accepted_is_asked_nothing_and_free_again() {
+fn a_device_that_is_not_accepted_gets_no_request_and_is_released() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut server = Server::new(listener, "1-1", Model::new(model::Config::default()), None).unwrap();

@@ -146,7 +146,7 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
 }
 
 #[test]
-fn an_adapter_that_is_away_and_a_lost_opener_are_said_in_health() {
+fn health_reports_an_absent_adapter_and_a_lost_opener() {
     let Some(mut adapter) = Adapter::new(test_name!()) else { return };
     assert_eq!(adapter.health(), (true, String::new()));
     let (model, _) = &mut adapter._model;
@@ -215,7 +215,7 @@ fn cpu(process: &Process) -> u64 {
 }
 
 #[test]
-fn an_adapter_that_goes_away_while_its_interface_is_down_is_noticed_and_costs_nothing() {
+fn an_adapter_unplugged_while_its_interface_is_down_is_noticed_without_spinning() {
     let Some(mut adapter) = Adapter::new(test_name!()) else { return };
     ip(&adapter.ground.b, "link set dev lan0 down");
     adapter.until("end of the link", |stat| stat.count("adapter", "numbers", "link_mbit") == 0);

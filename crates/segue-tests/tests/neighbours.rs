@@ -118,7 +118,7 @@ fn a_neighbour_with_another_link_address_is_followed_when_it_says_so() {
 }
 
 #[test]
-fn nobody_is_made_known_or_moved_by_who_may_not_say_so() {
+fn invalid_neighbour_messages_neither_create_nor_change_entries() {
     let Some(routed) = Routed::new(test_name!(), &["python3"], NAT) else { return };
     let (client, server, router) = (&routed.ground.a, &routed.ground.b, &routed.router);
     let echoes = [V4, V6].map(|family| Echo::start(routed.server(family), 0));

@@ -312,7 +312,7 @@ fn damage_anywhere_never_panics_and_never_invents_packets() {
 }
 
 #[test]
-fn what_is_no_capture_is_told_apart() {
+fn files_that_are_no_captures_are_distinguished() {
     let open = |bytes: &[u8]| Reader::new(Cursor::new(bytes.to_vec())).unwrap_err();
     assert!(matches!(open(b""), ReadError::Empty));
     assert!(matches!(open(&[0x1f, 0x8b, 8, 0, 0]), ReadError::Compressed("gzip")));

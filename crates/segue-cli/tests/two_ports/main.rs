@@ -285,7 +285,7 @@ fn memory_stays_where_it_is_while_the_flood_goes_on() {
 }
 
 #[test]
-fn the_loop_hears_of_its_end_and_shows_its_counters_under_a_flood() {
+fn the_loop_stops_and_shows_its_counters_under_a_flood() {
     let _guard = ONE_AT_A_TIME.lock();
     let mut bench = Bench::new(Config::napi(Speed::Super), None);
     let (stop, writer) = io::pipe().unwrap();

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_uses_is_forgotten() {
+    fn an_unused_entry_is_deleted() {
         let mut cache = NeighbourCache::default();
         for host in 0..3 {
             find(&mut cache, hop(0, host), at(0));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_longest_makes_room_and_others_ports_and_families_do_not() {
+    fn the_least_recently_used_entry_of_the_port_and_family_is_evicted() {
         let mut cache = NeighbourCache::default();
         let other = [hop(0, 1), Hop { is_v4: false, ..hop(1, 1) }];
         other.iter().for_each(|other| assert_eq!(find(&mut cache, *other, at(0)).displaced, None));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_unasked_changes_whom_he_is_known_as_and_makes_nobody_known() {
+    fn an_unsolicited_advertisement_changes_an_entry_and_creates_none() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         let tells = claim(B, false, true);
         assert_eq!(cache.observe(host, &tells, HasPending::No, at(0)), Change::default());
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_repetition_makes_nobody_known_again() {
+    fn a_repeated_kernel_notification_does_not_restore_an_entry() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         cache.kernel_update(host, A, Freshness::Old, HasPending::No, at(0));
         assert_eq!(cache.mark_used(&host, at(0)), Some(A));

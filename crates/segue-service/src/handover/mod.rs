@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard_and_nothing_else_is_taken_for_it() {
+    fn messages_arrive_and_other_bytes_are_refused() {
         let (near, far) = Line::pair().unwrap();
         let far = Line(UnixStream::from(far));
         let name = "fifteen-bytes-1".to_owned();

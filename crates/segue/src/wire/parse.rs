@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_header_that_nobody_can_read_is_told_from_lengths_that_contradict() {
+    fn an_unsupported_tunnel_header_is_distinguished_from_contradictory_lengths() {
         let tunnels = Tunnels::NONE.with_gue(6080).with(4789, Kind::Vxlan).with(6081, Kind::Geneve).with_fou(5547, 47);
         let stop = |packet: &[u8]| {
             let layout = parse(packet, Start::Ip, &tunnels);

@@ -403,7 +403,7 @@ fn refusal_of(packet: &Packet<Vec<u8>>, mtu: usize, policy: Fragment) -> Refusal
 }
 
 #[test]
-fn what_nobody_may_fragment_is_too_big() {
+fn a_packet_that_may_not_be_fragmented_is_too_big() {
     assert_eq!(refusal(&datagram(free(1, 1), 3000).bytes(), 1500, Fragment::Never), Refusal::TooBig);
     assert_eq!(refusal(&datagram(v6(1), 3000).bytes(), 1500, Fragment::Router), Refusal::TooBig);
     // No IP at all.
@@ -502,7 +502,7 @@ fn lengths_that_disagree_are_refused() {
 }
 
 #[test]
-fn an_outer_checksum_that_nobody_checked_is_not_made_right() {
+fn an_unverified_outer_checksum_is_not_corrected() {
     let tunnel = over_udp(free(0, 1), Shim::Gue(None), None, true, true);
     let mut packet = load(&tunnel.wrap(&datagram(free(1, 3), 3000).bytes()), Start::Ip);
     assert_eq!(packet.offload.layers()[0].udp, LayerCsum::Unknown);

@@ -136,7 +136,7 @@ fn the_worked_example_of_primed_values() {
 }
 
 #[test]
-fn payload_is_summed_only_where_nobody_else_does_it() {
+fn payload_is_summed_only_without_checksum_offload() {
     let inner = inner(v4(1, 1), true, 3000);
     let plain = Case::new(inner.clone(), 1000);
     assert_eq!(check_case(&plain, &Limits::NONE), 3000);

@@ -44,7 +44,7 @@ fn the_error_is_well_formed_quotes_the_packet_and_goes_back() {
 }
 
 #[test]
-fn who_may_be_told_and_what_may_be_fragmented() {
+fn which_sources_get_an_error_and_which_packets_are_fragmented() {
     let mut may = V4::new(1, 1, 2);
     may.df = false;
     for (ip, mtu, expected) in [
