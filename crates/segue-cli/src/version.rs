@@ -51,7 +51,7 @@ fn value() -> Value {
         "simd": simd(),
         "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()).ok(),
         "landlock_abi": sys::landlock_abi(),
-        "seccomp": sys::seccomp_filters(),
+        "seccomp": sys::has_seccomp_filters(),
     })
 }
 

@@ -94,7 +94,7 @@ pub fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
 }
 
 /// Raises the limit of open files (RLIMIT_NOFILE) to `count`, as far as the hard limit and the capabilities allow.
-pub fn allow_open_files(count: u64) -> io::Result<()> {
+pub fn raise_open_file_limit(count: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for an rlimit.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
@@ -127,7 +127,7 @@ pub fn euid() -> u32 {
 }
 
 /// Changes permanently to the user `uid` and the group `gid`, and drops all supplementary groups.
-pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+pub fn switch_user(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty list is a null pointer with length 0; the other calls take plain numbers. The process has one
     // thread, so that the wrappers, which signal all threads, have no other one to signal.
     unsafe {
@@ -220,7 +220,7 @@ pub fn landlock_abi() -> Option<i32> {
 }
 
 /// Returns whether the kernel accepts seccomp filters (SECCOMP_GET_ACTION_AVAIL, Linux 4.14).
-pub fn seccomp_filters() -> bool {
+pub fn has_seccomp_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_ERRNO;
     // SAFETY: the call reads one u32 that outlives it.
@@ -364,7 +364,7 @@ pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
 }
 
 /// Opens a local socket that is bound to this abstract name and does not listen.
-pub fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
+pub fn bind_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::bind)
 }
 

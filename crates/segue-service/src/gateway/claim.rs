@@ -201,7 +201,7 @@ mod tests {
     fn a_name_without_a_listener_refuses_no_gateway_and_leaves_the_pair_claimed() {
         let [a, b, _] = unused(1);
         let name = name([a.1, b.1]);
-        let silent = sys::bound_abstract(name.as_bytes()).unwrap();
+        let silent = sys::bind_abstract(name.as_bytes()).unwrap();
         assert_eq!(bind(&name).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert_eq!(holder(&name, &mut QUESTIONS.clone()), Holder::Free);
         let first = take([a, b]).unwrap();

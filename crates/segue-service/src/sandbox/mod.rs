@@ -79,7 +79,7 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
     // After a change of user the process may no longer do this.
     sys::drop_bounding_set();
     if let Some(user) = &user {
-        sys::become_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
+        sys::switch_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
     }
     sys::drop_capabilities().map_err(|error| failed("cannot drop capabilities", &error))?;
     sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;

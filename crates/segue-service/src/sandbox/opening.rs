@@ -27,7 +27,7 @@ pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     sys::drop_bounding_set();
     if let Some(user) = other_user().filter(|_| reach.devices.is_empty()) {
-        sys::become_user(user.uid, user.gid).map_err(text)?;
+        sys::switch_user(user.uid, user.gid).map_err(text)?;
     }
     sys::drop_capabilities().map_err(text)?;
     sys::no_new_privs().map_err(text)?;

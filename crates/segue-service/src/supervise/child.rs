@@ -160,7 +160,7 @@ impl Instance {
     /// Returns the ports of the instance, which keeps its own copies.
     pub(super) fn ports(&self) -> Result<Ports, Error> {
         // Their descriptors pass through this process. Where it may not have as many, receiving them fails.
-        let _ = sys::allow_open_files(self.spec.members() as u64 + 256);
+        let _ = sys::raise_open_file_limit(self.spec.members() as u64 + 256);
         let asked = |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line));
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
         ports.map_err(|error| {

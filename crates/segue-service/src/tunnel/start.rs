@@ -46,7 +46,7 @@ pub fn outside_name(plan: &Plan) -> &'static str {
 pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
     let plan = &group.first().plan;
     // Two descriptors for each interface, one of them for a successor, and those that any instance has.
-    sys::allow_open_files(2 * group.members.len() as u64 + 128).map_err(|error| {
+    sys::raise_open_file_limit(2 * group.members.len() as u64 + 128).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
