@@ -43,7 +43,7 @@ impl Changes<'_> {
     }
 
     /// Keeps the kernel from generating IPv6 addresses for a link that carries no IPv6 (`addrgenmode none`).
-    pub fn no_generated_addresses(&mut self) -> io::Result<()> {
+    pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
         let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
         let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);

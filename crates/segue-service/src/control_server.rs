@@ -105,7 +105,7 @@ fn next(path: &Path) -> PathBuf {
 
 /// Returns the failure for a name in use: the control socket `path` of an instance answers. `naming` is the usage of
 /// the command with another name.
-pub fn already_running(name: &str, path: &Path, naming: &str) -> Error {
+pub(crate) fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     let hint = format!(
         "segue stat {name}                              shows it\n\
          another name: {naming}, segue lan78xx up dev NAME\n\
@@ -146,13 +146,13 @@ fn refused(path: &Path, error: &io::Error) -> Error {
 
 /// Renames the socket of the successor `name` ([`Bound::next`]) to its final name. The rename is atomic: a client
 /// always finds the old instance or the successor.
-pub fn take_name(name: &str) -> Result<(), Error> {
+pub(crate) fn take_name(name: &str) -> Result<(), Error> {
     let path = path_in(&directory()?, name);
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
 }
 
 /// Removes the socket of a successor that did not take over.
-pub fn forget_next(name: &str) {
+pub(crate) fn forget_next(name: &str) {
     if let Ok(directory) = directory() {
         let _ = fs::remove_file(next(&path_in(&directory, name)));
     }

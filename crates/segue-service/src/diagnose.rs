@@ -212,7 +212,7 @@ fn refused(purpose: Purpose, made: Error, code: i32, container: Container) -> Er
 }
 
 /// Explains why the TUN or TAP device `dev` could not be made.
-pub fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
+pub(crate) fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
     match error {
         tun::OpenError::Unavailable(error) => tun_open(purpose, dev, &error),
         // The device file and the interface are refused for different reasons; the file tells which of the two it
@@ -319,7 +319,7 @@ pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
 }
 
 /// Explains, like [`change`], why a change to the interface `dev` failed, for any purpose of the interface.
-pub fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
+pub(crate) fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => attach_refused(purpose, made, dev),

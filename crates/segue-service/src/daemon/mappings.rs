@@ -12,7 +12,7 @@ use segue_datapath::router::{FeedSender, Message};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns `tcp`, `udp` or `icmp`.
-pub fn protocol_name(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",
         Protocol::Udp => "udp",

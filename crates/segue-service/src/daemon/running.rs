@@ -77,7 +77,7 @@ pub fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
 }
 
 /// Returns a key for the hash of flows.
-pub fn flow_key() -> Result<hash::Key, Error> {
+pub(crate) fn flow_key() -> Result<hash::Key, Error> {
     let [a, b] = [random::<8>()?, random::<8>()?].map(u64::from_ne_bytes);
     Ok(hash::Key([a, b]))
 }

@@ -91,7 +91,7 @@ impl Line {
     }
 
     /// Returns the line that is this process's standard input.
-    pub fn of_stdin() -> io::Result<Line> {
+    pub(crate) fn of_stdin() -> io::Result<Line> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Line(UnixStream::from(fd)))
     }

@@ -71,7 +71,7 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Opti
 /// Moves `socket` to the first descriptor behind the standard streams and closes all others.
 ///
 /// For a process that uses none of the others again and that ends without running destructors.
-pub fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
+pub(crate) fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
     const PLACE: c_int = 3;
     // The descriptor is not dropped: it may be at that place already.
     let fd = std::os::fd::IntoRawFd::into_raw_fd(socket);

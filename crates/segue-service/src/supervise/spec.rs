@@ -116,7 +116,7 @@ impl InstanceSpec {
     }
 
     /// Returns the interfaces of the tunnels.
-    pub fn devs(&self) -> Vec<String> {
+    pub(crate) fn devs(&self) -> Vec<String> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.dev.clone()).collect(),
             InstancePlan::Gateway(_) => Vec::new(),

@@ -119,7 +119,7 @@ impl Plan {
     }
 
     /// Returns whether inner checksums are left to the remote end.
-    pub fn leaves_checksums(&self) -> bool {
+    pub(crate) fn leaves_checksums(&self) -> bool {
         self.encap_remcsum || self.overlay.remcsumtx
     }
 

@@ -50,12 +50,12 @@ impl Ready {
     }
 
     /// Describes the link or route that has the MTU [`link_mtu`](Self::link_mtu).
-    pub fn path_name(&self) -> String {
+    pub(crate) fn path_name(&self) -> String {
         if self.route_is_narrower { format!("the route through {}", self.link) } else { self.link.clone() }
     }
 
     /// Returns the length of all added headers, bytes.
-    pub fn overhead_bytes(&self) -> u32 {
+    pub(crate) fn overhead_bytes(&self) -> u32 {
         self.overhead.iter().map(|part| part.bytes).sum()
     }
 

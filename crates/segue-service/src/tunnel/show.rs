@@ -77,7 +77,7 @@ pub fn plan_json(group: &Group, notes: &[String]) -> Value {
 }
 
 /// Returns the lines that report that the interfaces are up.
-pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
+pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
     let ready = group.first();
     let plan = &ready.plan;
     let (head, mtu) = match group.members.len() {
@@ -110,7 +110,7 @@ fn received_checksum(ready: &Ready) -> &'static str {
 }
 
 /// Returns the tunnels in the form of the up event.
-pub fn up_json(group: &Group) -> Value {
+pub(crate) fn up_json(group: &Group) -> Value {
     let mut value = json!({});
     merge(&mut value, group);
     value

@@ -37,7 +37,7 @@ const BUDGET: usize = 16;
 const PAGES: usize = 128;
 
 /// Returns the name of the outside port in statistics.
-pub fn outside_name(plan: &Plan) -> &'static str {
+pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
