@@ -166,7 +166,7 @@ impl Bound {
         Bound::in_directory(&directory()?, name, naming)
     }
 
-    /// Opens the socket of the successor `name` while another instance has that name; [`take_name`] renames it.
+    /// Opens the socket of the successor `name` while another instance has that name; `take_name` renames it.
     ///
     /// The process must have one thread, as for [`Bound::new`].
     pub fn next(name: &str) -> Result<Bound, Error> {
