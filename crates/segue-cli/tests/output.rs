@@ -127,7 +127,9 @@ fn json_has_no_colour_even_when_it_is_forced() {
 fn a_reader_that_leaves_ends_the_program_quietly() {
     for command in ["help tunnel", "tunnel --help", "doctor", "schema stat -p", "stat -j", "--version -v"] {
         let ran = shell(&format!("{{ $SEGUE {command}; echo \"status $?\" >&2; }} | head -c 1 >/dev/null"));
-        assert!(ran.stderr == "status 0\n", "segue {command}: {ran:?}");
+        // Without the rights for a tunnel `doctor` says so, and ends with 1.
+        let ended = ran.stderr == "status 0\n" || command == "doctor" && ran.stderr.ends_with("\nstatus 1\n");
+        assert!(ended && !ran.stderr.to_lowercase().contains("pipe"), "segue {command}: {ran:?}");
     }
     // The reader closes the pipe before the first byte; if it is slow to exit, the status is the same.
     let ran = shell("{ sleep 0.2; $SEGUE help tunnel; echo \"status $?\" >&2; } | true");
