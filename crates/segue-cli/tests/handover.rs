@@ -175,6 +175,7 @@ fn a_setting_that_comes_while_an_instance_starts_is_not_lost() {
     let begin = std::time::Instant::now();
     while process().is_empty() || process() == before {
         assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
     }
     let done = pair.reload(&file("net.gro.dev.sg1.hold_us = 70"));
     assert_eq!(done["event"], "reloaded", "{done} {:?}", pair.events());
