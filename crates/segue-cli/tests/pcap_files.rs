@@ -277,8 +277,8 @@ fn an_interrupt_leaves_nothing_half_written() {
     }
 }
 
-/// Shell function `waits PID`: returns once the program handles its signals, which it blocks for that, and sleeps, or has
-/// ended.
+/// Shell function `waits PID`: returns once the program handles its signals, which it blocks for that, and sleeps, or
+/// has ended.
 const WAITS: &str =
     "waits() { until grep -q '^SigBlk:.*[1-9a-f]' /proc/$1/status && grep -q '^State:.S' /proc/$1/status
     do kill -0 $1 || break; sleep 0.02; done; }

@@ -1,6 +1,6 @@
 //! Tests with a hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their
-//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` the throughput beside 100 000 of them in
-//! a second is measured too.
+//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` the throughput beside 100 000 of them
+//! in a second is measured too.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -63,8 +63,8 @@ pub(crate) fn shell(script: &str) -> Ran {
     Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
 }
 
-/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with its
-/// link-local addresses, both of which follow a moment after the commands.
+/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with
+/// its link-local addresses, both of which follow a moment after the commands.
 const LINK: &str = "set -u
 echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
 ip link set lo up

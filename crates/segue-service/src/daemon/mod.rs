@@ -42,7 +42,8 @@ pub struct Watched {
     successor_event: Option<&'static str>,
 }
 
-/// Makes this process end with its supervisor, if it has one. A successor reports under the name `successor_event` that it is ready.
+/// Makes this process end with its supervisor, if it has one. A successor reports under the name `successor_event` that
+/// it is ready.
 pub fn follow(supervisor: Option<i32>, successor_event: Option<&'static str>) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
