@@ -110,23 +110,9 @@ pub(crate) struct Tunnel {
     /// Take over the ports of another process, which that process sends on standard input
     #[arg(long, hide = true, requires = "supervised")]
     pub(crate) successor: bool,
-    /// The same, for a supervisor of an earlier version that was replaced while it runs
-    #[arg(long, hide = true, requires = "supervised", conflicts_with = "successor")]
-    heir: bool,
     /// Keywords and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
-}
-
-impl Tunnel {
-    /// Returns the name of the event by which a successor reports that it is ready: the supervisor's word for it.
-    pub(crate) fn successor_event(&self) -> Option<&'static str> {
-        match (self.successor, self.heir) {
-            (true, _) => Some("successor"),
-            (false, true) => Some("heir"),
-            (false, false) => None,
-        }
-    }
 }
 
 /// The arguments of `segue gateway`.
@@ -360,20 +346,6 @@ impl Command {
             Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_successor_reports_by_the_word_of_its_supervisor() {
-        for (option, event) in [("--successor", Some("successor")), ("--heir", Some("heir")), ("-v", None)] {
-            let cli = Cli::try_parse_from(["segue", "tunnel", "--supervised", "1", option]).unwrap();
-            let Some(Command::Tunnel(args)) = cli.command else { panic!("{option}") };
-            assert_eq!(args.successor_event(), event, "{option}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::out::Out;
 
 /// Runs `segue gateway`.
 pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
-    let watched = daemon::follow(args.supervised, None)?;
+    let watched = daemon::follow(args.supervised, false)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")

@@ -23,7 +23,7 @@ use crate::out::Out;
 
 /// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
-    let watched = daemon::follow(args.supervised, args.successor_event())?;
+    let watched = daemon::follow(args.supervised, args.successor)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
     let plans: Result<Vec<_>, Error> =
         parsed.iter().map(|parsed| plan::plan(parsed, args.trace.clone(), &args.set)).collect();

@@ -38,20 +38,19 @@ use crate::sandbox;
 #[derive(Debug)]
 pub struct Watched {
     line: Line,
-    /// Name of the event by which a successor reports that it is ready; `None` where this process is none.
-    successor_event: Option<&'static str>,
+    /// Whether this process is a successor, which takes over the ports of another one.
+    is_successor: bool,
 }
 
-/// Makes this process end with its supervisor, if it has one. A successor reports under the name `successor_event` that
-/// it is ready.
-pub fn follow(supervisor: Option<i32>, successor_event: Option<&'static str>) -> Result<Option<Watched>, Error> {
+/// Makes this process end with its supervisor, if it has one.
+pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
         Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
     })?;
     if sys::parent_pid() == pid {
         let line = Line::of_stdin().map_err(|error| lost(&error))?;
-        return Ok(Some(Watched { line, successor_event }));
+        return Ok(Some(Watched { line, is_successor }));
     }
     Err(Error::new(Kind::System, "the process that started this one has ended", "start again").why("somebody ended it"))
 }
@@ -97,10 +96,10 @@ pub fn up(
     }
     let knobs = daemon.knobs()?;
     let mut succession = Succession { has_successors: watched.is_some(), ..Succession::default() };
-    let successor_of = watched.as_ref().and_then(|watched| Some((&watched.line, watched.successor_event?)));
+    let successor_of = watched.as_ref().filter(|watched| watched.is_successor).map(|watched| &watched.line);
     let socket = match successor_of {
         None => Bound::new(daemon.name(), daemon.naming())?,
-        Some((line, _)) => {
+        Some(line) => {
             succession.inherited = Ports::take(line).map_err(|error| lost(&error))?;
             Bound::next(daemon.name())?
         }
@@ -110,8 +109,8 @@ pub fn up(
     drop(succession);
     let sandbox = sandbox::enter(&mut signals, socket.file(), daemon.ioctls(), out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
-    if let Some((line, event)) = successor_of {
-        out.value(&show::successor_json(daemon, event));
+    if let Some(line) = successor_of {
+        out.value(&show::successor_json(daemon));
         if !begin(line, &mut signals, &mut running)? {
             return Ok(());
         }

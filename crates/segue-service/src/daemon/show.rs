@@ -38,11 +38,11 @@ pub(super) fn down_text(instance: &Instance, after: Duration) -> String {
     format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
 }
 
-/// Returns the event of this name by which a successor reports that it is ready.
-pub(super) fn successor_json(daemon: &impl Daemon, event: &str) -> Value {
+/// Returns the event by which a successor reports that it is ready.
+pub(super) fn successor_json(daemon: &impl Daemon) -> Value {
     json!({
         "schema": daemon.schema(),
-        "event": event,
+        "event": "successor",
         "t": units::rfc3339(SystemTime::now()),
         "name": daemon.name(),
     })

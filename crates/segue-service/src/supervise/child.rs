@@ -224,8 +224,7 @@ impl Instance {
                 continue;
             }
             match value["event"].as_str() {
-                // An instance of an earlier version reports the second one.
-                Some("successor" | "heir") => process.state = State::IsReady,
+                Some("successor") => process.state = State::IsReady,
                 Some("up") => process.state = State::IsUp,
                 Some("down") => process.state = State::IsDown(sequences(&value)),
                 _ => {}
