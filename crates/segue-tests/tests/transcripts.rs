@@ -267,8 +267,8 @@ fn measures(line: &str) -> bool {
         || (line.starts_with("segue bench") && !line.contains("--list"))
 }
 
-/// Returns whether only `make test-full` types a command: a second table of a bench that is typed already, and the bench
-/// that takes longest, whose quick form is a test of its own (`segue-cli/tests/bench.rs`).
+/// Returns whether only `make test-full` types a command: a second table of a bench that is typed already, and the
+/// bench that takes longest, whose quick form is a test of its own (`segue-cli/tests/bench.rs`).
 fn is_left_to_full(line: &str) -> bool {
     let is_second = (line.contains("--rows") || line.contains("--quota")) && !line.starts_with("segue bench napi");
     std::env::var_os("SEGUE_FULL").is_none() && measures(line) && (is_second || line.starts_with("segue bench gso"))
