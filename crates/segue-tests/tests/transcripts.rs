@@ -267,13 +267,6 @@ fn measures(line: &str) -> bool {
         || (line.starts_with("segue bench") && !line.contains("--list"))
 }
 
-/// Returns whether only `make test-full` types a command: a second table of a bench that is typed already, and the
-/// bench that takes longest, whose quick form is a test of its own (`segue-cli/tests/bench.rs`).
-fn is_left_to_full(line: &str) -> bool {
-    let is_second = (line.contains("--rows") || line.contains("--quota")) && !line.starts_with("segue bench napi");
-    std::env::var_os("SEGUE_FULL").is_none() && measures(line) && (is_second || line.starts_with("segue bench gso"))
-}
-
 /// Returns the form of a command that the test runs: tables of measurements with one short run, and `make demo` with
 /// its command from the Makefile.
 fn short(line: &str) -> String {
@@ -428,10 +421,6 @@ fn type_document(name: &str, test: &str) {
         }
         let stays = block.needs.iter().any(|need| need == "stays");
         for typed in commands(&block) {
-            if is_left_to_full(&typed.line) {
-                println!("left to SEGUE_FULL=1: {}", typed.line);
-                continue;
-            }
             let (output, good) = session.run(&typed, stays);
             if !good {
                 let printed = output.join("\n");
