@@ -3,6 +3,7 @@
 //! - [`sys`] has the system calls that the standard library lacks: fork and wait, capabilities, namespaces, signalfd,
 //!   poll, abstract sockets, and the ioctls of TUN devices;
 //! - [`netlink`] reads links, addresses, routes and nexthop objects, and changes them on request;
+//! - [`netfilter`] finds rules and policies that packets of this host pass;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
 //! - [`capability`], [`interface`] and [`prefix`] are the small types for these.
 //!
@@ -31,6 +32,7 @@
 
 pub mod capability;
 pub mod interface;
+pub mod netfilter;
 pub mod netlink;
 pub mod prefix;
 pub mod signals;

@@ -10,6 +10,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, N
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
+use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -156,6 +157,26 @@ impl Netlink {
             });
             if let (Some(address), true) = (local.or(address), message.header.index == index) {
                 found.push(Prefix { address, len: message.header.prefix_len });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    /// Returns the kinds of the queueing disciplines of the link with this index, `clsact` and `ingress` included,
+    /// which have filters.
+    pub fn queueing(&mut self, index: u32) -> io::Result<Vec<String>> {
+        let mut request = TcMessage::default();
+        request.header.index = index.cast_signed();
+        let mut found = Vec::new();
+        self.exchange(RouteNetlinkMessage::GetQueueDiscipline(request), NLM_F_DUMP, &mut |message| {
+            if let RouteNetlinkMessage::NewQueueDiscipline(message) = message
+                && message.header.index == index.cast_signed()
+            {
+                found.extend(message.attributes.into_iter().find_map(|attribute| match attribute {
+                    TcAttribute::Kind(kind) => Some(kind),
+                    _ => None,
+                }));
             }
             ControlFlow::Continue(())
         })?;

@@ -1,0 +1,254 @@
+//! What of netfilter and IPsec this host's packets pass: whether a packet that left out the network layer would be
+//! missed.
+
+use std::fs;
+use std::io;
+
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_XFRM};
+use netlink_sys::{Socket, SocketAddr};
+
+/// Number of the subsystem nf_tables in the type of a message.
+const NFTABLES: u16 = 10 << 8;
+const NEW_CHAIN: u16 = NFTABLES | 3;
+const GET_CHAIN: u16 = NFTABLES | 4;
+const NEW_RULE: u16 = NFTABLES | 6;
+const GET_RULE: u16 = NFTABLES | 7;
+/// `XFRM_MSG_NEWPOLICY`, `XFRM_MSG_GETPOLICY`.
+const NEW_POLICY: u16 = 0x13;
+const GET_POLICY: u16 = 0x15;
+/// The multicast group with changes of nf_tables.
+const NFTABLES_GROUP: u32 = 7;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const HEADER_LEN: usize = 16;
+/// Length of `struct nfgenmsg`.
+const FAMILY_LEN: usize = 4;
+
+/// Attributes of a chain.
+const TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+/// The chain of a rule.
+const RULE_CHAIN: u16 = 2;
+/// Bits of an attribute's type that are not its number.
+const TYPE_MASK: u16 = 0x3fff;
+/// `NF_INET_FORWARD`: such a chain sees no packet of a local socket.
+const FORWARD: u32 = 2;
+
+/// Families of nf_tables.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const NETDEV: u8 = 5;
+const IPV6: u8 = 10;
+
+/// Returns a chain or table of netfilter that sees packets of this host of one family, if there is one: a base chain of
+/// nf_tables that has rules or drops, or a table of the older iptables. Needs CAP_NET_ADMIN.
+///
+/// # Errors
+/// The kernel's refusal; a kernel without netfilter has no rules.
+pub fn rules(is_v4: bool) -> io::Result<Option<String>> {
+    let file = if is_v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
+    if let Some(table) = fs::read_to_string(file).ok().and_then(|text| text.lines().next().map(str::to_owned)) {
+        return Ok(Some(format!("iptables table {table}")));
+    }
+    let family = if is_v4 { IPV4 } else { IPV6 };
+    let sees = |seen: u8| seen == family || seen == INET || seen == NETDEV;
+    let mut chains = Vec::new();
+    dump(NETLINK_NETFILTER, GET_CHAIN, &[0; FAMILY_LEN], &mut |kind, body| {
+        if let (NEW_CHAIN, Some((&family, attributes))) = (kind, family_of(body)) {
+            chains.extend(base_chain(attributes).filter(|_| sees(family)).map(|chain| (family, chain)));
+        }
+    })?;
+    if let Some((_, chain)) = chains.iter().find(|(_, chain)| chain.drops) {
+        return Ok(Some(format!("nftables chain {} {}", chain.table, chain.name)));
+    }
+    if chains.is_empty() {
+        return Ok(None);
+    }
+    let mut found = None;
+    dump(NETLINK_NETFILTER, GET_RULE, &[0; FAMILY_LEN], &mut |kind, body| {
+        let (NEW_RULE, Some((&family, attributes))) = (kind, family_of(body)) else { return };
+        let (table, name) = (text(attributes, TABLE), text(attributes, RULE_CHAIN));
+        let base = chains.iter().any(|(of, chain)| {
+            *of == family && Some(&chain.table) == table.as_ref() && Some(&chain.name) == name.as_ref()
+        });
+        if let (true, Some(table), Some(name)) = (base, table, name) {
+            found = Some(format!("nftables chain {table} {name}"));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Returns whether the host has IPsec policies. Needs CAP_NET_ADMIN.
+///
+/// # Errors
+/// The kernel's refusal; a kernel without IPsec has no policies.
+pub fn has_ipsec_policies() -> io::Result<bool> {
+    let mut found = false;
+    // `struct xfrm_userpolicy_id` of zeros asks for all.
+    dump(NETLINK_XFRM, GET_POLICY, &[0; 64], &mut |kind, _| found |= kind == NEW_POLICY)?;
+    Ok(found)
+}
+
+/// A watch for changes of nf_tables. It is opened with CAP_NET_ADMIN, and works without it afterwards.
+#[derive(Debug)]
+pub struct Watch {
+    socket: Socket,
+}
+
+impl Watch {
+    /// Begins to watch; `None` where the kernel has no nf_tables.
+    pub fn open() -> Option<Watch> {
+        let mut socket = Socket::new(NETLINK_NETFILTER).ok()?;
+        socket.bind_auto().ok()?;
+        socket.add_membership(NFTABLES_GROUP).ok()?;
+        socket.set_non_blocking(true).ok()?;
+        Some(Watch { socket })
+    }
+
+    /// Returns whether a chain or a rule was added since the last call.
+    pub fn changed(&self) -> bool {
+        let mut changed = false;
+        loop {
+            match self.socket.recv_from_full() {
+                Ok((bytes, _)) => {
+                    each_message(&bytes, &mut |kind, _| changed |= matches!(kind, NEW_CHAIN | NEW_RULE));
+                }
+                // Lost messages are changes too.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
+                Err(_) => return changed,
+            }
+        }
+    }
+}
+
+/// A chain at a hook.
+struct Chain {
+    table: String,
+    name: String,
+    /// Whether the policy drops what no rule accepts.
+    drops: bool,
+}
+
+fn base_chain(attributes: &[u8]) -> Option<Chain> {
+    let hook = attribute(attributes, CHAIN_HOOK)?;
+    let number = attribute(hook, 1).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes));
+    if number == Some(FORWARD) {
+        return None;
+    }
+    let policy = attribute(attributes, CHAIN_POLICY).and_then(|bytes| bytes.first_chunk());
+    let drops = policy.is_some_and(|bytes| u32::from_be_bytes(*bytes) == 0);
+    Some(Chain { table: text(attributes, TABLE)?, name: text(attributes, CHAIN_NAME)?, drops })
+}
+
+fn family_of(body: &[u8]) -> Option<(&u8, &[u8])> {
+    Some((body.first()?, body.get(FAMILY_LEN..)?))
+}
+
+fn text(attributes: &[u8], number: u16) -> Option<String> {
+    let bytes = attribute(attributes, number)?;
+    Some(String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned())
+}
+
+/// Returns the value of the first attribute with this number.
+fn attribute(mut bytes: &[u8], number: u16) -> Option<&[u8]> {
+    loop {
+        let (len, kind) = (bytes.first_chunk::<2>()?, bytes.get(2..4)?.first_chunk::<2>()?);
+        let len = usize::from(u16::from_ne_bytes(*len)).max(4);
+        if u16::from_ne_bytes(*kind) & TYPE_MASK == number {
+            return bytes.get(4..len);
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
+/// Hands the type and the body of each message of an answer to `each`. Returns whether the answer has ended, or its
+/// error.
+fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io::Result<()>> {
+    while let (Some(len), Some(kind)) = (bytes.first_chunk::<4>(), bytes.get(4..6)) {
+        let len = u32::from_ne_bytes(*len) as usize;
+        let kind = u16::from_ne_bytes([kind[0], kind[1]]);
+        let body = bytes.get(HEADER_LEN..len)?;
+        match kind {
+            NLMSG_DONE => return Some(Ok(())),
+            NLMSG_ERROR => {
+                let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                return Some(if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) });
+            }
+            _ => each(kind, body),
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
+/// Asks for a list and hands each entry to `each`. A kernel without the protocol has an empty list.
+fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> io::Result<()> {
+    let Ok(mut socket) = Socket::new(protocol) else { return Ok(()) };
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut message = Vec::with_capacity(HEADER_LEN + body.len());
+    message.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(DUMP.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    socket.send(&message, 0)?;
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        match each_message(&bytes, each) {
+            None => {}
+            Some(Err(error)) if is_absent(&error) => return Ok(()),
+            Some(outcome) => return outcome,
+        }
+    }
+}
+
+/// Returns whether an error stands for a kernel without the subsystem.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_base_chain_is_one_with_a_hook_that_sees_local_packets() {
+        let chain = |hook: Option<u32>, policy: u32| {
+            let mut bytes = attr(TABLE, b"filter\0");
+            bytes.extend(attr(CHAIN_NAME, b"input\0"));
+            if let Some(hook) = hook {
+                bytes.extend(attr(CHAIN_HOOK | 0x8000, &attr(1, &hook.to_be_bytes())));
+                bytes.extend(attr(CHAIN_POLICY, &policy.to_be_bytes()));
+            }
+            base_chain(&bytes).map(|chain| (chain.table, chain.name, chain.drops))
+        };
+        let named = |drops| Some(("filter".to_owned(), "input".to_owned(), drops));
+        assert_eq!(chain(Some(1), 1), named(false));
+        assert_eq!(chain(Some(3), 0), named(true));
+        assert_eq!(chain(Some(FORWARD), 0), None);
+        assert_eq!(chain(None, 0), None);
+    }
+
+    #[test]
+    fn attributes_that_are_cut_off_are_no_attributes() {
+        let whole = attr(7, &[1, 2, 3, 4]);
+        for len in 0..whole.len() {
+            assert_eq!(attribute(&whole[..len], 7), None, "{len}");
+        }
+        assert_eq!(attribute(&whole, 7), Some(&[1, 2, 3, 4][..]));
+        assert_eq!(attribute(&[0; 16], 7), None);
+    }
+}
