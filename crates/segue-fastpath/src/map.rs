@@ -1,0 +1,75 @@
+//! BPF maps with keys and values of fixed length.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys::{self, MapKind};
+
+/// A map. After its creation it needs only the commands 1 to 3 of bpf(2), and no capability.
+#[derive(Debug)]
+pub(crate) struct Map {
+    fd: OwnedFd,
+    key: usize,
+    value: usize,
+    /// Number of values of an entry: that of the possible CPUs for a per-CPU map, otherwise 1.
+    values: usize,
+}
+
+impl Map {
+    /// Creates a map with keys and values of these lengths, in bytes.
+    pub(crate) fn create(kind: MapKind, key: usize, value: usize, entries: u32, name: &str) -> io::Result<Map> {
+        let values = if kind == MapKind::PerCpuArray { possible_cpus()? } else { 1 };
+        let fd = sys::create_map(kind, key as u32, value as u32, entries, name)?;
+        Ok(Map { fd, key, value, values })
+    }
+
+    /// Returns the values of an entry, one after the other; `None` where there is no entry.
+    pub(crate) fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.check(key, None)?;
+        let mut value = vec![0; self.value * self.values];
+        match sys::lookup(self.fd.as_fd(), key, &mut value) {
+            Ok(()) => Ok(Some(value)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds an entry or replaces it; readers see either the old or the new one in a hash map.
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.check(key, Some(value))?;
+        sys::update(self.fd.as_fd(), key, value)
+    }
+
+    /// Deletes an entry, if it exists.
+    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        self.check(key, None)?;
+        match sys::delete(self.fd.as_fd(), key) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Returns the length of all values of an entry, bytes.
+    pub(crate) fn value_len(&self) -> usize {
+        self.value * self.values
+    }
+
+    /// Refuses keys and values of another length: the kernel would read past them.
+    fn check(&self, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {
+        let fits = key.len() == self.key && value.is_none_or(|value| value.len() == self.value * self.values);
+        if fits { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Returns the number of CPUs that a per-CPU map has values for.
+fn possible_cpus() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
