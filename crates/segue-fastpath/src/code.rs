@@ -1,0 +1,196 @@
+//! What both programs have in common: switch, counters, checksum, exits.
+
+use std::os::fd::BorrowedFd;
+
+use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg, Size};
+use crate::counters::Counter;
+use crate::layout::{packet, settings};
+
+/// The maps that a program reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Maps<'a> {
+    pub(crate) settings: BorrowedFd<'a>,
+    /// Tunnels by interface.
+    pub(crate) tunnels: BorrowedFd<'a>,
+    /// Tunnels by received packets.
+    pub(crate) peers: BorrowedFd<'a>,
+    pub(crate) counters: BorrowedFd<'a>,
+}
+
+/// The result for a packet that this program leaves to the others and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
+pub(crate) const NEXT: i32 = -1;
+/// The result for a packet that is dropped (`TCX_DROP`, `TC_ACT_SHOT`).
+pub(crate) const DROP: i32 = 2;
+
+/// The context of the program.
+pub(crate) const CONTEXT: Reg = Reg::R6;
+/// The tunnel's entry of its map.
+pub(crate) const TUNNEL: Reg = Reg::R7;
+/// The counters of the tunnel.
+pub(crate) const COUNTERS: Reg = Reg::R8;
+
+/// Place of a 32-bit key on the stack.
+const KEY: i16 = -4;
+/// Place of the number of wire-sized packets that a unit stands for.
+const SEGMENTS: i16 = -16;
+
+/// A program under construction, with its exits.
+pub(crate) struct Code {
+    pub(crate) a: Assembler,
+    /// Leaves the packet to the daemon without counting.
+    pub(crate) out: Label,
+    /// Drops the packet for lack of memory, and counts it; where the program can.
+    drop: Option<Label>,
+    /// Exits that count at the tunnel.
+    left: Vec<(Counter, Label)>,
+    /// Exits that count at the outside port.
+    unclaimed: Vec<(Counter, Label)>,
+}
+
+impl Code {
+    /// Begins a program: the context is saved, and packets are left to the daemon where the path is switched off.
+    pub(crate) fn begin(maps: &Maps<'_>) -> Code {
+        let mut a = Assembler::default();
+        let out = a.label();
+        a.copy(CONTEXT, Reg::R1);
+        a.map_value(Reg::R1, maps.settings, i32::from(settings::ENABLED));
+        a.load(Size::W, Reg::R1, Reg::R1, 0);
+        a.jump_if_value(If::Eq, Reg::R1, 0, out);
+        Code { a, out, drop: None, left: Vec::new(), unclaimed: Vec::new() }
+    }
+
+    /// Returns the exit that drops the packet for lack of memory, and counts it at the tunnel.
+    pub(crate) fn drop(&mut self) -> Label {
+        *self.drop.get_or_insert_with(|| self.a.label())
+    }
+
+    /// Returns the exit that leaves the packet to the daemon and counts it at the tunnel.
+    pub(crate) fn leave(&mut self, why: Counter) -> Label {
+        exit(&mut self.a, &mut self.left, why)
+    }
+
+    /// Returns the exit that leaves the packet to the daemon and counts it at the outside port.
+    pub(crate) fn leave_unclaimed(&mut self, why: Counter) -> Label {
+        exit(&mut self.a, &mut self.unclaimed, why)
+    }
+
+    /// Sets `to` to the entry of a map whose 32-bit key is in R1; leaves by `missing` without one.
+    pub(crate) fn look_up(&mut self, map: BorrowedFd<'_>, to: Reg, missing: Label) {
+        self.a.store(Size::W, Reg::R10, KEY, Reg::R1);
+        self.a.map(Reg::R1, map);
+        self.a.frame(Reg::R2, KEY);
+        self.a.call(Helper::MapLookupElem);
+        self.a.jump_if_value(If::Eq, Reg::R0, 0, missing);
+        self.a.copy(to, Reg::R0);
+    }
+
+    /// Loads `len` bytes of the packet at the offset in R2 to the frame at `place`; leaves by `short` where there are
+    /// fewer.
+    pub(crate) fn load_bytes(&mut self, place: i16, len: i32, short: Label) {
+        self.a.copy(Reg::R1, CONTEXT);
+        self.a.frame(Reg::R3, place);
+        self.a.set(Reg::R4, len);
+        self.a.call(Helper::SkbLoadBytes);
+        self.a.jump_if_value(If::Ne, Reg::R0, 0, short);
+    }
+
+    /// Adds one to a counter of the tunnel.
+    fn count(&mut self, counter: Counter) {
+        self.a.set(Reg::R1, 1);
+        self.add(counter);
+    }
+
+    /// Adds R1 to a counter of the tunnel.
+    pub(crate) fn add(&mut self, counter: Counter) {
+        let at = counter as i16 * 8;
+        self.a.load(Size::D, Reg::R2, COUNTERS, at);
+        self.a.op(Op::Add, Reg::R2, Reg::R1);
+        self.a.store(Size::D, COUNTERS, at, Reg::R2);
+    }
+
+    /// Notes how many packets of wire size the unit stands for; helpers that change its length forget it.
+    pub(crate) fn note_segments(&mut self) {
+        let a = &mut self.a;
+        let (single, known) = (a.label(), a.label());
+        a.load(Size::W, Reg::R2, CONTEXT, packet::GSO_SIZE);
+        a.jump_if_value(If::Eq, Reg::R2, 0, single);
+        a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SEGS);
+        a.jump_if_value(If::Ne, Reg::R1, 0, known);
+        // A train from an untrusted source, such as a guest, has no count.
+        a.load(Size::W, Reg::R1, CONTEXT, packet::LEN);
+        a.op(Op::Div, Reg::R1, Reg::R2);
+        a.jump_if_value(If::Ne, Reg::R1, 0, known);
+        a.place(single);
+        a.set(Reg::R1, 1);
+        a.place(known);
+        a.store(Size::D, Reg::R10, SEGMENTS, Reg::R1);
+    }
+
+    /// Counts a unit that was moved: `bytes` is the register with its length; `first` the first of four counters.
+    pub(crate) fn count_unit(&mut self, bytes: Reg, counters: [Counter; 4]) {
+        let [units, lengths, trains, segments] = counters;
+        self.a.copy(Reg::R1, bytes);
+        self.add(lengths);
+        self.count(units);
+        self.a.load(Size::D, Reg::R1, Reg::R10, SEGMENTS);
+        self.add(segments);
+        let single = self.a.label();
+        self.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
+        self.a.jump_if_value(If::Eq, Reg::R1, 0, single);
+        self.count(trains);
+        self.a.place(single);
+    }
+
+    /// Sets R1 to the ones-complement sum, folded to 16 bits, of the 20 bytes of the frame at `place`. R2 is changed.
+    pub(crate) fn sum_ipv4(&mut self, place: i16) {
+        let a = &mut self.a;
+        a.load(Size::W, Reg::R1, Reg::R10, place);
+        for word in 1..5 {
+            a.load(Size::W, Reg::R2, Reg::R10, place + 4 * word);
+            a.op(Op::Add, Reg::R1, Reg::R2);
+        }
+        // Five words are less than 2^35: the first round leaves at most 2^21, the second 2^17, the third 2^16 - 1.
+        for _ in 0..4 {
+            a.copy(Reg::R2, Reg::R1);
+            a.op_value(Op::Rsh, Reg::R2, 16);
+            a.op_value(Op::And, Reg::R1, 0xffff);
+            a.op(Op::Add, Reg::R1, Reg::R2);
+        }
+    }
+
+    /// Ends the program with its exits.
+    pub(crate) fn finish(mut self, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
+        let count_out = self.a.label();
+        for (counter, label) in std::mem::take(&mut self.left) {
+            self.a.place(label);
+            self.count(counter);
+            self.a.jump(count_out);
+        }
+        for (counter, label) in std::mem::take(&mut self.unclaimed) {
+            self.a.place(label);
+            self.a.set(Reg::R1, 0);
+            let out = self.out;
+            self.look_up(maps.counters, COUNTERS, out);
+            self.count(counter);
+            self.a.jump(count_out);
+        }
+        if let Some(drop) = self.drop {
+            self.a.place(drop);
+            self.count(Counter::NoMemory);
+            self.a.exit(DROP);
+        }
+        self.a.place(count_out);
+        self.a.place(self.out);
+        self.a.exit(NEXT);
+        self.a.finish()
+    }
+}
+
+fn exit(a: &mut Assembler, exits: &mut Vec<(Counter, Label)>, why: Counter) -> Label {
+    if let Some((_, label)) = exits.iter().find(|(counter, _)| *counter == why) {
+        return *label;
+    }
+    let label = a.label();
+    exits.push((why, label));
+    label
+}

@@ -1,0 +1,141 @@
+//! The counters of the programs, which are per CPU and per tunnel.
+
+/// One counter of a tunnel, or of the outside port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Counter {
+    SentUnits,
+    SentBytes,
+    SentTrains,
+    SentSegments,
+    ReceivedUnits,
+    ReceivedBytes,
+    ReceivedTrains,
+    ReceivedSegments,
+    NoMemory,
+    // From here on: packets that were left to the daemon.
+    NoRoute,
+    DatagramTrain,
+    TooBig,
+    InnerLength,
+    InnerVersion,
+    InnerMalformed,
+    InnerSource,
+    Refused,
+    Fragment,
+    OuterLength,
+    OuterCsum,
+    GueHeader,
+    GreHeader,
+    Ecn,
+    Forwarded,
+    NoTunnel,
+}
+
+/// Number of counters.
+pub(crate) const COUNT: usize = Counter::NoTunnel as usize + 1;
+
+/// The counters of packets that were left to the daemon, with their names and meanings.
+pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
+    (Counter::NoRoute, "no_route", "no route to the remote"),
+    (Counter::DatagramTrain, "datagram_train", "a train of datagrams, which is many packets"),
+    (Counter::TooBig, "too_big", "larger than the path MTU"),
+    (Counter::InnerLength, "inner_length", "a length that contradicts the IP header to be sent"),
+    (Counter::InnerVersion, "inner_version", "an IP version that the tunnel does not carry"),
+    (Counter::InnerMalformed, "inner_malformed", "no whole inner IP header"),
+    (Counter::InnerSource, "inner_source", "a multicast, broadcast or loopback source address inside"),
+    (
+        Counter::Refused,
+        "refused",
+        "refused by the kernel's helper function, such as a packet that is in a tunnel already",
+    ),
+    (Counter::Fragment, "outer_fragment", "a fragment outside"),
+    (Counter::OuterLength, "outer_length", "an outer length that is not that of one inner packet and its headers"),
+    (Counter::OuterCsum, "outer_csum", "an outer UDP checksum that nothing has verified, or none where one is needed"),
+    (Counter::GueHeader, "gue_header", "a GUE header with options or flags, such as remote checksum offload"),
+    (Counter::GreHeader, "gre_header", "a GRE header with a checksum, a sequence number or another protocol"),
+    (Counter::Ecn, "ecn", "congestion marks whose combination the daemon judges"),
+    (Counter::Forwarded, "forwarded", "an aggregate that is not for this host"),
+    (Counter::NoTunnel, "no_tunnel", "no tunnel has this sender and key"),
+];
+
+/// Packets of one direction that the programs moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Units: a train counts as one, and so does a single packet.
+    pub units: u64,
+    /// Bytes of the inner packets.
+    pub bytes: u64,
+    /// Units that were trains.
+    pub trains: u64,
+    /// Packets of wire size that the units stand for.
+    pub segments: u64,
+}
+
+/// What the programs did for one tunnel, or for the outside port where no tunnel was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets sent through the tunnel.
+    pub sent: Traffic,
+    /// Packets received through the tunnel.
+    pub received: Traffic,
+    /// Packets dropped for lack of memory.
+    pub no_memory: u64,
+    /// Packets left to the daemon, by reason; all reasons, in the same order.
+    pub left: Vec<(&'static str, u64)>,
+}
+
+/// Returns the meaning of a reason in [`Counts::left`].
+pub fn meaning(reason: &str) -> Option<&'static str> {
+    LEFT.iter().find(|(_, name, _)| *name == reason).map(|(_, _, meaning)| *meaning)
+}
+
+impl Counts {
+    /// Sums the values of all CPUs.
+    pub(crate) fn sum(values: &[u8]) -> Counts {
+        let mut sums = [0_u64; COUNT];
+        for cpu in values.chunks_exact(COUNT * 8) {
+            for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {
+                *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+            }
+        }
+        let of = |counter: Counter| sums[counter as usize];
+        let traffic = |units, bytes, trains, segments| Traffic {
+            units: of(units),
+            bytes: of(bytes),
+            trains: of(trains),
+            segments: of(segments),
+        };
+        Counts {
+            sent: traffic(Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments),
+            received: traffic(
+                Counter::ReceivedUnits,
+                Counter::ReceivedBytes,
+                Counter::ReceivedTrains,
+                Counter::ReceivedSegments,
+            ),
+            no_memory: of(Counter::NoMemory),
+            left: LEFT.iter().map(|(counter, name, _)| (*name, of(*counter))).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_one_name_and_every_cpu_counts() {
+        let mut values = vec![0; 2 * COUNT * 8];
+        for cpu in 0..2 {
+            let at = (cpu * COUNT + Counter::TooBig as usize) * 8;
+            values[at..at + 8].copy_from_slice(&(cpu as u64 + 1).to_ne_bytes());
+        }
+        let counts = Counts::sum(&values);
+        assert_eq!(counts.left.iter().find(|(name, _)| *name == "too_big"), Some(&("too_big", 3)));
+        assert_eq!(counts.left.iter().map(|(_, count)| count).sum::<u64>(), 3);
+        let first = Counter::NoRoute as usize;
+        let order: Vec<usize> = LEFT.iter().map(|(counter, _, _)| *counter as usize).collect();
+        assert_eq!(order, (first..COUNT).collect::<Vec<_>>());
+    }
+}

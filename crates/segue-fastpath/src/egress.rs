@@ -1,0 +1,326 @@
+//! The program at the egress of the tunnels' interfaces: it puts the outer headers in front of a packet or a whole
+//! train and sends it on by the interface towards the remote.
+//!
+//! The headers are a copy of those that the engine's encapsulator makes, with the fields that differ from packet to
+//! packet filled in: DSCP and ECN (RFC 6040, normal mode), length, identification, DF, TTL, header checksum, flow
+//! label, source port. A train stays whole: the kernel cuts it where the interface does not take it.
+
+use crate::assembler::{Fault, Helper, If, Instruction, Op, Reg, Size};
+use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL};
+use crate::counters::Counter;
+use crate::layout::{HEADERS_LEN, PORTS, packet, room, tunnel};
+
+/// The first 20 bytes of the inner packet, on the stack.
+const INNER: i16 = -40;
+/// The outer headers, on the stack.
+const OUTER: i16 = INNER - HEADERS_LEN as i16;
+const TOS: i16 = OUTER - 8;
+const TTL: i16 = OUTER - 16;
+/// 0x4000 for an inner packet with DF.
+const DF: i16 = OUTER - 24;
+const HASH: i16 = OUTER - 32;
+/// Address of the outer headers to copy.
+const TEMPLATE: i16 = OUTER - 40;
+/// Length of the inner IP header.
+const INNER_HEADER: i16 = OUTER - 48;
+/// A single byte.
+const BYTE: i16 = OUTER - 56;
+
+/// Length of the inner packet.
+const LEN: Reg = Reg::R9;
+
+const ETHERNET_LEN: i32 = 14;
+const TCP: i32 = 6;
+const DF_BIT: i32 = 0x4000;
+
+/// `ETH_P_IP` and `ETH_P_IPV6` as `skb->protocol` has them.
+pub(crate) fn protocol(is_v4: bool) -> i32 {
+    i32::from(if is_v4 { 0x0800_u16.to_be() } else { 0x86dd_u16.to_be() })
+}
+
+/// The form of the outer headers that all tunnels of a port have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// Whether the outer addresses are IPv4.
+    pub(crate) is_v4: bool,
+    pub(crate) has_udp: bool,
+}
+
+impl Form {
+    pub(crate) fn ip_len(self) -> i16 {
+        if self.is_v4 { 20 } else { 40 }
+    }
+}
+
+/// Assembles the program.
+pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
+    let mut code = Code::begin(maps);
+    let out = code.out;
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::IFINDEX);
+    code.look_up(maps.tunnels, TUNNEL, out);
+    code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::COUNTERS);
+    code.look_up(maps.counters, COUNTERS, out);
+    let no_route = code.leave(Counter::NoRoute);
+    code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::LINK);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, no_route);
+    code.a.load(Size::W, LEN, CONTEXT, packet::LEN);
+
+    read_inner(&mut code);
+    check_size(&mut code, form);
+    choose_fields(&mut code);
+    code.note_segments();
+    make_room(&mut code);
+    write_headers(&mut code, form);
+
+    // Marks and filters of the inner packet do not hold for the outer one, as with a socket of the daemon.
+    code.a.set(Reg::R1, 0);
+    code.a.store(Size::W, CONTEXT, packet::MARK, Reg::R1);
+    code.count_unit(LEN, [Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments]);
+    // Without a given neighbour the kernel looks up the route and asks for the neighbour.
+    code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::LINK);
+    for register in [Reg::R2, Reg::R3, Reg::R4] {
+        code.a.set(register, 0);
+    }
+    code.a.call(Helper::RedirectNeigh);
+    code.a.end();
+    code.finish(maps)
+}
+
+/// Reads the fields of the inner header that the outer one depends on. Afterwards R3 is the length of the inner IP
+/// header and R4 its protocol or next header.
+fn read_inner(code: &mut Code) {
+    let [malformed, version, length] =
+        [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerLength].map(|why| code.leave(why));
+    code.a.set(Reg::R2, 0);
+    code.load_bytes(INNER, 20, malformed);
+    let a = &mut code.a;
+    let (v4, read) = (a.label(), a.label());
+    let takes = |a: &mut crate::assembler::Assembler, bit: i32, is_v4: bool| {
+        a.load(Size::W, Reg::R2, TUNNEL, tunnel::FLAGS);
+        a.op_value(Op::And, Reg::R2, bit);
+        a.jump_if_value(If::Eq, Reg::R2, 0, version);
+        a.load(Size::W, Reg::R2, CONTEXT, packet::PROTOCOL);
+        a.jump_if_value(If::Ne, Reg::R2, protocol(is_v4), version);
+    };
+    a.load(Size::B, Reg::R1, Reg::R10, INNER);
+    a.copy(Reg::R2, Reg::R1);
+    a.op_value(Op::Rsh, Reg::R2, 4);
+    a.jump_if_value(If::Eq, Reg::R2, 4, v4);
+    a.jump_if_value(If::Ne, Reg::R2, 6, version);
+
+    takes(a, tunnel::TAKES_6, false);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + 4);
+    a.swap(Reg::R2, 16);
+    a.op_value(Op::Add, Reg::R2, 40);
+    a.jump_if(If::Ne, Reg::R2, LEN, length);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER);
+    a.swap(Reg::R2, 16);
+    a.op_value(Op::Rsh, Reg::R2, 4);
+    a.op_value(Op::And, Reg::R2, 0xff);
+    a.store(Size::D, Reg::R10, TOS, Reg::R2);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + 7);
+    a.store(Size::D, Reg::R10, TTL, Reg::R2);
+    // IPv6 has no such flag.
+    a.store_value(Size::D, Reg::R10, DF, 0);
+    a.set(Reg::R3, 40);
+    a.load(Size::B, Reg::R4, Reg::R10, INNER + 6);
+    a.copy(Reg::R5, TUNNEL);
+    a.op_value(Op::Add, Reg::R5, i32::from(tunnel::HEADERS_6));
+    a.store(Size::D, Reg::R10, TEMPLATE, Reg::R5);
+    a.jump(read);
+
+    a.place(v4);
+    takes(a, tunnel::TAKES_4, true);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + 2);
+    a.swap(Reg::R2, 16);
+    a.jump_if(If::Ne, Reg::R2, LEN, length);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + 1);
+    a.store(Size::D, Reg::R10, TOS, Reg::R2);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + 8);
+    a.store(Size::D, Reg::R10, TTL, Reg::R2);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + 6);
+    a.swap(Reg::R2, 16);
+    a.op_value(Op::And, Reg::R2, DF_BIT);
+    a.store(Size::D, Reg::R10, DF, Reg::R2);
+    a.copy(Reg::R3, Reg::R1);
+    a.op_value(Op::And, Reg::R3, 15);
+    a.op_value(Op::Lsh, Reg::R3, 2);
+    a.jump_if_value(If::Lt, Reg::R3, 20, malformed);
+    a.load(Size::B, Reg::R4, Reg::R10, INNER + 9);
+    a.copy(Reg::R5, TUNNEL);
+    a.op_value(Op::Add, Reg::R5, i32::from(tunnel::HEADERS_4));
+    a.store(Size::D, Reg::R10, TEMPLATE, Reg::R5);
+    a.place(read);
+}
+
+/// Leaves packets to the daemon that are larger than the path MTU, which it answers, or than IP allows, and trains of
+/// anything but TCP.
+fn check_size(code: &mut Code, form: Form) {
+    let [malformed, datagrams, too_big, length] =
+        [Counter::InnerMalformed, Counter::DatagramTrain, Counter::TooBig, Counter::InnerLength]
+            .map(|why| code.leave(why));
+    let (single, measured) = (code.a.label(), code.a.label());
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, single);
+    code.a.jump_if_value(If::Ne, Reg::R4, TCP, datagrams);
+    code.a.store(Size::D, Reg::R10, INNER_HEADER, Reg::R3);
+    code.a.copy(Reg::R2, Reg::R3);
+    // The length of the TCP header, in words of four bytes, is in the upper half of its byte 12.
+    code.a.op_value(Op::Add, Reg::R2, 12);
+    code.load_bytes(BYTE, 1, malformed);
+    code.a.load(Size::B, Reg::R1, Reg::R10, BYTE);
+    code.a.op_value(Op::Rsh, Reg::R1, 4);
+    code.a.op_value(Op::Lsh, Reg::R1, 2);
+    code.a.load(Size::D, Reg::R2, Reg::R10, INNER_HEADER);
+    code.a.op(Op::Add, Reg::R1, Reg::R2);
+    code.a.load(Size::W, Reg::R2, CONTEXT, packet::GSO_SIZE);
+    code.a.op(Op::Add, Reg::R1, Reg::R2);
+    code.a.jump(measured);
+    code.a.place(single);
+    code.a.copy(Reg::R1, LEN);
+    code.a.place(measured);
+    code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::HEADER_LEN);
+    code.a.op(Op::Add, Reg::R1, Reg::R2);
+    code.a.load(Size::W, Reg::R3, TUNNEL, tunnel::MTU);
+    code.a.jump_if(If::Gt, Reg::R1, Reg::R3, too_big);
+    code.a.copy(Reg::R1, LEN);
+    code.a.op(Op::Add, Reg::R1, Reg::R2);
+    let most = if form.is_v4 { 0xffff } else { 0xffff + 40 };
+    code.a.jump_if_value(If::Gt, Reg::R1, most, length);
+}
+
+/// Chooses the outer DSCP, ECN, TTL and DF, and computes the flow hash.
+fn choose_fields(code: &mut Code) {
+    let a = &mut code.a;
+    let (tos, ttl, df, no_df) = (a.label(), a.label(), a.label(), a.label());
+    a.load(Size::W, Reg::R3, TUNNEL, tunnel::FLAGS);
+    a.jump_if_value(If::Set, Reg::R3, tunnel::INHERITS_TOS, tos);
+    a.load(Size::D, Reg::R1, Reg::R10, TOS);
+    a.op_value(Op::And, Reg::R1, 3);
+    a.load(Size::B, Reg::R2, TUNNEL, tunnel::TOS);
+    a.op(Op::Or, Reg::R1, Reg::R2);
+    a.store(Size::D, Reg::R10, TOS, Reg::R1);
+    a.place(tos);
+    a.jump_if_value(If::Set, Reg::R3, tunnel::INHERITS_TTL, ttl);
+    a.load(Size::B, Reg::R2, TUNNEL, tunnel::TTL);
+    a.store(Size::D, Reg::R10, TTL, Reg::R2);
+    a.place(ttl);
+    a.jump_if_value(If::Set, Reg::R3, tunnel::INHERITS_DF, df);
+    a.store_value(Size::D, Reg::R10, DF, 0);
+    a.copy(Reg::R2, Reg::R3);
+    a.op_value(Op::And, Reg::R2, tunnel::SETS_DF);
+    a.jump_if_value(If::Eq, Reg::R2, 0, no_df);
+    a.store_value(Size::D, Reg::R10, DF, DF_BIT);
+    a.place(no_df);
+    a.place(df);
+    a.copy(Reg::R1, CONTEXT);
+    a.call(Helper::GetHashRecalc);
+    a.store(Size::D, Reg::R10, HASH, Reg::R0);
+}
+
+/// Makes room for the outer headers behind where a link header would be, and for one in front, which the kernel
+/// needs to see before it replaces it.
+fn make_room(code: &mut Code) {
+    let refused = code.leave(Counter::Refused);
+    let drop = code.drop();
+    let a = &mut code.a;
+    a.copy(Reg::R1, CONTEXT);
+    a.load(Size::W, Reg::R2, TUNNEL, tunnel::HEADER_LEN);
+    a.set(Reg::R3, room::MAC);
+    a.load(Size::D, Reg::R4, TUNNEL, tunnel::ROOM);
+    a.call(Helper::SkbAdjustRoom);
+    a.jump_if_value(If::Ne, Reg::R0, 0, refused);
+    a.copy(Reg::R1, CONTEXT);
+    a.set(Reg::R2, ETHERNET_LEN);
+    a.set(Reg::R3, 0);
+    a.call(Helper::SkbChangeHead);
+    a.jump_if_value(If::Ne, Reg::R0, 0, drop);
+}
+
+/// Copies the outer headers, fills in the fields of this packet, and writes them into it.
+fn write_headers(code: &mut Code, form: Form) {
+    let a = &mut code.a;
+    a.load(Size::D, Reg::R5, Reg::R10, TEMPLATE);
+    for at in (0..HEADERS_LEN as i16).step_by(8) {
+        a.load(Size::D, Reg::R1, Reg::R5, at);
+        a.store(Size::D, Reg::R10, OUTER + at, Reg::R1);
+    }
+    // R3 is the length of the whole packet.
+    a.load(Size::W, Reg::R3, TUNNEL, tunnel::HEADER_LEN);
+    a.op(Op::Add, Reg::R3, LEN);
+    if form.has_udp {
+        let udp = OUTER + form.ip_len();
+        a.load(Size::D, Reg::R1, Reg::R10, HASH);
+        a.op_value(Op::And, Reg::R1, PORTS as i32 - 1);
+        a.op_value(Op::Lsh, Reg::R1, 1);
+        a.copy(Reg::R2, TUNNEL);
+        a.op(Op::Add, Reg::R2, Reg::R1);
+        a.load(Size::H, Reg::R1, Reg::R2, tunnel::SOURCES);
+        a.store(Size::H, Reg::R10, udp, Reg::R1);
+        a.copy(Reg::R1, Reg::R3);
+        a.op_value(Op::Sub, Reg::R1, i32::from(form.ip_len()));
+        a.swap(Reg::R1, 16);
+        a.store(Size::H, Reg::R10, udp + 4, Reg::R1);
+        a.store_value(Size::H, Reg::R10, udp + 6, 0);
+    }
+    if form.is_v4 {
+        write_ipv4(code);
+    } else {
+        write_ipv6(code);
+    }
+    let drop = code.drop();
+    let a = &mut code.a;
+    a.copy(Reg::R1, CONTEXT);
+    a.set(Reg::R2, ETHERNET_LEN);
+    a.frame(Reg::R3, OUTER);
+    a.load(Size::W, Reg::R4, TUNNEL, tunnel::HEADER_LEN);
+    a.jump_if_value(If::Lt, Reg::R4, i32::from(form.ip_len()), drop);
+    a.jump_if_value(If::Gt, Reg::R4, HEADERS_LEN as i32, drop);
+    a.set(Reg::R5, 0);
+    a.call(Helper::SkbStoreBytes);
+    a.jump_if_value(If::Ne, Reg::R0, 0, drop);
+}
+
+/// Fills in IPv4; R3 is the length of the packet.
+fn write_ipv4(code: &mut Code) {
+    let a = &mut code.a;
+    let atomic = a.label();
+    a.swap(Reg::R3, 16);
+    a.store(Size::H, Reg::R10, OUTER + 2, Reg::R3);
+    a.load(Size::D, Reg::R1, Reg::R10, TOS);
+    a.store(Size::B, Reg::R10, OUTER + 1, Reg::R1);
+    a.load(Size::D, Reg::R1, Reg::R10, TTL);
+    a.store(Size::B, Reg::R10, OUTER + 8, Reg::R1);
+    // With DF the identification means nothing (RFC 6864, section 4.1); without, it should be unique.
+    a.store_value(Size::H, Reg::R10, OUTER + 4, 0);
+    a.load(Size::D, Reg::R1, Reg::R10, DF);
+    a.jump_if_value(If::Ne, Reg::R1, 0, atomic);
+    a.call(Helper::GetPrandomU32);
+    a.store(Size::H, Reg::R10, OUTER + 4, Reg::R0);
+    a.place(atomic);
+    a.load(Size::D, Reg::R1, Reg::R10, DF);
+    a.swap(Reg::R1, 16);
+    a.store(Size::H, Reg::R10, OUTER + 6, Reg::R1);
+    a.store_value(Size::H, Reg::R10, OUTER + 10, 0);
+    code.sum_ipv4(OUTER);
+    code.a.op_value(Op::Xor, Reg::R1, 0xffff);
+    code.a.store(Size::H, Reg::R10, OUTER + 10, Reg::R1);
+}
+
+/// Fills in IPv6; R3 is the length of the packet. The flow label is that of the inner flow (RFC 6438).
+fn write_ipv6(code: &mut Code) {
+    let a = &mut code.a;
+    a.op_value(Op::Sub, Reg::R3, 40);
+    a.swap(Reg::R3, 16);
+    a.store(Size::H, Reg::R10, OUTER + 4, Reg::R3);
+    a.load(Size::D, Reg::R1, Reg::R10, HASH);
+    a.op_value(Op::And, Reg::R1, 0x000f_ffff);
+    a.load(Size::D, Reg::R2, Reg::R10, TOS);
+    a.op_value(Op::Lsh, Reg::R2, 20);
+    a.op(Op::Or, Reg::R1, Reg::R2);
+    a.op_value(Op::Or, Reg::R1, 0x6000_0000);
+    a.swap(Reg::R1, 32);
+    a.store(Size::W, Reg::R10, OUTER, Reg::R1);
+    a.load(Size::D, Reg::R1, Reg::R10, TTL);
+    a.store(Size::B, Reg::R10, OUTER + 7, Reg::R1);
+}

@@ -1,0 +1,105 @@
+//! The layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
+
+/// Length of the longest outer headers: IPv6, UDP, GUE, GRE with a key. Room for them is copied in whole words.
+pub(crate) const HEADERS_LEN: usize = 64;
+/// Number of source ports in [`tunnel`]; a power of two.
+pub(crate) const PORTS: usize = 16;
+
+/// The value of the map of the settings, which has one entry.
+pub(crate) mod settings {
+    /// Whether the programs take packets: 0 leaves all to the daemon. 32 bits.
+    pub(crate) const ENABLED: i16 = 0;
+    pub(crate) const LEN: usize = 8;
+}
+
+/// The value of the map of tunnels by the index of their interface.
+pub(crate) mod tunnel {
+    use super::{HEADERS_LEN, PORTS};
+
+    /// Flags of `bpf_skb_adjust_room`, 64 bits.
+    pub(crate) const ROOM: i16 = 0;
+    /// The bits below, 32 bits.
+    pub(crate) const FLAGS: i16 = 8;
+    /// Length of the outer headers, 32 bits.
+    pub(crate) const HEADER_LEN: i16 = 12;
+    /// Index of the interface towards the remote; 0 where there is no route. 32 bits.
+    pub(crate) const LINK: i16 = 16;
+    /// Path MTU towards the remote, 32 bits.
+    pub(crate) const MTU: i16 = 20;
+    /// Index of the tunnel's counters, 32 bits.
+    pub(crate) const COUNTERS: i16 = 24;
+    /// Outer DSCP unless that is inherited, 8 bits.
+    pub(crate) const TOS: i16 = 28;
+    /// Outer TTL unless that is inherited, 8 bits.
+    pub(crate) const TTL: i16 = 29;
+    /// Outer headers of a packet with IPv4 inside.
+    pub(crate) const HEADERS_4: i16 = 32;
+    /// Outer headers of a packet with IPv6 inside.
+    pub(crate) const HEADERS_6: i16 = HEADERS_4 + HEADERS_LEN as i16;
+    /// Source ports in network byte order.
+    pub(crate) const SOURCES: i16 = HEADERS_6 + HEADERS_LEN as i16;
+    pub(crate) const LEN: usize = SOURCES as usize + 2 * PORTS;
+
+    pub(crate) const TAKES_4: i32 = 1;
+    pub(crate) const TAKES_6: i32 = 2;
+    pub(crate) const INHERITS_TOS: i32 = 4;
+    pub(crate) const INHERITS_TTL: i32 = 8;
+    pub(crate) const SETS_DF: i32 = 16;
+    pub(crate) const INHERITS_DF: i32 = 32;
+}
+
+/// The key of the map of tunnels by their packets.
+pub(crate) mod peer {
+    /// The kind of the identity: a protocol number, [`GRE`] or [`GRE_KEY`]. 32 bits.
+    pub(crate) const KIND: i16 = 0;
+    /// The GRE key, or 0. 32 bits.
+    pub(crate) const KEY: i16 = 4;
+    /// The outer source address: 4 or 16 bytes.
+    pub(crate) const ADDRESS: i16 = 8;
+
+    pub(crate) const GRE: u32 = 0x100;
+    pub(crate) const GRE_KEY: u32 = 0x101;
+
+    /// Returns the length of a key.
+    pub(crate) fn len(is_v4: bool) -> usize {
+        ADDRESS as usize + if is_v4 { 4 } else { 16 }
+    }
+}
+
+/// The value of the map of tunnels by their packets.
+pub(crate) mod inbound {
+    /// Index of the tunnel's interface, 32 bits.
+    pub(crate) const INTERFACE: i16 = 0;
+    /// Index of the tunnel's counters, 32 bits.
+    pub(crate) const COUNTERS: i16 = 4;
+    pub(crate) const LEN: usize = 8;
+}
+
+/// Fields of `struct __sk_buff`.
+pub(crate) mod packet {
+    pub(crate) const LEN: i16 = 0;
+    pub(crate) const TYPE: i16 = 4;
+    pub(crate) const MARK: i16 = 8;
+    pub(crate) const PROTOCOL: i16 = 16;
+    pub(crate) const IFINDEX: i16 = 40;
+    pub(crate) const GSO_SEGS: i16 = 164;
+    pub(crate) const GSO_SIZE: i16 = 176;
+}
+
+/// Flags of `bpf_skb_adjust_room`.
+pub(crate) mod room {
+    pub(crate) const FIXED_GSO: u64 = 1 << 0;
+    pub(crate) const ENCAP_IPV4: u64 = 1 << 1;
+    pub(crate) const ENCAP_IPV6: u64 = 1 << 2;
+    pub(crate) const ENCAP_GRE: u64 = 1 << 3;
+    pub(crate) const ENCAP_UDP: u64 = 1 << 4;
+    pub(crate) const DECAP_IPV4: u64 = 1 << 7;
+    pub(crate) const DECAP_IPV6: u64 = 1 << 8;
+    /// The three below remove the tunnel's marks from an aggregate (added to Linux in 2026).
+    pub(crate) const DECAP_GRE: u64 = 1 << 9;
+    pub(crate) const DECAP_UDP: u64 = 1 << 10;
+    pub(crate) const DECAP_IPXIP4: u64 = 1 << 11;
+    pub(crate) const DECAP_IPXIP6: u64 = 1 << 12;
+    /// The mode in which room is made or removed behind the link header.
+    pub(crate) const MAC: i32 = 1;
+}
