@@ -1,0 +1,187 @@
+//! Conversion of the engine's description of a tunnel to what the programs read.
+
+use std::net::IpAddr;
+
+use segue::encap::{Carrier, Config, Df, Encapsulator, GreOptions, Identity, Mode, Tos, Ttl};
+use segue::packet::{Frag, Packet, Start, Tunnels};
+
+use crate::layout::{HEADERS_LEN, PORTS, inbound, peer, room, tunnel};
+use crate::{egress, ingress};
+
+/// A direction of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From this host into the tunnel.
+    Send,
+    /// Out of the tunnel to this host.
+    Receive,
+}
+
+/// Returns why the kernel's path cannot serve a tunnel in one direction; `None` where it can.
+pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
+    if config.mode.is_ethernet() {
+        return Some("the tunnel carries Ethernet frames");
+    }
+    if !matches!(config.carrier, Carrier::Bare | Carrier::Fou | Carrier::Gue { .. }) {
+        return Some("the encapsulation is left to the daemon");
+    }
+    let gre = config.mode.gre().copied().unwrap_or_default();
+    match (way, gre) {
+        (Direction::Send, GreOptions { ocsum: true, .. }) | (Direction::Receive, GreOptions { icsum: true, .. }) => {
+            return Some("GRE checksums are computed by the daemon");
+        }
+        (Direction::Send, GreOptions { oseq: true, .. }) | (Direction::Receive, GreOptions { iseq: true, .. }) => {
+            return Some("GRE sequence numbers are counted by the daemon");
+        }
+        _ => {}
+    }
+    match (way, config.carrier) {
+        (Direction::Send, Carrier::Gue { remcsum: true }) => Some("remote checksum offload is done by the daemon"),
+        (Direction::Send, Carrier::Gue { .. } | Carrier::Fou) if config.csum => {
+            Some("outer UDP checksums are computed by the daemon; `noencap-csum` does without")
+        }
+        _ => None,
+    }
+}
+
+/// Returns the form of packets that tunnels with this configuration receive.
+pub(crate) fn ingress_form(config: &Config, clears_marks: bool) -> ingress::Form {
+    ingress::Form {
+        local: config.local,
+        carrier: match config.carrier {
+            Carrier::Gue { .. } => ingress::Carrier::Gue(config.port),
+            Carrier::Fou => ingress::Carrier::Fou(config.port),
+            Carrier::Bare | Carrier::Vxlan { .. } | Carrier::Geneve { .. } => ingress::Carrier::Bare,
+        },
+        has_gre: config.mode.gre().is_some(),
+        zero_csum6: config.zero_csum6,
+        clears_marks,
+    }
+}
+
+/// Returns the form of packets that tunnels with this configuration send.
+pub(crate) fn egress_form(config: &Config) -> egress::Form {
+    egress::Form { is_v4: config.local.is_ipv4(), has_udp: config.carrier != Carrier::Bare }
+}
+
+/// Returns the IP versions that a tunnel carries.
+pub(crate) fn versions(mode: Mode) -> &'static [u8] {
+    match mode {
+        Mode::Ipip => &[4],
+        Mode::Sit => &[6],
+        Mode::Ip | Mode::Gre(_) => &[4, 6],
+        Mode::GreTap(_) | Mode::Ethernet => &[],
+    }
+}
+
+/// Returns a smallest inner packet of an IP version, without a transport header.
+pub(crate) fn sample(version: u8) -> Vec<u8> {
+    const NO_NEXT_HEADER: u8 = 59;
+    if version == 4 {
+        let mut bytes = vec![0; 20];
+        (bytes[0], bytes[3], bytes[8], bytes[9]) = (0x45, 20, 64, NO_NEXT_HEADER);
+        bytes[12..16].copy_from_slice(&[198, 18, 1, 1]);
+        bytes[16..20].copy_from_slice(&[198, 18, 1, 2]);
+        return bytes;
+    }
+    let mut bytes = vec![0; 40];
+    (bytes[0], bytes[6], bytes[7]) = (0x60, NO_NEXT_HEADER, 64);
+    for (at, last) in [(8, 1), (24, 2)] {
+        bytes[at..at + 4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+        bytes[at + 15] = last;
+    }
+    bytes
+}
+
+/// Returns what the engine's encapsulator puts in front of [`sample`]; `None` if it refuses.
+pub(crate) fn headers(config: &Config, version: u8) -> Option<Vec<u8>> {
+    let bytes = sample(version);
+    let mut packet = Packet::default();
+    packet.load(Frag::all(&bytes[..]), Start::Ip, &Tunnels::NONE);
+    Encapsulator::new(*config).ok()?.push(&mut packet).ok()?;
+    let mut all = packet.head.bytes().to_vec();
+    packet.payload.frags().iter().for_each(|frag| all.extend_from_slice(frag.bytes()));
+    all.truncate(all.len().checked_sub(bytes.len())?);
+    Some(all)
+}
+
+/// Where the packets of a tunnel leave this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Index of the interface; 0 where there is no route.
+    pub link: u32,
+    /// Path MTU, bytes.
+    pub mtu: u32,
+}
+
+/// Returns the entry of the map of tunnels by interface; `None` where the engine refuses the configuration.
+pub(crate) fn tunnel_value(config: &Config, counters: u32, route: Route, sources: &[u16]) -> Option<Vec<u8>> {
+    let mut value = vec![0; tunnel::LEN];
+    let mut put = |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    let outer = if config.local.is_ipv4() { room::ENCAP_IPV4 } else { room::ENCAP_IPV6 };
+    let inside = match (config.carrier, config.mode.gre()) {
+        (Carrier::Bare, None) => 0,
+        (Carrier::Bare, Some(_)) => room::ENCAP_GRE,
+        _ => room::ENCAP_UDP,
+    };
+    put(tunnel::ROOM, &(room::FIXED_GSO | outer | inside).to_ne_bytes());
+    let mut flags = 0;
+    for (version, bit, at) in [(4, tunnel::TAKES_4, tunnel::HEADERS_4), (6, tunnel::TAKES_6, tunnel::HEADERS_6)] {
+        if versions(config.mode).contains(&version) {
+            flags |= bit;
+            let headers = headers(config, version).filter(|headers| headers.len() <= HEADERS_LEN)?;
+            put(at, &headers);
+            put(tunnel::HEADER_LEN, &(headers.len() as u32).to_ne_bytes());
+        }
+    }
+    match config.tos {
+        Tos::Inherit => flags |= tunnel::INHERITS_TOS,
+        Tos::Fixed(tos) => put(tunnel::TOS, &[tos & 0xfc]),
+    }
+    match config.ttl {
+        Ttl::Inherit => flags |= tunnel::INHERITS_TTL,
+        Ttl::Fixed(ttl) => put(tunnel::TTL, &[ttl]),
+    }
+    match config.df {
+        Df::Set => flags |= tunnel::SETS_DF,
+        Df::Inherit => flags |= tunnel::INHERITS_DF,
+        Df::Unset => {}
+    }
+    put(tunnel::FLAGS, &flags.to_ne_bytes());
+    put(tunnel::LINK, &route.link.to_ne_bytes());
+    put(tunnel::MTU, &route.mtu.to_ne_bytes());
+    put(tunnel::COUNTERS, &counters.to_ne_bytes());
+    for (at, source) in (0..PORTS as i16).zip(sources.iter().cycle()) {
+        put(tunnel::SOURCES + 2 * at, &source.to_be_bytes());
+    }
+    Some(value)
+}
+
+/// Returns the keys by which the packets of a tunnel are found.
+pub(crate) fn peer_keys(config: &Config) -> Vec<Vec<u8>> {
+    let key = |identity| {
+        let (kind, key) = match identity {
+            Identity::Protocol(number) => (u32::from(number), 0),
+            Identity::Gre(None, _) => (peer::GRE, 0),
+            Identity::Gre(Some(key), _) => (peer::GRE_KEY, key),
+            Identity::Network(_) => return None,
+        };
+        let mut bytes = Vec::with_capacity(peer::len(config.remote.is_ipv4()));
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(key.to_be_bytes());
+        match config.remote {
+            IpAddr::V4(remote) => bytes.extend(remote.octets()),
+            IpAddr::V6(remote) => bytes.extend(remote.octets()),
+        }
+        Some(bytes)
+    };
+    config.identities().filter_map(key).collect()
+}
+
+/// Returns the entry of the map of tunnels by their packets.
+pub(crate) fn inbound_value(interface: u32, counters: u32) -> Vec<u8> {
+    let mut value = vec![0; inbound::LEN];
+    value[inbound::INTERFACE as usize..][..4].copy_from_slice(&interface.to_ne_bytes());
+    value[inbound::COUNTERS as usize..][..4].copy_from_slice(&counters.to_ne_bytes());
+    value
+}

@@ -1,0 +1,476 @@
+//! The program at the ingress of the interface towards the remotes: it removes the outer headers of a packet or a whole
+//! train and hands it to the tunnel's interface.
+//!
+//! It takes what is certain: packets of a configured sender, key and protocol, without options, whose lengths agree.
+//! Everything else goes on to the kernel's network layer and so to the sockets of the daemon, which judges it. What UDP
+//! GRO has merged is several packets, which shows in the lengths.
+
+use std::net::IpAddr;
+
+use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
+use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL};
+use crate::counters::Counter;
+use crate::egress::protocol;
+use crate::layout::{inbound, packet, peer, room};
+
+/// Outer IP and UDP, and the GUE header, on the stack.
+const OUTER: i16 = -80;
+/// The GRE header.
+const GRE: i16 = OUTER - 8;
+/// Start of the inner packet: 20 bytes.
+const INNER: i16 = GRE - 24;
+/// The key of the map.
+const PEER: i16 = INNER - 24;
+/// `struct bpf_fib_lookup`, and before that the inner IPv6 source address.
+const FIB: i16 = PEER - 64;
+const FIB_LEN: i32 = 64;
+/// Outer length, from the IP header on.
+const TOTAL: i16 = FIB - 8;
+/// Inner IP version that the headers announce.
+const VERSION: i16 = FIB - 16;
+/// Whether the inner packet is to be marked CE.
+const MARK: i16 = FIB - 24;
+
+/// Length of all headers in front of the inner packet, the Ethernet header included.
+const HEADERS: Reg = Reg::R9;
+
+const ETHERNET_LEN: i16 = 14;
+const UDP_LEN: i16 = 8;
+const GUE_LEN: i16 = 4;
+const IPV4: i32 = 4;
+const IPV6: i32 = 41;
+const GRE_PROTOCOL: i32 = 47;
+const UDP: i32 = 17;
+/// The flag of a GRE header with a key.
+const GRE_HAS_KEY: i32 = 0x2000;
+/// Results of `bpf_fib_lookup`: the destination is no third host's, or this host forwards nothing from the interface.
+const NOT_FORWARDED: i32 = 4;
+const FORWARDING_OFF: i32 = 5;
+
+/// What stands between outer IP and the inner packet or GRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Nothing: the IP protocol number says what is inside.
+    Bare,
+    /// UDP to this port.
+    Fou(u16),
+    /// UDP to this port, and GUE.
+    Gue(u16),
+}
+
+/// The form of packets for the tunnels of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// The address of this host.
+    pub(crate) local: IpAddr,
+    pub(crate) carrier: Carrier,
+    /// Whether GRE follows; behind GUE its header says so instead.
+    pub(crate) has_gre: bool,
+    /// Whether datagrams without UDP checksum are accepted over IPv6.
+    pub(crate) zero_csum6: bool,
+    /// Whether the kernel can remove a tunnel's marks from an aggregate, so that it can be forwarded.
+    pub(crate) clears_marks: bool,
+}
+
+impl Form {
+    fn is_v4(&self) -> bool {
+        self.local.is_ipv4()
+    }
+
+    fn ip_len(&self) -> i16 {
+        if self.is_v4() { 20 } else { 40 }
+    }
+
+    /// Returns the flags with which the kernel removes the headers of a packet with this version inside.
+    pub(crate) fn room(&self, version: u8) -> u64 {
+        let marks = match (self.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
+            (false, ..) => 0,
+            (true, Carrier::Fou(_) | Carrier::Gue(_), ..) => room::DECAP_UDP,
+            (true, Carrier::Bare, true, _) => room::DECAP_GRE,
+            (true, Carrier::Bare, false, true) => room::DECAP_IPXIP4,
+            (true, Carrier::Bare, false, false) => room::DECAP_IPXIP6,
+        };
+        let family = match (self.is_v4(), version) {
+            (true, 6) => room::DECAP_IPV6,
+            (false, 4) => room::DECAP_IPV4,
+            _ => 0,
+        };
+        room::FIXED_GSO | marks | family
+    }
+}
+
+/// Assembles the program.
+pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
+    let mut code = Code::begin(maps);
+    read_ip(&mut code, form);
+    read_tunnel_headers(&mut code, form);
+    find_tunnel(&mut code, form, maps);
+    if form.carrier != Carrier::Bare {
+        check_udp_checksum(&mut code, form);
+    }
+    check_inner(&mut code);
+    combine_ecn(&mut code, form);
+    if !form.clears_marks {
+        check_destination(&mut code);
+    }
+    code.note_segments();
+    remove_headers(&mut code, form);
+    code.finish(maps)
+}
+
+/// Checks that the packet is one for this host, in one piece and with a right header checksum; others are none of the
+/// program's business.
+fn read_ip(code: &mut Code, form: &Form) {
+    let out = code.out;
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::TYPE);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, out);
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::PROTOCOL);
+    code.a.jump_if_value(If::Ne, Reg::R1, protocol(form.is_v4()), out);
+    code.a.set(Reg::R2, i32::from(ETHERNET_LEN));
+    code.load_bytes(OUTER, i32::from(form.ip_len()), out);
+    let words =
+        |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect() };
+    let (destination, words) = match form.local {
+        IpAddr::V4(local) => (16, words(&local.octets())),
+        IpAddr::V6(local) => (24, words(&local.octets())),
+    };
+    for (at, word) in (0..).step_by(4).zip(words) {
+        code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + destination + at);
+        code.a.jump_if_word(If::Ne, Reg::R1, word, out);
+    }
+    if form.is_v4() {
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER);
+        code.a.jump_if_value(If::Ne, Reg::R1, 0x45, out);
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + 9);
+    } else {
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + 6);
+    }
+    match (form.carrier, form.has_gre) {
+        (Carrier::Fou(_) | Carrier::Gue(_), _) => code.a.jump_if_value(If::Ne, Reg::R1, UDP, out),
+        (Carrier::Bare, true) => code.a.jump_if_value(If::Ne, Reg::R1, GRE_PROTOCOL, out),
+        (Carrier::Bare, false) => {
+            let known = code.a.label();
+            code.a.jump_if_value(If::Eq, Reg::R1, IPV4, known);
+            code.a.jump_if_value(If::Ne, Reg::R1, IPV6, out);
+            code.a.place(known);
+        }
+    }
+    code.a.set(HEADERS, i32::from(ETHERNET_LEN + form.ip_len()));
+    if let Carrier::Fou(port) | Carrier::Gue(port) = form.carrier {
+        let len = UDP_LEN + if form.carrier == Carrier::Fou(port) { 0 } else { GUE_LEN };
+        code.a.copy(Reg::R2, HEADERS);
+        code.load_bytes(OUTER + form.ip_len(), i32::from(len), out);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 2);
+        code.a.jump_if_value(If::Ne, Reg::R1, i32::from(port.to_be()), out);
+        code.a.op_value(Op::Add, HEADERS, i32::from(len));
+    }
+    if form.is_v4() {
+        // The kernel drops and counts a packet with a wrong header checksum.
+        code.sum_ipv4(OUTER);
+        code.a.jump_if_value(If::Ne, Reg::R1, 0xffff, out);
+        let fragment = code.leave_unclaimed(Counter::Fragment);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 6);
+        code.a.swap(Reg::R1, 16);
+        code.a.jump_if_value(If::Set, Reg::R1, 0x3fff, fragment);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 2);
+        code.a.swap(Reg::R1, 16);
+    } else {
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 4);
+        code.a.swap(Reg::R1, 16);
+        code.a.op_value(Op::Add, Reg::R1, 40);
+    }
+    code.a.store(Size::D, Reg::R10, TOTAL, Reg::R1);
+    if form.carrier != Carrier::Bare {
+        let length = code.leave_unclaimed(Counter::OuterLength);
+        code.a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + 4);
+        code.a.swap(Reg::R2, 16);
+        code.a.op_value(Op::Add, Reg::R2, i32::from(form.ip_len()));
+        code.a.jump_if(If::Ne, Reg::R1, Reg::R2, length);
+    }
+}
+
+/// Reads GUE and GRE, and puts the identity of the tunnel into the key of the map.
+fn read_tunnel_headers(code: &mut Code, form: &Form) {
+    let (gre, identified) = (code.a.label(), code.a.label());
+    let unknown = code.leave_unclaimed(Counter::NoTunnel);
+    code.a.store_value(Size::W, Reg::R10, PEER + peer::KEY, 0);
+    match form.carrier {
+        Carrier::Gue(_) => {
+            let header = code.leave_unclaimed(Counter::GueHeader);
+            let at = OUTER + form.ip_len() + UDP_LEN;
+            // Version 0, no control message, no optional field.
+            code.a.load(Size::B, Reg::R1, Reg::R10, at);
+            code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
+            code.a.load(Size::H, Reg::R1, Reg::R10, at + 2);
+            code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
+            code.a.load(Size::B, Reg::R1, Reg::R10, at + 1);
+            code.a.jump_if_value(If::Eq, Reg::R1, GRE_PROTOCOL, gre);
+        }
+        Carrier::Bare if !form.has_gre => {
+            let at = if form.is_v4() { 9 } else { 6 };
+            code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + at);
+        }
+        Carrier::Fou(_) if !form.has_gre => {
+            // The first four bits of the packet are the version.
+            let v4 = code.a.label();
+            code.a.copy(Reg::R2, HEADERS);
+            code.load_bytes(GRE, 1, unknown);
+            code.a.load(Size::B, Reg::R2, Reg::R10, GRE);
+            code.a.op_value(Op::Rsh, Reg::R2, 4);
+            code.a.set(Reg::R1, IPV4);
+            code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
+            code.a.set(Reg::R1, IPV6);
+            code.a.place(v4);
+        }
+        Carrier::Bare | Carrier::Fou(_) => code.a.jump(gre),
+    }
+    if matches!(form.carrier, Carrier::Gue(_)) || !form.has_gre {
+        let (v6, known) = (code.a.label(), code.a.label());
+        code.a.store(Size::W, Reg::R10, PEER + peer::KIND, Reg::R1);
+        code.a.set(Reg::R2, 4);
+        code.a.jump_if_value(If::Eq, Reg::R1, IPV4, known);
+        code.a.jump_if_value(If::Eq, Reg::R1, IPV6, v6);
+        code.a.jump(unknown);
+        code.a.place(v6);
+        code.a.set(Reg::R2, 6);
+        code.a.place(known);
+        code.a.store(Size::D, Reg::R10, VERSION, Reg::R2);
+        code.a.jump(identified);
+    }
+    code.a.place(gre);
+    if matches!(form.carrier, Carrier::Gue(_)) || form.has_gre {
+        read_gre(code, unknown);
+    }
+    code.a.place(identified);
+}
+
+/// Reads a GRE header without options but a key.
+fn read_gre(code: &mut Code, short: Label) {
+    let header = code.leave_unclaimed(Counter::GreHeader);
+    let (v6, known, keyless, done) = (code.a.label(), code.a.label(), code.a.label(), code.a.label());
+    code.a.copy(Reg::R2, HEADERS);
+    code.load_bytes(GRE, 4, short);
+    code.a.op_value(Op::Add, HEADERS, 4);
+    code.a.load(Size::H, Reg::R1, Reg::R10, GRE + 2);
+    code.a.set(Reg::R2, 4);
+    code.a.jump_if_value(If::Eq, Reg::R1, protocol(true), known);
+    code.a.jump_if_value(If::Eq, Reg::R1, protocol(false), v6);
+    code.a.jump(header);
+    code.a.place(v6);
+    code.a.set(Reg::R2, 6);
+    code.a.place(known);
+    code.a.store(Size::D, Reg::R10, VERSION, Reg::R2);
+    code.a.load(Size::H, Reg::R1, Reg::R10, GRE);
+    code.a.swap(Reg::R1, 16);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, keyless);
+    code.a.jump_if_value(If::Ne, Reg::R1, GRE_HAS_KEY, header);
+    code.a.copy(Reg::R2, HEADERS);
+    code.load_bytes(GRE + 4, 4, short);
+    code.a.op_value(Op::Add, HEADERS, 4);
+    code.a.load(Size::W, Reg::R1, Reg::R10, GRE + 4);
+    code.a.store(Size::W, Reg::R10, PEER + peer::KEY, Reg::R1);
+    code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::GRE_KEY as i32);
+    code.a.jump(done);
+    code.a.place(keyless);
+    code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::GRE as i32);
+    code.a.place(done);
+}
+
+/// Looks up the tunnel of the sender and the identity, and its counters.
+fn find_tunnel(code: &mut Code, form: &Form, maps: &Maps<'_>) {
+    let (unknown, out) = (code.leave_unclaimed(Counter::NoTunnel), code.out);
+    let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
+    for at in (0..len).step_by(4) {
+        code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
+        code.a.store(Size::W, Reg::R10, PEER + peer::ADDRESS + at, Reg::R1);
+    }
+    code.a.map(Reg::R1, maps.peers);
+    code.a.frame(Reg::R2, PEER);
+    code.a.call(Helper::MapLookupElem);
+    code.a.jump_if_value(If::Eq, Reg::R0, 0, unknown);
+    code.a.copy(TUNNEL, Reg::R0);
+    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::COUNTERS);
+    code.look_up(maps.counters, COUNTERS, out);
+}
+
+/// Accepts a UDP checksum that the interface or GRO has verified, and the absence of one where that is allowed. Trains
+/// come from GRO, or unfinished from this machine.
+fn check_udp_checksum(code: &mut Code, form: &Form) {
+    let csum = code.leave(Counter::OuterCsum);
+    let (absent, good) = (code.a.label(), code.a.label());
+    code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 6);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, absent);
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, good);
+    code.a.copy(Reg::R1, CONTEXT);
+    // BPF_CSUM_LEVEL_QUERY: an error unless the checksum is known to be right.
+    code.a.set(Reg::R2, 0);
+    code.a.call(Helper::CsumLevel);
+    code.a.jump_if_value(If::Gt, Reg::R0, i32::MAX, csum);
+    code.a.jump(good);
+    code.a.place(absent);
+    if !form.is_v4() && !form.zero_csum6 {
+        code.a.jump(csum);
+    }
+    code.a.place(good);
+}
+
+/// Checks version, length and source address of the inner packet. Afterwards R4 is its DSCP and ECN byte.
+fn check_inner(code: &mut Code) {
+    let [malformed, version, source, length] =
+        [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource, Counter::OuterLength]
+            .map(|why| code.leave(why));
+    let (v4, checked) = (code.a.label(), code.a.label());
+    code.a.copy(Reg::R2, HEADERS);
+    code.load_bytes(INNER, 20, malformed);
+    code.a.load(Size::B, Reg::R1, Reg::R10, INNER);
+    code.a.copy(Reg::R2, Reg::R1);
+    code.a.op_value(Op::Rsh, Reg::R2, 4);
+    code.a.load(Size::D, Reg::R3, Reg::R10, VERSION);
+    code.a.jump_if(If::Ne, Reg::R2, Reg::R3, version);
+    code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
+
+    code.a.copy(Reg::R2, HEADERS);
+    code.a.op_value(Op::Add, Reg::R2, 8);
+    code.load_bytes(FIB, 16, malformed);
+    let station = code.a.label();
+    code.a.load(Size::B, Reg::R1, Reg::R10, FIB);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0xff, source);
+    code.a.load(Size::D, Reg::R1, Reg::R10, FIB);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, station);
+    code.a.load(Size::W, Reg::R1, Reg::R10, FIB + 8);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, station);
+    code.a.load(Size::W, Reg::R1, Reg::R10, FIB + 12);
+    code.a.jump_if_word(If::Eq, Reg::R1, 1_u32.to_be(), source);
+    code.a.place(station);
+    code.a.load(Size::H, Reg::R4, Reg::R10, INNER);
+    code.a.swap(Reg::R4, 16);
+    code.a.op_value(Op::Rsh, Reg::R4, 4);
+    code.a.op_value(Op::And, Reg::R4, 0xff);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 4);
+    code.a.swap(Reg::R3, 16);
+    code.a.op_value(Op::Add, Reg::R3, 40);
+    code.a.jump(checked);
+
+    code.a.place(v4);
+    code.a.op_value(Op::And, Reg::R1, 15);
+    code.a.jump_if_value(If::Lt, Reg::R1, 5, malformed);
+    code.a.load(Size::W, Reg::R1, Reg::R10, INNER + 12);
+    code.a.jump_if_word(If::Eq, Reg::R1, u32::MAX, source);
+    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 12);
+    code.a.jump_if_value(If::Eq, Reg::R1, 127, source);
+    // 224 to 239 are multicast.
+    code.a.op_value(Op::And, Reg::R1, 0xf0);
+    code.a.jump_if_value(If::Eq, Reg::R1, 224, source);
+    code.a.load(Size::B, Reg::R4, Reg::R10, INNER + 1);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 2);
+    code.a.swap(Reg::R3, 16);
+
+    code.a.place(checked);
+    // Outer length, headers and inner length agree only for one packet without a trailer.
+    code.a.op(Op::Add, Reg::R3, HEADERS);
+    code.a.load(Size::D, Reg::R1, Reg::R10, TOTAL);
+    code.a.op_value(Op::Add, Reg::R1, i32::from(ETHERNET_LEN));
+    code.a.jump_if(If::Ne, Reg::R1, Reg::R3, length);
+    code.a.load(Size::W, Reg::R2, CONTEXT, packet::LEN);
+    code.a.jump_if(If::Gt, Reg::R1, Reg::R2, length);
+}
+
+/// Notes whether the inner packet is to be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
+/// combinations that drop the packet or change ECT(0) to ECT(1) are left to the daemon.
+fn combine_ecn(code: &mut Code, form: &Form) {
+    let ecn = code.leave(Counter::Ecn);
+    let a = &mut code.a;
+    let (other, done) = (a.label(), a.label());
+    a.op_value(Op::And, Reg::R4, 3);
+    if form.is_v4() {
+        a.load(Size::B, Reg::R1, Reg::R10, OUTER + 1);
+    } else {
+        a.load(Size::H, Reg::R1, Reg::R10, OUTER);
+        a.swap(Reg::R1, 16);
+        a.op_value(Op::Rsh, Reg::R1, 4);
+    }
+    a.op_value(Op::And, Reg::R1, 3);
+    a.store_value(Size::D, Reg::R10, MARK, 0);
+    a.jump_if_value(If::Ne, Reg::R1, 3, other);
+    a.jump_if_value(If::Eq, Reg::R4, 0, ecn);
+    a.jump_if_value(If::Eq, Reg::R4, 3, done);
+    a.store_value(Size::D, Reg::R10, MARK, 1);
+    a.jump(done);
+    a.place(other);
+    a.jump_if_value(If::Ne, Reg::R1, 1, done);
+    a.jump_if_value(If::Eq, Reg::R4, 2, ecn);
+    a.place(done);
+}
+
+/// Leaves aggregates that this host would forward to the daemon: without the tunnel's headers they keep its marks, by
+/// which other tunnels and some interfaces would cut them wrongly.
+fn check_destination(code: &mut Code) {
+    let (forwarded, malformed) = (code.leave(Counter::Forwarded), code.leave(Counter::InnerMalformed));
+    let (v4, filled, stays) = (code.a.label(), code.a.label(), code.a.label());
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, stays);
+    for at in (0..FIB_LEN as i16).step_by(8) {
+        code.a.store_value(Size::D, Reg::R10, FIB + at, 0);
+    }
+    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
+    code.a.store(Size::W, Reg::R10, FIB + 8, Reg::R1);
+    code.a.load(Size::D, Reg::R1, Reg::R10, VERSION);
+    code.a.jump_if_value(If::Eq, Reg::R1, 4, v4);
+    code.a.store_value(Size::B, Reg::R10, FIB, 10);
+    for (from, to) in [(8, 16), (24, 32)] {
+        code.a.copy(Reg::R2, HEADERS);
+        code.a.op_value(Op::Add, Reg::R2, from);
+        code.load_bytes(FIB + to, 16, malformed);
+    }
+    code.a.jump(filled);
+    code.a.place(v4);
+    code.a.store_value(Size::B, Reg::R10, FIB, 2);
+    for (from, to) in [(12, 16), (16, 32)] {
+        code.a.load(Size::W, Reg::R1, Reg::R10, INNER + from);
+        code.a.store(Size::W, Reg::R10, FIB + to, Reg::R1);
+    }
+    code.a.place(filled);
+    code.a.copy(Reg::R1, CONTEXT);
+    code.a.frame(Reg::R2, FIB);
+    code.a.set(Reg::R3, FIB_LEN);
+    code.a.set(Reg::R4, 0);
+    code.a.call(Helper::FibLookup);
+    code.a.jump_if_value(If::Eq, Reg::R0, NOT_FORWARDED, stays);
+    code.a.jump_if_value(If::Ne, Reg::R0, FORWARDING_OFF, forwarded);
+    code.a.place(stays);
+}
+
+/// Removes the headers, marks the packet where congestion was marked outside, and hands it to the tunnel's interface.
+fn remove_headers(code: &mut Code, form: &Form) {
+    let refused = code.leave(Counter::Refused);
+    let (v4, unmarked) = (code.a.label(), code.a.label());
+    let a = &mut code.a;
+    a.load(Size::D, Reg::R1, Reg::R10, VERSION);
+    a.set(Reg::R4, form.room(4) as i32);
+    a.jump_if_value(If::Eq, Reg::R1, 4, v4);
+    a.set(Reg::R4, form.room(6) as i32);
+    a.place(v4);
+    a.copy(Reg::R1, CONTEXT);
+    a.set(Reg::R2, i32::from(ETHERNET_LEN));
+    a.op(Op::Sub, Reg::R2, HEADERS);
+    a.set(Reg::R3, room::MAC);
+    a.call(Helper::SkbAdjustRoom);
+    a.jump_if_value(If::Ne, Reg::R0, 0, refused);
+    a.load(Size::D, Reg::R1, Reg::R10, MARK);
+    a.jump_if_value(If::Eq, Reg::R1, 0, unmarked);
+    a.copy(Reg::R1, CONTEXT);
+    a.call(Helper::SkbEcnSetCe);
+    a.place(unmarked);
+    a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
+    a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
+    code.count_unit(
+        HEADERS,
+        [Counter::ReceivedUnits, Counter::ReceivedBytes, Counter::ReceivedTrains, Counter::ReceivedSegments],
+    );
+    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
+    // BPF_F_INGRESS.
+    code.a.set(Reg::R2, 1);
+    code.a.call(Helper::Redirect);
+    code.a.end();
+}
