@@ -8,7 +8,40 @@
 //!
 //! What a program does not recognise, or must not touch, it leaves to the daemon, which serves it by the same interface
 //! and the same port; each reason is counted ([`Counts::left`]).
+//!
+//! # Lifecycle
+//! [`Path::load`] creates maps and loads programs, which the crate assembles itself, and tries them; [`Path::attach`]
+//! attaches them to interfaces, [`Path::switch`] switches the path on. These need CAP_BPF and CAP_NET_ADMIN. Afterwards
+//! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
+//! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything.
+//!
+//! # Promises
+//! - The outer headers are those of the engine's encapsulator, except for outer UDP checksums, which are 0.
+//! - No packet is delivered whose outer length, inner length and headers disagree, or whose outer checksum nothing has
+//!   verified.
+//!
+//! # Limits
+//! IPv4 and IPv6 directly in IP or GRE, bare or in UDP with GUE or FOU; no Ethernet inside, no GRE checksums or
+//! sequence numbers, no remote checksum offload. The interface towards the remote must carry Ethernet frames. Hooks of
+//! Linux 6.6 and a little-endian machine are needed. Outer packets pass by netfilter, IPsec policies and sockets;
+//! packets that are sent also pass by the queueing discipline, the counters and the captures of the tunnel's interface.
 
 mod assembler;
+mod code;
+mod counters;
+mod egress;
+mod form;
+mod ingress;
+mod layout;
 mod map;
+mod path;
 mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use counters::{Counts, Traffic, meaning};
+pub use form::{Direction, Route, obstacle};
+pub use path::{Error, Path, foreign_programs};
+
+/// The commands of bpf(2) that a [`Path`] uses after it was attached: lookup, update and deletion of map entries.
+pub const MAP_COMMANDS: [i32; 3] = [sys::MAP_LOOKUP_ELEM, sys::MAP_UPDATE_ELEM, sys::MAP_DELETE_ELEM];

@@ -1,0 +1,352 @@
+//! The path: maps, programs and their attachment, for the tunnels of one outside port.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use segue::encap::{Carrier, Config};
+
+use crate::assembler::{Fault, Instruction};
+use crate::code::Maps;
+use crate::counters::{COUNT, Counts};
+use crate::form::{self, Direction, Route, obstacle};
+use crate::layout::{peer, settings, tunnel};
+use crate::map::Map;
+use crate::sys::{self, Hook, MapKind};
+use crate::{egress, ingress};
+
+/// Names of the programs, by which another process of segue is recognised.
+const EGRESS: &str = "segue_egress";
+const INGRESS: &str = "segue_ingress";
+/// Licence of the programs, as the kernel wants to know it: some helpers are for GPL-compatible programs only.
+const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
+/// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
+const REDIRECTED: i32 = 7;
+/// `ETH_HLEN`.
+const ETHERNET_LEN: usize = 14;
+
+/// The reason for which the path cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    /// Neither direction of the tunnels can be served, for this reason.
+    Unsupported(&'static str),
+    /// The kernel refused a step.
+    Refused(&'static str, io::Error),
+    /// The kernel took the program, but the program does not do here what it should.
+    Broken(&'static str),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Unsupported(why) | Error::Broken(why) => f.write_str(why),
+            Error::Refused(step, error) => write!(f, "{step}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn refused(step: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| Error::Refused(step, error)
+}
+
+fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Instruction>, Error> {
+    code.map_err(|fault| Error::Refused("assembling a program", io::Error::other(fault.to_string())))
+}
+
+/// One tunnel of the path.
+#[derive(Debug)]
+struct Member {
+    config: Config,
+    /// Index of the interface, once it is attached.
+    interface: u32,
+    route: Route,
+}
+
+/// The programs of one outside port in the kernel. Dropping the value detaches and removes them, as does the end of the
+/// process.
+pub struct Path {
+    settings: Map,
+    tunnels: Map,
+    peers: Map,
+    counters: Map,
+    /// The program for sending, unless an option needs the daemon.
+    egress: Option<OwnedFd>,
+    /// The program for receiving, unless an option needs the daemon.
+    ingress: Option<OwnedFd>,
+    /// Reasons for which a direction is left to the daemon.
+    partial: Vec<(Direction, &'static str)>,
+    links: Vec<OwnedFd>,
+    /// Indexes of the interfaces whose received packets the program sees.
+    underlays: Vec<u32>,
+    members: Vec<Member>,
+    sources: Vec<u16>,
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path")
+            .field("members", &self.members.len())
+            .field("partial", &self.partial)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Path {
+    /// Creates the maps and loads the programs for tunnels that share a port; `sources` are the UDP source ports of the
+    /// daemon's sockets. The programs are tried on packets before they are used. Nothing is attached yet, and the path
+    /// is switched off.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the options of the tunnels leave nothing to do; the kernel's refusal, which is
+    /// EPERM without CAP_BPF and CAP_NET_ADMIN.
+    pub fn load(configs: &[Config], sources: &[u16]) -> Result<Path, Error> {
+        let first = configs.first().ok_or(Error::Unsupported("there is no tunnel"))?;
+        let mut partial: Vec<(Direction, &'static str)> = Vec::new();
+        for way in [Direction::Send, Direction::Receive] {
+            partial.extend(configs.iter().find_map(|config| obstacle(config, way)).map(|why| (way, why)));
+        }
+        if let [(_, why), _] = partial[..] {
+            return Err(Error::Unsupported(why));
+        }
+        let blocked = |way| partial.iter().any(|(other, _)| *other == way);
+        let count = configs.len() as u32;
+        let is_v4 = first.local.is_ipv4();
+        let create = |kind, key, value, entries, name| {
+            Map::create(kind, key, value, entries, name).map_err(refused("creating a map"))
+        };
+        let path = Path {
+            settings: create(MapKind::Array, 4, settings::LEN, 1, "segue_settings")?,
+            tunnels: create(MapKind::Hash, 4, tunnel::LEN, count.max(1), "segue_tunnels")?,
+            // A tunnel has up to two identities.
+            peers: create(
+                MapKind::Hash,
+                peer::len(is_v4),
+                crate::layout::inbound::LEN,
+                2 * count.max(1),
+                "segue_peers",
+            )?,
+            counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
+            egress: None,
+            ingress: None,
+            links: Vec::new(),
+            underlays: Vec::new(),
+            members: configs
+                .iter()
+                .map(|config| Member { config: *config, interface: 0, route: Route::default() })
+                .collect(),
+            sources: if sources.is_empty() { vec![0] } else { sources.to_vec() },
+            partial: Vec::new(),
+        };
+        let egress = match blocked(Direction::Send) {
+            true => None,
+            false => {
+                let code = assembled(egress::program(form::egress_form(first), &path.maps()))?;
+                Some(sys::load(&code, LICENCE, EGRESS).map_err(refused("loading the program for sending"))?)
+            }
+        };
+        let ingress = if blocked(Direction::Receive) { None } else { Some(path.load_ingress(first)?) };
+        Ok(Path { egress, ingress, partial, ..path })
+    }
+
+    /// Loads the program for receiving, with what this kernel can, as found by trying.
+    fn load_ingress(&self, first: &Config) -> Result<OwnedFd, Error> {
+        let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
+        let load = |form: &ingress::Form| {
+            let code = assembled(ingress::program(form, &self.maps()))?;
+            sys::load(&code, LICENCE, INGRESS).map_err(refused("loading the program for receiving"))
+        };
+        for clears_marks in [true, false] {
+            let form = form::ingress_form(first, clears_marks);
+            // Nothing verifies the checksums of the packets of a trial, so that they have none.
+            let trial = ingress::Form { zero_csum6: true, ..form };
+            let program = load(&trial)?;
+            tried = self.try_ingress(&program).map(|()| program);
+            if tried.is_ok() {
+                return if trial == form { tried } else { load(&form) };
+            }
+        }
+        tried
+    }
+
+    /// Runs the program for receiving on a packet of each tunnel kind and inner IP version; it must come out bare.
+    fn try_ingress(&self, program: &OwnedFd) -> Result<(), Error> {
+        const LOOPBACK: u32 = 1;
+        let step = refused("trying the program for receiving");
+        self.switch(true).map_err(&step)?;
+        let mut outcome = Ok(());
+        let mut seen = Vec::new();
+        for config in self.members.iter().map(|member| &member.config) {
+            let kind = std::mem::discriminant(&config.mode);
+            if seen.contains(&kind) {
+                continue;
+            }
+            seen.push(kind);
+            for key in form::peer_keys(config) {
+                self.peers.set(&key, &form::inbound_value(LOOPBACK, 0)).map_err(&step)?;
+            }
+            for &version in form::versions(config.mode) {
+                let (frame, bare) = received(config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
+                let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
+                if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN..) != Some(&bare[..]) {
+                    outcome = Err(Error::Broken(match (version, config.remote.is_ipv4()) {
+                        (6, true) | (4, false) => {
+                            "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)"
+                        }
+                        _ => "the kernel does not remove headers as this path needs it",
+                    }));
+                }
+            }
+            for key in form::peer_keys(config) {
+                self.peers.remove(&key).map_err(&step)?;
+            }
+        }
+        self.switch(false).map_err(&step)?;
+        // The trials do not count.
+        self.counters.set(&0_u32.to_ne_bytes(), &vec![0; self.counters.value_len()]).map_err(&step)?;
+        outcome
+    }
+
+    fn maps(&self) -> Maps<'_> {
+        Maps {
+            settings: self.settings.as_fd(),
+            tunnels: self.tunnels.as_fd(),
+            peers: self.peers.as_fd(),
+            counters: self.counters.as_fd(),
+        }
+    }
+
+    /// Attaches the tunnel with this index to its interface, and to that of its route. Other programs at these hooks
+    /// come first and stay.
+    ///
+    /// # Errors
+    /// The kernel's; EINVAL stands for a kernel without tcx links (before Linux 6.6).
+    pub fn attach(&mut self, index: usize, interface: u32, route: Route) -> Result<(), Error> {
+        let step = refused("attaching a program (needs tcx, of Linux 6.6)");
+        let Some(member) = self.members.get_mut(index) else { return Ok(()) };
+        (member.interface, member.route) = (interface, route);
+        if let Some(ingress) = &self.ingress {
+            let value = form::inbound_value(interface, index as u32 + 1);
+            for key in form::peer_keys(&self.members[index].config) {
+                self.peers.set(&key, &value).map_err(refused("filling a map"))?;
+            }
+            if route.link != 0 && !self.underlays.contains(&route.link) {
+                self.links.push(sys::attach(ingress.as_fd(), route.link, Hook::Ingress).map_err(&step)?);
+                self.underlays.push(route.link);
+            }
+        }
+        if let Some(egress) = &self.egress {
+            self.links.push(sys::attach(egress.as_fd(), interface, Hook::Egress).map_err(&step)?);
+        }
+        self.write(index).map_err(refused("filling a map"))
+    }
+
+    fn write(&self, index: usize) -> io::Result<()> {
+        let Some(member) = self.members.get(index) else { return Ok(()) };
+        let Some(value) = form::tunnel_value(&member.config, index as u32 + 1, member.route, &self.sources) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        self.tunnels.set(&member.interface.to_ne_bytes(), &value)
+    }
+
+    /// Follows a change of the route of the tunnel with this index. Returns whether it was one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn reroute(&mut self, index: usize, route: Route) -> io::Result<bool> {
+        match self.members.get_mut(index) {
+            Some(member) if member.route != route => {
+                member.route = route;
+                self.write(index).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Switches the path on or off: packets that are processed afterwards take the path, or are left to the daemon.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn switch(&self, on: bool) -> io::Result<()> {
+        let mut value = [0; settings::LEN];
+        value[settings::ENABLED as usize] = u8::from(on);
+        self.settings.set(&0_u32.to_ne_bytes(), &value)
+    }
+
+    /// Returns the counters of the tunnel with this index.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn counts(&self, index: usize) -> io::Result<Counts> {
+        self.read_counts(index as u32 + 1)
+    }
+
+    /// Returns the counters of packets of the outside port that belong to no tunnel.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unclaimed(&self) -> io::Result<Counts> {
+        self.read_counts(0)
+    }
+
+    fn read_counts(&self, index: u32) -> io::Result<Counts> {
+        let values = self.counters.get(&index.to_ne_bytes())?;
+        Ok(Counts::sum(&values.unwrap_or_default()))
+    }
+
+    /// Returns the directions that the daemon serves, with the reasons.
+    pub fn partial(&self) -> &[(Direction, &'static str)] {
+        &self.partial
+    }
+
+    /// Returns the indexes of the interfaces whose received packets the program sees.
+    pub fn underlays(&self) -> &[u32] {
+        &self.underlays
+    }
+}
+
+/// Returns the names of the programs of others at the hooks of an interface; none on a kernel without such hooks.
+/// Looking them up needs CAP_BPF; a program whose name cannot be read counts as one of others.
+///
+/// # Errors
+/// The kernel's.
+pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for hook in [Hook::Ingress, Hook::Egress] {
+        match sys::attached(interface, hook) {
+            Ok(found) => names.extend(found),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    names.retain(|name| name != EGRESS && name != INGRESS);
+    Ok(names)
+}
+
+/// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet.
+fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>)> {
+    let gre = |options: &segue::encap::GreOptions| segue::encap::GreOptions { okey: options.ikey, ..*options };
+    // The other end: it sends to here what is received here.
+    let far = Config {
+        local: config.remote,
+        remote: config.local,
+        dport: config.port,
+        csum: false,
+        carrier: match config.carrier {
+            Carrier::Gue { .. } => Carrier::Gue { remcsum: false },
+            other => other,
+        },
+        mode: match config.mode {
+            segue::encap::Mode::Gre(options) => segue::encap::Mode::Gre(gre(&options)),
+            other => other,
+        },
+        ..*config
+    };
+    let bare = form::sample(version);
+    let mut frame = vec![0; 12];
+    frame.extend(if config.local.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] });
+    frame.extend(form::headers(&far, version)?);
+    frame.extend(&bare);
+    Some((frame, bare))
+}
