@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use comfy_table::{CellAlignment, Table, presets};
 use segue_control::client;
 use segue_control::error::{Error, Kind, is_hidden, printable};
-use segue_control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
+use segue_control::model::{Document, Fastpath, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
 use segue_control::units;
 use segue_host::sys;
 use serde_json::json;
@@ -296,12 +296,39 @@ fn why(instance: &Instance, raw: bool) -> String {
         let words: Vec<String> = offloads.iter().map(|offload| format!("{offload}  ")).collect();
         text.push_str(&wrapped(&words, "offloads  ", "          "));
     }
+    if let Some(fastpath) = &instance.fastpath {
+        text.push_str(&kernel_path(fastpath, instance));
+    }
     let summed: u64 = instance.ports.values().map(|port| port.checksummed_bytes).sum();
     text.push_str(&format!("payload bytes summed by segue: {summed}\n"));
     for hint in hints(instance, &flushes, &refusals) {
         text.push_str(&format!("hint: {hint}\n"));
     }
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Describes the path through the kernel: whether packets take it and how many did, why not, and why others were left
+/// to segue. Nothing where it was never asked for.
+fn kernel_path(fastpath: &Fastpath, instance: &Instance) -> String {
+    let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
+    let mut words = match (&fastpath.why, fastpath.on) {
+        (_, true) => {
+            vec![format!("on: {} packets sent and {} received by the kernel", total("sent"), total("received"))]
+        }
+        (_, false) if fastpath.mode == "off" => return String::new(),
+        (Some(why), false) => {
+            vec![format!("off [{}]: with it the kernel itself carries packets, at its own speed", printable_line(why))]
+        }
+        (None, false) => vec!["off".to_owned()],
+    };
+    let left = counts(&merged(&instance.ports, |port| &port.left));
+    let left: Vec<String> = left.into_iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    if !left.is_empty() {
+        words.push(format!("left to segue: {}", left.join(", ")));
+    }
+    words.extend(fastpath.by_daemon.iter().map(|(way, why)| format!("{way} by segue: {}", printable_line(why))));
+    let words: Vec<String> = words.join("; ").split(' ').map(str::to_owned).collect();
+    wrapped(&words, "fastpath  ", "          ")
 }
 
 /// Returns the ports; if several tunnels share one port, their interfaces are summed into one entry.

@@ -46,6 +46,9 @@ pub struct Instance {
     /// The offloads of the kernel, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
     #[serde(default)]
     pub offloads: BTreeMap<String, Offload>,
+    /// For tunnels: the path of packets through the kernel, past the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fastpath: Option<Fastpath>,
     /// The problems of the instance; empty when there is none.
     #[serde(default)]
     pub health: Vec<Complaint>,
@@ -55,6 +58,21 @@ pub struct Instance {
     /// Rates over the last seconds; missing in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recent: Option<Recent>,
+}
+
+/// The path of a tunnel's packets through the kernel, past the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Fastpath {
+    /// What was asked for: `auto`, `on`, `off`, `require`.
+    pub mode: String,
+    /// Whether packets take the path.
+    pub on: bool,
+    /// Why packets do not take the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_daemon: BTreeMap<String, String>,
 }
 
 /// One thread that moves packets.
@@ -153,6 +171,13 @@ pub struct Port {
     /// this port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub napi: BTreeMap<String, u64>,
+    /// Packets of wire size of this tunnel that took the path through the kernel: `sent` and `received`. They are
+    /// part of the other counters too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fastpath: BTreeMap<String, u64>,
+    /// Units that the path through the kernel left to the process, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, u64>,
     /// Other numbers of the port, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, u64>,
@@ -316,6 +341,8 @@ impl Port {
             gso: risen(&self.gso, &before.gso),
             remcsum: risen(&self.remcsum, &before.remcsum),
             napi: risen(&self.napi, &before.napi),
+            fastpath: risen(&self.fastpath, &before.fastpath),
+            left: risen(&self.left, &before.left),
             numbers: BTreeMap::new(),
         }
     }

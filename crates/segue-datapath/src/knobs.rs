@@ -87,6 +87,16 @@ impl Knobs {
         Knobs { list, values, generation: AtomicU64::new(0) }
     }
 
+    /// Adds a knob that the pipeline does not know, behind its own.
+    #[must_use]
+    pub fn and(self, knob: Knob) -> Knobs {
+        let mut values: Vec<AtomicU64> = self.values.into();
+        values.push(AtomicU64::new(knob.default));
+        let mut list = self.list;
+        list.push(knob);
+        Knobs { list, values: values.into(), generation: self.generation }
+    }
+
     /// Returns every knob with its value.
     pub fn iter(&self) -> impl Iterator<Item = (&Knob, u64)> {
         self.list.iter().zip(self.values.iter().map(|value| value.load(Ordering::Relaxed)))

@@ -35,6 +35,7 @@ pub mod apply;
 pub mod control_server;
 pub mod daemon;
 pub mod diagnose;
+pub mod fastpath;
 pub mod gateway;
 pub mod handover;
 pub mod profile;

@@ -34,6 +34,7 @@ pub(super) fn all() -> Vec<Check> {
     checks.push(seccomp());
     checks.push(lsm());
     checks.extend(buffers());
+    checks.push(fastpath());
     checks.push(af_xdp());
     checks.push(Check::ok("simd", crate::version::simd()));
     checks.extend(links());
@@ -353,6 +354,30 @@ fn links() -> Vec<Check> {
         ));
     }
     checks
+}
+
+/// Tries whether the kernel can carry tunnels past the daemon.
+fn fastpath() -> Check {
+    const GAIN: &str = "with it the kernel itself carries plain tunnels, at about the speed of its own";
+    if let Err(why) = segue_service::fastpath::probe() {
+        return Check::not(
+            "fastpath",
+            Status::Missing,
+            "the kernel's path cannot be loaded",
+            format!("{why}; {GAIN}"),
+            None,
+        );
+    }
+    match [true, false].into_iter().find_map(segue_service::fastpath::host_obstacle) {
+        None => Check::ok("fastpath", "the kernel can carry plain tunnels itself"),
+        Some(why) => Check::not(
+            "fastpath",
+            Status::Missing,
+            "fastpath auto leaves tunnels to the daemon",
+            format!("{why}; {GAIN}"),
+            Some("fastpath on, where outer packets may pass by that".to_owned()),
+        ),
+    }
 }
 
 /// Returns the names of the links that default routes use, or `None` if the kernel could not be asked.

@@ -311,6 +311,14 @@ pub(crate) const WORDS: &[Word] = &[
         ..Word::PLAIN
     },
     Word {
+        name: "fastpath",
+        takes: Takes::OneOf(&["auto", "on", "off", "require"]),
+        metavar: "HOW",
+        default: "off",
+        help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs, on wherever it can, require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum",
+        ..Word::PLAIN
+    },
+    Word {
         name: "workers",
         takes: Takes::Number { min: 1, max: 256, or: &[] },
         metavar: "N",

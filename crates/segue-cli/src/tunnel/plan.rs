@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind};
 use segue_host::prefix::Prefix;
-use segue_service::tunnel::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
+use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
 use crate::grammar::parse::{Parsed, Value};
@@ -79,6 +79,12 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         gro: named(parsed, "gro") != Some("off"),
         gso: named(parsed, "gso") != Some("off"),
         profile: if named(parsed, "profile") == Some("linux") { Profile::Linux } else { Profile::Strict },
+        fastpath: match named(parsed, "fastpath") {
+            Some("auto") => Fastpath::Auto,
+            Some("on") => Fastpath::On,
+            Some("require") => Fastpath::Require,
+            _ => Fastpath::Off,
+        },
         workers,
         trace,
         set: set.to_vec(),

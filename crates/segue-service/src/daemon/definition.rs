@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::kernel::{ChecksumDrops, Forwarding};
 use super::running::Offloads;
+use crate::fastpath::Fastpath;
 use crate::handover::Ports;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
@@ -76,6 +77,8 @@ pub struct Opened {
     pub forwarding: Option<Forwarding>,
     /// The claim of a gateway to its interfaces, which no other instance may have at the same time.
     pub claim: Option<UnixListener>,
+    /// The path of a tunnel's packets through the kernel.
+    pub fastpath: Option<Fastpath>,
     /// The ports for a successor.
     pub ports: Ports,
     /// The problems of the devices, where they can report any.
@@ -95,6 +98,7 @@ impl Opened {
             checksum_drops: None,
             forwarding: None,
             claim: None,
+            fastpath: None,
             ports: Ports::default(),
             complaints: None,
             hurry: None,

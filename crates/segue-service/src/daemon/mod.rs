@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_control::knobs::{Change, Knob};
+use segue_control::knobs::{Change, Knob, Setting};
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_datapath::router::FeedSender;
@@ -30,6 +30,7 @@ pub use self::definition::{Complaints, Daemon, NAMING, Opened, Succession};
 use self::knobs::SharedKnobs;
 use self::running::{Running, Stopper};
 use crate::control_server::{Bound, KnobControl, Server};
+use crate::fastpath::{self, Fastpath};
 use crate::handover::{Line, Ports, Record};
 use crate::report::Report;
 use crate::sandbox;
@@ -104,10 +105,15 @@ pub fn up(
             Bound::next(daemon.name())?
         }
     };
-    let Opened { offloads, sender, checksum_drops, forwarding, claim, ports, complaints, hurry, assemble } =
+    let Opened { offloads, sender, checksum_drops, forwarding, claim, fastpath, ports, complaints, hurry, assemble } =
         daemon.open(netlink, &mut succession, out)?;
     drop(succession);
-    let sandbox = sandbox::enter(&mut signals, socket.file(), daemon.ioctls(), out)?;
+    let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| Netlink::open()).transpose();
+    let follower = follower.map_err(|error| {
+        Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
+    })?;
+    let reach = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some() };
+    let sandbox = sandbox::enter(&mut signals, socket.file(), &reach, out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
     if let Some(line) = successor_of {
         out.value(&show::successor_json(daemon));
@@ -117,7 +123,7 @@ pub fn up(
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
-    let snapshot = snapshot(daemon, since, reader, complaints);
+    let snapshot = snapshot(daemon, since, reader, fastpath.clone(), complaints);
     let file = socket.file().clone();
     let announced = Announced {
         knobs: running.knobs(),
@@ -125,6 +131,14 @@ pub fn up(
         schema: daemon.schema(),
         out: Arc::clone(report),
         sender,
+        fastpath: fastpath.clone(),
+    };
+    announced.permit();
+    let _follower = match (&fastpath, follower) {
+        (Some(fastpath), Some(netlink)) => fastpath.follow(netlink).map_err(|error| {
+            Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no thread started")
+        })?,
+        _ => None,
     };
     let server = socket.serve(claim, snapshot.clone(), announced).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
@@ -154,6 +168,17 @@ struct Announced {
     schema: &'static str,
     out: Arc<dyn Report>,
     sender: Option<FeedSender>,
+    fastpath: Option<Fastpath>,
+}
+
+impl Announced {
+    /// Permits the path through the kernel, or not, by its knob.
+    fn permit(&self) {
+        let Some(fastpath) = &self.fastpath else { return };
+        let knobs = self.knobs.list();
+        let knob = knobs.iter().find(|knob| knob.name.ends_with(fastpath::KNOB));
+        fastpath.allow(knob.is_some_and(|knob| knob.value != Setting::Number(0)));
+    }
 }
 
 impl KnobControl for Announced {
@@ -167,6 +192,7 @@ impl KnobControl for Announced {
 
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
         let changed = self.knobs.set(assignments)?;
+        self.permit();
         if self.out.is_json() {
             self.out.value(&show::set_json(self.schema, &self.name, &changed));
         } else {
@@ -211,6 +237,7 @@ fn snapshot(
     daemon: &impl Daemon,
     since: Instant,
     read: impl Fn(&mut Instance) + Send + Sync + Clone + 'static,
+    fastpath: Option<Fastpath>,
     complaints: Option<Complaints>,
 ) -> impl Fn() -> Instance + Send + Sync + Clone + 'static {
     let (name, kind, pid) = (daemon.name().to_owned(), daemon.kind(), process::id());
@@ -224,6 +251,9 @@ fn snapshot(
             ..Instance::default()
         };
         read(&mut instance);
+        if let Some(fastpath) = &fastpath {
+            fastpath.fill(&mut instance);
+        }
         instance.count_drops();
         if let Some(complaints) = &complaints {
             let more = complaints(&instance);

@@ -130,6 +130,15 @@ const IOCTLS: &[u64] = &[
     sys::TUNSETCARRIER,
 ];
 
+/// What a process that moves packets may do besides the usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed<'a> {
+    /// The ioctls of its devices, besides those of TUN.
+    pub ioctls: &'a [u64],
+    /// Whether it may look up, update and delete entries of BPF maps.
+    pub maps: bool,
+}
+
 /// The purpose of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -139,9 +148,9 @@ pub(super) enum Purpose {
     Opening,
 }
 
-/// Filters this thread and those that it starts. `ioctls` are allowed besides the usual ones.
-pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
-    let programs = programs(purpose, ioctls).map_err(|error| error.to_string())?;
+/// Filters this thread and those that it starts.
+pub(super) fn apply(purpose: Purpose, allowed: &Allowed<'_>) -> Result<(), String> {
+    let programs = programs(purpose, allowed).map_err(|error| error.to_string())?;
     for program in &programs {
         apply_filter(program).map_err(|error| error.to_string())?;
     }
@@ -150,7 +159,7 @@ pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
 
 /// Compiles both filters, in the order of their installation. The one that answers clone3 comes first, since the other
 /// one forbids the installation of filters.
-fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+fn programs(purpose: Purpose, more: &Allowed<'_>) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let old_clone = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
@@ -165,8 +174,13 @@ fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompil
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         calls.into_iter().flatten().map(|&call| (call, Vec::new())).collect();
     let ioctls: Result<Vec<SeccompRule>, _> =
-        IOCTLS.iter().chain(more).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
+        IOCTLS.iter().chain(more.ioctls).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
+    if more.maps {
+        let command = |command: &i32| when(0, SeccompCmpOp::Eq, command.unsigned_abs().into());
+        let commands: Result<Vec<SeccompRule>, _> = segue_fastpath::MAP_COMMANDS.iter().map(command).collect();
+        rules.insert(libc::SYS_bpf, commands?);
+    }
     if purpose == Purpose::Packets {
         // Threads, but no processes.
         let thread = libc::CLONE_THREAD as u64;
@@ -197,7 +211,7 @@ mod tests {
             (Purpose::Packets, &usbfs::IOCTLS[..]),
             (Purpose::Opening, &usbfs::OPENING_IOCTLS[..]),
         ] {
-            let [_, program] = programs(purpose, granted).unwrap();
+            let [_, program] = programs(purpose, &Allowed { ioctls: granted, maps: false }).unwrap();
             for number in usbfs::IOCTLS.iter().chain(&usbfs::OPENING_IOCTLS) {
                 assert_eq!(compares(&program, *number), granted.contains(number), "{purpose:?} {number:#x}");
             }
@@ -213,7 +227,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let outcome = std::thread::spawn(move || {
             sys::no_new_privs().unwrap();
-            apply(Purpose::Opening, &[]).unwrap();
+            apply(Purpose::Opening, &Allowed::default()).unwrap();
             let text = std::fs::read_to_string("/proc/self/stat").is_ok();
             let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
             let connected = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(5)).is_ok();
@@ -237,7 +251,7 @@ mod tests {
         // A filter applies to the calling thread and those that it starts.
         let outcome = std::thread::spawn(move || {
             sys::no_new_privs().unwrap();
-            apply(Purpose::Packets, &[]).unwrap();
+            apply(Purpose::Packets, &Allowed::default()).unwrap();
             left.set_nonblocking(true).unwrap();
             left.write_all(b"x").unwrap();
             let answer = std::thread::Builder::new().name("inner".into()).spawn(|| 6 * 7).unwrap().join().unwrap();

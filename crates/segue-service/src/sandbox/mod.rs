@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::control_server::SocketFile;
 use crate::report::Report;
 
+pub use filter::Allowed;
 pub use opening::{Reach, confine};
 
 /// The state of a sandbox: the measures that are in force.
@@ -65,9 +66,13 @@ struct User {
 }
 
 /// Forks a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
-/// process that goes on; the supervisor never returns. The process must have one thread. `ioctls` are those of its
-/// devices, besides those of TUN.
-pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &dyn Report) -> Result<Sandbox, Error> {
+/// process that goes on; the supervisor never returns. The process must have one thread.
+pub fn enter(
+    signals: &mut Signals,
+    socket: &SocketFile,
+    allowed: &Allowed<'_>,
+    out: &dyn Report,
+) -> Result<Sandbox, Error> {
     let user = other_user();
     if user.is_some() {
         match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
@@ -97,7 +102,7 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
     if !landlock {
         out.note("note: this kernel has no Landlock; the file system stays within reach of this user's rights");
     }
-    let seccomp = match filter::apply(filter::Purpose::Packets, ioctls) {
+    let seccomp = match filter::apply(filter::Purpose::Packets, allowed) {
         Ok(()) => true,
         Err(why) => {
             out.note(&format!("note: no filter of system calls here ({why})"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use landlock::{AccessFs, BitFlags};
 use segue_host::sys;
 
-use super::filter::{self, Purpose};
+use super::filter::{self, Allowed, Purpose};
 use super::{other_user, restrict};
 
 /// The files, ioctls and ports that such a process may still use.
@@ -41,5 +41,5 @@ pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
         .collect();
     // Without Landlock the user's own rights are the limit.
     let _ = restrict(&folders, reach.tcp_port);
-    filter::apply(Purpose::Opening, reach.ioctls)
+    filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, maps: false })
 }

@@ -13,6 +13,7 @@ use crate::apply::Changes;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
+use crate::fastpath::Fastpath;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -62,9 +63,11 @@ impl Daemon for Group {
             let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
         }
-        let opened = start::open(self, succession)?;
+        let (opened, sources) = start::open(self, succession)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        Ok(opened)
+        let fastpath = Fastpath::open(start::fastpath_request(self, sources), netlink)?;
+        fastpath.note().iter().for_each(|note| out.note(note));
+        Ok(Opened { fastpath: Some(fastpath), ..opened })
     }
 
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String {

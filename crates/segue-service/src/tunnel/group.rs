@@ -68,7 +68,7 @@ impl Group {
 }
 
 /// Returns the settings that all tunnels of a port must share, each with its word.
-fn of_the_port(plan: &Plan) -> [(&'static str, String); 9] {
+fn of_the_port(plan: &Plan) -> [(&'static str, String); 10] {
     let overlay = plan.mode.is_overlay().then_some(plan.mode);
     [
         ("local", format!("{:?}", plan.local)),
@@ -79,6 +79,7 @@ fn of_the_port(plan: &Plan) -> [(&'static str, String); 9] {
         ("udp6zerocsumrx", plan.overlay.udp6zerocsumrx.to_string()),
         ("gro", plan.gro.to_string()),
         ("gso", plan.gso.to_string()),
+        ("fastpath", plan.fastpath.name().to_owned()),
         ("remote", plan.remote.is_ipv4().to_string()),
     ]
 }

@@ -124,6 +124,33 @@ impl<T: Serialize> Serialize for Choice<T> {
     }
 }
 
+/// Whether packets take the path through the kernel, past the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fastpath {
+    /// Where both directions can, and nothing on the host would show the difference but speed.
+    Auto,
+    /// Wherever the kernel can.
+    On,
+    /// Never.
+    #[default]
+    Off,
+    /// In both directions; otherwise the tunnel does not start.
+    Require,
+}
+
+impl Fastpath {
+    /// Returns the word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fastpath::Auto => "auto",
+            Fastpath::On => "on",
+            Fastpath::Off => "off",
+            Fastpath::Require => "require",
+        }
+    }
+}
+
 /// The packets that may form a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

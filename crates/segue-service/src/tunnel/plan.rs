@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-pub use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
+pub use super::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_host::prefix::Prefix;
 
 /// Linux's default port of VXLAN; the registered one is 4789.
@@ -64,6 +64,8 @@ pub struct Plan {
     pub gso: bool,
     /// The packets that may form trains.
     pub profile: Profile,
+    /// Whether packets take the path through the kernel.
+    pub fastpath: Fastpath,
     /// The number of threads that move packets.
     pub workers: u16,
     /// The capture file for packets of the outside.

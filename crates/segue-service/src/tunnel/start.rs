@@ -5,13 +5,13 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use segue::encap::{self, Decapsulator, Encapsulator, OuterCsum};
 use segue::{gro, hash};
 use segue_control::error::Error;
-use segue_datapath::knobs::Knobs;
+use segue_datapath::knobs::{Knob, Knobs, Values};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_host::sys;
@@ -29,6 +29,7 @@ use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
 use crate::diagnose::{self, Purpose};
+use crate::fastpath;
 use crate::handover::Ports;
 
 /// Largest number of reads from one port in one round: enough to fill a batch, few enough to stay in the cache.
@@ -41,9 +42,15 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
+/// Returns the UDP ports of the sending sockets.
+fn ports_of(sockets: &Sockets) -> Vec<u16> {
+    let port = |fd: &OwnedFd| Some(UdpSocket::from(fd.try_clone().ok()?).local_addr().ok()?.port());
+    sockets.send.iter().filter_map(port).filter(|port| *port != 0).collect()
+}
+
 /// Opens the interfaces, the sockets and the capture file, except those that are inherited. New interfaces are not up
-/// yet.
-pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
+/// yet. Returns the UDP source ports of the sockets too.
+pub fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Vec<u16>), Error> {
     let plan = &group.first().plan;
     // Two descriptors for each interface, one of them for a successor, and those that any instance has.
     sys::raise_open_file_limit(2 * group.members.len() as u64 + 128).map_err(|error| {
@@ -57,6 +64,7 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error>
             .why("each takes one of the files that a process may have open")
     };
     let (outside, sockets) = open_outside(group, succession.inherited.outside())?;
+    let sources = sockets.as_ref().map(ports_of).unwrap_or_default();
     let mut tuns = Vec::with_capacity(group.members.len());
     for plan in group.plans() {
         tuns.push(open_tun(plan, succession.inherited.interface(&plan.dev))?);
@@ -81,7 +89,7 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error>
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
     let group = group.clone();
     let assemble = Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows));
-    Ok(Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) })
+    Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, sources))
 }
 
 fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
@@ -200,10 +208,44 @@ pub fn knobs<'a>(
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
     let remcsum = plans.clone().any(Plan::leaves_checksums);
-    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET);
+    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
     prepare(knobs, &preset, assignments)
+}
+
+/// Returns the knob that permits the path through the kernel.
+fn fastpath_knob(plan: &Plan) -> Knob {
+    let off = plan.fastpath == plan::Fastpath::Off;
+    Knob {
+        name: format!("net.fastpath.dev.{}.{}", outside_name(plan), fastpath::KNOB),
+        values: Values::Switch,
+        unit: "",
+        help: "packets take the path through the kernel where it is loaded; 0 leaves all to the daemon",
+        fixed: off.then_some("the path was not loaded: start with fastpath auto or on"),
+        needs: None,
+        default: u64::from(!off),
+    }
+}
+
+/// Returns what is asked of the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
+pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>) -> fastpath::Request {
+    let plan = &group.first().plan;
+    let prevented = match plan {
+        Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
+        Plan { gro: false, .. } => Some("gro off needs the daemon"),
+        Plan { gso: false, .. } => Some("gso off needs the daemon"),
+        _ => None,
+    };
+    let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);
+    let tunnels = group.members.iter();
+    fastpath::Request {
+        mode: plan.fastpath,
+        tunnels: tunnels.map(|ready| fastpath::Tunnel { dev: ready.plan.dev.clone(), config: config(ready) }).collect(),
+        outside: outside_name(plan),
+        prevented: prevented.map(str::to_owned),
+        sources,
+    }
 }
 
 /// Assembles the pipeline of the tunnels.

@@ -1,0 +1,345 @@
+//! The path of tunnels through the kernel: whether it is used, why not, and its counters.
+//!
+//! The daemon loads the programs of `segue-fastpath` with all rights, attaches them, and keeps them for its own life. A
+//! thread follows routes and what would make the path visible; the packets themselves never reach the process.
+
+mod obstacle;
+mod tunnel;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use segue::encap::{Carrier, Config};
+use segue_control::error::{Error, Kind, os_text};
+use segue_control::model::{self, Flow, Instance};
+use segue_fastpath::{Counts, Direction, Path, Traffic, obstacle as unsupported};
+use segue_host::netfilter::Watch;
+use segue_host::netlink::Netlink;
+
+use crate::tunnel::kinds::Fastpath as Mode;
+
+pub use self::tunnel::Tunnel;
+use self::tunnel::route;
+
+/// Interval at which routes and path MTUs are followed.
+const TICK: Duration = Duration::from_millis(200);
+/// Number of tunnels whose routes are followed in one interval.
+const TUNNELS_A_TICK: usize = 64;
+/// Number of intervals after which the interfaces are looked at for what would make the path visible.
+const LOOK_EVERY: u32 = 5;
+
+/// The last part of the name of the knob that switches the path.
+pub const KNOB: &str = "enable_fastpath";
+
+/// What is asked of the path for the tunnels of one outside port.
+#[derive(Debug)]
+pub struct Request {
+    /// The word of the command line.
+    pub mode: Mode,
+    /// The tunnels.
+    pub tunnels: Vec<Tunnel>,
+    /// Name of the outside port in statistics.
+    pub outside: &'static str,
+    /// UDP source ports of the daemon's sockets.
+    pub sources: Vec<u16>,
+    /// Why another setting needs the daemon, if one does.
+    pub prevented: Option<String>,
+}
+
+/// The path of one instance, in use or not.
+#[derive(Clone, Debug)]
+pub struct Fastpath(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    request: Request,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The programs, where they are loaded.
+    path: Option<Path>,
+    /// Whether the knob permits the path.
+    is_allowed: bool,
+    /// Why packets do not take the path although it is permitted.
+    why: Option<String>,
+    /// Whether packets take the path.
+    is_on: bool,
+    watch: Option<Watch>,
+}
+
+impl State {
+    /// Switches the programs to what is permitted and possible.
+    fn settle(&mut self) {
+        let on = self.is_allowed && self.why.is_none() && self.path.is_some();
+        if on != self.is_on
+            && let Some(path) = &self.path
+            && let Err(error) = path.switch(on)
+        {
+            self.why = Some(format!("the kernel does not switch it: {}", os_text(&error)));
+        }
+        self.is_on = on && self.why.is_none();
+    }
+}
+
+impl Fastpath {
+    /// Loads and attaches the path, unless it is switched off or something is in its way; needs the interfaces to be
+    /// there.
+    ///
+    /// # Errors
+    /// With [`Mode::Require`], where the path cannot be used.
+    pub fn open(request: Request, netlink: &mut Netlink) -> Result<Fastpath, Error> {
+        let mut state = State { is_allowed: request.mode != Mode::Off, ..State::default() };
+        match load(&request, netlink) {
+            Ok(path) => state.path = path,
+            Err(why) if request.mode == Mode::Require => {
+                let dev = request.tunnels.first().map_or("the tunnel", |tunnel| &tunnel.dev);
+                return Err(Error::new(
+                    Kind::NotAvailable,
+                    format!("{dev} cannot take the kernel's path, which `fastpath require` asks for"),
+                    "fastpath auto   leaves to the daemon what the kernel's path cannot carry\nsegue doctor    says what is missing",
+                )
+                .why(why));
+            }
+            Err(why) => state.why = Some(why),
+        }
+        if request.mode == Mode::Auto && state.path.is_some() {
+            state.watch = Watch::open();
+        }
+        state.settle();
+        if let (Mode::Require, Some(why)) = (request.mode, &state.why) {
+            return Err(Error::new(Kind::System, "the kernel's path cannot be switched on", "segue doctor").why(why));
+        }
+        Ok(Fastpath(Arc::new(Inner { request, state: Mutex::new(state) })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the programs are loaded, so that their maps are used.
+    pub fn is_loaded(&self) -> bool {
+        self.state().path.is_some()
+    }
+
+    /// Returns a note for the user on whether packets take the path, where that was asked for or is so.
+    pub fn note(&self) -> Option<String> {
+        let state = self.state();
+        match (self.0.request.mode, &state.why) {
+            (Mode::Off, _) => None,
+            (_, None) if state.is_on => Some("note: packets take the path through the kernel (fastpath)".to_owned()),
+            (Mode::Auto, _) | (_, None) => None,
+            (_, Some(why)) => Some(format!("note: fastpath is off: {why}")),
+        }
+    }
+
+    /// Permits the path, or leaves all packets to the daemon.
+    pub fn allow(&self, allowed: bool) {
+        let mut state = self.state();
+        state.is_allowed = allowed;
+        state.settle();
+    }
+
+    /// Starts the thread that follows routes and obstacles, where the path is loaded.
+    ///
+    /// # Errors
+    /// The system's, if the thread cannot be started.
+    pub fn follow(&self, netlink: Netlink) -> io::Result<Option<Follower>> {
+        if !self.is_loaded() {
+            return Ok(None);
+        }
+        let (stop, stopped) = mpsc::sync_channel::<()>(0);
+        let path = self.clone();
+        let thread = thread::Builder::new().name("fastpath".to_owned()).spawn(move || {
+            let mut netlink = netlink;
+            let mut tick = 0_u32;
+            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                path.look(&mut netlink, tick);
+                tick = tick.wrapping_add(1);
+            }
+        })?;
+        Ok(Some(Follower { stop: Some(stop), thread: Some(thread) }))
+    }
+
+    /// Follows the routes of some tunnels and, now and then, obstacles.
+    fn look(&self, netlink: &mut Netlink, tick: u32) {
+        let tunnels = &self.0.request.tunnels;
+        let parts = tunnels.len().div_ceil(TUNNELS_A_TICK).max(1);
+        let first = tick as usize % parts * TUNNELS_A_TICK;
+        for (index, tunnel) in tunnels.iter().enumerate().skip(first).take(TUNNELS_A_TICK) {
+            // The route is looked up without the lock, which readers of counters wait for.
+            let route = route(netlink, &tunnel.config).unwrap_or_default();
+            if let Some(path) = &mut self.state().path {
+                // A failure leaves the old route, and is seen at the next look.
+                let _ = path.reroute(index, route);
+            }
+        }
+        if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(LOOK_EVERY) {
+            return;
+        }
+        let (mut state, seen) = (self.state(), obstacle::of_interfaces(&self.0.request.tunnels, netlink));
+        let changed = state.watch.as_ref().is_some_and(Watch::changed);
+        if changed {
+            state.watch = None;
+            state.why =
+                Some("netfilter rules were added; a new start looks whether they see the outer packets".to_owned());
+        } else if state.watch.is_some() {
+            state.why = seen;
+        }
+        state.settle();
+    }
+
+    /// Adds the state and the counters of the path to those of the instance.
+    pub fn fill(&self, instance: &mut Instance) {
+        let state = self.state();
+        let mut why = state.why.clone();
+        if !state.is_allowed {
+            why = Some("switched off".to_owned());
+        }
+        let request = &self.0.request;
+        let mut shown = model::Fastpath {
+            mode: request.mode.name().to_owned(),
+            on: state.is_on,
+            why,
+            ..model::Fastpath::default()
+        };
+        let Some(path) = &state.path else {
+            instance.fastpath = Some(shown);
+            return;
+        };
+        for (way, reason) in path.partial() {
+            let way = if *way == Direction::Send { "sent" } else { "received" };
+            shown.by_daemon.insert(way.to_owned(), (*reason).to_owned());
+        }
+        instance.fastpath = Some(shown);
+        for (index, tunnel) in request.tunnels.iter().enumerate() {
+            let Ok(counts) = path.counts(index) else { continue };
+            // As with the daemon's sockets, the outer IP and UDP headers do not count.
+            let has_udp = tunnel.config.carrier != Carrier::Bare;
+            let outer = if tunnel.config.local.is_ipv4() { 20 } else { 40 } + if has_udp { 8 } else { 0 };
+            let overhead = (tunnel.config.overhead() as u64).saturating_sub(outer);
+            add(instance, &tunnel.dev, request.outside, &counts, overhead);
+        }
+        if let (Ok(counts), Some(port)) = (path.unclaimed(), instance.ports.get_mut(request.outside)) {
+            put_left(port, &counts);
+        }
+    }
+}
+
+/// Adds the counters of one tunnel to its port and to the outside port.
+fn add(instance: &mut Instance, dev: &str, outside: &str, counts: &Counts, overhead: u64) {
+    if let Some(port) = instance.ports.get_mut(dev) {
+        add_flow(&mut port.receive, &counts.sent, 0);
+        add_flow(&mut port.transmit, &counts.received, 0);
+        port.fastpath.insert("sent".to_owned(), counts.sent.segments);
+        port.fastpath.insert("received".to_owned(), counts.received.segments);
+        if counts.no_memory > 0 {
+            port.drops.insert("no_memory".to_owned(), counts.no_memory);
+        }
+        put_left(port, counts);
+    }
+    if let Some(port) = instance.ports.get_mut(outside) {
+        add_flow(&mut port.transmit, &counts.sent, overhead);
+        add_flow(&mut port.receive, &counts.received, overhead);
+    }
+}
+
+fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
+    flow.packets += traffic.units;
+    flow.bytes += traffic.bytes + overhead * traffic.segments;
+    flow.trains += traffic.trains;
+    flow.segments += traffic.segments;
+}
+
+fn put_left(port: &mut model::Port, counts: &Counts) {
+    let left = counts.left.iter().filter(|(_, count)| *count > 0);
+    port.left.extend(left.map(|(reason, count)| ((*reason).to_owned(), *count)));
+}
+
+/// A thread that follows what the path depends on, until it is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop = None;
+        // A panic of the thread has been printed, and the packets do not depend on it.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Loads and attaches the path; the reason where it is not to be used.
+fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Path>, String> {
+    if request.mode == Mode::Off {
+        return Ok(None);
+    }
+    if let Some(why) = &request.prevented {
+        return Err(why.clone());
+    }
+    let configs: Vec<Config> = request.tunnels.iter().map(|tunnel| tunnel.config).collect();
+    if request.mode != Mode::On {
+        let partly =
+            configs.iter().flat_map(|config| [Direction::Send, Direction::Receive].map(|way| unsupported(config, way)));
+        if let Some(why) = partly.flatten().next() {
+            return Err(why.to_owned());
+        }
+    }
+    let text = |error: &io::Error| os_text(error);
+    let mut places = Vec::new();
+    for tunnel in &request.tunnels {
+        let route =
+            route(netlink, &tunnel.config).map_err(|why| format!("the way to {}: {why}", tunnel.config.remote))?;
+        let link = netlink.link_named(&tunnel.dev).map_err(|error| text(&error))?;
+        places.push((link.ok_or_else(|| format!("{} is gone", tunnel.dev))?.index, route));
+    }
+    if request.mode == Mode::Auto {
+        let is_v4 = configs.first().is_some_and(|config| config.local.is_ipv4());
+        let mut interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        let programs = interfaces.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
+        let found = programs.or_else(|| obstacle::of_interfaces(&request.tunnels, netlink));
+        if let Some(why) = found.or_else(|| obstacle::of_host(is_v4)) {
+            return Err(why);
+        }
+    }
+    let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
+    for (index, (interface, route)) in places.into_iter().enumerate() {
+        path.attach(index, interface, route).map_err(|error| failure(&error))?;
+    }
+    Ok(Some(path))
+}
+
+/// Describes why the path could not be loaded.
+fn failure(error: &segue_fastpath::Error) -> String {
+    match error {
+        segue_fastpath::Error::Refused(step, refusal) if refusal.raw_os_error() == Some(libc::EPERM) => {
+            format!("{step}: not permitted; it needs CAP_BPF and CAP_NET_ADMIN of the host")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Tries whether this process could use the path at all, for `segue doctor`.
+///
+/// # Errors
+/// The reason why not.
+pub fn probe() -> Result<(), String> {
+    use segue::encap::Mode;
+    let [local, remote] = [1, 2].map(|last| IpAddr::from([198, 18, 0, last]));
+    let config = Config::new(Mode::Ipip, Carrier::Bare, local, remote);
+    Path::load(&[config], &[]).map(drop).map_err(|error| failure(&error))
+}
+
+/// Returns what on this host keeps `fastpath auto` off for an outer family, if anything; needs CAP_NET_ADMIN.
+pub fn host_obstacle(is_v4: bool) -> Option<String> {
+    obstacle::of_host(is_v4)
+}

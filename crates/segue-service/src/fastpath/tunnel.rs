@@ -1,0 +1,28 @@
+//! A tunnel as the path through the kernel needs to know it, and where its packets leave.
+
+use std::io;
+
+use segue::encap::Config;
+use segue_control::error::os_text;
+use segue_fastpath::Route;
+use segue_host::netlink::Netlink;
+
+/// One tunnel, as the path needs to know it.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// Name of the interface.
+    pub dev: String,
+    /// The tunnel, as the daemon's own encapsulation has it.
+    pub config: Config,
+}
+
+/// Returns where packets to the remote leave; the reason where the path cannot send them there.
+pub(super) fn route(netlink: &mut Netlink, config: &Config) -> Result<Route, String> {
+    let text = |error: io::Error| os_text(&error);
+    let route = netlink.route(config.remote, Some(config.local)).map_err(text)?;
+    let link = netlink.link(route.link).map_err(text)?;
+    if !link.ethernet || link.name == "lo" {
+        return Err(format!("{} carries no Ethernet frames", link.name));
+    }
+    Ok(Route { link: link.index, mtu: route.mtu.unwrap_or(link.mtu).min(link.mtu) })
+}
