@@ -3,8 +3,15 @@
 //! Every stage has one small `repr(u8)` enum made by [`reasons!`](crate::reasons); the name of a variant is the JSON
 //! key, the metric label and the word in the manual, and [`Counts`] is an array with one counter for each.
 
-/// The trait of every enum that [`reasons!`](crate::reasons) declares.
-pub trait Reason: Copy + 'static {
+/// The seal of [`Reason`]: only [`reasons!`](crate::reasons) implements it.
+#[doc(hidden)]
+pub mod sealed {
+    /// Marks an enum that `reasons!` declared.
+    pub trait Declared {}
+}
+
+/// The trait of every enum that [`reasons!`](crate::reasons) declares, and of no other type.
+pub trait Reason: sealed::Declared + Copy + 'static {
     /// Every variant, in the order of their numbers.
     const ALL: &'static [Self];
     /// Returns the name in statistics: `snake_case`, stable.
@@ -18,8 +25,8 @@ pub trait Reason: Copy + 'static {
 /// Largest number of reasons that one enum may have.
 pub const MAX_REASONS: usize = 48;
 
-/// One counter for each reason of `R`.
-#[derive(Clone, Debug)]
+/// One counter for each reason of `R`. `Debug` shows those that are not zero, by name.
+#[derive(Clone)]
 pub struct Counts<R> {
     counts: [u64; MAX_REASONS],
     reason: core::marker::PhantomData<R>,
@@ -29,6 +36,21 @@ impl<R: Reason> Default for Counts<R> {
     fn default() -> Self {
         const { assert!(R::ALL.len() <= MAX_REASONS) };
         Counts { counts: [0; MAX_REASONS], reason: core::marker::PhantomData }
+    }
+}
+
+impl<R: Reason> core::fmt::Debug for Counts<R> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_map().entries(self.iter().filter(|(_, n)| *n != 0).map(|(reason, n)| (Word(reason.name()), n))).finish()
+    }
+}
+
+/// A name, shown without quotes.
+struct Word(&'static str);
+
+impl core::fmt::Debug for Word {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.0)
     }
 }
 
@@ -61,6 +83,21 @@ impl<R: Reason> Counts<R> {
 }
 
 /// Declares an enum of reasons: `reasons! { /// doc pub enum Name { Variant = "name": "sentence", .. } }`.
+///
+/// The enum is an error whose message is the sentence of the variant.
+///
+/// ```
+/// use segue::reason::{Counts, Reason};
+///
+/// segue::reasons! {
+///     /// Why a door stayed shut.
+///     pub enum Shut { Locked = "locked": "The door is locked.", Stuck = "stuck": "The door does not move." }
+/// }
+/// let mut counts = Counts::<Shut>::default();
+/// counts.add(Shut::Stuck);
+/// assert_eq!(format!("{counts:?}"), "{stuck: 1}");
+/// assert_eq!((Shut::Locked.to_string(), Shut::Locked.name()), ("The door is locked.".into(), "locked"));
+/// ```
 #[macro_export]
 macro_rules! reasons {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($variant:ident = $text:literal : $help:literal),+ $(,)? }) => {
@@ -68,6 +105,13 @@ macro_rules! reasons {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         $vis enum $name { $(#[doc = $help] $variant),+ }
+        impl $crate::reason::sealed::Declared for $name {}
+        impl ::core::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.write_str($crate::reason::Reason::help(*self))
+            }
+        }
+        impl ::core::error::Error for $name {}
 
         impl $crate::reason::Reason for $name {
             const ALL: &'static [Self] = &[$($name::$variant),+];
@@ -96,5 +140,11 @@ mod tests {
         assert_eq!(seen, [("first", 3), ("second", 1)]);
         assert_eq!(counts.total(), 4);
         assert_eq!(Two::Second.help(), "The second.");
+        assert_eq!(
+            (Two::First.to_string(), format!("{counts:?}")),
+            ("The first.".into(), "{first: 3, second: 1}".into())
+        );
+        let error: Box<dyn core::error::Error> = Two::Second.into();
+        assert_eq!(error.to_string(), "The second.");
     }
 }
