@@ -1,5 +1,6 @@
 use segue::gro::{Config, Generation, Gro, Profile};
 use segue::packet::Start;
+use segue::time::Nanos;
 
 use crate::input::Input;
 use crate::paths::disagreement;
@@ -32,9 +33,9 @@ pub fn gro(data: &[u8]) {
         config.max_bytes = 300;
     }
     if how & 16 != 0 {
-        (config.max_flows, config.hold) = (2, 5);
+        (config.max_flows, config.hold) = (2, Nanos(5));
     }
-    let round = if config.hold == 0 { 16 } else { 0 };
+    let round = if config.hold == Nanos::ZERO { 16 } else { 0 };
     let setting = Setting { start, ports: streams::ports(), round, step: 2, ..Setting::new(config) };
 
     let arrivals = frames(input);

@@ -170,7 +170,7 @@ impl MergeRules {
             max_bytes: self.max_bytes,
             max_packets: self.max_packets,
             max_udp_packets: self.max_packets.min(gro::Config::default().max_udp_packets),
-            hold: u64::from(self.hold_us) * 1000,
+            hold: Nanos::micros(u64::from(self.hold_us)),
             ..gro::Config::default()
         }
     }

@@ -95,9 +95,10 @@ pub(crate) struct GroStage {
 
 impl GroStage {
     fn new(config: gro::Config) -> GroStage {
-        let hold = if config.hold > 0 { config.hold } else { BUSY_HOLD };
+        let holds = config.hold > Nanos::ZERO;
+        let hold = if holds { config.hold } else { Nanos(BUSY_HOLD) };
         let gro = Gro::new(gro::Config { hold, ..config });
-        GroStage { gro, on: true, holds: config.hold > 0, seen: Traffic::default() }
+        GroStage { gro, on: true, holds, seen: Traffic::default() }
     }
 
     /// Takes other settings over. Packets that are held become ready first.

@@ -3,6 +3,7 @@
 use segue::gro::{self, Generation, Profile};
 use segue::gso::Limits;
 use segue::packet::{GsoKind, Unit};
+use segue::time::Nanos;
 
 use crate::knobs::{Dial, Knob, Values};
 use crate::napi::Sharing;
@@ -242,7 +243,7 @@ impl GroSettings {
             profile,
             max_burst: config.max_bytes as u64,
             max_packets: config.max_packets as u64,
-            hold_us: config.hold / 1000,
+            hold_us: config.hold.as_micros(),
             acks: config.acks,
             max_acks: config.max_acks as u64,
             config,
@@ -293,7 +294,7 @@ impl GroSettings {
     /// Returns the longest time that a packet waits for the next, nanoseconds.
     pub(crate) fn hold(&self) -> u64 {
         // A hold time from the command line may be no whole number of microseconds.
-        if self.config.hold / 1000 == self.hold_us { self.config.hold } else { self.hold_us * 1000 }
+        if self.config.hold.as_micros() == self.hold_us { self.config.hold.0 } else { self.hold_us * 1000 }
     }
 
     /// Returns the engine's configuration for these settings; `hold` in nanoseconds.
@@ -310,7 +311,7 @@ impl GroSettings {
             max_bytes: self.max_burst as usize,
             max_packets: only_if(protocols.tcp_gro, max_packets),
             max_udp_packets: only_if(protocols.udp_gro, self.config.max_udp_packets.min(max_packets)),
-            hold,
+            hold: Nanos(hold),
             acks: self.acks && protocols.tcp_ack,
             max_acks: self.max_acks as usize,
             ..self.config

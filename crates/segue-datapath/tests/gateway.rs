@@ -175,7 +175,7 @@ fn a_train_grows_over_rounds_while_its_port_has_more_but_not_for_long() {
 #[test]
 fn with_a_hold_time_a_train_waits_for_it_and_the_loop_knows_until_when() {
     in_both_forms(|| {
-        let config = gro::Config { hold: 20_000, ..gro::Config::default() };
+        let config = gro::Config { hold: Nanos(20_000), ..gro::Config::default() };
         let mut here = bench(Some(config), [trains(); 2], 64, 256);
         let mut stream = sender(Ids::Counting);
         here.give(0, &segments(&mut stream, 3));
@@ -194,7 +194,7 @@ fn with_a_hold_time_a_train_waits_for_it_and_the_loop_knows_until_when() {
 #[test]
 fn memory_that_is_held_is_let_go_when_it_is_missing() {
     in_both_forms(|| {
-        let config = gro::Config { hold: 1_000_000, ..gro::Config::default() };
+        let config = gro::Config { hold: Nanos(1_000_000), ..gro::Config::default() };
         let mut here = bench(Some(config), [trains(); 2], 64, 4);
         let frames = segments(&mut sender(Ids::Counting), 10);
         here.give(0, &frames);

@@ -40,7 +40,7 @@ struct Bench {
 impl Bench {
     fn gateway(limits: Limits, hold: u64) -> Bench {
         let [(first, a), (second, b)] = [trains(), limits].map(|limits| Memory::port(Carries::Ethernet, limits));
-        let gro = Some(gro::Config { hold, ..gro::Config::default() });
+        let gro = Some(gro::Config { hold: Nanos(hold), ..gro::Config::default() });
         let side = |name: &str, port| PortConfig { name: name.to_owned(), port, gro, fragments: None };
         let ports = [side("in", first), side("out", second)];
         let pipeline = Box::new(Gateway::new(Parts { ports, budget: 64, pages: PagePool::new(256) }));

@@ -323,7 +323,7 @@ fn counters_of_tunnels_with_nothing_new_stay_what_they_were() {
 #[test]
 fn what_is_held_in_one_tunnel_leaves_in_time_though_the_others_are_silent() {
     in_both_forms(|| {
-        let mut here = many_with(2, gro::Config { hold: 1000, ..gro::Config::default() });
+        let mut here = many_with(2, gro::Config { hold: Nanos(1000), ..gro::Config::default() });
         here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(here.configs[3].remote, 6080));
         here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[3], &segments(1)));
         here.tunnel.round(Nanos(5)).unwrap();

@@ -63,7 +63,7 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config, hold: Option<u64>) -> Bench {
-        let gro = hold.map(|hold| gro::Config { hold, ..gro::Config::default() });
+        let gro = hold.map(|hold| gro::Config { hold: Nanos(hold), ..gro::Config::default() });
         let mut models = Vec::new();
         let ports = NAMES.map(|name| {
             // The link partner of the flooded adapter ignores pause frames.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixListener;
 
+use segue::time::Nanos;
 use segue::{gro, hash};
 use segue_control::client;
 use segue_control::error::{Error, Kind};
@@ -156,7 +157,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
         max_bytes: plan.max_bytes as usize,
         max_packets: most,
         max_udp_packets: default.max_udp_packets.min(most),
-        hold: plan.hold_us * 1000,
+        hold: Nanos::micros(plan.hold_us),
         acks: plan.max_acks.is_some(),
         max_acks: plan.max_acks.map_or(default.max_acks, |most| most as usize),
         key,

@@ -4,6 +4,7 @@ use super::profile::Profile;
 use crate::gso::MAX_SEGS;
 use crate::hash;
 use crate::packet::Tunnels;
+use crate::time::Nanos;
 
 /// Largest train in bytes, whatever the configuration says: the most that Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -33,16 +34,17 @@ pub struct Config {
     /// train leaves at once: this bounds the buffers that are kept from their owner when a round brings more packets
     /// than expected.
     pub max_held_packets: usize,
-    /// Longest time that a packet is held, in nanoseconds. With 0, the default, everything is due at the next
+    /// Longest time that a packet is held. With 0, the default, everything is due at the next
     /// [`Gro::expire`](super::Gro::expire) or [`Gro::flush`](super::Gro::flush), which a poll loop calls at the end of
     /// each round.
-    pub hold: u64,
+    pub hold: Nanos,
     /// Whether pure acknowledgments collapse to the newest; only in [`Profile::Lro`]. Off by default.
     pub acks: bool,
     /// Largest number of acknowledgments that one replaces, itself included; below 2 none is replaced. Default 32. They
     /// are held no longer than [`Config::hold`], counted from the first.
     pub max_acks: usize,
-    /// Key of the flow hash.
+    /// Key of the flow hash. The default is a constant that everyone knows: take a random one wherever packets come
+    /// from strangers ([`Config::vpn`]).
     pub key: hash::Key,
     /// UDP ports that carry tunnels, for the frames that [`Gro::push_frame`](super::Gro::push_frame) parses. None by
     /// default.
@@ -58,7 +60,7 @@ impl Default for Config {
             max_udp_packets: 64,
             max_flows: 256,
             max_held_packets: 8192,
-            hold: 0,
+            hold: Nanos::ZERO,
             acks: false,
             max_acks: 32,
             key: hash::Key([0x5e67_7565_0000_0001, 0x5e67_7565_0000_0002]),
@@ -68,6 +70,24 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the rules for packets that come out of a tunnel and go to a TUN device: profile [`Profile::Strict`], by
+    /// which the host cannot tell that packets were joined, and nothing held beyond the batch.
+    ///
+    /// `key` must be random, from the system's generator, and kept secret: with a known key a sender can choose flows
+    /// that share one place of the table, and so keep all others from being joined.
+    ///
+    /// ```
+    /// use segue::gro::{Config, Gro};
+    /// use segue::hash::Key;
+    ///
+    /// let random = [1, 2]; // 16 bytes of getrandom(2)
+    /// let mut gro: Gro<Vec<u8>> = Gro::new(Config::vpn(Key(random)));
+    /// # gro.flush();
+    /// ```
+    pub fn vpn(key: hash::Key) -> Config {
+        Config { key, ..Config::default() }
+    }
+
     /// Returns the same configuration with every limit brought into its range.
     pub(super) fn in_range(mut self) -> Config {
         self.max_bytes = self.max_bytes.min(MAX_TRAIN_BYTES);

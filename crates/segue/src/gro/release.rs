@@ -51,17 +51,17 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Returns the time at which [`Gro::expire`] has something to do; `None` while nothing is held or the hold time is
     /// 0.
     pub fn deadline(&self) -> Option<Nanos> {
-        let oldest = self.table.oldest().filter(|_| self.config.hold > 0)?;
-        Some(self.table.since(oldest).after(self.config.hold))
+        let oldest = self.table.oldest().filter(|_| self.config.hold > Nanos::ZERO)?;
+        Some(self.table.since(oldest) + self.config.hold)
     }
 
     /// Makes ready what has been held for the hold time or longer.
     pub fn expire(&mut self, now: Nanos) {
-        if self.config.hold == 0 {
+        if self.config.hold == Nanos::ZERO {
             return self.flush();
         }
         while let Some(oldest) = self.table.oldest() {
-            if self.table.since(oldest).after(self.config.hold) > now {
+            if self.table.since(oldest) + self.config.hold > now {
                 return;
             }
             self.finish(oldest, Flush::Timeout);

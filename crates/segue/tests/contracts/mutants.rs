@@ -141,7 +141,7 @@ impl Merger for Mutant {
 
 /// Asserts that a mutant breaks `promise` and that the engine itself does not.
 fn caught(promise: Promise, around: Around, hold: u64, mutate: impl Fn(&mut Mutant)) {
-    let config = Config { hold, ..Config::default() };
+    let config = Config { hold: Nanos(hold), ..Config::default() };
     let round = if hold == 0 { 50 } else { 0 };
     let setting = Setting { ports: streams::ports(), round, ..Setting::new(config) };
     let arrivals = streams::stream(&mut Rng::new(11), 12, 3000, around);

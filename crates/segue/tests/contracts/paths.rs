@@ -92,7 +92,7 @@ pub(crate) fn disagreement(arrivals: &[Arrival], setting: &Setting) -> Option<St
     for (index, arrival) in arrivals.iter().enumerate() {
         now = now.after(setting.step);
         for path in &mut paths {
-            if setting.config.hold != 0 {
+            if setting.config.hold != Nanos::ZERO {
                 path.gro.expire(now);
             }
             path.push(arrival, index, setting, now);

@@ -314,7 +314,7 @@ fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Res
             drain(merger, now, &mut run);
         }
     }
-    if setting.config.hold != 0 {
+    if setting.config.hold != Nanos::ZERO {
         while let Some(deadline) = merger.deadline() {
             merger.expire(deadline);
             drain(merger, deadline, &mut run);
@@ -626,9 +626,9 @@ fn bounds(run: &Run, views: &[View], setting: &Setting) -> Result<(), Violation>
         if view.swallowed.len() >= setting.config.max_acks.max(1) {
             return broken(format!("an acknowledgment stands for {} others", view.swallowed.len()));
         }
-        if setting.config.hold != 0 {
+        if setting.config.hold != Nanos::ZERO {
             for &index in view.came.iter().flatten().chain(&view.swallowed) {
-                if released.at > run.times[index].after(setting.config.hold) {
+                if released.at > run.times[index] + setting.config.hold {
                     return broken(format!("{:?} leaves at {:?}", run.times[index], released.at));
                 }
             }

@@ -38,7 +38,7 @@ fn config() -> impl Strategy<Value = Config> {
                 max_udp_packets,
                 max_flows,
                 max_held_packets,
-                hold,
+                hold: Nanos(hold),
                 acks,
                 max_acks,
                 key: hash::Key(key),
@@ -52,7 +52,7 @@ pub(crate) fn setting(around: Around) -> impl Strategy<Value = Setting> {
     (config(), 1_usize..200, 1_u64..20_000).prop_map(move |(config, round, step)| Setting {
         start: if around == Around::Link { Start::Ethernet } else { Start::Ip },
         ports: if around == Around::Tunnels { streams::ports() } else { Default::default() },
-        round: if config.hold == 0 { round } else { 0 },
+        round: if config.hold == Nanos::ZERO { round } else { 0 },
         step,
         ..Setting::new(config)
     })

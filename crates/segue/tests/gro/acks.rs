@@ -361,7 +361,7 @@ fn no_more_than_the_most_collapse() {
 #[test]
 fn none_is_held_longer_than_the_hold_time_of_the_first() {
     let packets = moving(&mut tcp4(), 8);
-    let stream = Stream { step: 40, ..Stream::new(packets.clone()).lro().config(|c| c.hold = 100) };
+    let stream = Stream { step: 40, ..Stream::new(packets.clone()).lro().config(|c| c.hold = Nanos(100)) };
     let (outcome, left) = stream.run_unchecked();
     // Three in each hundred nanoseconds.
     assert_eq!(left, [0, 3, 6, 7].map(|at: usize| packets[at].clone()));

@@ -90,7 +90,7 @@ impl Stream {
                 packet.offload.unit = *unit;
             }
             now = now.after(self.step);
-            if self.config.hold != 0 {
+            if self.config.hold != Nanos::ZERO {
                 gro.expire(now);
             }
             gro.push(packet, now, &mut pool);

@@ -9,7 +9,7 @@ use segue_testkit::flow;
 #[test]
 fn a_callback_gets_what_pulling_gives_in_the_same_order() {
     let sent = flow::mixed(&mut Rng::new(4), 12, 2000);
-    let config = Config { hold: 40, max_held_packets: 30, ..Config::default() };
+    let config = Config { hold: Nanos(40), max_held_packets: 30, ..Config::default() };
     let (mut pulled, mut called) = (Vec::new(), Vec::new());
     let mut pools = [Pool::new(64), Pool::new(64)];
     let (mut puller, mut caller) = (Gro::new(config), Gro::new(config));

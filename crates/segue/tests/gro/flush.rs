@@ -61,7 +61,7 @@ flush! {
     }, [1, 2], [(BadChecksum, 1), (PollEnd, 1)];
     the_end_of_a_round_flushes: PollEnd = Stream::new(run(&mut tcp4(), 3)), [3], [(PollEnd, 1)];
     what_was_held_too_long_comes_out: Timeout =
-        Stream { step: 60, ..Stream::new(run(&mut tcp4(), 5)).config(|c| c.hold = 100) },
+        Stream { step: 60, ..Stream::new(run(&mut tcp4(), 5)).config(|c| c.hold = Nanos(100)) },
         [2, 2, 1], [(PollEnd, 1), (Timeout, 2)];
     a_full_table_lets_the_oldest_go: Evicted = {
         let flows = (1..4).flat_map(|flow| run(&mut Sender::tcp(v4(), flow, 1, Vec::new()), 2));
@@ -112,7 +112,7 @@ fn colliding_flows_hold_no_more_than_the_table() {
 
 #[test]
 fn the_deadline_is_that_of_the_oldest_and_is_kept() {
-    let mut gro = Gro::new(Config { hold: 100, ..Config::default() });
+    let mut gro = Gro::new(Config { hold: Nanos(100), ..Config::default() });
     let mut pool = Pool::new(8);
     let mut push = |gro: &mut Gro<Vec<u8>>, flow, now| {
         let mut packet = pool.take();
@@ -139,7 +139,7 @@ fn the_deadline_is_that_of_the_oldest_and_is_kept() {
 fn one_hot_flow_keeps_no_other_from_leaving() {
     // A thousand packets of one flow between two of another, which leaves in time whatever the limits are.
     for (max_flows, max_held_packets) in [(256, 8192), (256, 16), (1, 8192), (2, 40)] {
-        let mut gro = Gro::new(Config { hold: 5000, max_flows, max_held_packets, ..Config::default() });
+        let mut gro = Gro::new(Config { hold: Nanos(5000), max_flows, max_held_packets, ..Config::default() });
         let mut pool = Pool::new(8);
         let (mut hot, mut cold) = (tcp4(), Sender::tcp(v4(), 2, 1, Vec::new()));
         let (mut waiting, mut left) = (VecDeque::new(), 0);
@@ -188,7 +188,7 @@ fn run_of(sender: &mut Sender, size: usize, count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_packet_that_joins_does_not_prolong_the_hold() {
-    let stream = Stream { step: 40, ..Stream::new(run(&mut tcp4(), 4)).config(|config| config.hold = 100) };
+    let stream = Stream { step: 40, ..Stream::new(run(&mut tcp4(), 4)).config(|config| config.hold = Nanos(100)) };
     assert_eq!(stream.gives(&[3, 1]).stats.flushes.of(Flush::Timeout), 1);
 }
 
@@ -207,7 +207,7 @@ fn with_no_hold_time_everything_is_due_at_once() {
 
 #[test]
 fn other_limits_begin_with_the_next_packet_and_what_is_held_comes_out_first() {
-    let mut gro = Gro::new(Config { hold: 1000, ..Config::default() });
+    let mut gro = Gro::new(Config { hold: Nanos(1000), ..Config::default() });
     let (mut pool, mut sender) = (Pool::new(8), tcp4());
     let mut push = |gro: &mut Gro<Vec<u8>>| {
         let mut packet = pool.take();
@@ -216,7 +216,7 @@ fn other_limits_begin_with_the_next_packet_and_what_is_held_comes_out_first() {
     };
     let sizes = |gro: &mut Gro<Vec<u8>>| std::iter::from_fn(|| gro.pop()).map(|p| p.payload.len()).collect::<Vec<_>>();
     (0..3).for_each(|_| push(&mut gro));
-    gro.reconfigure(Config { max_packets: 2, hold: 1000, ..Config::default() });
+    gro.reconfigure(Config { max_packets: 2, hold: Nanos(1000), ..Config::default() });
     assert_eq!((sizes(&mut gro), gro.held()), (vec![300], 0));
     (0..5).for_each(|_| push(&mut gro));
     assert_eq!((sizes(&mut gro), gro.held()), (vec![200, 200], 1));

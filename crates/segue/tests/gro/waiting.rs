@@ -23,7 +23,7 @@ fn what_waits_to_be_popped_leaves_as_it_would_have_at_once() {
     let mut rng = Rng::new(1);
     let mut waited = 0;
     for round in 0..300 {
-        let config = Config { max_flows: 1 + round % 7, hold: 40, ..Config::default() };
+        let config = Config { max_flows: 1 + round % 7, hold: Nanos(40), ..Config::default() };
         let mut senders: Vec<_> = (0..9).map(|flow| Sender::tcp(v4(), flow, 1, Vec::new())).collect();
         // One engine is popped at once, the other one now and then.
         let (mut gros, mut pools) = ([Gro::new(config), Gro::new(config)], [Pool::new(8), Pool::new(8)]);
