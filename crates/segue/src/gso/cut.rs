@@ -6,7 +6,7 @@ use super::arena::Arena;
 use super::limits::Limits;
 use super::refusal::Refusal;
 use super::split::split;
-use crate::packet::{Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
+use crate::packet::{Buffer, Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 
 /// Cuts `train` into single packets and passes them to `each`, in order, with the pool to which it may return boxes.
 /// Returns the number of packets. Payload is not copied, and summed only if checksums inside a tunnel cover bytes that
@@ -18,7 +18,7 @@ use crate::packet::{Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 ///
 /// # Errors
 /// A [`Refusal`], also for a single packet; nothing was passed to `each` then.
-pub fn cut<B: AsRef<[u8]> + Clone>(
+pub fn cut<B: Buffer + Clone>(
     train: &Packet<B>,
     arena: &mut Arena,
     pool: &mut Pool<B>,

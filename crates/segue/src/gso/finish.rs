@@ -3,7 +3,7 @@
 use super::limits::Limits;
 use super::refusal::Refusal;
 use super::whole;
-use crate::packet::{Csum, Packet, Remote, Unit};
+use crate::packet::{Buffer, Csum, Packet, Remote, Unit};
 
 /// Completes a single packet in place: the transport checksum if it is owed and no remote checksum option leaves it to
 /// the far end, then the GRE and outer UDP checksums that are owed. Returns how many bytes of payload were summed.
@@ -13,7 +13,7 @@ use crate::packet::{Csum, Packet, Remote, Unit};
 ///
 /// # Errors
 /// A [`Refusal`]; the packet is then unchanged.
-pub fn finish<B: AsRef<[u8]>>(packet: &mut Packet<B>) -> Result<u64, Refusal> {
+pub fn finish<B: Buffer>(packet: &mut Packet<B>) -> Result<u64, Refusal> {
     let mut head = packet.head.clone();
     let filled = whole::fill(head.bytes_mut(), packet, &Limits::NONE)?;
     packet.head = head;

@@ -16,7 +16,7 @@ use super::limits::{Fragment, FreeTags, Limits, MAX_IP_LEN};
 use super::refusal::Refusal;
 use super::whole;
 use crate::checksum::{Field, Sum};
-use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote, Stop, Unit, remote};
+use crate::packet::{Buffer, Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote, Stop, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
 
@@ -70,12 +70,12 @@ pub(super) struct Cut<'a> {
 }
 
 /// Returns whether `packet`, a single packet, is longer than the MTU.
-pub(super) fn is_needed<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits) -> bool {
+pub(super) fn is_needed<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> bool {
     packet.len() > limits.mtu && len(packet) - uncounted(packet.head.bytes(), &packet.layout, limits) > limits.mtu
 }
 
 /// Returns the length of a packet in bytes, without padding.
-fn len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
+fn len<B: Buffer>(packet: &Packet<B>) -> usize {
     if packet.layout.is_padded() { packet.layout.end().clamp(packet.head.len(), packet.len()) } else { packet.len() }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize 
 }
 
 impl<'a> Cut<'a> {
-    pub(super) fn new<B: AsRef<[u8]>>(
+    pub(super) fn new<B: Buffer>(
         packet: &'a Packet<B>,
         limits: &Limits,
         ids: &mut FragmentIds,

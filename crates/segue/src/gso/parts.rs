@@ -1,6 +1,7 @@
 //! The parts of a train: where it is cut.
 
 use super::cursor::Cursor;
+use crate::packet::Buffer;
 
 /// A part of a train: one segment, or several that stay together.
 pub(super) struct Part {
@@ -44,7 +45,7 @@ impl<B> Parts<'_, B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Parts<'_, B> {
+impl<B: Buffer> Parts<'_, B> {
     /// Returns the largest number of bytes and segments of the next part if the number of pieces is limited.
     #[inline(never)]
     fn reach(&self, (pieces, most_piece): (usize, usize)) -> (usize, usize) {
@@ -53,7 +54,7 @@ impl<B: AsRef<[u8]>> Parts<'_, B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
+impl<B: Buffer> Iterator for Parts<'_, B> {
     type Item = Part;
 
     // Inlined: a part returned through memory is read back before its stores have drained, which costs more than
@@ -74,7 +75,7 @@ impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
         self.at += len;
         self.index += segs;
         if self.pieces.is_some() {
-            self.cursor.take(len, |_| {});
+            self.cursor.skip(len);
         }
         Some(part)
     }

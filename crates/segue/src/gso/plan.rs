@@ -18,7 +18,8 @@ use super::segment::SegmentCsum;
 use super::{fragment, whole};
 use crate::checksum::{Field, Sum};
 use crate::packet::{
-    Gso, GsoKind, Header, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, TrainCsum, Unit, remote,
+    Buffer, Gso, GsoKind, Header, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, TrainCsum, Unit,
+    remote,
 };
 use crate::wire::gre::{self, Gre};
 use crate::wire::parse::{MAX_HEADER_BYTES, MAX_HEADERS};
@@ -83,7 +84,7 @@ pub(super) struct SegmentPlan<'a> {
 
 impl<'a> SegmentPlan<'a> {
     #[inline(always)]
-    pub(super) fn new<B: AsRef<[u8]>>(packet: &'a Packet<B>, limits: &Limits) -> Result<SegmentPlan<'a>, Refusal> {
+    pub(super) fn new<B: Buffer>(packet: &'a Packet<B>, limits: &Limits) -> Result<SegmentPlan<'a>, Refusal> {
         let (head, layout, offload) = (packet.head.bytes(), &packet.layout, &packet.offload);
         let Unit::Train { csum, mut gso } = offload.unit else { return Err(Refusal::Train) };
         let transport = transport(layout)?;
@@ -148,7 +149,7 @@ impl<'a> SegmentPlan<'a> {
     }
 
     /// Returns the parts into which the train is cut for a port with `limits`.
-    pub(super) fn parts<'p, B: AsRef<[u8]>>(&self, payload: &'p Payload<B>, limits: &Limits) -> Parts<'p, B> {
+    pub(super) fn parts<'p, B: Buffer>(&self, payload: &'p Payload<B>, limits: &Limits) -> Parts<'p, B> {
         let size = usize::from(self.gso.size);
         let is_v4 = self.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
         let (takes, segs) = match self.gso.kind {

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::packet::Gso;
+use crate::packet::{Gso, Packet, Pieces};
 
 /// The port's task for the innermost transport checksum of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,4 +26,18 @@ pub struct Segment {
     pub csum: SegmentCsum,
     /// The port's task of segmenting the frame; `None` for a single packet.
     pub gso: Option<Gso>,
+}
+
+impl Segment {
+    /// Returns the length of the segment's payload, in bytes.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        (self.payload.end - self.payload.start) as usize
+    }
+
+    /// Returns the segment's payload in `packet`, the packet that was split, in contiguous pieces.
+    #[inline]
+    pub fn pieces<'a, B: AsRef<[u8]>>(&self, packet: &'a Packet<B>) -> Pieces<'a, B> {
+        packet.payload.pieces(self.payload.start as usize..self.payload.end as usize)
+    }
 }

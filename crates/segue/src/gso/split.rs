@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use super::segment::SegmentCsum;
 use super::{fragment, whole};
 use crate::checksum::Sum;
-use crate::packet::{Packet, Unit};
+use crate::packet::{Buffer, Packet, Unit};
 
 /// Splits `packet` for a port with `limits`, appends the segments to `arena` and returns their number.
 ///
@@ -18,7 +18,7 @@ use crate::packet::{Packet, Unit};
 ///
 /// # Errors
 /// A [`Refusal`]; the arena is then unchanged.
-pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
+pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
     let payload_len = u32::try_from(packet.payload.len()).map_err(|_| Refusal::Length)?;
     let Unit::Train { .. } = packet.offload.unit else {
         if fragment::is_needed(packet, limits) {
@@ -40,7 +40,7 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
         plan.fit(part.len);
         let mut sum = Sum::ZERO;
         if plan.sums_payload() {
-            cursor.take(part.len, |bytes| sum.add(bytes));
+            sum = cursor.sum(part.len);
             arena.checksummed += part.len as u64;
         }
         let (template, head_len) = plan.template_block();
@@ -57,11 +57,7 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
 ///
 /// # Errors
 /// A [`Refusal`]; `frames` is then unchanged.
-pub fn split_linear<B: AsRef<[u8]>>(
-    packet: &Packet<B>,
-    limits: &Limits,
-    frames: &mut Frames,
-) -> Result<usize, Refusal> {
+pub fn split_linear<B: Buffer>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
     let (head_len, front) = (packet.head.len(), limits.header_room);
     let mut cursor = Cursor::new(&packet.payload);
     let Unit::Train { .. } = packet.offload.unit else {
@@ -101,7 +97,7 @@ pub fn split_linear<B: AsRef<[u8]>>(
 }
 
 /// Writes the fragments of a packet that is longer than the MTU, in scatter form.
-fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
+fn scatter_fragments<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
     let mut ids = arena.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
     let first = arena.segments().len();
@@ -113,7 +109,7 @@ fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena:
     while let Some(piece) = next {
         let mut sum = Sum::ZERO;
         if cut.sums_payload() {
-            cursor.take(piece.len, |bytes| sum.add(bytes));
+            sum = cursor.sum(piece.len);
             arena.checksummed += piece.len as u64;
         }
         let head = arena.push_zeros(cut.head_len(&piece));
@@ -136,7 +132,7 @@ fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena:
 }
 
 /// Writes the fragments of a packet that is longer than the MTU, in linear form.
-fn copy_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
+fn copy_fragments<B: Buffer>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
     let mut ids = frames.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
     let first = frames.frames().len();

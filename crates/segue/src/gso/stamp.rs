@@ -7,6 +7,7 @@ use super::parts::{Part, Parts};
 use super::plan::{Op, PlainTcp, SegmentPlan};
 use crate::arch;
 use crate::checksum::{Field, Sum};
+use crate::packet::Buffer;
 use crate::wire::{ipv4, tcp, udp, write_u16, write_u32};
 
 impl SegmentPlan<'_> {
@@ -74,7 +75,7 @@ impl SegmentPlan<'_> {
 
     /// Does the same as [`SegmentPlan::run`] in linear form: the payload is read from `cursor`, and copied and summed
     /// in one pass.
-    pub(super) fn run_linear<B: AsRef<[u8]>>(
+    pub(super) fn run_linear<B: Buffer>(
         &mut self,
         parts: &mut Parts<'_, B>,
         cursor: &mut Cursor<'_, B>,
@@ -230,7 +231,7 @@ struct Fill<'a, 'c, B> {
     room: usize,
 }
 
-impl<B: AsRef<[u8]>> arch::Work for Fill<'_, '_, B> {
+impl<B: Buffer> arch::Work for Fill<'_, '_, B> {
     #[inline(always)]
     fn run(self, copier: impl arch::Copier) {
         let Fill { mut heads, head_len, size, cursor, memory, room } = self;
@@ -245,7 +246,7 @@ impl<B: AsRef<[u8]>> arch::Work for Fill<'_, '_, B> {
                 });
                 taken += size;
             }
-            cursor.take(taken, |_| {});
+            cursor.skip(taken);
             let Some(frame) = places.next() else { return };
             heads.complete(frame, |frame, sum| cursor.copy(&mut frame[head_len..], sum));
         }

@@ -5,7 +5,7 @@ use super::limits::Limits;
 use super::refusal::Refusal;
 use super::segment::SegmentCsum;
 use crate::checksum::{Field, Sum};
-use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Payload, Remote, Unit, remote};
+use crate::packet::{Buffer, Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Payload, Remote, Unit, remote};
 use crate::wire::parse::MAX_HEADERS;
 use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
 
@@ -21,7 +21,7 @@ pub(super) struct Filled {
 
 /// Fills in the checksums that are owed in `head`, a copy of the packet's headers, and that the port with `limits` does
 /// not compute itself.
-pub(super) fn fill<B: AsRef<[u8]>>(head: &mut [u8], packet: &Packet<B>, limits: &Limits) -> Result<Filled, Refusal> {
+pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limits) -> Result<Filled, Refusal> {
     let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
     let layers = packet.offload.layers();
     let remote = layers.iter().position(|layer| layer.remote == Some(Remote::Transport));
@@ -152,7 +152,7 @@ struct InnerSum<'a, B> {
     summed: u64,
 }
 
-impl<'a, B: AsRef<[u8]>> InnerSum<'a, B> {
+impl<'a, B: Buffer> InnerSum<'a, B> {
     /// Starts the sum; completes the transport checksum on the way if `complete` is set.
     fn new(
         head: &mut [u8],
@@ -215,9 +215,7 @@ impl<'a, B: AsRef<[u8]>> InnerSum<'a, B> {
     fn sum_to(&mut self, end: usize) -> Sum {
         let to = end.saturating_sub(self.head_len);
         if to > self.upto {
-            for piece in self.payload.pieces(self.upto..to) {
-                self.sum.add(piece);
-            }
+            self.sum.append(self.payload.sum(self.upto..to), to - self.upto);
             self.summed += (to - self.upto) as u64;
             self.upto = to;
         }

@@ -4,6 +4,7 @@
 //! that it owns ([`Frag`]). The [`Layout`] says where the headers are; the [`Offload`] says which checksums are known
 //! and which are owed. Packets live in boxes that a [`Pool`] reuses, so that nothing is allocated after warm-up.
 
+mod buffer;
 mod frame;
 mod head;
 mod offload;
@@ -12,6 +13,7 @@ mod pool;
 pub mod remote;
 
 pub(crate) use crate::arch::HEAD_BLOCK;
+pub use buffer::Buffer;
 pub use frame::Frame;
 pub use head::{HEADROOM, Head};
 pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, TrainCsum, Unit};
@@ -72,7 +74,7 @@ impl<B> Default for Packet<B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Packet<B> {
+impl<B: Buffer> Packet<B> {
     /// Returns the length of headers and payload, in bytes. Padding that is still in the payload counts.
     #[inline]
     pub fn len(&self) -> usize {
@@ -89,9 +91,18 @@ impl<B: AsRef<[u8]>> Packet<B> {
     /// The offload state becomes that of a received packet: checksums unknown, one layer for each tunnel found. Padding
     /// stays in the payload and leaves [`Layout::is_exact`] false.
     pub fn load(&mut self, frag: Frag<B>, start: Start, tunnels: &Tunnels) {
-        self.layout = wire::parse(frag.bytes(), start, tunnels);
+        if let Some(bytes) = frag.as_slice() {
+            self.layout = wire::parse(bytes, start, tunnels);
+            self.head.set(&bytes[..self.layout.header_len()]);
+        } else {
+            // Memory that may change is read once.
+            let mut front = [0; MAX_HEADER_BYTES];
+            let front = &mut front[..frag.len().min(MAX_HEADER_BYTES)];
+            frag.copy_to(0, front);
+            self.layout = wire::parse_front(front, frag.len(), start, tunnels);
+            self.head.set(&front[..self.layout.header_len()]);
+        }
         let header_len = self.layout.header_len();
-        self.head.set(&frag.bytes()[..header_len]);
         self.offload = Offload::received(&self.head, &self.layout);
         self.outer = None;
         self.payload.clear();
@@ -149,7 +160,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
             // At an odd offset the padding's first word begins with the byte before it, counted as zero.
             let mut padding = Sum::ZERO;
             padding.append(Sum::ZERO, len % 2);
-            self.payload.pieces(keep..usize::MAX).for_each(|piece| padding.add(piece));
+            padding.append(self.payload.sum(keep..usize::MAX), self.payload.len() - keep);
             let mut rest = *sum;
             rest.remove(padding);
             *sum = Sum::ZERO;

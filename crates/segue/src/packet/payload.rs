@@ -3,6 +3,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::buffer::{self, Buffer};
+use crate::checksum::Sum;
+
 /// A range of a buffer.
 #[derive(Clone, Debug)]
 pub struct Frag<B> {
@@ -13,11 +16,11 @@ pub struct Frag<B> {
     end: u32,
 }
 
-impl<B: AsRef<[u8]>> Frag<B> {
+impl<B: Buffer> Frag<B> {
     /// Creates the range `range` of `buf`, clamped to the buffer; bytes past 4 GiB are not addressed.
     #[inline]
     pub fn new(buf: B, range: Range<usize>) -> Frag<B> {
-        let have = buf.as_ref().len().min(u32::MAX as usize);
+        let have = buf.size().min(u32::MAX as usize);
         let start = range.start.min(have);
         let len = range.end.clamp(start, have) - start;
         Frag { buf, start: start as u32, len: len as u32, end: 0 }
@@ -26,16 +29,33 @@ impl<B: AsRef<[u8]>> Frag<B> {
     /// Creates a range of the whole of `buf`.
     #[inline]
     pub fn all(buf: B) -> Frag<B> {
-        let len = buf.as_ref().len();
+        let len = buf.size();
         Frag::new(buf, 0..len)
     }
 
-    /// Returns the bytes of the range.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
+    /// Returns the bytes of the range, if nothing else can write to them ([`Buffer::as_slice`]).
+    #[inline(always)]
+    pub fn as_slice(&self) -> Option<&[u8]> {
         // In range by construction; for a buffer whose length changes meanwhile this returns nothing rather than
         // panicking.
-        self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
+        Some(self.buf.as_slice()?.get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[]))
+    }
+
+    /// Copies the bytes from `offset` of the range on to `out`, which the range covers; bytes that it does not have are
+    /// zeros.
+    pub fn copy_to(&self, offset: usize, out: &mut [u8]) {
+        let len = self.len().saturating_sub(offset).min(out.len());
+        let (out, rest) = out.split_at_mut(len);
+        buffer::read_all(&self.buf, self.start as usize + offset, out);
+        rest.fill(0);
+    }
+
+    /// Returns the sum of the bytes in `range`, clamped to this one; bytes that a shrunken buffer has no more count as
+    /// zeros.
+    pub fn sum(&self, range: Range<usize>) -> Sum {
+        let end = range.end.min(self.len());
+        let start = range.start.min(end);
+        buffer::sum(&self.buf, self.start as usize + start..self.start as usize + end)
     }
 
     /// Returns the length of the range, in bytes.
@@ -67,9 +87,29 @@ impl<B: AsRef<[u8]>> Frag<B> {
         self
     }
 
+    /// Returns the buffer of which this is a range.
+    pub fn buffer(&self) -> &B {
+        &self.buf
+    }
+
+    /// Returns the place of the range in its buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len()
+    }
+
     /// Returns the buffer itself.
     pub fn into_inner(self) -> B {
         self.buf
+    }
+}
+
+impl<B: AsRef<[u8]>> Frag<B> {
+    /// Returns the bytes of the range.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // In range by construction; for a buffer whose length changes meanwhile this returns nothing rather than
+        // panicking.
+        self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
     }
 }
 
@@ -88,7 +128,7 @@ impl<B> Default for Payload<B> {
     }
 }
 
-impl<B: AsRef<[u8]>> Payload<B> {
+impl<B: Buffer> Payload<B> {
     /// Returns the total length, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
@@ -159,6 +199,24 @@ impl<B: AsRef<[u8]>> Payload<B> {
         }
     }
 
+    /// Removes all ranges and returns them, for an owner that wants its buffers back ([`Frag::into_inner`]). Those that
+    /// are not taken from the iterator are released.
+    ///
+    /// A packet without payload keeps no buffer: it was released when the packet was loaded.
+    ///
+    /// ```
+    /// use segue::packet::{Frag, Payload};
+    ///
+    /// let mut payload = Payload::default();
+    /// payload.push(Frag::new(vec![0; 100], 40..100));
+    /// let buffers: Vec<Vec<u8>> = payload.drain().map(Frag::into_inner).collect();
+    /// assert_eq!((buffers[0].len(), payload.len()), (100, 0));
+    /// ```
+    pub fn drain(&mut self) -> impl Iterator<Item = Frag<B>> + '_ {
+        (self.len, self.gone) = (0, 0);
+        self.frags.drain(..)
+    }
+
     /// Removes all ranges, which releases their buffers.
     #[inline]
     pub fn clear(&mut self) {
@@ -166,25 +224,57 @@ impl<B: AsRef<[u8]>> Payload<B> {
         (self.len, self.gone) = (0, 0);
     }
 
+    /// Returns the first range that has bytes behind `start`, and where it begins in the payload. Found in time
+    /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
+    fn find(&self, start: usize) -> (&[Frag<B>], usize) {
+        let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone) as usize;
+        let frags = self.frags.get(self.frags.partition_point(|frag| end(frag) <= start)..).unwrap_or(&[]);
+        (frags, frags.first().map_or(0, |frag| end(frag) - frag.len()))
+    }
+
+    /// Returns the buffers that hold the bytes of `range`, clamped to the payload, each with the place of its bytes in
+    /// it.
+    pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&B, Range<usize>)> {
+        let (frags, mut at) = self.find(range.start);
+        frags.iter().map_while(move |frag| {
+            let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
+            let place = frag.range().start;
+            let part = (from < to).then(|| (&frag.buf, place + from - at..place + to - at));
+            at += frag.len();
+            part
+        })
+    }
+
+    /// Copies the bytes of `range`, clamped to the payload, to `out` and returns how many there were. Of a range that
+    /// does not fit, only whole pieces are copied.
+    pub fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        for (buf, part) in self.parts(range) {
+            let Some(place) = out.get_mut(at..at + part.len()) else { break };
+            buffer::read_all(buf, part.start, place);
+            at += part.len();
+        }
+        at
+    }
+
+    /// Returns the sum of the bytes of `range`, clamped to the payload.
+    pub fn sum(&self, range: Range<usize>) -> Sum {
+        let mut sum = Sum::ZERO;
+        for (buf, part) in self.parts(range) {
+            sum.append(buffer::sum(buf, part.clone()), part.len());
+        }
+        sum
+    }
+}
+
+impl<B: AsRef<[u8]>> Payload<B> {
     /// Returns the bytes of `range`, clamped to the payload, in contiguous pieces. The start is found in time
     /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
     pub fn pieces(&self, range: Range<usize>) -> Pieces<'_, B> {
-        let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone) as usize;
-        let first = self.frags.partition_point(|frag| end(frag) <= range.start);
-        let frags = self.frags.get(first..).unwrap_or(&[]);
-        let skip = frags.first().map_or(0, |frag| range.start.saturating_sub(end(frag) - frag.len()));
+        let (frags, at) = self.find(range.start);
+        let skip = range.start.saturating_sub(at);
+        let skip = if frags.is_empty() { 0 } else { skip };
         Pieces { frags, skip, left: range.end.saturating_sub(range.start) }
-    }
-
-    /// Copies the bytes of `range` to `out` and returns how many there were.
-    pub fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
-        let mut at = 0;
-        for piece in self.pieces(range) {
-            let Some(place) = out.get_mut(at..at + piece.len()) else { break };
-            place.copy_from_slice(piece);
-            at += piece.len();
-        }
-        at
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::Packet;
+use super::{Buffer, Packet};
 
 /// Payload ranges that a fresh packet has room for: a train of 64 kB in segments of Ethernet size.
 const TRAIN_FRAGS: usize = 48;
@@ -16,7 +16,7 @@ pub struct Pool<B> {
     keep: usize,
 }
 
-impl<B: AsRef<[u8]>> Pool<B> {
+impl<B: Buffer> Pool<B> {
     /// Creates an empty pool that keeps at most `keep` unused packets.
     pub fn new(keep: usize) -> Pool<B> {
         Pool { free: Vec::with_capacity(keep), keep }
@@ -38,6 +38,11 @@ impl<B: AsRef<[u8]>> Pool<B> {
             packet.payload.reserve(TRAIN_FRAGS);
             packet
         })
+    }
+
+    /// Takes back any number of packets, like [`Pool::put`].
+    pub fn put_all(&mut self, packets: impl IntoIterator<Item = Box<Packet<B>>>) {
+        packets.into_iter().for_each(|packet| self.put(packet));
     }
 
     /// Takes a packet back and releases its buffers.

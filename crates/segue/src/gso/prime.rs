@@ -1,0 +1,80 @@
+//! Checksum requests for packets whose transport checksum was never computed.
+
+use super::check::pseudo;
+use super::refusal::Refusal;
+use crate::checksum::Field;
+use crate::packet::remote::field_offset;
+use crate::packet::{Buffer, Csum, Kind, Layout, Packet, Start, Tunnels, Unit};
+use crate::wire::{self, write_u16};
+
+/// Primes the transport checksum of a packet whose field has no meaning yet, such as one of a stack that leaves
+/// checksums to its device: the field gets the pseudo-header sum, and the packet owes its checksum ([`Csum::Partial`])
+/// from there on. A train, whose checksum state says so already, is primed for its whole length.
+///
+/// # Errors
+/// [`Refusal::Transport`] or [`Refusal::Fragment`] for a packet without a TCP or UDP header; [`Refusal::Layout`] where
+/// the header is not behind an IP header. The packet is then unchanged.
+pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal> {
+    let len = packet.layout.end().max(packet.head.len());
+    let (field, value) = primed(packet.head.bytes(), &packet.layout, len)?;
+    write_u16(packet.head.bytes_mut(), field, value.value());
+    if let Unit::Whole(csum) = &mut packet.offload.unit {
+        *csum = Csum::Partial;
+    }
+    Ok(())
+}
+
+/// Does the same as [`request_checksum`] for a packet in contiguous memory, which begins with the header that `start`
+/// names: pass it on as [`Csum::Partial`].
+///
+/// ```
+/// use segue::gso;
+/// use segue::packet::Start;
+///
+/// // A UDP datagram without payload and without checksum.
+/// let mut packet = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2,
+///     0, 1, 0, 2, 0, 8, 0, 0,
+/// ];
+/// gso::prime(&mut packet, Start::Ip)?;
+/// assert_eq!(packet[26..], [0x8c, 0x41]); // c612 + 0001 + c612 + 0002 + 17 + 8
+/// # Ok::<(), gso::Refusal>(())
+/// ```
+///
+/// # Errors
+/// As for [`request_checksum`].
+pub fn prime(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
+    let layout = wire::parse(packet, start, &Tunnels::NONE);
+    let (field, value) = primed(packet, &layout, layout.end())?;
+    write_u16(packet, field, value.value());
+    Ok(())
+}
+
+/// Computes the transport checksum of a packet in contiguous memory whose field has no meaning yet, for an interface
+/// that computes none.
+///
+/// # Errors
+/// As for [`request_checksum`].
+pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
+    let layout = wire::parse(packet, start, &Tunnels::NONE);
+    let (field, value) = primed(packet, &layout, layout.end())?;
+    let (kind, from) = layout.transport().map(|header| (header.kind, header.start())).ok_or(Refusal::Transport)?;
+    write_u16(packet, field, value.value());
+    let sum = crate::checksum::Sum::of(packet.get(from..layout.end()).ok_or(Refusal::Layout)?);
+    let value = if kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
+    write_u16(packet, field, value.value());
+    Ok(())
+}
+
+/// Returns the place of the transport checksum in a packet with these headers that ends at `end`, and its primed value.
+fn primed(head: &[u8], layout: &Layout, end: usize) -> Result<(usize, Field), Refusal> {
+    let transport = super::check::transport(layout)?;
+    let ip = layout.inner_ip().ok_or(Refusal::Layout)?;
+    if super::check::is_routed(head, ip) {
+        return Err(Refusal::Routing);
+    }
+    let len = end.checked_sub(transport.start()).ok_or(Refusal::Layout)?;
+    let sum = pseudo(head, ip, transport.kind, len).ok_or(Refusal::Layout)?;
+    let field = transport.start() + field_offset(transport.kind).ok_or(Refusal::Transport)?;
+    Ok((field, Field::primed(sum)))
+}
