@@ -24,6 +24,7 @@ pub mod hash;
 pub mod packet;
 pub mod reason;
 pub mod time;
+pub mod virtio;
 pub mod wire;
 
 /// The example of this crate's README is compiled and run as a test.

@@ -1,12 +1,19 @@
 //! The header before packets on TUN, TAP and packet sockets of Linux: `virtio_net_hdr` (virtio 1.2, section 5.1.6; the
 //! 24-byte form: Linux 6.17, UDP tunnel segmentation).
 //!
-//! Fields are native-endian by default. This codec uses little-endian fields, which every port requests (TUNSETVNETLE).
+//! The fields of virtio 1.0 and later are little-endian; a TUN device has them so after `TUNSETVNETLE`. By default, and
+//! always on a packet socket, the kernel uses the byte order of the machine ([`VirtioNet::parse_native`]).
 
 /// Flag: the checksum is to be completed: the sum from `csum_start` to the end, into `csum_start + csum_offset`.
 pub const NEEDS_CSUM: u8 = 1;
 /// Flag: the checksum was verified.
 pub const DATA_VALID: u8 = 2;
+/// Flag: `csum_start` and `csum_offset` count the joined segments and acknowledgments of a train; only virtio devices
+/// with `VIRTIO_NET_F_RSC_EXT` set it.
+pub const RSC_INFO: u8 = 4;
+/// Flag: the outer UDP header of a tunnelled train has a checksum; with [`GSO_UDP_TUNNEL_IPV4`] and
+/// [`GSO_UDP_TUNNEL_IPV6`] only.
+pub const UDP_TUNNEL_CSUM: u8 = 8;
 
 /// Type: not a train.
 pub const GSO_NONE: u8 = 0;
@@ -18,26 +25,45 @@ pub const GSO_UDP: u8 = 3;
 pub const GSO_TCPV6: u8 = 4;
 /// Type: UDP datagrams of equal size.
 pub const GSO_UDP_L4: u8 = 5;
+/// Modifier of a type: the train is inside a UDP tunnel over IPv4.
+pub const GSO_UDP_TUNNEL_IPV4: u8 = 0x20;
+/// Modifier of a type: the train is inside a UDP tunnel over IPv6.
+pub const GSO_UDP_TUNNEL_IPV6: u8 = 0x40;
 /// Modifier of a type: the first segment carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
-/// Lengths of the header.
+/// Lengths of the header. Each form begins with the fields of the shorter ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The basic form of 10 bytes.
+    /// The basic form of 10 bytes: packet sockets, TUN and TAP devices by default, devices before virtio 1.0 without
+    /// mergeable buffers.
     Basic,
-    /// The form of 12 bytes, with the number of buffers.
+    /// The form of 12 bytes, with the number of buffers: every other virtio device.
     Buffers,
-    /// 24 bytes: with hash and tunnel offsets.
+    /// 20 bytes: with the flow hash too (`VIRTIO_NET_F_HASH_REPORT`).
+    Hash,
+    /// 24 bytes: with the offsets of a UDP tunnel too (Linux 6.17).
     Tunnel,
 }
 
 impl Form {
-    /// Returns the bytes of the header: 10, 12 or 24.
+    /// Returns the form with `len` bytes; `None` for a length that no form has.
+    pub const fn of_len(len: usize) -> Option<Form> {
+        match len {
+            10 => Some(Form::Basic),
+            12 => Some(Form::Buffers),
+            20 => Some(Form::Hash),
+            24 => Some(Form::Tunnel),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of the header: 10, 12, 20 or 24.
     pub const fn len(self) -> usize {
         match self {
             Form::Basic => 10,
             Form::Buffers => 12,
+            Form::Hash => 20,
             Form::Tunnel => 24,
         }
     }
@@ -48,10 +74,13 @@ impl Form {
     }
 }
 
-/// The fields of the header. `outer_th` and `inner_nh` exist in the 24-byte form only and are 0 otherwise.
+/// The fields of the header. Those that a form does not have are 0 when it was read, and are not written.
+///
+/// [`parse`](VirtioNet::parse) and [`emit`](VirtioNet::emit) only move the fields; [`load`](crate::virtio::load) checks
+/// them against a packet, and [`describe`](crate::virtio::describe) makes those of a packet to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNet {
-    /// The flags [`NEEDS_CSUM`] and [`DATA_VALID`], or 0.
+    /// The flags [`NEEDS_CSUM`], [`DATA_VALID`], [`RSC_INFO`] and [`UDP_TUNNEL_CSUM`], or 0.
     pub flags: u8,
     /// One of the `GSO_` values, with modifiers.
     pub gso_type: u8,
@@ -63,18 +92,24 @@ pub struct VirtioNet {
     pub csum_start: u16,
     /// Place of the checksum field, counted from `csum_start`.
     pub csum_offset: u16,
-    /// Place of the outer transport header.
+    /// Number of receive buffers that the packet fills, for a guest's driver: at least 1 there, 0 or 1 from a kernel.
+    pub num_buffers: u16,
+    /// The flow hash that the device computed, if [`VirtioNet::hash_report`] is not 0.
+    pub hash: u32,
+    /// The kind of the hash (virtio 1.2, section 5.1.6.4.4); 0 for none.
+    pub hash_report: u16,
+    /// Place of the outer UDP header of a tunnelled train.
     pub outer_th: u16,
-    /// Place of the inner network header.
+    /// Place of the inner IP header of a tunnelled train.
     pub inner_nh: u16,
 }
 
 impl VirtioNet {
-    /// Reads a header of the given form; `None` where there are too few bytes.
+    /// Reads a header of the given form, with little-endian fields; `None` where there are too few bytes.
     pub fn parse(bytes: &[u8], form: Form) -> Option<VirtioNet> {
         let bytes = bytes.get(..form.len())?;
-        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let tunnel = |at: usize| if form == Form::Tunnel { word(at) } else { 0 };
+        let word =
+            |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |w| u16::from_le_bytes(*w));
         Some(VirtioNet {
             flags: bytes[0],
             gso_type: bytes[1],
@@ -82,25 +117,55 @@ impl VirtioNet {
             gso_size: word(4),
             csum_start: word(6),
             csum_offset: word(8),
-            outer_th: tunnel(20),
-            inner_nh: tunnel(22),
+            num_buffers: word(10),
+            hash: u32::from(word(12)) | u32::from(word(14)) << 16,
+            hash_report: word(16),
+            outer_th: word(20),
+            inner_nh: word(22),
         })
     }
 
-    /// Returns the bytes of the header; only the first [`Form::len`] are part of it.
+    /// Reads a header like [`VirtioNet::parse`], with the fields of the basic form in the byte order of this machine:
+    /// as packet sockets write it, TUN devices without `TUNSETVNETLE`, and virtio devices before version 1.0.
+    pub fn parse_native(bytes: &[u8], form: Form) -> Option<VirtioNet> {
+        VirtioNet::parse(bytes, form).map(VirtioNet::native)
+    }
+
+    /// Returns the bytes of the header, with little-endian fields; only the first [`Form::len`] are part of it.
     pub fn emit(&self, form: Form) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[0] = self.flags;
         bytes[1] = self.gso_type;
-        let words = [(2, self.hdr_len), (4, self.gso_size), (6, self.csum_start), (8, self.csum_offset)];
-        for (at, value) in words {
+        let hash = [self.hash as u16, (self.hash >> 16) as u16];
+        let words = [
+            (2, self.hdr_len),
+            (4, self.gso_size),
+            (6, self.csum_start),
+            (8, self.csum_offset),
+            (10, self.num_buffers),
+            (12, hash[0]),
+            (14, hash[1]),
+            (16, self.hash_report),
+            (20, self.outer_th),
+            (22, self.inner_nh),
+        ];
+        for (at, value) in words.into_iter().filter(|(at, _)| *at < form.len()) {
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
-        if form == Form::Tunnel {
-            bytes[20..22].copy_from_slice(&self.outer_th.to_le_bytes());
-            bytes[22..24].copy_from_slice(&self.inner_nh.to_le_bytes());
-        }
         bytes
+    }
+
+    /// Returns the bytes of the header like [`VirtioNet::emit`], for a reader of [`VirtioNet::parse_native`].
+    pub fn emit_native(&self, form: Form) -> [u8; 24] {
+        self.native().emit(form)
+    }
+
+    /// Swaps the fields that follow the byte order of the machine, on a big-endian one.
+    fn native(self) -> VirtioNet {
+        let [hdr_len, gso_size] = [self.hdr_len, self.gso_size].map(u16::to_le);
+        let [csum_start, csum_offset, num_buffers] =
+            [self.csum_start, self.csum_offset, self.num_buffers].map(u16::to_le);
+        VirtioNet { hdr_len, gso_size, csum_start, csum_offset, num_buffers, ..self }
     }
 }
 
@@ -110,8 +175,8 @@ mod tests {
 
     #[test]
     fn every_form_reads_back_as_written() {
-        for form in [Form::Basic, Form::Buffers, Form::Tunnel] {
-            let tunnel = form == Form::Tunnel;
+        for form in [Form::Basic, Form::Buffers, Form::Hash, Form::Tunnel] {
+            let has = |at: usize| form.len() > at;
             let header = VirtioNet {
                 flags: 1,
                 gso_type: GSO_TCPV4 | GSO_ECN,
@@ -119,18 +184,24 @@ mod tests {
                 gso_size: 0x05a8,
                 csum_start: 0x0122,
                 csum_offset: 16,
-                outer_th: if tunnel { 0x0222 } else { 0 },
-                inner_nh: if tunnel { 0x0340 } else { 0 },
+                num_buffers: if has(10) { 0x0102 } else { 0 },
+                hash: if has(12) { 0x1234_5678 } else { 0 },
+                hash_report: if has(16) { 0x0304 } else { 0 },
+                outer_th: if has(20) { 0x0222 } else { 0 },
+                inner_nh: if has(22) { 0x0340 } else { 0 },
             };
             let bytes = header.emit(form);
             assert_eq!(VirtioNet::parse(&bytes[..form.len()], form), Some(header));
             assert_eq!(VirtioNet::parse(&bytes[..form.len() - 1], form), None);
+            assert_eq!(VirtioNet::parse_native(&header.emit_native(form), form), Some(header));
+            assert_eq!(bytes[form.len()..], [0; 24][form.len()..]);
+            assert_eq!(Form::of_len(form.len()), Some(form));
         }
     }
 
     #[test]
     fn the_words_are_little_endian() {
-        let bytes = VirtioNet { gso_size: 0x05a8, ..Default::default() }.emit(Form::Basic);
-        assert_eq!(bytes[4..6], [0xa8, 0x05]);
+        let bytes = VirtioNet { gso_size: 0x05a8, hash: 0x0102_0304, ..Default::default() }.emit(Form::Hash);
+        assert_eq!((&bytes[4..6], &bytes[12..16]), (&[0xa8, 0x05][..], &[4, 3, 2, 1][..]));
     }
 }

@@ -1,0 +1,52 @@
+//! The virtio-net header in both directions: what a kernel or a guest says of a packet, checked against its bytes, and
+//! what to say of a packet to be sent.
+//!
+//! The header ([`VirtioNet`]) stands in front of every packet of a TUN or TAP device opened with `IFF_VNET_HDR`, of a
+//! packet socket with `PACKET_VNET_HDR`, and of a virtio queue. Its offsets come from outside and lead to writes, so
+//! nothing of it is believed: [`load`] parses the packet and refuses what contradicts it. `hdr_len` is ignored, since
+//! Linux sets it to 0, to the right value or to the length of the whole packet.
+//!
+//! ```
+//! use segue::packet::{Frag, Packet, Start};
+//! use segue::virtio::{self, Form, Loaded, VirtioNet};
+//!
+//! # fn read() -> Vec<u8> {
+//! #     [&[0; 10][..], &[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]].concat()
+//! # }
+//! let buffer = read(); // one read of a TUN device: 10 bytes of header, then a packet or a train
+//! let header = VirtioNet::parse(&buffer, Form::Basic).expect("a whole header");
+//! let mut packet = Packet::default();
+//! let body = Frag::new(&buffer[..], Form::Basic.len()..buffer.len());
+//! match virtio::load(&header, body, Start::Ip, &mut packet)? {
+//!     Loaded::Ready => {} // to gso::split, to a tunnel, to gro
+//!     Loaded::Owed(place) => panic!("a checksum at byte {} is to be computed first", place.field),
+//! }
+//! # Ok::<(), virtio::Refusal>(())
+//! ```
+
+mod describe;
+mod features;
+mod load;
+mod tunnelled;
+
+pub use describe::{describe, describe_frame};
+pub use features::{TUN_OFFLOADS, device, tun};
+pub use load::{Loaded, Place, State, check, frame, load, load_ranges};
+
+pub use crate::wire::virtio::*;
+
+/// Largest number of datagrams of a UDP train that a kernel hands over: 128 since Linux 6.9.
+pub const MAX_UDP_SEGMENTS: usize = 128;
+
+crate::reasons! {
+    /// The reason why a packet contradicts the virtio-net header in front of it.
+    pub enum Refusal {
+        Short = "vnet_short": "Shorter than the virtio-net header, or empty behind it.",
+        GsoType = "gso_type": "A train of a type that is unknown, or that does not fit the packet.",
+        GsoHeaders = "gso_headers": "A train whose headers do not parse, are tunnelled, have SYN or RST, or do not cover it.",
+        GsoChecksumPlace = "gso_csum_place": "A train whose checksum place is not that of its transport header.",
+        GsoSize = "gso_size": "A train with a segment size of 0 or 65535.",
+        GsoSegments = "gso_segments": "A UDP train of more than 128 segments.",
+        ChecksumBounds = "csum_bounds": "An owed checksum whose place lies past the end of the packet.",
+    }
+}
