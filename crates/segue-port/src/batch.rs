@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
 use segue::hash::Key;
 use segue::packet::remote::field_offset;
-use segue::packet::{Frame, Gso, Kind, Layout, Outer, Packet, Pieces, Pool, Tunnels, Unit};
+use segue::packet::{Frame, Gso, Layout, Outer, Packet, Pieces, Pool, Tunnels, Unit};
 
 use crate::page::{FIELD_LEN, Page, PagePool};
 
@@ -380,9 +380,9 @@ impl<'a> TxUnit<'a> {
         &self.packet.layout
     }
 
-    /// Returns the kind of the innermost IP header.
-    pub(crate) fn network(&self) -> Option<Kind> {
-        self.packet.layout.inner_ip().map(|ip| ip.kind)
+    /// Returns the segment of which the unit is made.
+    pub(crate) fn segment(&self) -> &'a Segment {
+        self.segment
     }
 
     /// Returns the start of the innermost transport header and the offset of the checksum in it, in bytes.

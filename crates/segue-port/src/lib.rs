@@ -24,6 +24,7 @@ mod sys;
 #[cfg(test)]
 mod testing;
 pub mod tun;
+#[cfg(test)]
 mod tunnelled;
 pub mod udp;
 mod vnet;

@@ -89,24 +89,14 @@ impl Header {
 
 /// Reads a virtio-net header in the machine's byte order, which packet sockets use; no option changes that.
 fn parse_native(bytes: &[u8]) -> Option<VirtioNet> {
-    let mut header: [u8; VNET_LEN] = bytes.try_into().ok()?;
-    swap_words(&mut header);
-    VirtioNet::parse(&header, Form::Basic)
+    VirtioNet::parse_native(bytes, Form::Basic)
 }
 
 /// Returns the bytes of a virtio-net header for a packet socket.
 pub(super) fn emit_native(header: &VirtioNet) -> [u8; VNET_LEN] {
-    let all = header.emit(Form::Basic);
     let mut bytes = [0; VNET_LEN];
-    bytes.copy_from_slice(&all[..VNET_LEN]);
-    swap_words(&mut bytes);
+    bytes.copy_from_slice(&header.emit_native(Form::Basic)[..VNET_LEN]);
     bytes
-}
-
-fn swap_words(header: &mut [u8; VNET_LEN]) {
-    if cfg!(target_endian = "big") {
-        header[2..].chunks_exact_mut(2).for_each(<[u8]>::reverse);
-    }
 }
 
 #[cfg(test)]
