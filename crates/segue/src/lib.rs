@@ -17,6 +17,7 @@ extern crate alloc;
 
 mod arch;
 pub mod checksum;
+pub mod easy;
 pub mod encap;
 pub mod gro;
 pub mod gso;

@@ -6,6 +6,7 @@
 //!
 //! Only this directory of the crate may contain `unsafe` code.
 
+pub(crate) mod lent;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 mod neon;
 pub(crate) mod scalar;

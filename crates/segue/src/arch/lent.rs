@@ -1,0 +1,93 @@
+//! Bytes that are lent for a time which the types do not know: the memory of a caller inside an engine that outlives
+//! it.
+//!
+//! A [`Gro`](crate::gro::Gro) owns its buffers, so one that is kept over many batches cannot hold `&'batch [u8]`. It
+//! holds [`Lent`] instead, and a [`Loan`] with the lifetime of the batch stands between it and everything else.
+#![allow(unsafe_code, reason = "a slice without its lifetime")]
+
+use core::marker::PhantomData;
+
+/// A slice of at most 4 GiB without its lifetime, and the number under which its owner knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    start: *const u8,
+    len: u32,
+    number: u32,
+}
+
+// SAFETY: a Lent is a shared slice of bytes, which may be read from any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// Returns the number under which the slice was lent.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl AsRef<[u8]> for Lent {
+    #[inline(always)]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: a Lent is made by `Loan::lend` only, from a slice that lives longer than the loan, and is kept
+        // nowhere but in the loan's value, which gives out nothing that outlives the borrow of the loan. Whoever takes
+        // a new loan of a value replaces it first if an earlier loan was forgotten instead of dropped, and dropping a
+        // Lent reads nothing.
+        unsafe { core::slice::from_raw_parts(self.start, self.len as usize) }
+    }
+}
+
+/// A value in which bytes that live for `'b` may be kept. Dropping it empties the value.
+pub(crate) struct Loan<'v, 'b, T: Borrower> {
+    value: &'v mut T,
+    bytes: PhantomData<&'b [u8]>,
+}
+
+/// A value that keeps [`Lent`] bytes during a [`Loan`], and nowhere else.
+pub(crate) trait Borrower {
+    /// Returns whether the value may hold bytes of an earlier loan, which was forgotten.
+    fn is_stale(&self) -> bool;
+    /// Replaces whatever may hold bytes by fresh state, without reading them, and marks the value as lent to.
+    fn renew(&mut self);
+    /// Marks the value as lent to.
+    fn begin(&mut self);
+    /// Gives up all bytes and takes the mark away. Must not panic with bytes left.
+    fn end(&mut self);
+}
+
+impl<'v, 'b, T: Borrower> Loan<'v, 'b, T> {
+    /// Begins a loan of `value`.
+    pub(crate) fn new(value: &'v mut T) -> Loan<'v, 'b, T> {
+        if value.is_stale() {
+            value.renew();
+        }
+        value.begin();
+        Loan { value, bytes: PhantomData }
+    }
+
+    /// Passes `bytes` to `keep`, which may keep them in the value only. Bytes past 4 GiB are not lent.
+    #[inline(always)]
+    pub(crate) fn lend<R>(&mut self, bytes: &'b [u8], number: u32, keep: impl FnOnce(&mut T, Lent) -> R) -> R {
+        let len = bytes.len().min(u32::MAX as usize) as u32;
+        keep(self.value, Lent { start: bytes.as_ptr(), len, number })
+    }
+
+    /// Returns the value. What is read from it lives no longer than the borrow.
+    #[inline(always)]
+    pub(crate) fn value(&self) -> &T {
+        self.value
+    }
+
+    /// Returns the value for modification. No [`Lent`] may be moved out of it.
+    #[inline(always)]
+    pub(crate) fn value_mut(&mut self) -> &mut T {
+        self.value
+    }
+}
+
+impl<T: Borrower> Drop for Loan<'_, '_, T> {
+    fn drop(&mut self) {
+        self.value.end();
+    }
+}

@@ -1,0 +1,390 @@
+//! From the packets of one batch to trains for a device.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use super::write::{self, Short};
+use crate::arch::lent::{Borrower, Lent, Loan};
+use crate::checksum::Sum;
+use crate::gro::{Config, Gro, Stats};
+use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use crate::hash::Key;
+use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pool, Start};
+use crate::reason::Counts;
+use crate::time::Nanos;
+use crate::virtio::{self, Form};
+
+/// Packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
+const POOL: usize = 256;
+
+/// Joins the packets of a batch into trains. The packets are borrowed for the batch; the joiner's own memory is kept.
+///
+/// The rules are those of [`Gro`]: only verified segments of one flow join, in order, and what does not fit is passed
+/// on as it is. A batch holds nothing back: it ends with every packet given out.
+pub struct Joiner {
+    state: State,
+    start: Start,
+}
+
+struct State {
+    gro: Gro<Lent>,
+    pool: Pool<Lent>,
+    arena: Arena,
+    limits: Limits,
+    /// The form of the virtio-net header; `None` for none.
+    form: Option<Form>,
+    /// The packet whose segments are given out, and the next of them.
+    current: Option<Box<Packet<Lent>>>,
+    next: usize,
+    /// The virtio-net header and the headers of the train that was popped last.
+    front: Vec<u8>,
+    header_len: usize,
+    refused: Counts<gso::Refusal>,
+    /// Number of packets pushed in this batch.
+    count: u32,
+    is_lent: bool,
+}
+
+impl Borrower for State {
+    fn is_stale(&self) -> bool {
+        self.is_lent
+    }
+
+    fn renew(&mut self) {
+        self.gro = Gro::new(*self.gro.config());
+        (self.pool, self.current) = (Pool::new(POOL), None);
+    }
+
+    fn begin(&mut self) {
+        (self.is_lent, self.count, self.next) = (true, 0, 0);
+        self.arena.clear();
+    }
+
+    fn end(&mut self) {
+        self.pool.put_all(self.current.take());
+        self.gro.flush();
+        while let Some(packet) = self.gro.pop_from(&mut self.pool) {
+            self.pool.put(packet);
+        }
+        self.is_lent = false;
+    }
+}
+
+impl Joiner {
+    /// Creates a joiner with these rules, for a device that takes trains within `limits` behind a virtio-net header of
+    /// this form. [`Config::hold`] is not used: a batch ends with everything given out.
+    pub fn virtio(config: Config, limits: Limits, form: Form) -> Joiner {
+        Joiner::new(config, limits, Some(form))
+    }
+
+    /// Creates a joiner for a TUN device of Linux with a virtio-net header of 10 bytes, of which the kernel has
+    /// accepted the offloads `bits` ([`Limits::tun`]), with the rules for a VPN ([`Config::vpn`]). `key` must be
+    /// random.
+    pub fn tun(key: Key, bits: u32) -> Joiner {
+        Joiner::virtio(Config::vpn(key), Limits::tun(bits), Form::Basic)
+    }
+
+    /// Creates a joiner for an interface without virtio-net headers, such as WinTUN, utun or a TUN device opened
+    /// plainly: a train is one IP packet of up to 65,535 bytes with its checksum in place ([`Limits::plain`]). `key`
+    /// must be random.
+    ///
+    /// Only for traffic that this host terminates: to forward so large a packet it would have to fragment it.
+    pub fn plain(key: Key) -> Joiner {
+        Joiner::new(Config::vpn(key), Limits::plain(), None)
+    }
+
+    fn new(config: Config, limits: Limits, form: Option<Form>) -> Joiner {
+        let state = State {
+            gro: Gro::new(Config { hold: Nanos::ZERO, ..config }),
+            pool: Pool::new(POOL),
+            arena: Arena::new(),
+            limits,
+            form,
+            current: None,
+            next: 0,
+            front: Vec::new(),
+            header_len: form.map_or(0, Form::len),
+            refused: Counts::default(),
+            count: 0,
+            is_lent: false,
+        };
+        Joiner { state, start: Start::Ip }
+    }
+
+    /// Returns the same joiner for packets that begin with this header: an IP header unless this is called.
+    #[must_use]
+    pub fn starting_with(mut self, start: Start) -> Joiner {
+        self.start = start;
+        self
+    }
+
+    /// Begins a batch. Packets pushed into it are borrowed as long as it lives.
+    pub fn batch<'b>(&mut self) -> Batch<'_, 'b> {
+        Batch { start: self.start, loan: Loan::new(&mut self.state) }
+    }
+
+    /// Changes the limits of the device, for one that has refused a train: the next batches obey them.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.state.limits = limits;
+    }
+
+    /// Returns the limits of the device.
+    pub fn limits(&self) -> &Limits {
+        &self.state.limits
+    }
+
+    /// Returns the counters of joining: how many packets went into how many trains, and why others stayed alone.
+    pub fn stats(&self) -> &Stats {
+        self.state.gro.stats()
+    }
+
+    /// Returns how many packets and trains were dropped because the limits do not allow them, by reason. With limits
+    /// without an MTU none is.
+    pub fn refused(&self) -> &Counts<gso::Refusal> {
+        &self.state.refused
+    }
+}
+
+impl fmt::Debug for Joiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let State { limits, form, .. } = &self.state;
+        f.debug_struct("Joiner").field("limits", limits).field("form", form).finish_non_exhaustive()
+    }
+}
+
+/// A batch of packets, each borrowed for `'b`, and the trains made of them.
+///
+/// Push the packets of one receive call, in the order of their arrival, then pop until nothing comes. Dropping a batch
+/// drops what was not popped.
+pub struct Batch<'j, 'b> {
+    loan: Loan<'j, 'b, State>,
+    start: Start,
+}
+
+impl fmt::Debug for Batch<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("packets", &self.loan.value().count).finish_non_exhaustive()
+    }
+}
+
+impl<'b> Batch<'_, 'b> {
+    /// Takes a packet of unknown checksum, as it came out of a tunnel or off a wire. It is verified before anything
+    /// joins it. Returns its number in the batch, from 0 on.
+    ///
+    /// That a cipher has authenticated the packet says nothing about its checksum: the sender may have sealed a packet
+    /// with a wrong one, and a train would repair it.
+    #[inline]
+    pub fn push(&mut self, packet: &'b [u8]) -> usize {
+        self.push_with(packet, Csum::Unknown)
+    }
+
+    /// Takes a packet whose checksum is in this state: [`Csum::Partial`] if it is owed and the field primed
+    /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked.
+    #[inline]
+    pub fn push_with(&mut self, packet: &'b [u8], csum: Csum) -> usize {
+        let start = self.start;
+        let number = self.loan.value().count;
+        self.loan.lend(packet, number, |state, bytes| {
+            state.count += 1;
+            let frame = Frame { bytes: Frag::all(bytes), start, csum };
+            state.gro.push_frame(frame, Nanos::ZERO, &mut state.pool);
+        });
+        number as usize
+    }
+
+    /// Returns the next packet or train for the device, or `None` when everything pushed was given out. The packets of
+    /// a flow come in the order in which they were pushed.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Train<'_>> {
+        if !self.loan.value_mut().advance() {
+            return None;
+        }
+        let State { current, arena, front, header_len, next, .. } = self.loan.value();
+        let (packet, segment) = (current.as_deref()?, arena.segments().get(*next - 1)?);
+        Some(Train { packet, segment, front, header_len: *header_len })
+    }
+}
+
+impl Batch<'_, '_> {
+    /// Takes back the train that was popped last, because the device refused it, and sets other limits: it comes again,
+    /// cut by them, and all later trains and batches obey them. Returns `false`, and takes nothing back, if it was a
+    /// single packet.
+    ///
+    /// A kernel that refuses a train (`EINVAL`) has usually refused the kind, see the table in docs/adopting.md.
+    pub fn refuse(&mut self, limits: Limits) -> bool {
+        let state = self.loan.value_mut();
+        state.limits = limits;
+        let Some(at) = state.next.checked_sub(1) else { return false };
+        let (Some(packet), Some(last)) = (&state.current, state.arena.segments().get(at)) else { return false };
+        let sent = last.payload.start;
+        if last.gso.is_none() {
+            return false;
+        }
+        state.arena.clear();
+        if let Err(reason) = gso::split(packet, &limits, &mut state.arena) {
+            state.refused.add(reason);
+        }
+        // Segments begin at the same places, whatever the limits.
+        state.next = state.arena.segments().partition_point(|segment| segment.payload.start < sent);
+        true
+    }
+}
+
+impl Batch<'_, '_> {
+    /// Does the same as [`Batch::refuse`] with the limits in force, without trains of the kind of the one that was
+    /// popped last.
+    pub fn narrow(&mut self) -> bool {
+        let state = self.loan.value();
+        let last = state.next.checked_sub(1).and_then(|at| state.arena.segments().get(at));
+        let Some(gso) = last.and_then(|segment| segment.gso) else { return false };
+        let mut limits = state.limits;
+        match gso.kind {
+            GsoKind::Tcp => (limits.tso4, limits.tso6) = (false, false),
+            GsoKind::Udp => limits.uso = false,
+        }
+        self.refuse(limits)
+    }
+}
+
+impl State {
+    /// Moves to the next segment and prepares its headers. Returns whether there is one.
+    fn advance(&mut self) -> bool {
+        loop {
+            if let (Some(packet), Some(segment)) = (&self.current, self.arena.segments().get(self.next)) {
+                self.next += 1;
+                let head = self.arena.head(segment);
+                self.front.clear();
+                if let Some(form) = self.form {
+                    // A segment that the engine made is always described.
+                    let header = virtio::describe(segment, head, &packet.layout).unwrap_or_default().emit(form);
+                    self.front.extend_from_slice(&header[..form.len()]);
+                }
+                self.front.extend_from_slice(head);
+                if self.form.is_none() && segment.csum == SegmentCsum::Partial {
+                    let mut sum = Sum::ZERO;
+                    segment.pieces(packet).for_each(|piece| sum.add(piece));
+                    write::complete(&mut self.front, &packet.layout, sum, segment.payload_len());
+                }
+                return true;
+            }
+            self.pool.put_all(self.current.take());
+            self.arena.clear();
+            self.next = 0;
+            let Some(packet) = self.gro.pop_from(&mut self.pool).or_else(|| {
+                self.gro.flush();
+                self.gro.pop_from(&mut self.pool)
+            }) else {
+                return false;
+            };
+            match gso::split(&packet, &self.limits, &mut self.arena) {
+                Ok(_) => self.current = Some(packet),
+                Err(reason) => {
+                    self.refused.add(reason);
+                    self.pool.put(packet);
+                }
+            }
+        }
+    }
+}
+
+/// One packet or train for the device, in pieces.
+pub struct Train<'a> {
+    packet: &'a Packet<Lent>,
+    segment: &'a Segment,
+    /// The virtio-net header and all headers of the packet.
+    front: &'a [u8],
+    header_len: usize,
+}
+
+impl fmt::Debug for Train<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Train").field("len", &self.len()).field("segments", &self.segments()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Train<'a> {
+    /// Returns all bytes to be written in one call, in pieces: the virtio-net header, if there is one, with the headers
+    /// of the packet, then the payload where it lies.
+    pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        core::iter::once(self.front).chain(self.segment.pieces(self.packet))
+    }
+
+    /// Writes the pieces into `places`, each converted by `wrap`, for a call that takes a slice of slices
+    /// (`IoSlice::new`); returns the part of `places` that is used, or `None` where there are too few: a train has at
+    /// most one piece more than packets.
+    ///
+    /// ```
+    /// use std::io::{IoSlice, Write};
+    /// # use segue::{easy::Joiner, hash::Key};
+    /// # fn main() -> std::io::Result<()> {
+    /// # let mut joiner = Joiner::plain(Key([1, 2]));
+    /// # let (mut batch, mut tun) = (joiner.batch(), Vec::new());
+    /// # batch.push(&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+    /// # let train = batch.pop().unwrap();
+    /// let mut places = [IoSlice::new(&[]); 64];
+    /// if let Some(pieces) = train.gather(&mut places, IoSlice::new) {
+    ///     tun.write_vectored(pieces)?;
+    /// }
+    /// # assert_eq!(tun.len(), 20);
+    /// # Ok(()) }
+    /// ```
+    pub fn gather<'p, T>(&self, places: &'p mut [T], wrap: impl Fn(&'a [u8]) -> T) -> Option<&'p [T]> {
+        let mut count = 0;
+        for piece in self.pieces() {
+            *places.get_mut(count)? = wrap(piece);
+            count += 1;
+        }
+        places.get(..count)
+    }
+
+    /// Returns the numbers of the packets whose payload is in the train, in order, each with the place of that payload
+    /// in the packet as it was pushed. Nothing is listed for a packet without payload.
+    pub fn sources(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
+        let range = self.segment.payload.start as usize..self.segment.payload.end as usize;
+        let mut at = 0;
+        self.packet.payload.frags().iter().filter_map(move |frag| {
+            let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
+            let place = frag.range().start;
+            let found = (from < to).then(|| (frag.buffer().number() as usize, place + from - at..place + to - at));
+            at += frag.len();
+            found
+        })
+    }
+
+    /// Returns the virtio-net header; empty if the device takes none.
+    pub fn header(&self) -> &'a [u8] {
+        &self.front[..self.header_len]
+    }
+
+    /// Returns the number of bytes to be written.
+    pub fn len(&self) -> usize {
+        self.front.len() + self.segment.payload_len()
+    }
+
+    /// Returns whether there are none, which never is so.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of packets that were joined, at least 1.
+    pub fn segments(&self) -> usize {
+        self.segment.gso.map_or(1, |gso| gso.segs(self.segment.payload_len()))
+    }
+
+    /// Copies all bytes to the start of `out`, for a device that takes one buffer, and returns their number.
+    ///
+    /// # Errors
+    /// [`Short`] where `out` is shorter than [`Train::len`]; nothing was written.
+    pub fn write_to(&self, out: &mut [u8]) -> Result<usize, Short> {
+        let (needed, given) = (self.len(), out.len());
+        let mut rest = out.get_mut(..needed).ok_or(Short { needed, given })?;
+        for piece in self.pieces() {
+            let Some((place, behind)) = rest.split_at_mut_checked(piece.len()) else { break };
+            place.copy_from_slice(piece);
+            rest = behind;
+        }
+        Ok(needed)
+    }
+}

@@ -1,0 +1,230 @@
+//! From a read of a device to single packets in the caller's memory.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::write::{self, Short};
+use crate::arch::lent::{Borrower, Lent, Loan};
+use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use crate::packet::{Frag, Packet, Start};
+use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
+
+/// Splits what was read from a device into single packets with complete checksums.
+///
+/// It keeps nothing between two reads but memory, and may be used for several devices.
+#[derive(Debug)]
+pub struct Splitter {
+    form: Option<Form>,
+    start: Start,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    packet: Packet<Lent>,
+    arena: Arena,
+    /// The place of a checksum that the engine does not know.
+    owed: Option<Place>,
+    is_lent: bool,
+}
+
+impl Borrower for State {
+    fn is_stale(&self) -> bool {
+        self.is_lent
+    }
+
+    fn renew(&mut self) {
+        *self = State::default();
+    }
+
+    fn begin(&mut self) {
+        self.is_lent = true;
+    }
+
+    fn end(&mut self) {
+        self.packet.payload.clear();
+        self.is_lent = false;
+    }
+}
+
+impl Splitter {
+    /// Creates a splitter for reads that begin with a virtio-net header of this form, followed by a packet or train
+    /// that begins with the header that `start` names.
+    pub fn virtio(form: Form, start: Start) -> Splitter {
+        Splitter { form: Some(form), start, state: State::default() }
+    }
+
+    /// Creates a splitter for reads of single packets without a virtio-net header. They are passed on as they are.
+    pub fn plain(start: Start) -> Splitter {
+        Splitter { form: None, start, state: State::default() }
+    }
+
+    /// Takes what one read returned, header included, and returns the packets in it. Nothing is copied yet.
+    ///
+    /// A train's segments each get their own lengths, sequence numbers, identifications, flags and checksums. A single
+    /// packet is itself, with its checksum completed if it was owed.
+    ///
+    /// # Errors
+    /// [`ReadError`] for a packet that contradicts its header or that cannot be split. It is to be dropped and counted.
+    pub fn read<'s>(&'s mut self, buffer: &'s [u8]) -> Result<Packets<'s>, ReadError> {
+        let (header, body) = match self.form {
+            Some(form) => {
+                let header = VirtioNet::parse(buffer, form).ok_or(virtio::Refusal::Short)?;
+                (header, buffer.get(form.len()..).unwrap_or(&[]))
+            }
+            None => (VirtioNet::default(), buffer),
+        };
+        self.read_with(&header, body)
+    }
+
+    /// Takes a packet or train that was received with `header`, for headers that do not lie in front of their packets,
+    /// such as those in the machine's byte order ([`VirtioNet::parse_native`]).
+    ///
+    /// # Errors
+    /// As for [`Splitter::read`].
+    pub fn read_with<'s>(&'s mut self, header: &VirtioNet, packet: &'s [u8]) -> Result<Packets<'s>, ReadError> {
+        let start = self.start;
+        let mut loan = Loan::new(&mut self.state);
+        loan.lend(packet, 0, |state, bytes| {
+            let State { packet, arena, owed, .. } = state;
+            *owed = match virtio::load(header, Frag::all(bytes), start, packet)? {
+                Loaded::Ready => None,
+                Loaded::Owed(place) => Some(place),
+            };
+            arena.clear();
+            // Transport checksums are completed when the packet is written, in the pass that copies its payload.
+            gso::split(packet, &Limits { csum: true, ..Limits::NONE }, arena)?;
+            Ok::<_, ReadError>(())
+        })?;
+        Ok(Packets { loan })
+    }
+}
+
+/// The packets of one read.
+pub struct Packets<'s> {
+    loan: Loan<'s, 's, State>,
+}
+
+impl fmt::Debug for Packets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packets").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Packets<'_> {
+    /// Returns the number of packets.
+    pub fn len(&self) -> usize {
+        self.loan.value().arena.segments().len()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the packets, in the order in which they must leave.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = SplitPacket<'_>> {
+        let State { packet, arena, owed, .. } = self.loan.value();
+        arena.segments().iter().map(|segment| SplitPacket { packet, segment, head: arena.head(segment), owed: *owed })
+    }
+}
+
+/// One packet of a read, not written yet.
+#[derive(Clone, Copy)]
+pub struct SplitPacket<'a> {
+    packet: &'a Packet<Lent>,
+    segment: &'a Segment,
+    head: &'a [u8],
+    owed: Option<Place>,
+}
+
+impl fmt::Debug for SplitPacket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SplitPacket").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl SplitPacket<'_> {
+    /// Returns the length of the packet, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.segment.payload_len()
+    }
+
+    /// Returns whether the packet has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the packet to the start of `out`, complete, and returns its length. Bytes behind it are not touched.
+    ///
+    /// The payload is copied and summed in one pass, which costs little more than the copy.
+    ///
+    /// # Errors
+    /// [`Short`] where `out` is shorter than [`SplitPacket::len`].
+    #[inline]
+    pub fn write_to(&self, out: &mut [u8]) -> Result<usize, Short> {
+        let (needed, given) = (self.len(), out.len());
+        let place = out.get_mut(..needed).ok_or(Short { needed, given })?;
+        let owed = self.segment.csum == SegmentCsum::Partial;
+        write::packet(self.head, self.segment.pieces(self.packet), (&self.packet.layout, owed), place);
+        if let Some(owed) = self.owed {
+            owed.fill(place);
+        }
+        Ok(needed)
+    }
+
+    /// Appends the packet to `out`, with `room.0` zeros in front of it and `room.1` behind, for what a cipher adds.
+    ///
+    /// ```
+    /// use segue::easy::Splitter;
+    /// use segue::packet::Start;
+    ///
+    /// let mut splitter = Splitter::plain(Start::Ip);
+    /// let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+    /// let mut out = Vec::new();
+    /// splitter.read(&packet)?.iter().for_each(|packet| packet.append_to(&mut out, (4, 2)));
+    /// assert_eq!((out.len(), &out[4..24]), (4 + 20 + 2, &packet[..]));
+    /// # Ok::<(), segue::easy::ReadError>(())
+    /// ```
+    pub fn append_to(&self, out: &mut Vec<u8>, room: (usize, usize)) {
+        let start = out.len() + room.0;
+        let end = start + self.len();
+        out.resize(end + room.1, 0);
+        // The range was just made, with the length of the packet.
+        let _ = out.get_mut(start..end).map(|place| self.write_to(place));
+    }
+}
+
+/// The reason why what was read could not be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The packet contradicts its virtio-net header.
+    Header(virtio::Refusal),
+    /// The packet or train cannot be split.
+    Split(gso::Refusal),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Header(reason) => reason.fmt(f),
+            ReadError::Split(reason) => reason.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+impl From<virtio::Refusal> for ReadError {
+    fn from(reason: virtio::Refusal) -> ReadError {
+        ReadError::Header(reason)
+    }
+}
+
+impl From<gso::Refusal> for ReadError {
+    fn from(reason: gso::Refusal) -> ReadError {
+        ReadError::Split(reason)
+    }
+}
