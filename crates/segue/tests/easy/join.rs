@@ -1,0 +1,218 @@
+use segue::checksum::{Field, Sum};
+use segue::easy::{Joiner, Splitter};
+use segue::gro::Config;
+use segue::gso::Limits;
+use segue::hash::Key;
+use segue::packet::{Csum, Start};
+use segue::virtio::{Form, TUN_OFFLOADS, VirtioNet, tun};
+use segue_testkit::Rng;
+use segue_testkit::build::{Ip, V4, V6, prime};
+use segue_testkit::flow::{self, Sender};
+use segue_testkit::oracle::{self, Ports};
+
+const KEY: Key = Key([3, 4]);
+
+/// Returns a stream of many flows, without tiny segments: a reader of virtio-net headers enlarges those
+/// ([`segue::gso::MIN_TCP_SIZE`]).
+fn stream() -> Vec<Vec<u8>> {
+    let sent = flow::mixed(&mut Rng::new(5), 12, 2000).into_iter();
+    sent.map(|sent| sent.bytes).filter(|bytes| bytes.len() >= 90).collect()
+}
+
+/// Returns consecutive segments of one TCP flow over this IP version.
+fn run(ip: Ip, total: usize, size: usize) -> Vec<Vec<u8>> {
+    Sender::tcp(ip, 1, 7, Vec::new()).run(total, size, 0x18).iter().map(|packet| packet.bytes()).collect()
+}
+
+fn ips() -> [Ip; 2] {
+    [Ip::V4(V4::new(1, 1, 2)), Ip::V6(V6::new(1, 1, 2))]
+}
+
+/// Pushes packets and returns what is to be written, as whole units.
+fn units(joiner: &mut Joiner, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let (mut batch, mut units) = (joiner.batch(), Vec::new());
+    for (number, packet) in packets.iter().enumerate() {
+        assert_eq!(batch.push(packet), number);
+    }
+    while let Some(train) = batch.pop() {
+        let unit: Vec<u8> = train.pieces().flatten().copied().collect();
+        let mut copy = vec![0; train.len()];
+        assert_eq!((train.write_to(&mut copy), &copy), (Ok(unit.len()), &unit));
+        assert!(train.write_to(&mut copy[1..]).is_err());
+        units.push(unit);
+    }
+    units
+}
+
+#[test]
+fn a_batch_comes_out_as_trains_that_split_into_what_went_in() {
+    for bits in [TUN_OFFLOADS[0], TUN_OFFLOADS[1], tun::CSUM, 0] {
+        let mut joiner = Joiner::tun(KEY, bits);
+        let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
+        let all = stream();
+        let mut writes = 0;
+        for packets in all.chunks(64) {
+            let units = units(&mut joiner, packets);
+            writes += units.len();
+            let mut came: Vec<Vec<u8>> = Vec::new();
+            for unit in &units {
+                let packets = splitter.read(unit).unwrap();
+                for packet in packets.iter() {
+                    let mut out = Vec::new();
+                    packet.append_to(&mut out, (0, 0));
+                    came.push(out);
+                }
+            }
+            // Flows may overtake each other, and a virtio-net header does not say that identifications stay the same.
+            let (mut came, mut sent) = (came, packets.to_vec());
+            for packet in came.iter_mut().chain(&mut sent).filter(|packet| packet[0] >> 4 == 4) {
+                packet[4..6].fill(0);
+                packet[10..12].fill(0);
+            }
+            (came.sort(), sent.sort());
+            for (came, sent) in came.iter().zip(&sent) {
+                assert!(
+                    came == sent,
+                    "offloads {bits:#x}:\n{:02x?}\n{:02x?}",
+                    &came[..64.min(came.len())],
+                    &sent[..64.min(sent.len())]
+                );
+            }
+            assert_eq!(came.len(), sent.len());
+        }
+        let is_joined = writes < all.len() * 2 / 3;
+        assert_eq!(is_joined, bits & tun::TSO4 != 0, "{writes} writes, offloads {bits:#x}");
+        assert_eq!(joiner.stats().packets, all.len() as u64);
+        assert_eq!(joiner.refused().total(), 0);
+    }
+}
+
+#[test]
+fn a_plain_train_is_one_packet_with_every_checksum_right() {
+    for ip in ips() {
+        let packets = run(ip, 60_000, 1400);
+        let units = units(&mut Joiner::plain(KEY), &packets);
+        assert_eq!(units.len(), 1);
+        let report = oracle::verify(&units[0], oracle::Start::Ip, &Ports::default());
+        assert!(report.is_ok(), "{report:?}");
+        let data: Vec<u8> =
+            packets.iter().flat_map(|packet| &packet[packet.len() - payload(packet)..]).copied().collect();
+        assert!(units[0].ends_with(&data));
+        // Never more than a length field can say.
+        let units = self::units(&mut Joiner::plain(KEY), &run(ips()[0].clone(), 200_000, 1400));
+        assert!(units.len() == 4 && units.iter().all(|unit| unit.len() <= 65_535));
+    }
+}
+
+fn payload(packet: &[u8]) -> usize {
+    let l4 = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    packet.len() - l4 - usize::from(packet[l4 + 12] >> 4) * 4
+}
+
+#[test]
+fn datagrams_stay_datagrams_where_trains_are_plain_packets() {
+    let mut sender = Sender::udp(ips()[0].clone(), 1);
+    let packets: Vec<Vec<u8>> = (0..10).map(|_| sender.send(500, 0).bytes()).collect();
+    assert!(units(&mut Joiner::plain(KEY), &packets) == packets);
+}
+
+#[test]
+fn a_wrong_checksum_stays_wrong() {
+    let mut packets = run(ips()[0].clone(), 14_000, 1400);
+    let last = packets[4].len() - 1;
+    packets[4][last] ^= 1;
+    for mut joiner in [Joiner::plain(KEY), Joiner::tun(KEY, TUN_OFFLOADS[0])] {
+        let header = if joiner.limits().uso { 10 } else { 0 };
+        let units = units(&mut joiner, &packets);
+        assert!(units.iter().any(|unit| unit[header..] == packets[4]), "it is passed on as it came");
+        assert_eq!(units.len(), 3);
+    }
+}
+
+#[test]
+fn packets_that_owe_their_checksum_join_and_leave_complete() {
+    for ip in ips() {
+        let whole = run(ip, 14_000, 1400);
+        let owed: Vec<Vec<u8>> = whole.iter().map(|packet| prime(packet).unwrap()).collect();
+        let mut joiner = Joiner::plain(KEY);
+        let mut batch = joiner.batch();
+        owed.iter().for_each(|packet| _ = batch.push_with(packet, Csum::Partial));
+        let train: Vec<u8> = batch.pop().unwrap().pieces().flatten().copied().collect();
+        assert!(batch.pop().is_none());
+        assert!(oracle::verify(&train, oracle::Start::Ip, &Ports::default()).is_ok());
+    }
+}
+
+#[test]
+fn sources_name_the_packets_and_the_places_of_all_payload() {
+    let packets = stream();
+    let mut joiner =
+        Joiner::virtio(Config::vpn(KEY), Limits { max_segs: 5, ..Limits::tun(TUN_OFFLOADS[0]) }, Form::Buffers);
+    let (mut batch, mut listed) = (joiner.batch(), 0);
+    packets[..300].iter().for_each(|packet| _ = batch.push(packet));
+    while let Some(train) = batch.pop() {
+        let payload: Vec<u8> = train.pieces().skip(1).flatten().copied().collect();
+        let found: Vec<u8> = train.sources().flat_map(|(number, place)| &packets[number][place]).copied().collect();
+        assert!(payload == found);
+        assert_eq!(train.segments(), train.sources().count().max(1));
+        assert_eq!(VirtioNet::parse(train.header(), Form::Buffers).unwrap().num_buffers, 1);
+        listed += train.sources().count();
+    }
+    assert!(listed > 200, "{listed}");
+}
+
+#[test]
+fn a_batch_that_was_dropped_or_forgotten_leaves_nothing_behind() {
+    let mut joiner = Joiner::tun(KEY, TUN_OFFLOADS[0]);
+    let expected = units(&mut joiner, &run(ips()[0].clone(), 14_000, 1400));
+    for is_forgotten in [false, true, true] {
+        let gone = run(ips()[1].clone(), 30_000, 1000);
+        let mut batch = joiner.batch();
+        gone.iter().for_each(|packet| _ = batch.push(packet));
+        let _ = batch.pop();
+        batch.push(&gone[0]);
+        if is_forgotten {
+            std::mem::forget(batch);
+        } else {
+            drop(batch);
+        }
+        drop(gone);
+        assert!(units(&mut joiner, &run(ips()[0].clone(), 14_000, 1400)) == expected);
+    }
+}
+
+#[test]
+fn a_train_that_the_device_refuses_comes_again_as_packets() {
+    let packets = [run(ips()[0].clone(), 14_000, 1400), run(ips()[1].clone(), 14_000, 1400)].concat();
+    let mut joiner = Joiner::tun(KEY, TUN_OFFLOADS[0]);
+    let (mut batch, mut written) = (joiner.batch(), Vec::new());
+    packets.iter().for_each(|packet| _ = batch.push(packet));
+    let mut refusals = 0;
+    while let Some(train) = batch.pop() {
+        let unit: Vec<u8> = train.pieces().flatten().copied().collect();
+        if train.segments() > 1 {
+            refusals += 1;
+            assert!(batch.narrow());
+        } else {
+            written.push(unit);
+        }
+    }
+    assert!(!batch.narrow(), "a single packet cannot be cut");
+    drop(batch);
+    assert_eq!((refusals, written.len(), joiner.limits().tso4), (1, 20, false));
+    for (unit, packet) in written.iter().zip(&packets) {
+        // The checksum is owed to the device, which completes it.
+        let mut unit = unit.clone();
+        let start = usize::from(VirtioNet::parse(&unit, Form::Basic).unwrap().csum_start);
+        let sum = Field::complete(Sum::of(&unit[10 + start..])).value();
+        unit[10 + start + 16..10 + start + 18].copy_from_slice(&sum.to_be_bytes());
+        assert!(unit[10..] == packet[..]);
+    }
+}
+
+#[test]
+fn a_joiner_and_a_splitter_can_be_sent_to_another_thread() {
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&Joiner::plain(KEY));
+    is_send(&Splitter::plain(Start::Ip));
+}
