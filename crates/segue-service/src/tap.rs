@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+use segue_port::tun::{TunConfig, TunOffloads, TunPort};
 
 use crate::apply::Changes;
 use crate::diagnose::{self, Purpose};
@@ -96,12 +96,8 @@ impl Tap {
         }
         let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
         out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}"), "TUNSETIFF");
-        let config = TunConfig {
-            name: dev.clone(),
-            layer: Layer::Ethernet,
-            existing: Existing::Attach,
-            offloads: self.offloads,
-        };
+        let mut config = TunConfig::ethernet(dev.as_str());
+        config.offloads = self.offloads;
         let port = TunPort::open(&config).map_err(|error| {
             let error = diagnose::tun_port(purpose, dev, error);
             // A TAP that this user may open and not change has another cause than its owner.

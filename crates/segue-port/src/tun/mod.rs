@@ -3,6 +3,7 @@
 //!
 //! They differ in [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
+mod device;
 #[cfg(test)]
 mod fragments;
 mod sys;
@@ -19,8 +20,10 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use segue::gso::Limits;
 use segue::packet::{GsoKind, Start};
+use segue::virtio::{self, Form, VirtioNet, tun as feature};
 use segue::wire::ethernet;
-use segue::wire::virtio::{Form, VirtioNet};
+
+pub use device::Tun;
 
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
@@ -35,27 +38,16 @@ pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
 /// Length of the largest frame in bytes: the largest IP packet behind an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
 
-/// The `TUN_F_` bits of `linux/if_tun.h`.
-mod feature {
-    pub(super) const CSUM: u32 = 0x01;
-    pub(super) const TSO4: u32 = 0x02;
-    pub(super) const TSO6: u32 = 0x04;
-    pub(super) const TSO_ECN: u32 = 0x08;
-    pub(super) const USO4: u32 = 0x20;
-    pub(super) const USO6: u32 = 0x40;
-}
-
-/// The sets of offloads to ask for, the widest first. The kernel refuses a set with a bit that it does not know, and
-/// takes the two USO bits only together and only with checksums.
-const OFFLOAD_SETS: [u32; 4] = [
-    feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN | feature::USO4 | feature::USO6,
-    feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN,
-    feature::CSUM | feature::TSO4 | feature::TSO6,
-    feature::CSUM,
-];
-
-/// Configuration of a device to be opened.
+/// Configuration of a device to be opened: from [`TunConfig::ip`] or [`TunConfig::ethernet`], with its fields changed.
+///
+/// ```
+/// use segue_port::tun::{Existing, TunConfig};
+///
+/// let mut config = TunConfig::ip("vpn%d");
+/// config.existing = Existing::Refuse;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TunConfig {
     /// Name of the device, at most 15 bytes; a `%d` in it becomes the first free number.
     pub name: String,
@@ -65,6 +57,18 @@ pub struct TunConfig {
     pub existing: Existing,
     /// Offloads to use.
     pub offloads: TunOffloads,
+}
+
+impl TunConfig {
+    /// Returns the configuration of a TUN device of this name, which may exist already, with all offloads.
+    pub fn ip(name: impl Into<String>) -> TunConfig {
+        TunConfig { name: name.into(), layer: Layer::Ip, existing: Existing::Attach, offloads: TunOffloads::All }
+    }
+
+    /// Returns the configuration of a TAP device of this name, which may exist already, with all offloads.
+    pub fn ethernet(name: impl Into<String>) -> TunConfig {
+        TunConfig { layer: Layer::Ethernet, ..TunConfig::ip(name) }
+    }
 }
 
 /// The layer that a device carries.
@@ -143,7 +147,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A TUN or TAP device. Dropping it removes the device unless it is persistent.
+/// A TUN or TAP device as a port. Dropping it removes the device unless it is persistent.
 #[derive(Debug)]
 pub struct TunPort {
     file: File,
@@ -224,7 +228,7 @@ impl TunPort {
                 return Err(OpenError::Call("TUNSETVNETLE", error));
             }
             let uso = feature::USO4 | feature::USO6;
-            for bits in OFFLOAD_SETS {
+            for bits in virtio::TUN_OFFLOADS {
                 let wanted = match offloads {
                     // For writing, the offloads that the kernel knows are found out, and withdrawn below.
                     TunOffloads::All | TunOffloads::WriteOnly => true,
@@ -253,17 +257,9 @@ impl TunPort {
             return Err(OpenError::Call("TUNSETOFFLOAD", error));
         }
         let limits = Limits {
-            csum: granted & feature::CSUM != 0,
-            outer_csum: false,
-            tso4: granted & feature::TSO4 != 0,
-            tso6: granted & feature::TSO6 != 0,
-            // A kernel that does not know the USO bits refuses to take USO trains as well.
-            uso: granted & feature::USO4 != 0,
             max_bytes: if layer == Layer::Ip { 65_535 } else { MAX_FRAME },
-            max_segs: 65_535 / 8,
-            max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
-            ..Limits::NONE
+            ..Limits::tun(granted)
         };
         Ok(TunPort {
             file,
@@ -312,7 +308,14 @@ impl TunPort {
         Ok(())
     }
 
-    /// Returns the descriptor and drops the rest of the port.
+    /// Returns the form of the virtio-net header in front of each packet of the descriptor; `None` for a device
+    /// without. Its fields are little-endian.
+    pub fn form(&self) -> Option<Form> {
+        self.header
+    }
+
+    /// Returns the descriptor and drops the rest of the port. What a user of the descriptor must know, [`Port::limits`]
+    /// and [`TunPort::form`], is to be asked before.
     pub fn into_fd(self) -> OwnedFd {
         self.file.into()
     }

@@ -15,7 +15,7 @@ use segue_datapath::knobs::{Knob, Knobs, Values};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_host::sys;
-use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
 use segue_port::{Port as DataPort, udp};
@@ -99,7 +99,8 @@ fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
         (false, false) => TunOffloads::None,
     };
     let layer = if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip };
-    let config = TunConfig { name: plan.dev.clone(), layer, existing: Existing::Attach, offloads };
+    let mut config = TunConfig::ip(plan.dev.as_str());
+    (config.layer, config.offloads) = (layer, offloads);
     let opened = match inherited {
         Some(fd) => TunPort::from_fd(fd, offloads),
         None => TunPort::open(&config),
