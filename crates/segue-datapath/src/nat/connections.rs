@@ -1,11 +1,13 @@
 //! The TCP connections of one mapping, as far as they decide how long it lives (RFC 5382, section 5).
 //!
 //! An inside port may have several connections, and the mapping lives as long as the one in the most alive state. Only
-//! outbound packets create a connection here: an outside host that knows the port cannot. Sequence numbers are not
-//! tracked, so a forged segment may close a live connection here; it is open again as soon as both sides have sent
-//! more.
+//! outbound packets create a connection here: an outside host that knows the port cannot. A reset counts only with the
+//! sequence number that its receiver expects (RFC 5961, section 3.2). That number is followed by what the receiver has
+//! acknowledged, and by segments of the sender that come right behind; segments with other numbers do not move it, so
+//! that nobody off the path can lead up to a reset. FIN is not checked: it closes a connection only with one from the
+//! other side.
 
-use segue::wire::tcp::{FIN, RST, SYN};
+use segue::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// Largest number of connections of a mapping that are tracked.
 const MOST: usize = 4;
@@ -25,10 +27,30 @@ pub enum TcpState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedPacket {
     pub(super) remote: (u32, u16),
-    /// TCP flags, and whether the packet carries data.
-    pub(super) tcp: u8,
-    pub(super) has_data: bool,
+    /// The TCP segment; of other protocols its default.
+    pub(super) segment: Segment,
     pub(super) is_outbound: bool,
+}
+
+/// The fields of a TCP segment, or of a train of them, that are followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Segment {
+    pub(super) flags: u8,
+    pub(super) seq: u32,
+    pub(super) ack: u32,
+    /// Length of the data, bytes.
+    pub(super) len: u32,
+}
+
+impl Segment {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Returns the sequence number behind the segment.
+    fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.len).wrapping_add(u32::from(self.has(SYN))).wrapping_add(u32::from(self.has(FIN)))
+    }
 }
 
 /// The tracked connections of a mapping.
@@ -44,6 +66,8 @@ pub struct Connections {
 struct Connection {
     remote: (u32, u16),
     stage: Stage,
+    /// The sequence number that the next segment of each side should have, as far as it is known.
+    next: [Option<u32>; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +99,8 @@ impl Connections {
     pub(super) fn see(&mut self, seen: ObservedPacket) {
         let known = self.known.iter_mut().flatten().find(|one| one.remote == seen.remote);
         match known {
-            Some(connection) => connection.stage = connection.stage.after(seen),
-            None if seen.is_outbound && seen.tcp & RST == 0 => self.add(seen),
+            Some(connection) => connection.see(seen),
+            None if seen.is_outbound && !seen.segment.has(RST) => self.add(seen),
             None => {}
         }
     }
@@ -92,13 +116,73 @@ impl Connections {
             self.known.rotate_left(1);
             MOST - 1
         });
-        self.known[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]) });
+        let Segment { ack, .. } = seen.segment;
+        let next = [Some(seen.segment.end()), seen.segment.has(ACK).then_some(ack)];
+        self.known[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]), next });
+    }
+}
+
+/// Distance in bytes by which an acknowledgment from inside may lie behind a later one that was seen before it.
+const REORDERED: i32 = 1 << 24;
+/// Distance in bytes between the sequence number of a reset from inside and the expected one: segments of the sender
+/// may have been lost before they were seen here.
+const LOST: i32 = 1 << 20;
+
+impl Connection {
+    fn see(&mut self, seen: ObservedPacket) {
+        let segment = &seen.segment;
+        if segment.has(RST) && !self.expects_reset(&seen) {
+            return;
+        }
+        let is_over = matches!(self.stage, Stage::Closed(_) | Stage::Reset(_));
+        if is_over && segment.has(SYN) {
+            // A new connection between the same ports.
+            self.next = [None; 2];
+        }
+        self.stage = self.stage.after(seen);
+        if !segment.has(RST) {
+            self.follow(&seen);
+        }
+    }
+
+    /// Returns whether a segment with RST has the sequence number that its receiver expects, or answers the SYN of its
+    /// receiver (RFC 9293, section 3.10.7.3).
+    fn expects_reset(&self, seen: &ObservedPacket) -> bool {
+        let segment = &seen.segment;
+        let (own, other) = if seen.is_outbound { (0, 1) } else { (1, 0) };
+        let is_next = self.next[own].is_some_and(|next| match seen.is_outbound {
+            true => (segment.seq.wrapping_sub(next) as i32).unsigned_abs() <= LOST.unsigned_abs(),
+            false => segment.seq == next,
+        });
+        let is_opening = matches!(self.stage, Stage::Opening(_));
+        is_next || is_opening && segment.has(ACK) && self.next[other] == Some(segment.ack)
+    }
+
+    /// Follows the sequence numbers of both sides. An acknowledgment from inside says what is expected from outside;
+    /// outside, only segments right behind the last one count.
+    fn follow(&mut self, seen: &ObservedPacket) {
+        let (segment, [inside, outside]) = (&seen.segment, &mut self.next);
+        if seen.is_outbound {
+            let is_ahead = |next: u32| segment.end().wrapping_sub(next) as i32 > 0;
+            if inside.is_none_or(|next| is_ahead(next) || segment.has(SYN)) {
+                *inside = Some(segment.end());
+            }
+            let is_old = |next: u32| (-REORDERED..=0).contains(&(segment.ack.wrapping_sub(next) as i32));
+            if segment.has(ACK) && !outside.is_some_and(is_old) {
+                *outside = Some(segment.ack);
+            }
+        } else if *outside == Some(segment.seq) || outside.is_none() && segment.has(SYN) {
+            let is_answer = !segment.has(ACK) || inside.is_none_or(|next| next == segment.ack);
+            if outside.is_some() || is_answer {
+                *outside = Some(segment.end());
+            }
+        }
     }
 }
 
 impl Stage {
     fn after(self, seen: ObservedPacket) -> Stage {
-        let has = |flag: u8| seen.tcp & flag != 0;
+        let has = |flag: u8| seen.segment.has(flag);
         let (own, other) = if seen.is_outbound { (0, 1) } else { (1, 0) };
         let and_own = |mut sides: [bool; 2]| {
             sides[own] = true;
@@ -117,7 +201,7 @@ impl Stage {
             Stage::Opening(_) => Stage::Open([false; 2]),
             Stage::Open(closed) => Stage::Open(closed),
             // The last acknowledgements, and retransmissions of one side.
-            Stage::Closed(since) if has(FIN) || !seen.has_data => Stage::Closed(since),
+            Stage::Closed(since) if has(FIN) || seen.segment.len == 0 => Stage::Closed(since),
             Stage::Reset(since) if has(FIN) => Stage::Reset(since),
             Stage::Closed(since) | Stage::Reset(since) if and_own(since) == [true; 2] => Stage::Open([false; 2]),
             Stage::Closed(since) => Stage::Closed(and_own(since)),

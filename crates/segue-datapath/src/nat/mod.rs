@@ -10,12 +10,14 @@
 //! The fragments of a datagram are translated as its first one was; a fragment that arrives before the first is for the
 //! caller to keep ([`Done::FirstMissing`]).
 //!
-//! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. Protocols
-//! without ports are refused by name.
+//! Tables are bounded, altogether and for each inside host. Where there is no room, mappings that were not answered, or
+//! whose TCP connections are not open, give way to new ones. Mappings end after a time without packets from inside:
+//! nobody outside can keep them (RFC 4787, REQ-6). Protocols without ports are refused by name.
 
 mod config;
 mod connections;
 mod fragment;
+mod order;
 mod outcome;
 mod ports;
 mod random;

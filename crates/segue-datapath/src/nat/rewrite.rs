@@ -6,6 +6,7 @@ use segue::wire::icmp::v4::{PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED, UNR
 use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
 use super::config::Protocol;
+use super::connections::Segment;
 use super::outcome::Refusal;
 
 /// An address with a port or an ICMP identifier ("transport address", RFC 8489, section 4).
@@ -46,9 +47,8 @@ pub(super) enum Content {
 pub(super) struct Flow {
     pub(super) source: TransportAddr,
     pub(super) destination: TransportAddr,
-    /// TCP flags, and whether the packet carries data.
-    pub(super) tcp: u8,
-    pub(super) has_data: bool,
+    /// The TCP segment; of other protocols its default.
+    pub(super) segment: Segment,
     pub(super) content: Content,
     /// Index of the IP header in the layout.
     pub(super) ip: usize,
@@ -84,11 +84,10 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
         return Err(Refusal::Fragment);
     }
     let end = if packet.layout.is_padded() { packet.layout.end() } else { packet.len() };
-    let flow = |ports: (u16, u16), tcp, content| Flow {
+    let flow = |ports: (u16, u16), segment, content| Flow {
         source: TransportAddr { address: source, port: ports.0 },
         destination: TransportAddr { address: destination, port: ports.1 },
-        tcp,
-        has_data: headers.get(ip + 1).is_none_or(|next| end > next.end()),
+        segment,
         content,
         ip,
     };
@@ -109,8 +108,15 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     };
     let bytes = packet.head.bytes().get(next.start()..next.end()).ok_or(Refusal::Malformed)?;
     let port = |at| read_u16(bytes, at).ok_or(Refusal::Malformed);
-    let flags = if of == Protocol::Tcp { bytes[tcp::FLAGS] } else { 0 };
-    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::Ports(of, ip + 1)))
+    let segment = if of == Protocol::Tcp { segment(bytes, end.saturating_sub(next.end())) } else { Segment::default() };
+    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), segment, Content::Ports(of, ip + 1)))
+}
+
+/// Reads the fields of a TCP header that are followed; `len` is the length of the data behind it.
+fn segment(header: &[u8], len: usize) -> Segment {
+    let word = |at| read_u32(header, at).unwrap_or(0);
+    let flags = header.get(tcp::FLAGS).copied().unwrap_or(0);
+    Segment { flags, seq: word(tcp::SEQ), ack: word(tcp::ACK_NUMBER), len: u32::try_from(len).unwrap_or(0) }
 }
 
 /// Reads the header of a first fragment, which must be complete up to its checksum (RFC 1858, section 3: shorter ones
@@ -118,7 +124,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
 fn first<B: AsRef<[u8]>>(
     packet: &Packet<B>,
     of: Protocol,
-    flow: impl Fn((u16, u16), u8, Content) -> Flow,
+    flow: impl Fn((u16, u16), Segment, Content) -> Flow,
 ) -> Result<Flow, Refusal> {
     let mut front = [0; tcp::MIN_LEN];
     let len = packet.payload.copy_to(0..tcp::MIN_LEN, &mut front);
@@ -126,20 +132,22 @@ fn first<B: AsRef<[u8]>>(
         return Err(Refusal::TinyFragment);
     }
     let port = |at| read_u16(&front, at).ok_or(Refusal::TinyFragment);
-    let flags = if of == Protocol::Tcp { front[tcp::FLAGS] } else { 0 };
-    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::First(of)))
+    let header_len = usize::from(front[tcp::OFFSET] >> 4) * 4;
+    let data = packet.payload.len().saturating_sub(header_len);
+    let segment = if of == Protocol::Tcp { segment(&front, data) } else { Segment::default() };
+    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), segment, Content::First(of)))
 }
 
 fn icmp_message<B: AsRef<[u8]>>(
     packet: &Packet<B>,
-    flow: impl Fn((u16, u16), u8, Content) -> Flow,
+    flow: impl Fn((u16, u16), Segment, Content) -> Flow,
 ) -> Result<Flow, Refusal> {
     let mut front = [0; MOST];
     let len = packet.payload.copy_to(0..MOST, &mut front);
     let bytes = &front[..len];
     let id = read_u16(bytes, icmp::IDENTIFIER).ok_or(Refusal::Malformed)?;
     match bytes[icmp::TYPE] {
-        kind if icmp::v4::has_identifier(kind) => Ok(flow((id, id), 0, Content::Query)),
+        kind if icmp::v4::has_identifier(kind) => Ok(flow((id, id), Segment::default(), Content::Query)),
         // A redirect is for hosts of the same link and is not translated.
         UNREACHABLE | SOURCE_QUENCH | TIME_EXCEEDED | PARAMETER_PROBLEM => {
             let quoted = bytes.get(icmp::QUOTED..).unwrap_or(&[]);
@@ -162,7 +170,7 @@ fn icmp_message<B: AsRef<[u8]>>(
             let end = |at, port| TransportAddr { address: read_u32(quoted, at).unwrap_or(0), port };
             let source = end(ipv4::SRC.start, ports.0);
             let quoted = Quoted { source, destination: end(ipv4::DST.start, ports.1) };
-            Ok(flow((0, 0), 0, Content::Error { protocol: of, quoted }))
+            Ok(flow((0, 0), Segment::default(), Content::Error { protocol: of, quoted }))
         }
         _ => Err(Refusal::Protocol),
     }

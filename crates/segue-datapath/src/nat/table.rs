@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use segue::time::Nanos;
+use segue::wire::tcp::RST;
 
 use super::config::{Config, Protocol};
 use super::connections::{Connections, ObservedPacket, TcpState};
+use super::order::{Links, List};
 use super::outcome::Refusal;
 use super::ports::Ports;
 use super::random::random;
@@ -23,10 +25,14 @@ pub struct Mapping {
     pub is_static: bool,
     /// Connections of a TCP mapping.
     pub connections: Connections,
-    /// Time of the last packet.
+    /// Time of the last packet from inside that keeps the mapping alive. None from outside does (RFC 4787, REQ-6).
     pub last: Nanos,
     /// Packets outbound and inbound, a train counting one.
     pub packets: [u64; 2],
+    /// Address to which the last outbound packet went.
+    asked: u32,
+    /// Whether an address that was asked has answered.
+    is_answered: bool,
 }
 
 #[derive(Debug)]
@@ -37,13 +43,27 @@ pub(super) struct Table {
     inside: HashMap<(Protocol, (u32, u16)), u32>,
     outside: HashMap<(Protocol, u16), u32>,
     ports: Ports,
-    hosts: HashMap<u32, u32>,
+    hosts: HashMap<u32, Host>,
+    /// The mappings that are not assured, by protocol, and their links; those of one host are linked in its entry.
+    unassured: [List; 3],
+    links: Links,
+    host_links: Links,
     cursor: usize,
     tries: u64,
+    early_drops: u64,
+}
+
+/// The mappings of one inside host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Host {
+    count: usize,
+    unassured: List,
 }
 
 /// Slots that are examined for an expired mapping when the table is full or no port is free.
-const SWEEP_FOR_ROOM: usize = 1024;
+const SWEEP_FOR_ROOM: usize = 256;
+/// Mappings among which one of the heaviest host is chosen when the table is full of assured ones.
+const SAMPLE: usize = 16;
 
 impl Table {
     pub(super) fn new(config: Config) -> Table {
@@ -55,8 +75,12 @@ impl Table {
             outside: HashMap::new(),
             ports: Ports::new(),
             hosts: HashMap::new(),
+            unassured: Default::default(),
+            links: Links::default(),
+            host_links: Links::default(),
             cursor: 0,
             tries: config.seed,
+            early_drops: 0,
         }
     }
 
@@ -83,6 +107,8 @@ impl Table {
             connections: Connections::default(),
             last: Nanos(0),
             packets: [0; 2],
+            asked: 0,
+            is_answered: false,
         });
         Ok(())
     }
@@ -94,7 +120,8 @@ impl Table {
         (!self.is_over(mapping, now)).then_some(mapping)
     }
 
-    /// Returns the mapping of an outside port, if it is alive; a packet that was `seen` renews it.
+    /// Returns the mapping of an outside port, if it is alive. A packet that was `seen` is counted, but does not keep
+    /// the mapping alive.
     pub(super) fn by_outside(
         &mut self,
         protocol: Protocol,
@@ -107,11 +134,10 @@ impl Table {
             self.remove(slot);
             return None;
         }
-        let mapping = self.slots.get_mut(slot as usize)?.as_mut()?;
         if let Some(seen) = seen {
-            mapping.see(seen, now);
+            self.see(slot, seen, now);
         }
-        Some(mapping)
+        self.slots.get(slot as usize)?.as_ref()
     }
 
     /// Returns the outside port of an inside one, and creates the mapping where there is none.
@@ -123,28 +149,102 @@ impl Table {
         now: Nanos,
     ) -> Result<u16, Refusal> {
         if let Some(&slot) = self.inside.get(&(protocol, inside)) {
-            if self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|m| !self.is_over(m, now)) {
-                let Some(Some(mapping)) = self.slots.get_mut(slot as usize) else { return Err(Refusal::NoMapping) };
-                mapping.see(seen, now);
-                return Ok(mapping.outside);
+            let alive = self.slots.get(slot as usize).and_then(Option::as_ref).filter(|m| !self.is_over(m, now));
+            if let Some(outside) = alive.map(|mapping| mapping.outside) {
+                self.see(slot, seen, now);
+                return Ok(outside);
             }
             self.remove(slot);
         }
-        if self.len() >= self.config.most {
-            self.sweep(now, SWEEP_FOR_ROOM);
-        }
-        if self.len() >= self.config.most {
-            return Err(Refusal::Full);
-        }
-        if self.hosts.get(&inside.0).is_some_and(|count| *count as usize >= self.config.most_per_host) {
-            return Err(Refusal::HostFull);
-        }
+        self.make_room(inside.0, now)?;
         let outside = self.free_port(protocol, inside.1, now).ok_or(Refusal::Ports)?;
         let (connections, packets) = (Connections::default(), [0; 2]);
-        let mut mapping = Mapping { protocol, inside, outside, is_static: false, connections, last: now, packets };
-        mapping.see(seen, now);
-        self.insert(mapping);
+        let (asked, is_answered) = (seen.remote.0, false);
+        let slot = self.insert(Mapping {
+            protocol,
+            inside,
+            outside,
+            is_static: false,
+            connections,
+            last: now,
+            packets,
+            asked,
+            is_answered,
+        });
+        self.see(slot, seen, now);
         Ok(outside)
+    }
+
+    /// Makes room for one more mapping of an inside host. As in Linux (`early_drop`), a mapping that is not assured
+    /// gives way to a new one: of the host itself where it has as many as one host may have, else of any. Without such
+    /// a mapping, a host with more mappings than this one gives up one without connection.
+    fn make_room(&mut self, host: u32, now: Nanos) -> Result<(), Refusal> {
+        let own = self.hosts.get(&host).copied().unwrap_or_default();
+        if own.count >= self.config.most_per_host {
+            self.early_drop(own.unassured.oldest().ok_or(Refusal::HostFull)?);
+        }
+        if self.len() < self.config.most {
+            return Ok(());
+        }
+        let oldest = self.unassured.iter().filter_map(List::oldest);
+        let last = |slot: &u32| self.slots.get(*slot as usize).and_then(Option::as_ref).map(|mapping| mapping.last);
+        if let Some(slot) = oldest.min_by_key(last) {
+            self.early_drop(slot);
+            return Ok(());
+        }
+        self.sweep(now, SWEEP_FOR_ROOM);
+        if self.len() >= self.config.most
+            && let Some(slot) = self.of_heavier_host(own.count)
+        {
+            self.early_drop(slot);
+        }
+        if self.len() < self.config.most { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// Returns a mapping of UDP or ICMP of a host that has more than `count` mappings: of a random sample the one whose
+    /// host has most. An open TCP connection is never given up (RFC 5382, REQ-5).
+    fn of_heavier_host(&mut self, count: usize) -> Option<u32> {
+        let mut heaviest = (count, None);
+        for _ in 0..SAMPLE {
+            let slot = (random(&mut self.tries) % self.slots.len().max(1) as u64) as u32;
+            let mapping = self.slots.get(slot as usize).and_then(Option::as_ref);
+            let Some(mapping) = mapping.filter(|one| !one.is_static && one.protocol != Protocol::Tcp) else { continue };
+            let of_host = self.hosts.get(&mapping.inside.0).map_or(0, |host| host.count);
+            if of_host > heaviest.0 {
+                heaviest = (of_host, Some(slot));
+            }
+        }
+        heaviest.1
+    }
+
+    fn early_drop(&mut self, slot: u32) {
+        self.early_drops += 1;
+        self.remove(slot);
+    }
+
+    /// Returns the number of mappings that gave way to others before their time.
+    pub(super) fn early_drops(&self) -> u64 {
+        self.early_drops
+    }
+
+    /// Replaces the largest numbers of mappings altogether and of one host.
+    pub(super) fn limit(&mut self, most: usize, most_per_host: usize) {
+        (self.config.most, self.config.most_per_host) = (most, most_per_host);
+    }
+
+    /// Updates a mapping by a packet.
+    fn see(&mut self, slot: u32, seen: ObservedPacket, now: Nanos) {
+        let Some(Some(mapping)) = self.slots.get_mut(slot as usize) else { return };
+        let was_listed = !mapping.is_assured();
+        mapping.see(seen, now);
+        let is_listed = !mapping.is_assured();
+        // A listed mapping that was used becomes the last of its list.
+        if was_listed && (seen.is_outbound || !is_listed) {
+            self.unlist(slot);
+        }
+        if is_listed && (seen.is_outbound || !was_listed) {
+            self.list(slot);
+        }
     }
 
     /// Returns the inside port itself where that is allowed and free (RFC 4787, section 4.2.1), else one found from a
@@ -159,7 +259,10 @@ impl Table {
         }
         let start = (random(&mut self.tries) % (u64::from(last - first) + 1)) as u16;
         self.ports.free(protocol, (first, last), start).or_else(|| {
-            self.sweep(now, SWEEP_FOR_ROOM);
+            match self.unassured[protocol as usize].oldest() {
+                Some(slot) => self.early_drop(slot),
+                None => self.sweep(now, SWEEP_FOR_ROOM),
+            }
             self.ports.free(protocol, (first, last), start)
         })
     }
@@ -200,7 +303,7 @@ impl Table {
         now.0.saturating_sub(mapping.last.0) > life
     }
 
-    fn insert(&mut self, mapping: Mapping) {
+    fn insert(&mut self, mapping: Mapping) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
@@ -208,31 +311,76 @@ impl Table {
         self.inside.insert((mapping.protocol, mapping.inside), slot);
         self.outside.insert((mapping.protocol, mapping.outside), slot);
         self.ports.take(mapping.protocol, mapping.outside);
-        *self.hosts.entry(mapping.inside.0).or_default() += 1;
+        self.hosts.entry(mapping.inside.0).or_default().count += 1;
+        let is_listed = !mapping.is_assured();
         self.slots[slot as usize] = Some(mapping);
+        if is_listed {
+            self.list(slot);
+        }
+        slot
     }
 
     fn remove(&mut self, slot: u32) {
+        let Some(mapping) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
+        if !mapping.is_assured() {
+            self.unlist(slot);
+        }
         let Some(mapping) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         self.inside.remove(&(mapping.protocol, mapping.inside));
         self.outside.remove(&(mapping.protocol, mapping.outside));
         self.ports.give(mapping.protocol, mapping.outside);
-        if let Some(count) = self.hosts.get_mut(&mapping.inside.0) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(host) = self.hosts.get_mut(&mapping.inside.0) {
+            host.count -= 1;
+            if host.count == 0 {
                 self.hosts.remove(&mapping.inside.0);
             }
         }
         self.free.push(slot);
     }
+
+    /// Puts a mapping that is not assured behind all others of its lists.
+    fn list(&mut self, slot: u32) {
+        let Some(Some(Mapping { protocol, inside, .. })) = self.slots.get(slot as usize) else { return };
+        self.links.push(&mut self.unassured[*protocol as usize], slot);
+        if let Some(host) = self.hosts.get_mut(&inside.0) {
+            self.host_links.push(&mut host.unassured, slot);
+        }
+    }
+
+    fn unlist(&mut self, slot: u32) {
+        let Some(Some(Mapping { protocol, inside, .. })) = self.slots.get(slot as usize) else { return };
+        self.links.remove(&mut self.unassured[*protocol as usize], slot);
+        if let Some(host) = self.hosts.get_mut(&inside.0) {
+            self.host_links.remove(&mut host.unassured, slot);
+        }
+    }
 }
 
 impl Mapping {
     fn see(&mut self, seen: ObservedPacket, now: Nanos) {
-        self.last = now;
+        let is_tcp = self.protocol == Protocol::Tcp;
         self.packets[usize::from(!seen.is_outbound)] += 1;
-        if self.protocol == Protocol::Tcp {
+        if seen.is_outbound {
+            self.asked = seen.remote.0;
+            // A reset may be the answer to whatever came from outside.
+            if !is_tcp || seen.segment.flags & RST == 0 {
+                self.last = now;
+            }
+        } else if seen.remote.0 == self.asked {
+            self.is_answered = true;
+        }
+        if is_tcp {
             self.connections.see(seen);
         }
+    }
+
+    /// Returns whether the mapping is kept until its time is over: a configured one, one with an open TCP connection,
+    /// and one of UDP or ICMP that was answered. Others give way to new ones where there is no room.
+    fn is_assured(&self) -> bool {
+        let is_used = match self.protocol {
+            Protocol::Tcp => self.connections.state() == TcpState::Open,
+            Protocol::Udp | Protocol::Icmp => self.is_answered,
+        };
+        self.is_static || is_used
     }
 }

@@ -90,7 +90,7 @@ impl Nat {
         }
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
-        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
+        let seen = ObservedPacket { remote, segment: flow.segment, is_outbound: true };
         // The packet may be for another inside host, by its outside port.
         let target = if flow.destination.address == address {
             // A query to the outside address is for the router.
@@ -107,8 +107,7 @@ impl Nat {
         let Some(target) = target else { return Ok(Done::Translated) };
         let flow = Flow { source: TransportAddr { address, port: outside }, ..flow };
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
-        let seen =
-            ObservedPacket { remote: (address, outside), tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let seen = ObservedPacket { remote: (address, outside), segment: flow.segment, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
         Ok(Done::Hairpin)
     }
@@ -158,7 +157,7 @@ impl Nat {
             return Ok(Done::Translated);
         }
         let remote = (flow.source.address, flow.source.port);
-        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let seen = ObservedPacket { remote, segment: flow.segment, is_outbound: false };
         let mapping = self.table.by_outside(flow.protocol(), flow.destination.port, now, Some(seen));
         let (address, port) = mapping.ok_or(Refusal::NoMapping)?.inside;
         rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
@@ -175,6 +174,16 @@ impl Nat {
     /// Returns every mapping that is alive.
     pub fn mappings(&self, now: Nanos) -> impl Iterator<Item = &Mapping> {
         self.table.all(now)
+    }
+
+    /// Replaces the largest numbers of mappings altogether and of one host. Present mappings stay.
+    pub fn limit(&mut self, most: usize, most_per_host: usize) {
+        self.table.limit(most, most_per_host);
+    }
+
+    /// Returns the number of mappings that gave way to others before their time.
+    pub fn early_drops(&self) -> u64 {
+        self.table.early_drops()
     }
 
     /// Returns the number of slots in use.

@@ -1,7 +1,9 @@
 //! Tests of translation, judged by the oracle and by a client and a server that are unaware of it.
 
 mod fragments;
+mod pressure;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use segue::gso::{Frames, Limits, split_linear};
@@ -39,6 +41,39 @@ fn tcp(from: Endpoint, to: Endpoint, flags: u8, len: usize) -> build::Packet {
     let (src_port, dst_port) = (from.1, to.1);
     let l4 = L4::Tcp(build::Tcp { src_port, dst_port, seq: 7, ack: 1, flags, window: 9, urgent: 0, options: vec![] });
     build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
+}
+
+/// The sequence numbers of both ends of some connections, and packets that have them.
+#[derive(Default)]
+struct Talk(BTreeMap<Endpoint, [u32; 2]>);
+
+impl Talk {
+    /// Returns the next segment of a connection between the client and `with`, as it is sent inside or arrives outside.
+    fn segment(&mut self, is_outbound: bool, with: Endpoint, flags: u8, len: usize) -> build::Packet {
+        let next = self.0.entry(with).or_insert([1000, 0xffff_fff0]);
+        let (own, other) = if is_outbound { (0, 1) } else { (1, 0) };
+        let (from, to) = if is_outbound { (CLIENT, with) } else { (with, (OUTSIDE, CLIENT.1)) };
+        let mut packet = tcp(from, to, flags, len);
+        if let L4::Tcp(header) = &mut packet.l4 {
+            (header.seq, header.ack) = (next[own], if flags & 0x10 != 0 { next[other] } else { 0 });
+        }
+        next[own] = next[own].wrapping_add(len as u32 + u32::from(flags & 2) / 2 + u32::from(flags & 1));
+        packet
+    }
+
+    /// Sends the next segment of a connection.
+    fn send(
+        &mut self,
+        nat: &mut Nat,
+        is_outbound: bool,
+        with: Endpoint,
+        flags: u8,
+        len: usize,
+        now: u64,
+    ) -> Result<(), Refusal> {
+        let packet = self.segment(is_outbound, with, flags, len);
+        if is_outbound { out(nat, &packet, now).map(drop) } else { into(nat, &packet, now).map(drop) }
+    }
 }
 
 fn echo(from: [u8; 4], to: [u8; 4], kind: u8, id: u16) -> build::Packet {
@@ -324,31 +359,28 @@ fn mappings_end_after_their_time_and_not_before() {
     out(&mut one, &udp(CLIENT, SERVER, 1), 0).unwrap();
     let back = udp(SERVER, (OUTSIDE, CLIENT.1), 1);
     assert!(alive(&mut one, &back, 300 * SECOND));
+    out(&mut one, &udp(CLIENT, SERVER, 1), 300 * SECOND).unwrap();
     assert!(alive(&mut one, &back, 600 * SECOND), "it was used");
-    assert!(!alive(&mut one, &back, 901 * SECOND));
+    assert!(!alive(&mut one, &back, 601 * SECOND));
     // TCP: opening, open, closing.
     let far = |flags| tcp(SERVER, (OUTSIDE, CLIENT.1), flags, 0);
-    let near = |flags| tcp(CLIENT, SERVER, flags, 0);
     let mut two = nat(|_| ());
-    out(&mut two, &near(2), 0).unwrap();
+    out(&mut two, &tcp(CLIENT, SERVER, 2, 0), 0).unwrap();
     assert!(!alive(&mut two, &far(0x12), 241 * SECOND));
     let open = || {
-        let mut nat = nat(|_| ());
-        out(&mut nat, &near(2), 0).unwrap();
-        into(&mut nat, &far(0x12), 0).unwrap();
-        out(&mut nat, &near(0x10), 0).unwrap();
-        nat
+        let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
+        for (is_outbound, flags) in [(true, 2), (false, 0x12), (true, 0x10)] {
+            talk.send(&mut nat, is_outbound, SERVER, flags, 0, 0).unwrap();
+        }
+        (nat, talk)
     };
-    assert!(alive(&mut open(), &far(0x10), 7440 * SECOND));
-    assert!(!alive(&mut open(), &far(0x10), 7441 * SECOND));
+    assert!(alive(&mut open().0, &far(0x10), 7440 * SECOND));
+    assert!(!alive(&mut open().0, &far(0x10), 7441 * SECOND));
     // Closed by both sides, by one of them alone, reset.
     for (flags, is_closed) in [(&[0x11, 0x11, 0x10][..], true), (&[0x11, 0x10], false), (&[0x14], true)] {
-        let mut closed = open();
+        let (mut closed, mut talk) = open();
         for (number, flags) in flags.iter().enumerate() {
-            match number % 2 {
-                0 => drop(into(&mut closed, &far(*flags), 0).unwrap()),
-                _ => drop(out(&mut closed, &near(*flags), 0).unwrap()),
-            }
+            talk.send(&mut closed, number % 2 == 1, SERVER, *flags, 0, 0).unwrap();
         }
         assert_eq!(alive(&mut closed, &far(0x10), 241 * SECOND), !is_closed, "{flags:x?}");
     }
@@ -370,13 +402,9 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
     // Each step has direction, peer, flags and payload length, and the state of the mapping after it.
     let run = |steps: &[(bool, Endpoint, u8, usize, TcpState)]| {
-        let mut nat = nat(|_| ());
+        let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
         for (number, (is_outbound, with, flags, len, expected)) in steps.iter().enumerate() {
-            let done = match is_outbound {
-                true => out(&mut nat, &tcp(CLIENT, *with, *flags, *len), 0),
-                false => into(&mut nat, &tcp(*with, (OUTSIDE, CLIENT.1), *flags, *len), 0),
-            };
-            done.unwrap();
+            talk.send(&mut nat, *is_outbound, *with, *flags, *len, 0).unwrap();
             assert_eq!(state(&nat), *expected, "{number}: {:?}", steps[number]);
         }
         let is_open = state(&nat) == TcpState::Open;
@@ -411,7 +439,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     run(&[&opened[..], &another].concat());
     // Packets of strangers change nothing.
     run(&[&opened[..], &[(false, other(2), 4, 0, TcpState::Open), (false, other(3), 0x11, 0, TcpState::Open)]].concat());
-    // A forged RST, after which the connection goes on; a real one, with a packet of one side still under way.
+    // A reset after which the connection goes on all the same; one with a packet of one side still under way.
     let reset = [(false, SERVER, 4, 0, TcpState::Closing), (true, SERVER, DATA, 9, TcpState::Closing)];
     run(&[&opened[..], &reset, &[(false, SERVER, 0x10, 0, TcpState::Open)]].concat());
     run(&[&opened[..], &reset, &[(false, SERVER, 4, 0, TcpState::Closing)]].concat());
@@ -436,20 +464,27 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
 fn tables_are_bounded_and_what_is_over_makes_room() {
     let mut nat = nat(|config| (config.most, config.most_per_host) = (10, 4));
     let from = |host: u8, port| ([198, 18, 0, host], port);
+    // With an answer, mappings are kept for their time.
+    let answered = |nat: &mut Nat, from: Endpoint, now| {
+        let left = out(nat, &udp(from, SERVER, 1), now)?;
+        into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now).map(drop)
+    };
     for port in 1..=4 {
-        out(&mut nat, &udp(from(1, port), SERVER, 1), 0).unwrap();
+        answered(&mut nat, from(1, port), 0).unwrap();
     }
-    assert_eq!(out(&mut nat, &udp(from(1, 5), SERVER, 1), 0), Err(Refusal::HostFull));
+    assert_eq!(answered(&mut nat, from(1, 5), 0), Err(Refusal::HostFull));
     for port in 1..=6 {
-        out(&mut nat, &udp(from(2 + (port / 4) as u8, port), SERVER, 1), 100 * SECOND).unwrap();
+        answered(&mut nat, from(2 + port as u8, port), 100 * SECOND).unwrap();
     }
-    assert_eq!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 100 * SECOND), Err(Refusal::Full));
-    assert!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 301 * SECOND).is_ok());
-    assert_eq!(nat.mappings(Nanos(301 * SECOND)).count(), 7);
+    // The new host has as many as those that have least.
+    assert_eq!(answered(&mut nat, from(3, 7), 100 * SECOND).err(), None);
+    assert_eq!((nat.len(), nat.early_drops()), (10, 1), "one of the host that has most gave way");
+    assert!(answered(&mut nat, from(9, 1), 401 * SECOND).is_ok());
+    assert_eq!(nat.mappings(Nanos(401 * SECOND)).count(), 1);
     // No port is left.
     let mut few = self::nat(|config| config.ports = (5000, 5002));
     for port in 1..=3 {
-        out(&mut few, &udp(from(1, port), SERVER, 1), 0).unwrap();
+        answered(&mut few, from(1, port), 0).unwrap();
     }
     assert_eq!(out(&mut few, &udp(from(1, 4), SERVER, 1), 0), Err(Refusal::Ports));
     assert!(out(&mut few, &udp(from(1, 4), SERVER, 1), 301 * SECOND).is_ok());
@@ -459,7 +494,9 @@ fn tables_are_bounded_and_what_is_over_makes_room() {
         let (host, port) = (1 + number / 16_000, 1024 + (number % 16_000) as u16);
         assert!(out(&mut all, &udp(from(host as u8, port), SERVER, 1), 0).is_ok(), "{number}");
     }
-    assert_eq!(out(&mut all, &udp(from(9, 1), SERVER, 1), 0), Err(Refusal::Ports));
+    assert!(out(&mut all, &udp(from(9, 1), SERVER, 1), 0).is_ok());
+    assert_eq!((all.len(), all.early_drops()), (64_512, 1), "the first of all gave way, since nobody answered it");
+    assert_eq!(all.mappings(Nanos(0)).find(|mapping| mapping.inside == (0xc612_0001, 1024)).map(|_| ()), None);
 }
 
 #[test]

@@ -1,0 +1,244 @@
+//! Tests of a translator under attack: floods of mappings from inside, packets that shall keep mappings from outside,
+//! and forged resets.
+
+use segue::time::Nanos;
+use segue_datapath::nat::{Nat, Protocol, Refusal, TcpState};
+use segue_testkit::build::L4;
+use segue_testkit::oracle;
+
+use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, judge, nat, out, tcp, udp};
+
+const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
+
+/// Sends a packet of UDP to the server; returns the outside port.
+fn ask(nat: &mut Nat, from: Endpoint, now: u64) -> Result<u16, Refusal> {
+    let left = out(nat, &udp(from, SERVER, 1), now)?;
+    let oracle::Report { transport, .. } = judge(&left);
+    Ok(transport.unwrap().ports.0)
+}
+
+/// Sends a packet of UDP to the server, which answers.
+fn ask_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+    let port = ask(nat, from, now)?;
+    into(nat, &udp(SERVER, (OUTSIDE, port), 1), now).map(drop)
+}
+
+#[test]
+fn one_station_with_many_sources_keeps_no_other_host_from_new_flows() {
+    let mut nat = nat(|_| ());
+    let honest = |port| ([198, 18, 1, 1], port);
+    for port in 1..=500 {
+        ask_and_answer(&mut nat, honest(port), 0).unwrap();
+    }
+    // More than there are ports, while the honest host opens a flow now and then.
+    let (mut flow, mut opened) = (500, 0);
+    for number in 0..100_000_u32 {
+        let source = [198, 18, 0, number as u8];
+        ask(&mut nat, (source, (number >> 8) as u16 + 1), u64::from(number) * 100_000).unwrap();
+        if number % 100 == 0 {
+            flow += 1;
+            opened += u32::from(ask_and_answer(&mut nat, honest(flow), u64::from(number) * 100_000).is_ok());
+        }
+    }
+    assert_eq!(opened, 1000);
+    let alive = nat.mappings(Nanos(10 * SECOND)).filter(|one| one.inside.0 == 0xc612_0101).count();
+    assert_eq!(alive, 1500, "no flow that was answered gave way");
+    assert!(nat.early_drops() > 30_000 && nat.len() <= 65_536, "{} of {}", nat.early_drops(), nat.len());
+}
+
+#[test]
+fn a_flood_that_is_answered_gives_way_to_hosts_with_fewer_mappings() {
+    let mut nat = nat(|config| (config.most, config.most_per_host) = (1000, 300));
+    for number in 0..1000_u32 {
+        let source = ([198, 18, 0, (number % 4) as u8 + 1], (number / 4) as u16 + 1);
+        ask_and_answer(&mut nat, source, 0).unwrap();
+    }
+    let honest = |port| ([198, 18, 1, 1], port);
+    for port in 1..=100 {
+        ask_and_answer(&mut nat, honest(port), SECOND).unwrap();
+    }
+    let alive = nat.mappings(Nanos(SECOND)).filter(|one| one.inside.0 == 0xc612_0101).count();
+    assert_eq!((alive, nat.len(), nat.early_drops()), (100, 1000, 100));
+    // One of the flooding hosts has as many as the others, and they do not give way to it.
+    for port in 251..=300 {
+        let refused = ask_and_answer(&mut nat, ([198, 18, 0, 1], port), SECOND).is_err();
+        let count = |host: u32| nat.mappings(Nanos(SECOND)).filter(|one| one.inside.0 == 0xc612_0000 + host).count();
+        assert!(refused || count(1) <= (2..=4).map(count).max().unwrap() + 1);
+    }
+}
+
+#[test]
+fn open_tcp_connections_and_configured_ports_never_give_way() {
+    let mut nat = nat(|config| (config.most, config.most_per_host) = (50, 49));
+    nat.forward(Protocol::Udp, 53, (std::net::Ipv4Addr::from(CLIENT.0), 53)).unwrap();
+    for port in 1..=49 {
+        let (client, outside) = ((CLIENT.0, port + 100), (OUTSIDE, port + 1100));
+        let left = out(&mut nat, &tcp(client, SERVER, 2, 0), 0);
+        let Ok(left) = left else {
+            assert_eq!((left.err(), port), (Some(Refusal::HostFull), 49));
+            continue;
+        };
+        let outside = (outside.0, judge(&left).transport.unwrap().ports.0);
+        let mut answer = tcp(SERVER, outside, 0x12, 0);
+        if let L4::Tcp(header) = &mut answer.l4 {
+            header.ack = 8;
+        }
+        into(&mut nat, &answer, 0).unwrap();
+        out(&mut nat, &tcp(client, SERVER, 0x10, 0), 0).unwrap();
+    }
+    let open = |nat: &Nat| {
+        let tcp = nat.mappings(Nanos(SECOND)).filter(|one| one.protocol == Protocol::Tcp);
+        tcp.filter(|one| one.connections.state() == TcpState::Open).count()
+    };
+    assert_eq!((open(&nat), nat.len()), (48, 49));
+    // The last place is for the flows of all others, one after the other.
+    for port in 1..=9 {
+        ask(&mut nat, ([198, 18, 0, 9], port), SECOND).unwrap();
+    }
+    assert_eq!((open(&nat), nat.len(), nat.early_drops()), (48, 50, 8));
+    assert_eq!(nat.mappings(Nanos(SECOND)).filter(|one| one.is_static).count(), 1);
+    ask_and_answer(&mut nat, ([198, 18, 0, 9], 9), SECOND).unwrap();
+    assert_eq!(ask(&mut nat, ([198, 18, 0, 9], 10), SECOND), Err(Refusal::Full));
+}
+
+#[test]
+fn limits_may_change_while_mappings_are_there() {
+    let mut nat = nat(|_| ());
+    for port in 1..=100 {
+        ask(&mut nat, (CLIENT.0, port), 0).unwrap();
+    }
+    nat.limit(50, 10);
+    ask(&mut nat, (CLIENT.0, 200), 0).unwrap();
+    assert!(nat.len() <= 100, "{}", nat.len());
+    nat.limit(200, 200);
+    for port in 300..=350 {
+        ask(&mut nat, (CLIENT.0, port), 0).unwrap();
+    }
+    assert!(nat.len() > 140, "{}", nat.len());
+}
+
+#[test]
+fn nobody_outside_keeps_a_mapping_alive() {
+    // The server itself, and a stranger, try it all the time (RFC 4787, REQ-6).
+    for from in [SERVER, STRANGER] {
+        let mut nat = nat(|_| ());
+        ask(&mut nat, CLIENT, 0).unwrap();
+        let knock = udp(from, (OUTSIDE, CLIENT.1), 1);
+        let last = (1..1000).take_while(|second| into(&mut nat, &knock, second * SECOND).is_ok()).last();
+        assert_eq!(last, Some(300));
+    }
+    // A TCP mapping that is open, closed by both sides, and reset. The inside host answers strangers by resets.
+    let begin = [(true, 2), (false, 0x12), (true, 0x10)];
+    for (more, seconds) in
+        [(&[][..], 7440), (&[(true, 0x11), (false, 0x11), (true, 0x10)], 240), (&[(false, 0x14)], 240)]
+    {
+        for (from, flags) in [(STRANGER, 0x10), (STRANGER, 2), (SERVER, 2), (SERVER, 0x18), (SERVER, 0x14)] {
+            let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
+            for (is_outbound, flags) in begin.iter().chain(more) {
+                talk.send(&mut nat, *is_outbound, SERVER, *flags, 0, 0).unwrap();
+            }
+            let mut knock = tcp(from, (OUTSIDE, CLIENT.1), flags, 5);
+            if let L4::Tcp(header) = &mut knock.l4 {
+                header.seq = 0x7777_7777;
+            }
+            let mut last = 0;
+            for second in (10..8000).step_by(10) {
+                if into(&mut nat, &knock, second * SECOND).is_err() {
+                    break;
+                }
+                last = second;
+                let mut reset = tcp(CLIENT, from, 4, 0);
+                if let L4::Tcp(header) = &mut reset.l4 {
+                    header.seq = 0x5555_5555;
+                }
+                out(&mut nat, &reset, second * SECOND).unwrap();
+            }
+            assert_eq!(last, seconds, "{flags:x} from {from:?} after {more:x?}");
+        }
+    }
+}
+
+/// Opens a connection to the server.
+fn opened() -> (Nat, Talk) {
+    let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
+    for (is_outbound, flags, len) in
+        [(true, 2, 0), (false, 0x12, 0), (true, 0x10, 0), (true, 0x18, 90), (false, 0x18, 4000)]
+    {
+        talk.send(&mut nat, is_outbound, SERVER, flags, len, 0).unwrap();
+    }
+    (nat, talk)
+}
+
+fn state(nat: &Nat) -> TcpState {
+    nat.mappings(Nanos(0)).next().unwrap().connections.state()
+}
+
+#[test]
+fn a_reset_counts_only_with_the_number_that_its_receiver_expects() {
+    // From outside (RFC 5961, section 3.2): the number right behind what was sent, or what the client has acknowledged.
+    let (_, talk) = opened();
+    let [_, next] = talk.0[&SERVER];
+    for (seq, is_right) in [
+        (next, true),
+        (next.wrapping_sub(1), false),
+        (next.wrapping_add(1), false),
+        (0, false),
+        (next ^ 0x8000_0000, false),
+    ] {
+        for flags in [4, 0x14] {
+            let (mut nat, _) = opened();
+            let mut reset = tcp(SERVER, (OUTSIDE, CLIENT.1), flags, 0);
+            if let L4::Tcp(header) = &mut reset.l4 {
+                (header.seq, header.ack) = (seq, 1091);
+            }
+            into(&mut nat, &reset, 0).unwrap();
+            let expected = if is_right { TcpState::Closing } else { TcpState::Open };
+            assert_eq!(state(&nat), expected, "{seq:x}, expected {next:x}");
+        }
+    }
+    // A forged segment does not lead up to a reset behind it.
+    let (mut nat, _) = opened();
+    for (flags, seq, len) in [(0x18, 0x7777_0000_u32, 100), (4, 0x7777_0000 + 100, 0)] {
+        let mut forged = tcp(SERVER, (OUTSIDE, CLIENT.1), flags, len);
+        if let L4::Tcp(header) = &mut forged.l4 {
+            header.seq = seq;
+        }
+        into(&mut nat, &forged, 0).unwrap();
+        assert_eq!(state(&nat), TcpState::Open);
+    }
+    // Segments were lost in front of the translator: the client's acknowledgment says what is expected.
+    let (mut nat, mut talk) = opened();
+    drop(talk.segment(false, SERVER, 0x18, 3000));
+    talk.send(&mut nat, false, SERVER, 0x18, 3000, 0).unwrap();
+    let mut reset = talk.segment(false, SERVER, 0x14, 0);
+    into(&mut nat, &reset, 0).unwrap();
+    assert_eq!(state(&nat), TcpState::Open);
+    talk.send(&mut nat, true, SERVER, 0x10, 0, 0).unwrap();
+    into(&mut nat, &reset, 0).unwrap();
+    assert_eq!(state(&nat), TcpState::Closing);
+    // From inside, the client's own number, also where the translator has missed some of its segments.
+    let (mut nat, mut talk) = opened();
+    drop(talk.segment(true, SERVER, 0x18, 3000));
+    reset = talk.segment(true, SERVER, 0x14, 0);
+    if let L4::Tcp(header) = &mut reset.l4 {
+        header.seq ^= 0x4000_0000;
+    }
+    out(&mut nat, &reset, 0).unwrap();
+    assert_eq!(state(&nat), TcpState::Open);
+    talk.send(&mut nat, true, SERVER, 0x14, 0, 0).unwrap();
+    assert_eq!(state(&nat), TcpState::Closing);
+}
+
+#[test]
+fn a_refused_connection_is_closed_by_the_answer_to_its_syn() {
+    for (ack, expected) in [(1001, TcpState::Closing), (1000, TcpState::Opening), (7, TcpState::Opening)] {
+        let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
+        talk.send(&mut nat, true, SERVER, 2, 0, 0).unwrap();
+        let mut refusal = tcp(SERVER, (OUTSIDE, CLIENT.1), 0x14, 0);
+        if let L4::Tcp(header) = &mut refusal.l4 {
+            (header.seq, header.ack) = (0, ack);
+        }
+        into(&mut nat, &refusal, 0).unwrap();
+        assert_eq!(state(&nat), expected, "{ack}");
+    }
+}
