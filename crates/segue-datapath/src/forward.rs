@@ -20,11 +20,13 @@ segue::reasons! {
         NotIp = "route_not_ip": "The packet is not IP.",
         Source = "route_source": "The source is loopback, multicast, link-local, unspecified or reserved.",
         Own = "route_own_source": "The source is an address of this router.",
+        ReversePath = "route_reverse_path": "From inside, but the route back to the source does not lead there.",
         Scope = "route_scope": "The destination is loopback, multicast, link-local, unspecified or reserved.",
         NoRoute = "route_none": "There is no route to the destination.",
         Blackhole = "route_blackhole": "The route is of type blackhole: the packet is dropped silently.",
         Unreachable = "route_unreachable": "The route is of type unreachable.",
         Prohibited = "route_prohibited": "The route is of type prohibit.",
+        Encapsulated = "route_encapsulated": "The route encapsulates packets (encap), which is not supported.",
         HopLimit = "route_hop_limit": "The hop limit (TTL) is exceeded.",
         TooBig = "route_too_big": "The packet, or a segment of it, exceeds the next-hop MTU and must not be fragmented.",
         NoNeighbour = "route_no_neighbour": "The link address of the next hop could not be resolved.",
@@ -166,6 +168,12 @@ impl Forwarder {
         decide(&self.routes, &key).ok().map(|(hop, _)| hop)
     }
 
+    /// Returns whether a packet is for this host. The lookup is not counted.
+    pub fn is_local<B: AsRef<[u8]>>(&self, ingress: u16, packet: &Packet<B>) -> bool {
+        group::key(packet, ingress, self.reads)
+            .is_some_and(|key| matches!(decide(&self.routes, &key), Err(RouteDecision::Local)))
+    }
+
     /// Decides on a batch that came in by `ingress` and rewrites the packets that are sent. One verdict for each packet
     /// is appended to `verdicts`, in their order.
     pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
@@ -256,6 +264,7 @@ fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> 
         Some(Action::Blackhole) => Err(RouteDecision::Drop(DropReason::Blackhole)),
         Some(Action::Unreachable) => Err(RouteDecision::Drop(DropReason::Unreachable)),
         Some(Action::Prohibited) => Err(RouteDecision::Drop(DropReason::Prohibited)),
+        Some(Action::Encapsulated) => Err(RouteDecision::Drop(DropReason::Encapsulated)),
         Some(Action::Throw) | None => Err(RouteDecision::Drop(DropReason::NoRoute)),
     }
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use segue::checksum::{Field, Sum};
 use segue::gso::{self, Frames, Limits};
+use segue::hash::Key;
 use segue::packet::{Kind, Packet};
 use segue::time::Nanos;
 use segue::wire::address::{is_host_v4, is_host_v6};
@@ -16,12 +17,48 @@ use crate::forward::DropReason;
 const MOST_V4: usize = 576;
 /// Largest size of an ICMPv6 error packet, bytes (RFC 4443, section 3.1).
 const MOST_V6: usize = 1280;
+/// Bytes of a packet that tell whether an error may be sent about it: an IP header with all options or some extension
+/// headers, and the start of what follows.
+const MOST_READ: usize = 256;
+
+/// The kinds of errors, each of which has a rate limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Time exceeded.
+    TimeExceeded,
+    /// Destination unreachable, for any reason but the packet's length.
+    Unreachable,
+    /// Fragmentation needed, and packet too big: senders depend on them (RFC 4443, section 2.4 (f); Linux exempts them
+    /// from its limit).
+    TooBig,
+}
+
+/// Returns the kind of the error that reports why a packet was dropped, or `None` where none may be sent: for some
+/// reasons, about ICMP errors and later fragments of IPv4, and about packets from or to an address that is not one
+/// host's.
+pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option<ErrorKind> {
+    let ip = packet.layout.outer_ip()?;
+    let is_v4 = ip.kind == Kind::Ipv4;
+    number(reason, is_v4)?;
+    let head = packet.head.bytes().get(ip.start()..)?;
+    let mut front = [0; MOST_READ];
+    let from_head = head.len().min(MOST_READ);
+    front[..from_head].copy_from_slice(&head[..from_head]);
+    let len = from_head + packet.payload.copy_to(0..MOST_READ - from_head, &mut front[from_head..]);
+    let may = if is_v4 { may_v4(&front[..len]) } else { may_v6(&front[..len]) };
+    may.then_some(match reason {
+        DropReason::HopLimit => ErrorKind::TimeExceeded,
+        DropReason::TooBig => ErrorKind::TooBig,
+        _ => ErrorKind::Unreachable,
+    })
+}
+
 /// Returns type and code of the error for a reason, or `None` where none is sent.
 fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     let (v4, v6) = match reason {
         DropReason::HopLimit => ((v4::TIME_EXCEEDED, 0), (v6::TIME_EXCEEDED, 0)),
         DropReason::NoRoute => ((v4::UNREACHABLE, v4::NET_UNREACHABLE), (v6::UNREACHABLE, v6::NO_ROUTE)),
-        DropReason::Unreachable | DropReason::NoNeighbour => {
+        DropReason::Unreachable | DropReason::NoNeighbour | DropReason::Encapsulated => {
             ((v4::UNREACHABLE, v4::HOST_UNREACHABLE), (v6::UNREACHABLE, v6::ADDRESS_UNREACHABLE))
         }
         DropReason::Prohibited => ((v4::UNREACHABLE, v4::PROHIBITED), (v6::UNREACHABLE, v6::PROHIBITED)),
@@ -29,6 +66,7 @@ fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
         DropReason::NotIp
         | DropReason::Source
         | DropReason::Own
+        | DropReason::ReversePath
         | DropReason::Scope
         | DropReason::Blackhole
         | DropReason::NoRoom => return None,
@@ -120,7 +158,44 @@ fn reply_v6(quoted: &[u8], from: Ipv6Addr, (kind, code): (u8, u8), mtu: u32) -> 
     Some(bytes)
 }
 
-/// Rate limit of ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 (f)): a token bucket.
+/// Limits of one kind of error: per second in the long run, and at once.
+type Rate = (u32, u32);
+/// Limits for all senders together and for one sender, by kind. A sender that floods reaches its own limit and leaves
+/// the rest to others.
+const RATES: [(Rate, Rate); 3] = [((1000, 200), (100, 50)), ((1000, 200), (100, 50)), ((10_000, 1000), (1000, 100))];
+/// Number of limits of single senders for each kind; senders with the same hash share one.
+const SENDERS: usize = 512;
+
+/// The rate limits of a router's errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 (f)).
+#[derive(Debug)]
+pub struct ErrorLimits {
+    all: [Limiter; 3],
+    /// By kind and by the hash of the sender's address.
+    senders: Box<[[Limiter; SENDERS]; 3]>,
+    key: Key,
+}
+
+impl ErrorLimits {
+    /// Creates the limits; `key` should be random.
+    pub fn new(key: Key, now: Nanos) -> ErrorLimits {
+        let limiter = |(per_second, burst)| Limiter::new(per_second, burst, now);
+        let senders = Box::new(RATES.map(|(_, one)| [limiter(one); SENDERS]));
+        ErrorLimits { all: RATES.map(|(all, _)| limiter(all)), senders, key }
+    }
+
+    /// Takes a token for an error of this kind to `sender`, if one is available. Returns whether there was one, so that
+    /// the error may be sent.
+    pub fn take(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> bool {
+        let bits = match sender {
+            IpAddr::V4(sender) => sender.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(sender) => sender.to_bits(),
+        };
+        let place = self.key.hash(&bits.to_be_bytes()) as usize % SENDERS;
+        self.senders[kind as usize][place].take(now) && self.all[kind as usize].take(now)
+    }
+}
+
+/// A rate limit: a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Limiter {
     per_second: u64,

@@ -3,7 +3,7 @@
 //! The tables do not ask the kernel; their owner enters what it learns. Both are bounded and refuse further entries.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use prefix_trie::PrefixMap;
 
@@ -27,6 +27,9 @@ pub enum Action {
     Unreachable,
     /// Packets are dropped with "administratively prohibited" (`prohibit` of iproute2).
     Prohibited,
+    /// Packets are dropped with "host unreachable": the route encapsulates them (`encap` of iproute2, MPLS or SRv6),
+    /// which is not supported, and without that they would go astray.
+    Encapsulated,
     /// Lookup continues in the next table, even if this table has a shorter prefix (`throw` of iproute2).
     Throw,
 }
@@ -160,6 +163,14 @@ impl Hop {
             None => Hop { port, is_v4, address: destination },
             Some(IpAddr::V4(via)) => Hop { port, is_v4: true, address: via.to_bits().into() },
             Some(IpAddr::V6(via)) => Hop { port, is_v4: false, address: via.to_bits() },
+        }
+    }
+
+    /// Returns the address of the neighbour.
+    pub fn ip(&self) -> IpAddr {
+        match self.is_v4 {
+            true => Ipv4Addr::from_bits(self.address as u32).into(),
+            false => Ipv6Addr::from_bits(self.address).into(),
         }
     }
 }

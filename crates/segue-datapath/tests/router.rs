@@ -275,3 +275,25 @@ fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
         }
     });
 }
+
+#[test]
+fn senders_that_no_host_can_be_are_no_neighbours_and_get_no_answer() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[server(OLD)]);
+        let known = here.number("", Group::Worker, "neighbours");
+        for sender in [[127, 0, 0, 5], [224, 0, 0, 5], [240, 0, 0, 5], [0, 0, 0, 5]] {
+            // The kernel has heard of it, and it asks for the router and answers an unasked question.
+            let hop = Hop { port: 1, is_v4: true, address: Ipv4Addr::from(sender).to_bits().into() };
+            here.change(0, NeighbourEvent::Set(Neighbour { hop, mac: NEW, is_permanent: false }));
+            for (operation, to) in [(1, EVERYBODY), (2, OWN[1])] {
+                let mut frame = [&to[..], &NEW, &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();
+                frame.extend([&NEW[..], &sender, &[0; 6], &[198, 18, 2, 1]].concat());
+                here.give(1, vec![frame]);
+                here.round(0);
+            }
+            assert_eq!(here.number("", Group::Worker, "neighbours"), known, "{sender:?}");
+            assert_eq!(here.left(), []);
+        }
+    });
+}

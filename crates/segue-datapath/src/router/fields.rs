@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use segue::packet::{Frag, Kind, Packet, Payload};
+use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
 use segue::wire::{ipv4, ipv6, ndisc, protocol};
 use segue_port::{Page, PagePool};
 
@@ -48,6 +49,14 @@ pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
         Ends::V4(source, _) => source.into(),
         Ends::V6(source, _) => source.into(),
     })
+}
+
+/// Returns whether a router forwards packets from this address.
+pub(super) fn is_forwardable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_forwardable_v4(address),
+        IpAddr::V6(address) => is_forwardable_v6(address),
+    }
 }
 
 /// Returns a page that begins with `bytes`, or `None` where no page is free.

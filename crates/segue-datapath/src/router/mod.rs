@@ -17,6 +17,7 @@ mod neighbours;
 mod output;
 mod pipeline;
 mod resolver;
+mod source_check;
 mod state;
 mod stats;
 mod tables;

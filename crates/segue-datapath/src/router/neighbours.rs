@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use segue::gso;
 use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
+use segue::wire::address::is_host;
 use segue::wire::ethernet;
 use segue_port::Received;
 
@@ -41,6 +42,7 @@ impl Router {
 
     fn learn(&mut self, tables: Tables, now: Nanos) {
         self.forwarder.routes = tables.routes;
+        self.source_check.forget();
         if self.nat.is_some() && self.addrs[OUTSIDE].mac != tables.ports[OUTSIDE].mac {
             self.announcements = ANNOUNCEMENTS;
             self.next_announcement = now;
@@ -158,7 +160,7 @@ impl Router {
     }
 
     /// Updates the neighbour cache by a message, unless the sender claims an address that cannot be a neighbour's: one
-    /// of this router's own, an unspecified or a multicast one.
+    /// of this router's own, or one that no host may have, such as a loopback or a multicast address.
     fn observe(&mut self, from: usize, message: &NeighbourMessage, now: Nanos) {
         let NeighbourMessage { advertisement, target } = *message;
         let is_own = |address: IpAddr| match address {
@@ -168,9 +170,7 @@ impl Router {
             }
             IpAddr::V6(v6) => self.addrs.iter().flat_map(|port| &port.v6).any(|(own, _)| *own == v6),
         };
-        let is_strange = advertisement.address.is_unspecified()
-            || advertisement.address.is_multicast()
-            || is_own(advertisement.address);
+        let is_strange = !is_host(advertisement.address) || is_own(advertisement.address);
         // A neighbour solicitation for another host's address is ignored (RFC 4861, section 7.2.3). ARP has no such
         // rule.
         let is_others = target.is_some_and(|target| target.is_ipv6() && !is_own(target));
@@ -190,7 +190,8 @@ impl Router {
             return false;
         };
         let (IpAddr::V4(by), Some(mac)) = (advertisement.address, advertisement.mac) else { return false };
-        if target != own {
+        // A host without an address asks from 0.0.0.0 (RFC 5227, section 1.1).
+        if target != own || !is_host(by.into()) && !by.is_unspecified() {
             return false;
         }
         let frame = messages::reply(self.addrs[from].mac, target, by, mac);

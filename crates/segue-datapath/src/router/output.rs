@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use segue::packet::{Frag, Start, Tunnels, Unit};
 use segue::time::Nanos;
 
-use super::fields::{page_of, source};
-use super::state::{Boxed, HERE, OUTSIDE, Router};
+use super::fields::{is_forwardable, page_of, source};
+use super::state::{Boxed, HERE, INSIDE, OUTSIDE, Router};
 use crate::forward::{DropReason, Verdict};
 use crate::icmp;
 use crate::ingress::packets;
@@ -36,30 +36,44 @@ impl Router {
         }
     }
 
-    /// Drops packets whose source is an address of this router: such addresses are forged (RFC 1812, section 5.3.8).
+    /// Drops packets whose source is forged: an address of this router (RFC 1812, section 5.3.8), or from inside one
+    /// that is not routed there. Packets for the host itself are left to its own check.
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
-        let Router { addrs, nat, stats, pair, .. } = self;
-        let is_own = |packet: &Boxed| match source(packet) {
-            Some(IpAddr::V4(source)) => {
+        let Router { addrs, nat, stats, pair, source_check, forwarder, .. } = self;
+        let is_own = |source: IpAddr| match source {
+            IpAddr::V4(source) => {
                 nat.as_ref().is_some_and(|(_, own)| *own == source)
                     || addrs.iter().any(|port| port.v4.iter().any(|(own, _)| *own == source))
             }
-            Some(IpAddr::V6(source)) => addrs.iter().any(|port| port.v6.iter().any(|(own, _)| *own == source)),
-            None => false,
+            IpAddr::V6(source) => addrs.iter().any(|port| port.v6.iter().any(|(own, _)| *own == source)),
         };
-        if batch.iter().any(is_own) {
-            let mut kept = Vec::with_capacity(batch.len());
-            for packet in batch.drain(..) {
-                if is_own(&packet) {
-                    stats[usize::from(from).min(OUTSIDE)].drops.add_many(DropReason::Own, packets(&packet));
-                    pair.rx.pool.put(packet);
-                } else {
-                    kept.push(packet);
-                }
+        let mut fault = |packet: &Boxed| {
+            let source = source(packet)?;
+            if is_own(source) {
+                return Some(DropReason::Own);
             }
-            return kept;
+            // What no router forwards is dropped under that name.
+            let is_checked = usize::from(from) == INSIDE && is_forwardable(source);
+            if is_checked && !source_check.allows(&forwarder.routes, from, source) && !forwarder.is_local(from, packet)
+            {
+                return Some(DropReason::ReversePath);
+            }
+            None
+        };
+        if batch.iter().all(|packet| fault(packet).is_none()) {
+            return batch;
         }
-        batch
+        let mut kept = Vec::with_capacity(batch.len());
+        for packet in batch.drain(..) {
+            match fault(&packet) {
+                Some(reason) => {
+                    stats[usize::from(from).min(OUTSIDE)].drops.add_many(reason, packets(&packet));
+                    pair.rx.pool.put(packet);
+                }
+                None => kept.push(packet),
+            }
+        }
+        kept
     }
 
     /// Decides on the packets of a batch and sends, drops or keeps them. Returns the empty batch, for its memory.
@@ -123,12 +137,15 @@ impl Router {
     pub(super) fn refuse(&mut self, from: u16, packet: Boxed, reason: DropReason, mtu: u32, now: Nanos) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
         stats.drops.add_many(reason, packets(&packet));
-        if let Some(addrs) = self.addrs.get(usize::from(from)) {
-            let own = source(&packet).and_then(|sender| addrs.address_towards(sender));
-            let reply = own.and_then(|own| icmp::error(&packet, reason, mtu, own, &mut self.scratch));
-            if reply.is_some() && !self.limiter.take(now) {
+        let addrs = self.addrs.get(usize::from(from));
+        if let Some((sender, own)) = source(&packet).and_then(|sender| Some((sender, addrs?.address_towards(sender)?)))
+            && let Some(kind) = icmp::kind_of(&packet, reason)
+        {
+            if !self.limits.take(kind, sender, now) {
                 stats.errors_limited += 1;
-            } else if let Some(page) = reply.and_then(|bytes| page_of(&mut self.pair.rx.pages, &bytes)) {
+            } else if let Some(bytes) = icmp::error(&packet, reason, mtu, own, &mut self.scratch)
+                && let Some(page) = page_of(&mut self.pair.rx.pages, &bytes)
+            {
                 stats.errors += 1;
                 let mut made = self.pair.rx.pool.take();
                 made.load(Frag::all(page), Start::Ip, &Tunnels::NONE);

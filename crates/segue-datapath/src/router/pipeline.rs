@@ -5,7 +5,7 @@ use std::io;
 use segue::time::Nanos;
 use segue_port::Polled;
 
-use super::state::{Boxed, Router, tune_groups};
+use super::state::{Boxed, Router, tune_groups, tune_source_check};
 use crate::board::{Group, Sink, Stage};
 use crate::forward::DropReason;
 use crate::knobs::Dial;
@@ -131,6 +131,7 @@ impl Router {
         }
         if let Some((nat, _)) = &self.nat {
             sink.put("", Group::Worker, "nat_mappings", nat.len() as u64);
+            sink.put("", Group::Worker, "nat_early_drops", nat.early_drops());
         }
     }
 }
@@ -180,6 +181,12 @@ impl Pipeline for Router {
     fn tune(&mut self, dial: &mut Dial<'_>) {
         self.pair.tune(dial);
         tune_groups(dial, &mut self.by_groups);
+        tune_source_check(dial, &mut self.source_check.mode);
+        self.source_check.forget();
+        if let Some((nat, _)) = &mut self.nat {
+            self.nat_limits.tune(dial);
+            self.nat_limits.apply(nat);
+        }
     }
 
     fn collect(&self, sink: &mut Sink<'_>) {

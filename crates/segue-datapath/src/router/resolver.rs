@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use segue::packet::Packet;
 use segue::time::Nanos;
+use segue::wire::address::is_host;
 use segue::wire::ethernet;
 use segue_port::Page;
 
@@ -130,6 +131,10 @@ impl Resolver {
     /// Handles the kernel's report on a neighbour.
     pub(super) fn kernel_update(&mut self, neighbour: &Neighbour, freshness: Freshness, now: Nanos) -> Learned {
         let Neighbour { hop, mac, is_permanent } = *neighbour;
+        // Whatever a kernel holds, no host has such an address, and no packet goes there.
+        if !is_host(hop.ip()) {
+            return Learned::default();
+        }
         if is_permanent && self.cache.pin(hop, mac) {
             return self
                 .learned(&hop, neighbour_cache::Change { is_linked: true, ..neighbour_cache::Change::default() });

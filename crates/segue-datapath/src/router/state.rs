@@ -12,22 +12,25 @@ use segue_port::{Page, PagePool};
 use super::fragment_queue::FragmentQueue;
 use super::neighbour_cache::MAX_LINKS;
 use super::resolver::Resolver;
+use super::source_check::{self, SourceCheck};
 use super::stats::Stats;
 use super::tables::{Feed, InterfaceAddrs};
 use crate::forward::{Forwarder, Verdict};
 use crate::group::Reads;
-use crate::icmp::Limiter;
-use crate::knobs::{Dial, Knob, Knobs};
-use crate::nat::Nat;
+use crate::icmp::ErrorLimits;
+use crate::knobs::{Dial, Knob, Knobs, Values};
+use crate::nat::{self, Nat};
 use crate::port_pair::{self, Crossing, PortConfig, PortPair};
 use crate::route::{Neighbours, Routes};
 
+/// Index of the port on the inside, whose sources are checked.
+pub(super) const INSIDE: usize = 0;
 /// Index of the port on the outside of a NAT.
 pub const OUTSIDE: usize = 1;
 /// Ingress number of packets that the router itself makes, such as ICMP errors.
 pub(super) const HERE: u16 = 2;
-/// Limit of ICMP errors: per second in the long run, and at once.
-const ERRORS: (u32, u32) = (1000, 100);
+/// Largest number of NAT mappings that the knobs allow: more than there are ports for three protocols.
+const MOST_MAPPINGS: u64 = 1 << 18;
 
 /// Parts that a router is made of.
 pub struct Parts {
@@ -64,7 +67,9 @@ pub struct Router {
     pub(super) resolver: Resolver,
     pub(super) nat: Option<(Nat, Ipv4Addr)>,
     pub(super) fragments: FragmentQueue,
-    pub(super) limiter: Limiter,
+    pub(super) limits: ErrorLimits,
+    pub(super) source_check: SourceCheck,
+    pub(super) nat_limits: NatLimits,
     pub(super) next_tick: Nanos,
     /// Number of announcements of the outside address that are still to be sent, and when the next one is due.
     pub(super) announcements: u8,
@@ -85,8 +90,46 @@ impl std::fmt::Debug for Router {
 }
 
 /// Returns the knobs that a router between ports of these names will have; `budget` as in [`Parts`].
-pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
-    port_pair::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize, has_nat: bool) -> Knobs {
+    port_pair::knobs(names, gro, budget, |dial| {
+        tune_groups(dial, &mut true);
+        tune_source_check(dial, &mut SourceCheck::new(0).mode);
+        if has_nat {
+            NatLimits::default().tune(dial);
+        }
+    })
+}
+
+pub(super) fn tune_source_check(dial: &mut Dial<'_>, mode: &mut u64) {
+    let help = "sources from inside: strict, those routed back there; loose, those with a route";
+    let values = Values::Names(source_check::MODES);
+    dial.number(|| Knob { values, ..Knob::switch("net.route.source_check", help) }, mode);
+}
+
+/// The limits of the NAT's table, as knobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NatLimits {
+    most: u64,
+    most_per_host: u64,
+}
+
+impl Default for NatLimits {
+    fn default() -> Self {
+        let nat::Config { most, most_per_host, .. } = nat::Config::new(Ipv4Addr::UNSPECIFIED, 0);
+        NatLimits { most: most as u64, most_per_host: most_per_host as u64 }
+    }
+}
+
+impl NatLimits {
+    pub(super) fn tune(&mut self, dial: &mut Dial<'_>) {
+        let number = |name: &str, help| Knob::number(format!("net.nat.{name}"), (1, MOST_MAPPINGS), "mappings", help);
+        dial.number(|| number("max_mappings", "most mappings of all hosts together"), &mut self.most);
+        dial.number(|| number("max_mappings_per_host", "most mappings of one inside host"), &mut self.most_per_host);
+    }
+
+    pub(super) fn apply(self, nat: &mut Nat) {
+        nat.limit(self.most as usize, self.most_per_host as usize);
+    }
 }
 
 pub(super) fn tune_groups(dial: &mut Dial<'_>, by_groups: &mut bool) {
@@ -109,7 +152,9 @@ impl Router {
             resolver: Resolver::default(),
             nat: parts.nat,
             fragments: FragmentQueue::default(),
-            limiter: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
+            limits: ErrorLimits::new(parts.key, Nanos(0)),
+            source_check: SourceCheck::new(seed),
+            nat_limits: NatLimits::default(),
             next_tick: Nanos(0),
             announcements: 0,
             next_announcement: Nanos(0),

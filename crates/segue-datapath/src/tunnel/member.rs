@@ -18,9 +18,13 @@ use super::parts::Parts;
 use super::path_mtu::PathMtu;
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
+use crate::icmp::Limiter;
 use crate::ingress::{Ingress, Traffic};
 use crate::tuning::{Remcsum, Settings};
 
+/// Limit of the ICMP errors of one tunnel: per second in the long run, and at once. They all say that a packet is too
+/// big, which senders depend on, so the limit only keeps a flood from doubling itself.
+const ERRORS: (u32, u32) = (10_000, 1000);
 /// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
 const ASK_MAC_EVERY: u64 = 1_000_000_000;
 
@@ -39,6 +43,7 @@ pub(super) struct Member {
     gro: Option<Gro<Page>>,
     joins: bool,
     path_mtu: PathMtu,
+    errors: Limiter,
     /// Ingress stages of the outbound and the inbound direction.
     outward: Ingress,
     inward: Ingress,
@@ -70,6 +75,7 @@ impl Member {
             joins: parts.gro.is_some(),
             gro: parts.gro.map(Gro::new),
             path_mtu: PathMtu::default(),
+            errors: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
             outward: Ingress::default(),
             inward: Ingress::default(),
             wrapped: Traffic::default(),
@@ -100,7 +106,7 @@ impl Member {
                     Fit::Fits => self.wrap(packet, common, now),
                     Fit::Fragment => self.wrap_in_fragments(packet, common, now),
                     Fit::TooBig(mtu) => {
-                        self.tell_sender(packet, mtu, common);
+                        self.tell_sender(packet, mtu, common, now);
                         told = true;
                     }
                 }
@@ -122,10 +128,12 @@ impl Member {
         self.path_mtu.fragments = false;
     }
 
-    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its sender.
-    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common) {
+    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its sender,
+    /// where the rate limit allows.
+    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
         common.drops.add(Dropped::PathMtu);
-        if let Some(mut page) = common.rx.pages.take()
+        if self.errors.take(now)
+            && let Some(mut page) = common.rx.pages.take()
             && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
         {
             let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };

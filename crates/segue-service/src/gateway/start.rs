@@ -141,7 +141,7 @@ pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Err
     let preset =
         names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
     let all = match plan.route {
-        true => router::knobs(names, [config; 2], BUDGET),
+        true => router::knobs(names, [config; 2], BUDGET, plan.nat.is_some()),
         false => gateway::knobs(names, [config; 2], BUDGET),
     };
     prepare(all, &preset, assignments)
