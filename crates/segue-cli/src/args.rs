@@ -160,6 +160,9 @@ pub(crate) struct Gateway {
     /// Forward at layer 3, by the kernel's routes
     #[arg(long)]
     pub(crate) route: bool,
+    /// With --route: use routes from router advertisements
+    #[arg(long, requires = "route")]
+    pub(crate) accept_ra: bool,
     /// With --route: IPv4 source address of what leaves OUT
     #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = segue_service::gateway::config::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,

@@ -71,6 +71,7 @@ pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
         tap_mtu: args.tap_mtu,
         fragment: args.fragment,
         route: args.route,
+        accept_ra: args.accept_ra,
         nat: args.nat,
         forward: args.forward.clone(),
         name: args.name.clone(),

@@ -87,7 +87,8 @@ buffer of its own (frame). Frames longer than a page span several pages.
 
 With --route, IN and OUT are interfaces with addresses, the kernel must not
 forward between them, and packets follow the kernel's routes. The address of
---nat must belong to no host. More in docs/gateway.md.
+--nat must belong to no host. IPv6 routes from router advertisements are not
+used without --accept-ra. More in docs/gateway.md.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -115,6 +116,7 @@ or none where one is needed, for any socket of the tunnel's network namespace.
 A mapping is an inside port and the outside port that replaces it. Static ones
 come from --forward. idle s is the time since the last packet: UDP mappings
 expire after 300 s, ICMP after 60 s, TCP after 7440 s when open, else 240 s.
+Only packets from inside keep a mapping.
 Counts are packets; a train counts as one.
 ",
     },
@@ -143,6 +145,8 @@ none are set. IFNAME is the name of a port:
                                        profile lro; limit: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
   net.route.groups                     0 looks up the route of every packet
+  net.route.source_check               which sources may come from inside
+  net.nat.max_mappings, .max_mappings_per_host   limits of the NAT
   net.napi.dev.IFNAME.weight           most packets of one poll of IFNAME
   net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us
                                        the poll loop: docs/run.md

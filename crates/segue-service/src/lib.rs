@@ -40,6 +40,7 @@ pub mod gateway;
 pub mod handover;
 pub mod profile;
 pub mod report;
+pub mod router_faults;
 pub mod router_feed;
 pub mod sandbox;
 pub mod supervise;

@@ -5,16 +5,17 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteType, RouteVia,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -22,15 +23,22 @@ use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, padded};
+use segue_host::prefix::Prefix;
+
+use crate::router_faults::{TableFaults, Unused};
 
 /// Largest number of routes that are copied: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
+/// Largest number of routes from router advertisements that are used where they are asked for.
+pub const MOST_ADVERTISED: usize = 64;
 /// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
 /// The multicast group of nexthop objects, which kernels before 5.3 do not have.
 const NEXTHOPS: u32 = 32;
 /// Shortest time between two reads of the tables; changes in between are read together.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Time after which tables that could not be read, or changes that could not be heard of, are asked for again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The key of a route: its table, its prefix, and the length of the prefix.
 type RouteKey = (Table, IpAddr, u8);
@@ -41,18 +49,34 @@ pub struct Follower {
     news: Socket,
     /// The interface indexes of the router's ports.
     ports: [u32; 2],
+    advertised: Advertised,
+    faults: Arc<TableFaults>,
+}
+
+/// The treatment of routes that the kernel has learned from router advertisements (RFC 4861, section 6.3.4; RFC 4191).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advertised {
+    /// Such routes are not used, and counted: any station on a link can send advertisements.
+    Unused,
+    /// Such routes are used, up to [`MOST_ADVERTISED`] of them.
+    Used,
 }
 
 impl Follower {
     /// Opens the connections for changes and for reading the tables; neither needs any rights later.
-    pub fn open(ports: [u32; 2]) -> io::Result<Follower> {
+    pub fn open(ports: [u32; 2], advertised: Advertised) -> io::Result<Follower> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
         GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
         let _ = news.add_membership(NEXTHOPS);
         // A message that is lost for lack of room is reported, and all tables are read again.
         let _ = news.set_rx_buf_sz(1 << 20);
-        Ok(Follower { netlink: Netlink::open()?, news, ports })
+        Ok(Follower { netlink: Netlink::open()?, news, ports, advertised, faults: Arc::default() })
+    }
+
+    /// Returns the faults of the tables, which this follower keeps up to date from now on.
+    pub fn faults(&self) -> Arc<TableFaults> {
+        Arc::clone(&self.faults)
     }
 
     /// Sends the router the present tables, and then every change, on a thread of its own that ends with the router.
@@ -60,31 +84,57 @@ impl Follower {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
         thread::Builder::new().name("routes".to_owned()).spawn(move || {
-            loop {
-                let news = match self.wait() {
-                    Ok(news) => news,
-                    Err(error) => return tracing::warn!("routes are no longer followed: {error}"),
-                };
-                // Neighbours first: the tables are newer and do not say what has just changed in them.
-                if !news.changes.is_empty() && !sender.send(Message::Neighbours(news.changes)) {
-                    return;
-                }
-                if !news.is_more {
-                    continue;
-                }
-                let tables = match self.read() {
-                    Ok(tables) => tables,
-                    Err(error) => {
-                        tracing::warn!("the kernel's routes could not be read: {error}");
-                        continue;
-                    }
-                };
-                if !sender.send(Message::Tables(Box::new(tables))) {
-                    return;
-                }
-            }
+            // However the thread ends, the tables are stale afterwards.
+            let _ended = Ended(self.faults());
+            self.follow(&sender);
         })?;
         Ok(())
+    }
+
+    /// Sends the router every change until the router ends. After a failure, everything is read again until that
+    /// succeeds.
+    fn follow(&mut self, sender: &FeedSender) {
+        let mut is_behind = false;
+        loop {
+            let news =
+                if is_behind { Ok(TableChanges { is_more: true, ..TableChanges::default() }) } else { self.wait() };
+            let news = match news {
+                Ok(news) => news,
+                Err(error) => {
+                    self.fall_behind("changes of the kernel's tables are not reported", &error);
+                    is_behind = true;
+                    continue;
+                }
+            };
+            // Neighbours first: the tables are newer and do not say what has just changed in them.
+            if !news.changes.is_empty() && !sender.send(Message::Neighbours(news.changes)) {
+                return;
+            }
+            if !news.is_more {
+                continue;
+            }
+            match self.read() {
+                Ok(tables) => {
+                    if !sender.send(Message::Tables(Box::new(tables))) {
+                        return;
+                    }
+                    self.faults.set_fresh();
+                    is_behind = false;
+                }
+                Err(error) => {
+                    self.fall_behind("the kernel's tables cannot be read", &error);
+                    is_behind = true;
+                }
+            }
+        }
+    }
+
+    /// Reports that the router's tables are stale, and waits before the next attempt.
+    fn fall_behind(&self, what: &str, error: &io::Error) {
+        if self.faults.set_stale(&format!("{what}: {error}")) {
+            tracing::warn!("{what}: {error}");
+        }
+        thread::sleep(RETRY);
     }
 
     /// Waits for a change, and a little longer for those that come with it.
@@ -111,13 +161,15 @@ impl Follower {
 
     /// Reads the links, addresses, neighbours and routes of the kernel.
     pub fn read(&mut self) -> io::Result<Tables> {
-        let ports = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
-        let mtus = [ports[0].mtu, ports[1].mtu];
-        Ok(Tables { routes: self.routes(mtus)?, neighbours: self.neighbours()?, ports })
+        let [(from, near), (to, far)] = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
+        let routes = self.routes([from.mtu, to.mtu], [near, far])?;
+        Ok(Tables { routes, neighbours: self.neighbours()?, ports: [from, to] })
     }
 
-    fn addrs(&mut self, index: u32) -> io::Result<InterfaceAddrs> {
-        let mut addrs = InterfaceAddrs::default();
+    /// Returns the addresses of an interface, and the IPv6 prefixes of those that were configured there: not by a
+    /// router advertisement.
+    fn addrs(&mut self, index: u32) -> io::Result<(InterfaceAddrs, Vec<Prefix>)> {
+        let (mut addrs, mut configured) = (InterfaceAddrs::default(), Vec::new());
         let mut message = LinkMessage::default();
         message.header.index = index;
         if let Some(RouteNetlinkMessage::NewLink(link)) = self.netlink.ask(RouteNetlinkMessage::GetLink(message), 0)? {
@@ -145,6 +197,11 @@ impl Follower {
                         _ => {}
                     }
                 }
+                if !is_advertised(&message) {
+                    let len = message.header.prefix_len;
+                    let both = local.into_iter().chain(address).filter(IpAddr::is_ipv6);
+                    configured.extend(both.map(|address| Prefix { address, len }));
+                }
                 match local.or(address) {
                     Some(IpAddr::V4(own)) => addrs.v4.push((own, message.header.prefix_len)),
                     Some(IpAddr::V6(own)) => addrs.v6.push((own, message.header.prefix_len)),
@@ -153,21 +210,30 @@ impl Follower {
                 ControlFlow::Continue(())
             },
         )?;
-        Ok(addrs)
+        Ok((addrs, configured))
     }
 
-    fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
+    fn routes(&mut self, mtus: [u32; 2], configured: [Vec<Prefix>; 2]) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
         // Of several routes of a prefix in a table the one with the least metric counts.
         let mut metrics: HashMap<RouteKey, u32> = HashMap::new();
         let mut too_many = 0;
-        let ports = self.ports;
+        let mut unused = Unused::default();
+        let (ports, advertised) = (self.ports, self.advertised);
         let nexthops = nexthops::read(&mut self.netlink)?;
         self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
             let RouteNetlinkMessage::NewRoute(message) = message else { return ControlFlow::Continue(()) };
             let Some((to, metric, action)) = read_route(&message, &nexthops, ports, mtus) else {
                 return ControlFlow::Continue(());
             };
+            if comes_from_advertisement(&message, to, action, &configured) {
+                let is_used = advertised == Advertised::Used && unused.advertised_used < MOST_ADVERTISED;
+                unused.advertised_used += usize::from(is_used);
+                unused.advertised += usize::from(!is_used);
+                if !is_used {
+                    return ControlFlow::Continue(());
+                }
+            }
             if metrics.get(&to).is_some_and(|known| *known <= metric) {
                 return ControlFlow::Continue(());
             }
@@ -181,6 +247,8 @@ impl Follower {
         if too_many > 0 {
             tracing::warn!("{too_many} routes are more than the {MOST_ROUTES} that are taken over");
         }
+        unused.beyond_limit = too_many;
+        self.faults.set_unused(unused);
         Ok(routes)
     }
 
@@ -195,6 +263,15 @@ impl Follower {
             ControlFlow::Continue(())
         })?;
         Ok(found)
+    }
+}
+
+/// Marks the tables as stale when the thread that follows them ends.
+struct Ended(Arc<TableFaults>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.set_stale("the thread that follows the kernel's tables has ended");
     }
 }
 
@@ -245,6 +322,42 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
+/// Returns whether an address was made from a prefix in a router advertisement.
+fn is_advertised(message: &AddressMessage) -> bool {
+    let is_made = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Protocol(protocol) => *protocol == AddressProtocol::RouterAnnouncement,
+        // Kernels before 5.18 do not name the origin.
+        AddressAttribute::Flags(flags) => flags.contains(AddressFlags::Managetempaddr),
+        _ => false,
+    };
+    message.attributes.iter().any(is_made)
+}
+
+/// Returns whether the kernel has learned a route from a router advertisement: a default route and the routes of RFC
+/// 4191 are marked as such; the prefix of a link is a route of the kernel without a gateway, as the prefix of an
+/// address is, but belongs to none of the `configured` addresses.
+fn comes_from_advertisement(
+    message: &RouteMessage,
+    to: RouteKey,
+    action: Action,
+    configured: &[Vec<Prefix>; 2],
+) -> bool {
+    let (table, IpAddr::V6(prefix), len) = to else { return false };
+    let Action::Forward { port, via: None, .. } = action else {
+        return message.header.protocol == RouteProtocol::Ra;
+    };
+    let has = |one: &Prefix| {
+        let IpAddr::V6(own) = one.address else { return false };
+        one.len == len && (own.to_bits() ^ prefix.to_bits()).checked_shr(128 - u32::from(len)).unwrap_or(0) == 0
+    };
+    let is_own = || configured.get(usize::from(port)).is_some_and(|all| all.iter().any(has));
+    match message.header.protocol {
+        RouteProtocol::Ra => true,
+        RouteProtocol::Kernel => table == Table::Main && !is_own(),
+        _ => false,
+    }
+}
+
 /// Returns whether a message describes a route exception: an MTU or a redirect that the kernel has learned for one
 /// destination.
 fn is_exception(message: &RouteMessage) -> bool {
@@ -266,7 +379,9 @@ fn read_route(
     };
     let (mut table, mut destination, mut oif, mut via) = (u32::from(message.header.table), any, None, None);
     let (mut metric, mut mtu, mut nexthop) = (0, None, None);
+    let mut has_encap = false;
     let mut hops = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => has_encap = true,
         RouteAttribute::Oif(index) => oif = Some(*index),
         RouteAttribute::Gateway(gateway) => via = ip(gateway),
         RouteAttribute::Via(RouteVia::Inet(gateway)) => via = Some((*gateway).into()),
@@ -310,8 +425,11 @@ fn read_route(
         && let Some(found) = nexthops::hop(nexthops, id, |index| port_of(index, ports).is_some())
     {
         (oif, via) = (found.oif, found.via);
+        has_encap |= found.has_encap;
     }
     let action = match message.header.kind {
+        // The packets would leave without the headers that the route is there for.
+        RouteType::Unicast if has_encap => Action::Encapsulated,
         RouteType::Unicast => match port_of(oif?, ports) {
             Some(port) => {
                 let link = mtus[usize::from(port)];

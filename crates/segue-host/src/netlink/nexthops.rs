@@ -15,6 +15,7 @@ const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
+const NHA_ENCAP_TYPE: u16 = 7;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// Lengths of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp`, bytes.
@@ -30,6 +31,8 @@ pub struct Nexthop {
     pub oif: Option<u32>,
     /// The gateway.
     pub via: Option<IpAddr>,
+    /// Whether packets are to be encapsulated, for example in MPLS.
+    pub has_encap: bool,
     /// The members of a group, by number.
     group: Vec<u32>,
 }
@@ -103,6 +106,7 @@ fn nexthop(body: &[u8]) -> Option<(u32, Nexthop)> {
                 let v6 = || <[u8; 16]>::try_from(value).map(|bytes| Ipv6Addr::from(bytes).into());
                 nexthop.via = v4.or_else(|_| v6()).ok();
             }
+            NHA_ENCAP_TYPE => nexthop.has_encap = true,
             NHA_GROUP => nexthop.group = value.chunks_exact(MEMBER).filter_map(word).collect(),
             _ => {}
         }
@@ -134,8 +138,10 @@ mod tests {
         ]
         .concat();
         let via = Some(Ipv4Addr::new(198, 18, 2, 3).into());
-        let expected = Nexthop { oif: Some(3), via, group: vec![] };
+        let expected = Nexthop { oif: Some(3), via, ..Nexthop::default() };
         assert_eq!(nexthop(&one), Some((7, expected.clone())));
+        let mpls = [one.clone(), attribute(NHA_ENCAP_TYPE, &1_u16.to_ne_bytes())].concat();
+        assert_eq!(nexthop(&mpls), Some((7, Nexthop { has_encap: true, ..expected.clone() })));
         let members = [9_u32, 0, 7, 0].map(u32::to_ne_bytes).concat();
         let group =
             [vec![0; MESSAGE], attribute(NHA_ID, &8_u32.to_ne_bytes()), attribute(NHA_GROUP, &members)].concat();

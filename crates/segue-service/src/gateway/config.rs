@@ -61,6 +61,8 @@ pub struct Config {
     pub fragment: bool,
     /// Whether the gateway forwards at layer 3 by the kernel's routes.
     pub route: bool,
+    /// Whether routes from router advertisements are used.
+    pub accept_ra: bool,
     /// The source address of IPv4 packets that leave by OUT.
     pub nat: Option<Ipv4Addr>,
     /// Ports of the address `nat` that are forwarded to inside hosts.

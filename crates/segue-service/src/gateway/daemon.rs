@@ -46,7 +46,8 @@ impl Plan {
             text.push_str(&format!("  {:<15} packets above {mtu}, as their sender would\n", "fragment"));
         }
         if self.route {
-            text.push_str(&format!("  {:<15} by the kernel's routes\n", "route"));
+            let too = if self.accept_ra { ", those of router advertisements included" } else { "" };
+            text.push_str(&format!("  {:<15} by the kernel's routes{too}\n", "route"));
         }
         if let Some(nat) = &self.nat {
             text.push_str(&format!("  {:<15} IPv4 leaves {} from {}\n", "nat", self.to.name, nat.address));

@@ -1,5 +1,6 @@
 //! Gateways between two interfaces: a bump in the wire, or a router with `--route`.
 
+mod advertisements;
 mod claim;
 pub mod config;
 pub mod daemon;

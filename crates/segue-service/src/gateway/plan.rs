@@ -43,6 +43,9 @@ pub struct Plan {
     pub fragment: bool,
     /// Whether the gateway forwards at layer 3.
     pub route: bool,
+    /// Whether routes from router advertisements are used.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub accept_ra: bool,
     /// The NAT with its port forwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat: Option<NatPlan>,
@@ -113,6 +116,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         max_packets: config.max_packets,
         fragment: config.fragment,
         route: config.route,
+        accept_ra: config.accept_ra,
         nat,
         set: config.set.clone(),
         notes,

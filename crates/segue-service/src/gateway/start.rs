@@ -63,7 +63,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
     };
     if plan.route {
-        let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink)?;
+        let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
         return Ok(Opened { claim, forwarding, ..opened });
     }
