@@ -11,6 +11,7 @@
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
+//! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`kernel`]: a kernel's own GRO.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
 //!
@@ -29,6 +30,7 @@
 //! sent: `SEGUE_FULL` and `SEGUE_SOAK` send more.
 
 pub mod capture;
+pub mod flood;
 mod ground;
 pub mod guest;
 pub mod kernel;

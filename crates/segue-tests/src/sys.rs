@@ -1,6 +1,7 @@
 //! Socket options, raw sockets and signals that the standard library lacks.
 #![allow(unsafe_code, reason = "setsockopt, raw sockets and kill exist only as libc calls")]
 
+use std::ffi::CString;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, UdpSocket};
@@ -81,6 +82,39 @@ pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
     // SAFETY: the pointers and lengths describe `packet` and `name`.
     let sent = unsafe { libc::sendto(fd, bytes, packet.len(), 0, address, len as libc::socklen_t) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Opens a packet socket that sends frames by an interface of this thread's network namespace.
+pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+    let name = CString::new(interface)?;
+    // SAFETY: `name` is a string that ends with a zero byte.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: socket takes no pointers. With protocol 0 it receives nothing.
+    let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    check(raw)?;
+    // SAFETY: the descriptor was just made and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an all-zero sockaddr_ll is valid.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as libc::c_int;
+    let len = mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `address`.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
+}
+
+/// Sends one frame by a packet socket; one that the link has no room for is lost.
+pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `frame`.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+    match io::Error::last_os_error() {
+        error if sent < 0 && error.raw_os_error() != Some(libc::ENOBUFS) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Sends a signal to a child that has not been waited for, so that its process id cannot have been reused.
