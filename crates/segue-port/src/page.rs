@@ -240,6 +240,8 @@ pub(crate) struct RingPages {
     /// Slots without references, filled or not, which belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
+    /// Whether a slot was found in use that lies half a ring behind the last one.
+    is_held_up: bool,
 }
 
 impl RingPages {
@@ -247,7 +249,12 @@ impl RingPages {
     pub(crate) fn new(slots: Vec<Slot>) -> RingPages {
         let home = Rc::new(Home { free: RefCell::new(Vec::with_capacity(slots.len())), made: Cell::new(slots.len()) });
         let slab = |(index, slot)| Rc::new(Slab { memory: Memory::Slot(slot, index), home: Rc::downgrade(&home) });
-        RingPages { slots: slots.into_iter().enumerate().map(slab).map(Some).collect(), home, next: 0 }
+        RingPages {
+            slots: slots.into_iter().enumerate().map(slab).map(Some).collect(),
+            home,
+            next: 0,
+            is_held_up: false,
+        }
     }
 
     /// Returns the number of slots.
@@ -265,7 +272,14 @@ impl RingPages {
         }
         let slab = place.take()?;
         self.next = (self.next + 1) % self.slots.len();
+        // Each slot is passed once a round. The kernel stops at one that is still in use when it comes to it.
+        self.is_held_up |= self.slots[(self.next + self.slots.len() / 2) % self.slots.len()].is_none();
         Some(PageMut { handle: Handle(slab) })
+    }
+
+    /// Returns whether the frame of a slot has been kept for half a round of the ring since the last call.
+    pub(crate) fn take_held_up(&mut self) -> bool {
+        std::mem::take(&mut self.is_held_up)
     }
 
     fn reclaim(&mut self) {

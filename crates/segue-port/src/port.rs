@@ -165,7 +165,8 @@ pub enum Polled {
     Idle,
     /// The budget is used up; more may wait.
     More,
-    /// No page is free, and waiting packets stay in the kernel. Poll again when packets have left.
+    /// No page is free, or a packet that is held will soon stop the receive ring; waiting packets stay in the kernel.
+    /// Poll again when the packets that are held have left.
     Starved,
 }
 
@@ -265,6 +266,7 @@ segue::reasons! {
         GsoSize = "gso_size": "A train with a segment size of 0 or 65535.",
         GsoSegments = "gso_segments": "A UDP train of more than 128 segments.",
         ChecksumBounds = "csum_bounds": "An owed checksum whose place lies past the end of the packet.",
+        NoMemory = "no_memory": "The kernel had no memory to send it.",
         NoPage = "no_page": "No page was free to finish a packet in.",
         Truncated = "truncated": "A datagram longer than a page's window.",
         Empty = "empty": "A datagram without payload.",

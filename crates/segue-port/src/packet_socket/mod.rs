@@ -438,6 +438,11 @@ impl Port for PacketPort {
                 break;
             }
             self.empty = 0;
+            if self.ring.take_held_up() {
+                // The ring stops at a slot that is still in use, and it does not matter by how few.
+                polled = Polled::Starved;
+                break;
+            }
         }
         self.deliver(into);
         Ok(polled)
@@ -466,6 +471,7 @@ impl Port for PacketPort {
                 Some(libc::EINTR) => continue,
                 // The kernel took the frame and its queue dropped it, as it does with those of every other sender.
                 Some(libc::ENOBUFS) => Drop::QueueFull,
+                Some(libc::ENOMEM) => Drop::NoMemory,
                 Some(libc::EMSGSIZE) => Drop::TooBig,
                 Some(libc::ENETDOWN) => Drop::DeviceDown,
                 Some(libc::ENXIO | libc::ENODEV | libc::EBADF) => return Err(error),

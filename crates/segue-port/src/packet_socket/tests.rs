@@ -314,6 +314,34 @@ fn a_slot_that_is_still_in_use_is_not_filled_again() {
 }
 
 #[test]
+fn a_frame_that_is_held_is_asked_back_before_it_stops_the_ring() {
+    let Some(()) = cable(false) else { return };
+    let config = PacketConfig { ring_bytes: 1 << 18, ..PacketConfig::new("v1") };
+    let (mut from, mut to) = (open("v0"), PacketPort::open(&config).unwrap());
+    let (mut pages, mut into) = (PagePool::new(8), RxBatch::new(16));
+    let (slots, frame) = (to.ring_frames(), udp_frame(&[], ENDS[0], &bytes(200, 1), Fill::Good));
+    let (mut held, mut asked, mut came) = (None, 0, 0);
+    let end = Instant::now() + PATIENCE;
+    for number in 0..5 * slots {
+        transmit(&mut from, [testing::load_frame(&mut pages, &frame)]);
+        while came <= number {
+            assert!(Instant::now() < end, "{came} of {number}: {:?}", to.counters());
+            if to.receive(&mut into, 16).unwrap() == Polled::Starved {
+                asked += 1;
+                held = None;
+            }
+            while let Some(packet) = into.pop_packet() {
+                came += 1;
+                // The first frame, and after it was asked back, the next one.
+                if held.is_none() { held = Some(packet) } else { into.pool.put(packet) }
+            }
+        }
+    }
+    assert!((5..=11).contains(&asked), "{asked} times in five rounds");
+    assert_eq!(to.counters().drops.total(), 0);
+}
+
+#[test]
 fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
     let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));

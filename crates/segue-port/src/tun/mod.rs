@@ -463,11 +463,14 @@ impl Port for TunPort {
                     continue;
                 };
                 let reason = match error.raw_os_error() {
-                    Some(libc::EAGAIN | libc::ENOBUFS) => {
+                    Some(libc::EAGAIN) => {
                         self.counters.blocked += 1;
                         return Ok(Sent::Blocked);
                     }
                     Some(libc::EINTR) => continue,
+                    // To wait would be a spin: the device stays writable.
+                    Some(libc::ENOBUFS) => Drop::QueueFull,
+                    Some(libc::ENOMEM) => Drop::NoMemory,
                     Some(libc::EIO | libc::ENETDOWN) => Drop::DeviceDown,
                     Some(libc::EBADFD | libc::ENODEV | libc::EBADF) => return Err(error),
                     Some(libc::EINVAL) if gso.is_some() => {

@@ -199,6 +199,14 @@ impl UdpPort {
         }
     }
 
+    /// Counts a run as dropped.
+    fn lose(&mut self, schedule: &Schedule, run: Run, reason: Drop, batch: &mut TxBatch) {
+        self.counters.drops.add_many(reason, (run.to - run.from) as u64);
+        for &(entry, _) in &schedule.units[run.from..run.to] {
+            batch.sent_of(entry as usize, 1);
+        }
+    }
+
     /// Retries one run, then its datagrams one by one, so that a refusal of UDP_SEGMENT loses no packet.
     fn recover(
         &mut self,
@@ -209,6 +217,10 @@ impl UdpPort {
     ) -> io::Result<Sent> {
         if is_full(&error) {
             return Ok(Sent::Blocked);
+        }
+        if let Some(reason) = lost_by_kernel(&error) {
+            self.lose(schedule, run, reason, batch);
+            return Ok(Sent::All);
         }
         if run.to - run.from == 1 {
             return self.retry_single(schedule, run, error, batch);
@@ -282,6 +294,7 @@ impl UdpPort {
             }
         }
         let reason = match error.raw_os_error() {
+            Some(libc::ENOBUFS | libc::ENOMEM) => lost_by_kernel(&error).unwrap_or(Drop::QueueFull),
             Some(libc::EMSGSIZE) => Drop::TooBig,
             Some(
                 libc::ECONNREFUSED
@@ -326,9 +339,19 @@ impl UdpPort {
     }
 }
 
-/// Returns whether the error means that the kernel has no room at the moment.
+/// Returns whether the error means that the socket's buffer has no room at the moment; it is writable when it has.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+    error.raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Returns the reason for which the kernel has lost what it was to send: its transmit queue dropped it, as it does with
+/// packets of every other sender, or it had no memory. To wait would be a spin, because the socket stays writable.
+fn lost_by_kernel(error: &io::Error) -> Option<Drop> {
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS) => Some(Drop::QueueFull),
+        Some(libc::ENOMEM) => Some(Drop::NoMemory),
+        _ => None,
+    }
 }
 
 /// Returns whether the error may be that of an ICMP message about an earlier datagram: a connected socket reports it

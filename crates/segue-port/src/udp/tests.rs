@@ -283,6 +283,36 @@ fn an_error_that_plain_sends_meet_too_is_not_blamed_on_runs() {
 }
 
 #[test]
+fn what_the_kernel_lost_is_counted_and_not_tried_again() {
+    for (errno, reason) in [(libc::ENOBUFS, Drop::QueueFull), (libc::ENOMEM, Drop::NoMemory)] {
+        let mut rx = receiver(V4, |_| {});
+        let mut tx = sender(&rx, |_| {});
+        let (mut pages, mut batch, mut into) = (PagePool::new(64), TxBatch::new(), RxBatch::new(64));
+        let mut push = |batch: &mut TxBatch, tx: &UdpPort, seeds: std::ops::Range<usize>| {
+            for seed in seeds {
+                // Two runs and a single datagram.
+                let len = [700, 900, 1000][seed / 10 % 3];
+                batch.push(packet(&mut pages, &GUE, &bytes(len, seed), outer(0, 0)), tx.limits()).unwrap();
+            }
+        };
+        push(&mut batch, &tx, 0..21);
+        tx.inject = match errno {
+            libc::ENOBUFS => Some(|_| Some(libc::ENOBUFS)),
+            _ => Some(|_| Some(libc::ENOMEM)),
+        };
+        // The socket stays writable, so waiting for it would not end.
+        assert_eq!(tx.transmit(&mut batch).unwrap(), Sent::All, "{reason:?}");
+        assert_eq!((batch.len(), tx.counters().blocked, tx.counters().tx.calls), (0, 0, 3));
+        assert_eq!((tx.counters().drops.of(reason), tx.counters().drops.total()), (21, 21));
+        tx.inject = None;
+        push(&mut batch, &tx, 0..21);
+        send_all(&mut tx, &mut batch);
+        assert_eq!(collect(&mut rx, &mut into, 21).len(), 21);
+        assert_eq!(tx.offloads()[0], ("udp_segment", OffloadState::On), "{reason:?}");
+    }
+}
+
+#[test]
 fn a_full_queue_blocks_and_loses_nothing() {
     let mut rx = receiver(V4, |_| {});
     let mut tx = sender(&rx, |_| {});
