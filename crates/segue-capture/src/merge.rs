@@ -435,6 +435,8 @@ impl Window {
         let mut options = carried;
         if self.notes {
             let note = undo_notes::encode(&frame[..head_len], ticks, &list);
+            // What could not be undone is not merged.
+            undo_notes::is_modest(&list, note.len() + frame.len(), options.len()).then_some(())?;
             undo_notes::push(&mut options, order, undo_notes::NoteKind::Members, false, &note);
         }
         Some((first.clone(), Train { frame, options, ticks }))

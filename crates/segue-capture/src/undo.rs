@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::rc::Rc;
 
 use crate::error::CaptureError;
-use crate::file::undo_notes::{self, Member, NoteKind};
+use crate::file::undo_notes::{self, Decoder, Member, NoteKind};
 use crate::file::{
     Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Record, Writer,
 };
 use crate::stream::each_item;
 
-/// Most bytes of packets that wait for their position. Files of [`merge`](crate::merge) need less than a tenth of it.
+/// Most bytes of merged packets whose packets wait for their position. Files of [`merge`](crate::merge) need less than
+/// a tenth of it.
 const MOST_WAITING: usize = 256 << 20;
+/// Bytes that a waiting train takes beside its packet and its note.
+const OVERHEAD: usize = 512;
 
 /// Counters of [`undo`].
 #[derive(Debug)]
@@ -45,6 +47,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
         order: reader.order(),
         next: 0,
         waiting: BTreeMap::new(),
+        trains: 0,
         bytes: 0,
         notes: 0,
         merged: 0,
@@ -67,12 +70,17 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
     })
 }
 
-/// A packet of a train that waits for its position in the file.
+/// A train with packets that wait for their position in the file. Only the next one of them is decoded.
 struct Waiting {
-    frame: Rc<[u8]>,
-    member: Member,
+    frame: Vec<u8>,
+    note: Vec<u8>,
+    /// Options that the packets share.
+    carried: Vec<u8>,
     interface: u32,
-    carried: Rc<[u8]>,
+    /// Position of the train's first packet.
+    first: u64,
+    decoder: Decoder,
+    next: Member,
 }
 
 struct Undoer<'w, W: Write> {
@@ -80,7 +88,11 @@ struct Undoer<'w, W: Write> {
     order: Order,
     /// Position of the next item; all items in front of it are written.
     next: u64,
-    waiting: BTreeMap<u64, Waiting>,
+    /// Trains by the position of their next packet. Two packets have the same one only in a damaged file; they are
+    /// written in the order of their trains.
+    waiting: BTreeMap<(u64, u64), Waiting>,
+    /// Number of trains read.
+    trains: u64,
     bytes: usize,
     notes: u64,
     merged: u64,
@@ -92,7 +104,7 @@ impl<W: Write> Undoer<'_, W> {
         let is_enhanced = record.form == Form::Enhanced;
         let note = if is_enhanced { undo_notes::find(record.options(), self.order) } else { None };
         match note {
-            Some((NoteKind::Members, note)) => self.members(record, &note),
+            Some((NoteKind::Members, note)) => self.members(record, note),
             Some((NoteKind::Swallowed, _)) => return Err(CaptureError::Swallowed { packet: record.number }),
             _ => self.unchanged(record),
         }
@@ -106,29 +118,22 @@ impl<W: Write> Undoer<'_, W> {
     }
 
     /// Restores the packets in `note` to their original positions.
-    fn members(&mut self, record: &Record<'_>, note: &[u8]) -> io::Result<()> {
-        let order = self.order;
-        let ticks = record.ticks.unwrap_or(0);
-        let Some(members) = undo_notes::decode(note, ticks, record.data()).filter(|members| !members.is_empty()) else {
+    fn members(&mut self, record: &Record<'_>, note: Vec<u8>) -> io::Result<()> {
+        let carried = undo_notes::filtered(record.options(), self.order, |code| code != undo_notes::OPTION);
+        let decoder = Decoder::new(&note, record.ticks.unwrap_or(0), record.data(), carried.len());
+        let next = decoder.and_then(|mut decoder| Some((decoder.next(&note, record.data())?, decoder)));
+        let Some((next, decoder)) = next else {
             self.unreadable += 1;
             return self.unchanged(record);
         };
         self.notes += 1;
-        self.merged += u64::from(members.len() > 1);
-        let frame: Rc<[u8]> = record.data().into();
-        let carried: Rc<[u8]> = undo_notes::filtered(record.options(), order, |code| code != undo_notes::OPTION).into();
-        let first = self.next;
-        for member in members {
-            // A position may be taken only in a damaged file; then the next free one is used.
-            let mut place = first.saturating_add(member.position);
-            while self.waiting.contains_key(&place) {
-                place = place.saturating_add(1);
-            }
-            self.bytes += member.head.len() + member.payload.len() + 200;
-            let waiting =
-                Waiting { frame: Rc::clone(&frame), member, interface: record.interface, carried: Rc::clone(&carried) };
-            self.waiting.insert(place, waiting);
-        }
+        self.merged += u64::from(decoder.has_more());
+        self.trains += 1;
+        let (first, interface, frame) = (self.next, record.interface, record.data().to_vec());
+        self.bytes += frame.len() + note.len() + carried.len() + OVERHEAD;
+        let place = first.saturating_add(next.position);
+        let train = Waiting { frame, note, carried, interface, first, decoder, next };
+        self.waiting.insert((place, self.trains), train);
         self.due()?;
         if self.bytes > MOST_WAITING { self.settle() } else { Ok(()) }
     }
@@ -169,8 +174,9 @@ impl<W: Write> Undoer<'_, W> {
 
     /// Writes the packets whose position is the next one.
     fn due(&mut self) -> io::Result<()> {
-        while let Some(waiting) = self.waiting.remove(&self.next) {
-            self.write(&waiting)?;
+        while let Some(entry) = self.waiting.first_entry().filter(|entry| entry.key().0 <= self.next) {
+            let ((_, number), train) = entry.remove_entry();
+            self.write(number, train)?;
             self.next += 1;
         }
         Ok(())
@@ -178,16 +184,16 @@ impl<W: Write> Undoer<'_, W> {
 
     /// Writes all packets that wait, in order: at the end, or if packets are missing from the file.
     fn settle(&mut self) -> io::Result<()> {
-        while let Some((place, waiting)) = self.waiting.pop_first() {
-            self.next = place + 1;
-            self.write(&waiting)?;
+        while let Some(((place, number), train)) = self.waiting.pop_first() {
+            self.next = self.next.max(place).saturating_add(1);
+            self.write(number, train)?;
         }
         Ok(())
     }
 
-    fn write(&mut self, waiting: &Waiting) -> io::Result<()> {
-        let Waiting { frame, member, interface, carried } = waiting;
-        self.bytes -= (member.head.len() + member.payload.len() + 200).min(self.bytes);
+    /// Writes the next packet of a train, which then waits with the one behind.
+    fn write(&mut self, number: u64, mut train: Waiting) -> io::Result<()> {
+        let Waiting { frame, note, carried, interface, first, decoder, next: member } = &mut train;
         let packet = Outgoing {
             interface: *interface,
             ticks: member.ticks,
@@ -198,6 +204,15 @@ impl<W: Write> Undoer<'_, W> {
         match &member.tail {
             Some(tail) => self.sink.packet_with_tail(&packet, tail),
             None => self.sink.packet(&packet),
+        }?;
+        match decoder.next(note, frame) {
+            Some(next) => {
+                let place = first.saturating_add(next.position);
+                *member = next;
+                self.waiting.insert((place, number), train);
+            }
+            None => self.bytes -= (frame.len() + note.len() + carried.len() + OVERHEAD).min(self.bytes),
         }
+        Ok(())
     }
 }

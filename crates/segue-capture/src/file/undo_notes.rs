@@ -208,43 +208,95 @@ pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     out
 }
 
-/// Decodes the note of a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins where the header
-/// of the first packet ends. `None` if the note does not fit the packet.
-pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
-    let mut from = NoteReader(note);
-    let count = usize::try_from(from.number()?).ok()?;
-    // Each packet takes at least seven bytes of the note, so a wrong count cannot claim much memory.
-    let mut members = Vec::with_capacity(count.min(note.len() / 7));
-    let (mut position, mut time, mut payload) = (0_u64, ticks, None);
-    let mut before: &[u8] = frame.get(..frame.len().min(MAX_HEAD))?;
-    for _ in 0..count {
+/// A note that is being decoded, one packet after the other. It holds no packet but the last, so that a short note with
+/// many packets takes little memory.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    /// Offset of the next packet in the note.
+    at: usize,
+    left: u64,
+    position: u64,
+    time: u64,
+    /// End of the payload of the last packet.
+    payload: Option<usize>,
+    /// Headers of the last packet.
+    head: Vec<u8>,
+}
+
+/// Bytes of each header, and bytes for each byte of a merged packet and its note, that the packets restored from it may
+/// have beside their payload and what the note spells out. Longer headers and options that many packets share are
+/// refused beyond that: a small file must not become a large one.
+const FREE_HEAD: usize = 128;
+const MOST_GROWTH: usize = 8;
+
+/// Returns whether a [`Decoder`] accepts the packets of a note: `len` is the length of the note and of the merged
+/// packet together, `carried` that of the options that packets share.
+pub fn is_modest(members: &[Member], len: usize, carried: usize) -> bool {
+    members.iter().map(|member| member.growth(carried)).sum::<usize>() <= most_growth(len, carried)
+}
+
+fn most_growth(len: usize, carried: usize) -> usize {
+    MOST_GROWTH.saturating_mul(len + carried)
+}
+
+impl Member {
+    /// Returns the bytes of the packet that neither its payload nor its note accounts for.
+    fn growth(&self, carried: usize) -> usize {
+        let shared = if self.options.is_none() && self.tail.is_none() { carried } else { 0 };
+        self.head.len().saturating_sub(FREE_HEAD) + shared
+    }
+}
+
+impl Decoder {
+    /// Begins to decode the note of a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins
+    /// where the header of the first packet ends. The whole note is checked first. `None` if it does not fit the
+    /// packet, holds no packet, or grows too much; `carried` is the length of the options that packets share.
+    pub fn new(note: &[u8], ticks: u64, frame: &[u8], carried: usize) -> Option<Decoder> {
+        let mut from = NoteReader(note);
+        let left = from.number()?;
+        let head = frame.get(..frame.len().min(MAX_HEAD))?.to_vec();
+        let decoder = Decoder { at: note.len() - from.0.len(), left, position: 0, time: ticks, payload: None, head };
+        let mut all = decoder.clone();
+        let (mut growth, most) = (0, most_growth(note.len() + frame.len(), carried));
+        while let Some(member) = all.next(note, frame) {
+            growth += member.growth(carried);
+            if growth > most {
+                return None;
+            }
+        }
+        let is_whole = all.left == 0 && all.at == note.len() && all.payload == Some(frame.len());
+        is_whole.then_some(decoder)
+    }
+
+    /// Returns whether there are packets behind the last one.
+    pub fn has_more(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Returns the next packet; `None` behind the last one, or where the note does not fit the packet.
+    pub fn next(&mut self, note: &[u8], frame: &[u8]) -> Option<Member> {
+        self.left.checked_sub(1)?;
+        let mut from = NoteReader(note.get(self.at..)?);
         let flags = from.byte()?;
-        position = position.checked_add(from.number()?)?;
-        time = time.wrapping_add(from.signed()? as u64);
-        let head_len = usize::try_from(from.number()?).ok().filter(|len| *len <= MAX_HEAD)?;
-        let head = from.patched(before, head_len)?;
-        let start = *payload.get_or_insert(head_len);
+        let position = self.position.checked_add(from.number()?)?;
+        let time = self.time.wrapping_add(from.signed()? as u64);
+        let head_len = usize::try_from(from.number()?).ok().filter(|len| *len <= MAX_HEAD.min(frame.len()))?;
+        let head = from.patched(&self.head, head_len)?;
+        let start = self.payload.unwrap_or(head_len);
         let end = start.checked_add(usize::try_from(from.number()?).ok()?)?;
         frame.get(start..end)?;
-        payload = Some(end);
         let missing = from.signed()?;
         let options = if flags & 2 != 0 { Some(from.bytes()?.to_vec()) } else { None };
         let trailer = if flags & 4 != 0 { from.bytes()?.to_vec() } else { Vec::new() };
         let tail = if flags & 8 != 0 { Some(from.bytes()?.to_vec()) } else { None };
         let have = i64::try_from(head_len + (end - start) + trailer.len()).ok()?;
-        members.push(Member {
-            position,
-            ticks: (flags & 1 == 0).then_some(time),
-            len: u32::try_from(have.checked_add(missing)?).ok()?,
-            head,
-            payload: start..end,
-            trailer,
-            options,
-            tail,
-        });
-        before = &members.last()?.head;
+        let len = u32::try_from(have.checked_add(missing)?).ok()?;
+        self.head.clone_from(&head);
+        (self.at, self.left) = (note.len() - from.0.len(), self.left - 1);
+        (self.position, self.time, self.payload) = (position, time, Some(end));
+        let ticks = (flags & 1 == 0).then_some(time);
+        Some(Member { position, ticks, len, head, payload: start..end, trailer, options, tail })
     }
-    (payload == Some(frame.len()) && from.0.is_empty()).then_some(members)
 }
 
 /// Encodes the runs in which `this` differs from `before`; bytes past the end of `before` count as zero.
@@ -358,6 +410,12 @@ mod tests {
         (frame, members)
     }
 
+    /// Decodes a whole note.
+    fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
+        let mut decoder = Decoder::new(note, ticks, frame, 0)?;
+        Some(std::iter::from_fn(|| decoder.next(note, frame)).collect())
+    }
+
     #[test]
     fn a_train_reads_back_as_it_was_noted() {
         let (frame, members) = train();
@@ -382,6 +440,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_short_note_does_not_become_long_packets() {
+        let frame = [0; 1500];
+        let members = |count: usize, head: usize| {
+            let payload = |at: usize| if at + 1 < count { head..head } else { head..frame.len() };
+            (0..count).map(|at| member(at as u64, Some(9), &frame[..head], payload(at))).collect::<Vec<_>>()
+        };
+        let is_refused = |count, head, carried| {
+            let note = encode(&frame[..head], 9, &members(count, head));
+            Decoder::new(&note, 9, &frame, carried).is_none()
+        };
+        assert_eq!(
+            [(1, 1000, 0), (10, 1000, 0), (5000, 128, 0)].map(|(n, head, with)| is_refused(n, head, with)),
+            [false; 3]
+        );
+        assert_eq!([(100, 128, 100), (2, 128, 60_000)].map(|(n, head, with)| is_refused(n, head, with)), [false; 2]);
+        assert_eq!(
+            [(5000, 1000, 0), (5000, 128, 1000), (20, 128, 60_000)].map(|(n, head, with)| is_refused(n, head, with)),
+            [true; 3]
+        );
     }
 
     #[test]

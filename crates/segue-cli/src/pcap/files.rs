@@ -206,8 +206,9 @@ impl OutputFile {
     fn commit(mut self) -> io::Result<()> {
         self.watch.borrow_mut().look()?;
         let Some(beside) = &self.beside else { return Ok(()) };
+        // The name stands for the whole content, also after a crash.
+        self.file.sync_data()?;
         if beside.replace {
-            self.file.sync_data()?;
             fs::rename(&beside.temporary, &beside.path)?;
         } else {
             // Linking fails if the name exists, even since a moment ago; some file systems have no links.
@@ -216,6 +217,11 @@ impl OutputFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
                 Err(_) => fs::rename(&beside.temporary, &beside.path)?,
             }
+        }
+        if let Some(directory) = beside.path.parent() {
+            let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+            // Some file systems cannot sync a directory; the file is complete all the same.
+            let _ = File::open(directory).and_then(|directory| directory.sync_all());
         }
         self.beside = None;
         Ok(())
@@ -241,6 +247,8 @@ pub(super) struct Job {
     allow_cut: bool,
     watch: Shared,
     input: Option<PathBuf>,
+    /// Device and inode of the input where it is a regular file, stdin included.
+    regular: Option<(u64, u64)>,
 }
 
 impl Job {
@@ -278,13 +286,15 @@ impl Job {
             ));
         }
         let shown = args.progress == "auto" && !out.quiet && io::stderr().is_terminal();
-        let total = data.filter(|_| regular).map(|data| data.len());
+        let data = data.filter(|_| regular);
+        let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| (data.dev(), data.ino())));
         let bar = shown.then(|| Bar { total, start: Instant::now(), drawn: None });
         let signals = Signals::new().map_err(|error| Error::system("cannot listen to signals", &error, "try again"))?;
         let watch = Watch { signals: Some(signals), stopped: false, bar, done: 0, looks: 0 };
         let watch = Rc::new(RefCell::new(watch));
         let input = (!is_stdin).then(|| path.clone());
-        let job = Job { name, action, allow_cut: args.allow_cut, watch: Rc::clone(&watch), input };
+        let job =
+            Job { name, action, allow_cut: args.allow_cut, watch: Rc::clone(&watch), input, regular: regular_file };
         let reader = Reader::new(Source { file, waits: !regular, watch }).map_err(|error| job.fatal(&error))?;
         Ok((job, reader))
     }
@@ -379,9 +389,12 @@ impl Job {
         // A symbolic link is kept, and its target replaced.
         let path = fs::canonicalize(&path).unwrap_or(path);
         let temporary = beside(&path);
+        // Until it has the rights of the file that it replaces, no other user may read it.
+        let mode = if existing.is_some() { 0o600 } else { 0o666 };
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
+            .mode(mode)
             .open(&temporary)
             .map_err(|error| self.cannot_write(&path, &error))?;
         if let Some(data) = &existing {
@@ -412,7 +425,15 @@ impl Job {
         }
         let fd = io::stdout().as_fd().try_clone_to_owned();
         let file = File::from(fd.map_err(|error| Error::system("cannot write to stdout", &error, "name a file"))?);
-        let waits = !file.metadata().is_ok_and(|data| data.is_file());
+        let data = file.metadata().ok().filter(fs::Metadata::is_file);
+        if let Some(data) = &data
+            && self.regular == Some((data.dev(), data.ino()))
+        {
+            let hint = format!("segue pcap {} IN OUT", self.action);
+            return Err(Error::new(Kind::Usage, format!("stdout is the input itself ({})", self.name), hint)
+                .why("what is written would be read again, without end"));
+        }
+        let waits = data.is_none();
         let target = OutputFile { file, waits, watch: Rc::clone(&self.watch), beside: None };
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
