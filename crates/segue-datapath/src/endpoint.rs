@@ -4,7 +4,7 @@
 use std::io;
 
 use segue::gso::{Arena, Limits, Refusal};
-use segue::packet::{Packet, Unit};
+use segue::packet::{Gso, Kind, Packet, Unit};
 use segue::reason::Counts;
 use segue::{gro, gso};
 use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
@@ -13,7 +13,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::ingress::{Traffic, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
-use crate::tuning::{EgressSettings, without_trains};
+use crate::tuning::{EgressSettings, is_verified_tcp, without_trains};
 
 /// A port with the packets that wait to leave through it.
 pub(crate) struct Endpoint {
@@ -126,7 +126,7 @@ impl Endpoint {
                 Sent::Narrowed => {
                     let limits = self.limits();
                     // Rare: once or twice in the life of a port. Not every train of the batch needs it.
-                    let limits = if self.exact { without_trains(limits) } else { limits };
+                    let limits = if self.exact { Limits { csum: false, ..without_trains(limits) } } else { limits };
                     self.tx.resplit(&limits, |packet, why| {
                         drops.add_many(why, packets(&packet));
                         rx.pool.put(packet);
@@ -158,10 +158,13 @@ impl Endpoint {
         let mut limits = self.limits();
         limits.mtu = limits.mtu.min(mtu);
         let mut is_train = false;
-        if let Unit::Train { gso, .. } = packet.offload.unit {
+        if let Unit::Train { gso, csum } = packet.offload.unit {
             is_train = true;
             if self.exact && gso.fixed_ids != 0 {
                 limits = without_trains(limits);
+            }
+            if self.exact && is_verified_tcp(csum, gso) && !is_taken(&packet, gso, &limits) {
+                limits = Limits { csum: false, ..without_trains(limits) };
             }
         }
         match self.tx.push(packet, &limits) {
@@ -182,12 +185,18 @@ impl Endpoint {
     /// Cuts a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
     /// fragmented or refused by itself, as if it had been received alone, and a shorter last one passes.
     fn push_apart(&mut self, train: Box<Packet<Page>>, limits: &Limits, rx: &mut RxBatch, drops: &mut Counts<Refusal>) {
-        let Endpoint { tx, arena, cut, made, .. } = self;
-        let done = gso::cut(&train, arena, &mut rx.pool, |packet, pool| match tx.push(packet, limits) {
-            Ok(units) => *made += units as u64,
-            Err((packet, why)) => {
-                drops.add(why);
-                pool.put(packet);
+        let Endpoint { tx, arena, cut, made, exact, completed, .. } = self;
+        let finishes = *exact && matches!(train.offload.unit, Unit::Train { csum, gso } if is_verified_tcp(csum, gso));
+        let done = gso::cut(&train, arena, &mut rx.pool, |mut packet, pool| {
+            if finishes {
+                *completed += gso::finish(&mut packet).unwrap_or(0);
+            }
+            match tx.push(packet, limits) {
+                Ok(units) => *made += units as u64,
+                Err((packet, why)) => {
+                    drops.add(why);
+                    pool.put(packet);
+                }
             }
         });
         match done {
@@ -253,6 +262,18 @@ impl Endpoint {
     pub(crate) fn wait_to_write(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
     }
+}
+
+/// Returns whether a port with these limits takes a TCP train, whole or as smaller trains.
+fn is_taken(train: &Packet<Page>, gso: Gso, limits: &Limits) -> bool {
+    let is_v4 = train.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
+    let takes = if is_v4 { limits.tso4 } else { limits.tso6 };
+    takes
+        && limits.csum
+        && train.offload.layers().is_empty()
+        && !gso.is_cwr_on_all()
+        && limits.max_segs > 1
+        && train.head.len() + 2 * usize::from(gso.size) <= limits.max_bytes
 }
 
 /// Writes the counters of GRO under the port `name`.

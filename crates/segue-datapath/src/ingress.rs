@@ -8,7 +8,7 @@ use segue::reason::Counts;
 use segue_port::{Page, Received, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
-use crate::tuning::Cuts;
+use crate::tuning::{Cuts, is_verified_tcp};
 
 /// Returns the number of packets that `packet` stands for: the segments of a train.
 #[inline]
@@ -80,6 +80,8 @@ impl CutCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Ingress {
     pub(crate) cuts: Cuts,
+    /// Whether the packets of a cut train are to leave byte for byte as they came.
+    pub(crate) exact: bool,
     seen: Traffic,
     done: CutCounts,
     arena: Arena,
@@ -112,7 +114,15 @@ impl Ingress {
         drops: &mut Counts<gso::Refusal>,
         mut each: impl FnMut(Box<Packet<Page>>),
     ) {
-        if let Err(why) = gso::cut(&train, &mut self.arena, &mut rx.pool, |piece, _| each(piece)) {
+        let finishes = self.finishes(&train);
+        let checksummed = &mut self.done.checksummed;
+        let done = gso::cut(&train, &mut self.arena, &mut rx.pool, |mut piece, _| {
+            if finishes {
+                *checksummed += gso::finish(&mut piece).unwrap_or(0);
+            }
+            each(piece);
+        });
+        if let Err(why) = done {
             drops.add_many(why, packets(&train));
         }
         self.done.checksummed += self.arena.take_checksummed();
@@ -131,8 +141,15 @@ impl Ingress {
         if !self.cuts.cuts(&packet.offload.unit) {
             return Some(packet);
         }
-        let pieces = &mut self.pieces;
-        match gso::cut(&packet, &mut self.arena, &mut rx.pool, |piece, _| pieces.push_back(piece)) {
+        let finishes = self.finishes(&packet);
+        let (pieces, checksummed) = (&mut self.pieces, &mut self.done.checksummed);
+        let done = gso::cut(&packet, &mut self.arena, &mut rx.pool, |mut piece, _| {
+            if finishes {
+                *checksummed += gso::finish(&mut piece).unwrap_or(0);
+            }
+            pieces.push_back(piece);
+        });
+        match done {
             Ok(made) => {
                 self.done.cut += 1;
                 self.done.made += made as u64;
@@ -142,6 +159,11 @@ impl Ingress {
         }
         rx.pool.put(packet);
         self.more()
+    }
+
+    /// Returns whether the checksums of the packets of a train are completed when it is cut.
+    fn finishes(&self, train: &Packet<Page>) -> bool {
+        self.exact && matches!(train.offload.unit, Unit::Train { csum, gso } if is_verified_tcp(csum, gso))
     }
 
     /// Returns the next packet of the train that was cut last.

@@ -167,6 +167,7 @@ impl PortPair {
             let from = |end: usize| end != at || self.crossing == Crossing::Both;
             let mut feeding = gro.iter().enumerate().filter(|(end, _)| from(*end)).filter_map(|(_, one)| one.as_ref());
             self.ends[at].exact = feeding.any(GroSettings::is_strict);
+            self.ingress[at].exact = self.ends[at].exact;
             self.ingress[at].cuts = self.settings.cuts(at);
             if let (Some(join), Some(gro)) = (&mut self.stages[at], &gro[at]) {
                 join.retune(gro, protocols, sharing);

@@ -2,7 +2,7 @@
 
 use segue::gro::{self, Generation, Profile};
 use segue::gso::Limits;
-use segue::packet::{GsoKind, Unit};
+use segue::packet::{Gso, GsoKind, TrainCsum, Unit};
 use segue::time::Nanos;
 
 use crate::knobs::{Dial, Knob, Values};
@@ -182,6 +182,13 @@ impl EgressSettings {
 /// Returns the limits of a port that takes single packets only.
 pub(crate) fn without_trains(limits: Limits) -> Limits {
     Limits { tso4: false, tso6: false, uso: false, ..limits }
+}
+
+/// Returns whether the checksums of a train were verified, and may be 0. A kernel or a device that completes a checksum
+/// sends 0xffff for it, which UDP requires and TCP does not: so that such a packet leaves as it came, the checksums of
+/// verified TCP trains are completed here.
+pub(crate) fn is_verified_tcp(csum: TrainCsum, gso: Gso) -> bool {
+    csum == TrainCsum::Stale && gso.kind == GsoKind::Tcp
 }
 
 /// The kinds of trains that are cut on entry to the path to one port.
