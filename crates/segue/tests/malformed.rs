@@ -306,6 +306,46 @@ fn more_than_a_hundred_malformed_encapsulations_each_end_under_their_own_reason(
     assert!(count > 200, "{count} cases");
 }
 
+/// CVE-2026-72351: from 3.19 until 2026, Linux read the place of a remote checksum from behind a GUE header whose
+/// length field does not cover the option, and wrote a checksum there.
+#[test]
+fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refused() {
+    let mut count = 0;
+    for good in goods().iter().filter(|good| good.name == "gue remcsum") {
+        for hlen in 0..2 {
+            // The option stays in place, with valid values.
+            let short = good.with(|bytes, at| bytes[at] = bytes[at] & 0xe0 | hlen);
+            assert_eq!(good.fate(&short), "gue_header_len", "hlen {hlen}");
+            count += 1;
+        }
+        assert_eq!(good.fate(&good.with(|bytes, at| bytes[at] = bytes[at] & 0xe0 | 2)), "taken");
+    }
+    assert_eq!(count, 4, "both versions of IP");
+}
+
+/// CVE-2026-72408: a Geneve option of class 0x0100 and type 1 told Linux where the headers of a nested tunnel are.
+#[test]
+fn cve_2026_72408_a_geneve_option_about_nested_headers_is_an_unknown_option() {
+    for good in goods().iter().filter(|good| good.name == "geneve") {
+        let with = |option: [u8; 12]| good.with(|bytes, at| bytes[at + 8..at + 20].copy_from_slice(&option));
+        // Whatever the hint says, the packet inside is that behind the options.
+        for hint in [[0; 8], [0xff; 8], [14, 34, 42, 50, 64, 84, 0, 0]] {
+            let mut option = [1, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+            option[4..].copy_from_slice(&hint);
+            let inner = |bytes: Vec<u8>| {
+                let mut inside = Packet::default();
+                Decapsulator::new(good.config).unwrap().pull_packet(Frag::all(bytes), &mut inside).unwrap();
+                let mut all = inside.head.bytes().to_vec();
+                all.extend(inside.payload.pieces(0..usize::MAX).flatten());
+                all
+            };
+            assert_eq!(inner(with(option)), inner(good.bytes.clone()), "{hint:x?}");
+            option[2] |= 0x80;
+            assert_eq!(good.fate(&with(option)), "geneve_critical", "{hint:x?}");
+        }
+    }
+}
+
 #[test]
 fn over_ipv6_a_datagram_needs_a_checksum_and_over_ipv4_a_header_needs_one() {
     for mut good in goods().into_iter().filter(Good::has_udp) {

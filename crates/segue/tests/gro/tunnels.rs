@@ -288,3 +288,41 @@ fn outer_source_ports_part_flows() {
     }
     Stream::new([first, around.wrap(&packets[1])]).gives(&[1, 1]).counts(&[], &[(Flush::PollEnd, 2)], &[]);
 }
+
+/// CVE-2026-72408: a Geneve option of class 0x0100 and type 1 made Linux join packets by headers of a nested tunnel
+/// that only the option described. Here it is an option as any other: what it says changes nothing.
+#[test]
+fn cve_2026_72408_a_geneve_option_about_nested_headers_joins_nothing() {
+    let with = |packets: &[Vec<u8>], option: [u8; 12]| {
+        let patched = packets.iter().map(|bytes| {
+            let mut bytes = bytes.clone();
+            // Behind 20 bytes of IPv4, 8 of UDP, without checksum, and 8 of Geneve.
+            bytes[36..48].copy_from_slice(&option);
+            bytes
+        });
+        Stream::new(patched).run().sizes
+    };
+    let option = |class: u8, kind: u8, hint: [u8; 8]| {
+        let mut option = [class, 0, kind, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+        option[4..].copy_from_slice(&hint);
+        option
+    };
+    for is_nested in [false, true] {
+        let mut sender = tcp4();
+        let mut packets = run(&mut sender, 4);
+        if is_nested {
+            packets = wrap(&tunnel(v4(), Shim::Geneve(7, 0), None, &sender.next.ip), packets);
+        }
+        let mut around = tunnel(v4(), Shim::Geneve(42, 3), None, &sender.next.ip);
+        if let Some((udp, _)) = &mut around.udp {
+            udp.checksum = false;
+        }
+        let packets = wrap(&around, packets);
+        let unknown = with(&packets, option(9, 9, [0; 8]));
+        assert_eq!(unknown, if is_nested { vec![1; 4] } else { vec![4] });
+        // Right, wrong and impossible places of inner headers.
+        for hint in [[0; 8], [0xff; 8], [14, 34, 42, 50, 64, 84, 0, 0], [50, 70, 78, 86, 100, 120, 0, 0]] {
+            assert_eq!(with(&packets, option(1, 1, hint)), unknown, "{hint:x?}");
+        }
+    }
+}
