@@ -39,6 +39,7 @@ pub mod fastpath;
 pub mod gateway;
 pub mod handover;
 pub mod profile;
+pub mod reasons;
 pub mod report;
 pub mod router_faults;
 pub mod router_feed;
