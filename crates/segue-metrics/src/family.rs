@@ -1,0 +1,525 @@
+//! The families of metrics: name, type, labels, help, and the part of the document of `segue stat` that each shows.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use segue_control::model::{Flow, Instance, Port, Seen, Side};
+
+use crate::scrape::{Scrape, Sentence};
+
+/// The type of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number that only rises; 0 is left out.
+    Counter,
+    /// A number that rises and falls.
+    Gauge,
+    /// The number 1, with what is known in its labels.
+    Info,
+}
+
+impl Kind {
+    /// Returns the name of the type in OpenMetrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Info => "info",
+        }
+    }
+}
+
+/// A map of counters by name.
+type Counters = BTreeMap<String, u64>;
+/// A function that returns such a map of a port.
+type CountersOf = fn(&Port) -> &Counters;
+
+/// Where the values of a family are in the document of `segue stat`.
+#[derive(Clone, Copy)]
+enum Values {
+    /// One value for the whole program.
+    Scrape(fn(&Scrape) -> f64),
+    /// The version.
+    Version,
+    /// Name and kind of each instance.
+    Kinds,
+    /// One value for each instance.
+    Instance(fn(&Instance) -> f64),
+    /// One value for each offload of an instance.
+    Offloads(fn(&segue_control::model::Offload) -> bool),
+    /// One value for each port.
+    Port(fn(&Port) -> u64),
+    /// One value for each port and direction.
+    Flow(fn(&Flow) -> u64),
+    /// The counters of each port, by a name that becomes this label. Reasons have a sentence in this group.
+    Named { label: &'static str, of: CountersOf, shown: fn(&str) -> bool, group: Option<&'static str> },
+    /// One value for each stage of each port.
+    Stage(fn(&Seen) -> u64),
+    /// The counters of each worker.
+    Worker { label: &'static str, shown: fn(&str) -> bool },
+    /// The sentence of each reason that has been counted.
+    Reasons,
+}
+
+/// A family of metrics.
+#[derive(Clone, Copy)]
+pub struct Family {
+    /// The name, with the ending `_total` of a counter.
+    pub name: &'static str,
+    /// The type.
+    pub kind: Kind,
+    /// What is counted, in one sentence. Families with reasons add the sentence of each reason that they show.
+    pub help: &'static str,
+    /// The place in the document of `segue stat -j` below `instances[]`; empty for what is not in it. `{}` stands for
+    /// any key and `|` for alternatives.
+    pub json: &'static str,
+    values: Values,
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// The samples of one family.
+#[derive(Debug)]
+pub struct Samples<'a> {
+    /// The family.
+    pub family: &'static Family,
+    /// The help of the family, with the sentences of its reasons.
+    pub help: String,
+    /// The samples.
+    pub samples: Vec<Sample<'a>>,
+}
+
+/// One number with its labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample<'a> {
+    /// Labels with their values.
+    pub labels: Vec<(&'static str, Cow<'a, str>)>,
+    /// The number; a counter below 2^53 is exact.
+    pub value: f64,
+}
+
+/// Numbers of a port that are a present state; all other ones count events.
+const PORT_STATES: &[&str] = &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit"];
+/// Numbers of a worker that are the size of a table; all other ones count events.
+const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
+
+const NAMED_GROUPS: &[(&str, CountersOf)] = &[
+    ("drops", |port| &port.drops),
+    ("flushes", |port| &port.flushes),
+    ("refusals", |port| &port.refusals),
+    ("mismatches", |port| &port.mismatches),
+    ("fallbacks", |port| &port.fallbacks),
+];
+
+const fn counter(name: &'static str, json: &'static str, help: &'static str, values: Values) -> Family {
+    Family { name, kind: Kind::Counter, help, json, values }
+}
+
+const fn gauge(name: &'static str, json: &'static str, help: &'static str, values: Values) -> Family {
+    Family { name, kind: Kind::Gauge, help, json, values }
+}
+
+const fn info(name: &'static str, json: &'static str, help: &'static str, values: Values) -> Family {
+    Family { name, kind: Kind::Info, help, json, values }
+}
+
+const fn reasons(group: &'static str, of: CountersOf) -> Values {
+    Values::Named { label: "reason", of, shown: |_| true, group: Some(group) }
+}
+
+const fn events(of: CountersOf) -> Values {
+    Values::Named { label: "event", of, shown: |_| true, group: None }
+}
+
+/// Every family, in the order in which they are shown.
+pub const FAMILIES: &[Family] = &[
+    info("segue_build_info", "", "The version of segue that serves these metrics.", Values::Version),
+    gauge("segue_instances", "", "Running instances that answered.", Values::Scrape(|s| s.instances.len() as f64)),
+    gauge(
+        "segue_instances_unanswered",
+        "",
+        "Running instances that did not answer, so that their counters are missing here.",
+        Values::Scrape(|s| s.failed.len() as f64),
+    ),
+    info("segue_instance_info", "name|kind", "A running instance: its name and kind.", Values::Kinds),
+    gauge(
+        "segue_instance_uptime_seconds",
+        "uptime_s",
+        "Time since the instance came up.",
+        Values::Instance(|instance| instance.uptime_s),
+    ),
+    counter(
+        "segue_instance_cpu_seconds_total",
+        "cpu_s",
+        "Processor time used, user and system.",
+        Values::Instance(|instance| instance.cpu_s),
+    ),
+    gauge(
+        "segue_instance_problems",
+        "health",
+        "Problems that HEALTH of segue stat lists; 0 is ok.",
+        Values::Instance(|instance| instance.health.len() as f64),
+    ),
+    gauge(
+        "segue_offload_enabled",
+        "offloads{}.on",
+        "Whether an offload of the kernel is in use (1) or not (0).",
+        Values::Offloads(|offload| offload.on),
+    ),
+    gauge(
+        "segue_offload_refused",
+        "offloads{}.refused",
+        "Whether segue asked for an offload and the kernel refused it (1).",
+        Values::Offloads(|offload| offload.refused),
+    ),
+    counter(
+        "segue_packets_total",
+        "ports{}.receive|transmit.segments",
+        "Packets of wire size that crossed a port, as a capture on the link would count them.",
+        Values::Flow(|flow| flow.segments),
+    ),
+    counter(
+        "segue_bytes_total",
+        "ports{}.receive|transmit.bytes",
+        "Bytes that crossed a port.",
+        Values::Flow(|flow| flow.bytes),
+    ),
+    counter(
+        "segue_units_total",
+        "ports{}.receive|transmit.packets",
+        "Units that crossed a port in one piece: a train counts as one, and so does a single packet.",
+        Values::Flow(|flow| flow.packets),
+    ),
+    counter(
+        "segue_trains_total",
+        "ports{}.receive|transmit.trains",
+        "The units that were trains, of more than one packet.",
+        Values::Flow(|flow| flow.trains),
+    ),
+    counter(
+        "segue_calls_total",
+        "ports{}.receive|transmit.calls",
+        "System calls that moved packets, or tried to.",
+        Values::Flow(|flow| flow.calls),
+    ),
+    counter("segue_drops_total", "ports{}.drops{}", "Packets dropped.", reasons("drops", |port| &port.drops)),
+    counter("segue_flushes_total", "ports{}.flushes{}", "Trains that ended.", reasons("flushes", |port| &port.flushes)),
+    counter(
+        "segue_refusals_total",
+        "ports{}.refusals{}",
+        "Packets that were not joined.",
+        reasons("refusals", |port| &port.refusals),
+    ),
+    counter(
+        "segue_mismatches_total",
+        "ports{}.mismatches{}",
+        "The first difference between a packet and the train of its flow that it did not fit.",
+        reasons("mismatches", |port| &port.mismatches),
+    ),
+    counter(
+        "segue_fallbacks_total",
+        "ports{}.fallbacks{}",
+        "Operations that segue repeated in a smaller form because the kernel refused the larger one.",
+        reasons("fallbacks", |port| &port.fallbacks),
+    ),
+    counter(
+        "segue_checksummed_bytes_total",
+        "ports{}.checksummed_bytes",
+        "Payload bytes that segue had to checksum for packets of a port.",
+        Values::Port(|port| port.checksummed_bytes),
+    ),
+    counter(
+        "segue_swallowed_acks_total",
+        "ports{}.swallowed",
+        "Pure acknowledgments that a newer one of their connection replaced; they do not count as drops.",
+        Values::Port(|port| port.swallowed),
+    ),
+    counter(
+        "segue_trimmed_packets_total",
+        "ports{}.trimmed",
+        "Packets whose padding was cut off.",
+        Values::Port(|port| port.trimmed),
+    ),
+    counter(
+        "segue_stage_units_total",
+        "ports{}.stages{}.packets",
+        "Units that a stage of the pipeline saw: a train counts as one, and so does a single packet.",
+        Values::Stage(|seen| seen.packets),
+    ),
+    counter(
+        "segue_stage_packets_total",
+        "ports{}.stages{}.segments",
+        "Packets of wire size that a stage of the pipeline saw.",
+        Values::Stage(|seen| seen.segments),
+    ),
+    counter(
+        "segue_stage_trains_total",
+        "ports{}.stages{}.trains",
+        "Trains that a stage of the pipeline saw.",
+        Values::Stage(|seen| seen.trains),
+    ),
+    counter(
+        "segue_stage_bytes_total",
+        "ports{}.stages{}.bytes",
+        "Bytes that a stage of the pipeline saw.",
+        Values::Stage(|seen| seen.bytes),
+    ),
+    counter(
+        "segue_gso_events_total",
+        "ports{}.gso{}",
+        "Segmentation for a port: trains_cut in front of it into packets_made, trains_whole handed to it, cut_on_entry \
+         where GSO is off, into made_on_entry.",
+        events(|port| &port.gso),
+    ),
+    counter(
+        "segue_remcsum_packets_total",
+        "ports{}.remcsum{}",
+        "Packets whose inner checksum is left to the far end: sent by this host, and received.",
+        events(|port| &port.remcsum),
+    ),
+    counter(
+        "segue_napi_events_total",
+        "ports{}.napi{}",
+        "Polling of a port: polls, full_budgets, overflows, wake_ups.",
+        events(|port| &port.napi),
+    ),
+    counter(
+        "segue_port_events_total",
+        "ports{}.numbers{}",
+        "Other events of a port, by name.",
+        Values::Named {
+            label: "event",
+            of: |port| &port.numbers,
+            shown: |name| !PORT_STATES.contains(&name),
+            group: None,
+        },
+    ),
+    gauge(
+        "segue_port_state",
+        "ports{}.numbers{}",
+        "The state of a port, by name, such as link_down.",
+        Values::Named {
+            label: "state",
+            of: |port| &port.numbers,
+            shown: |name| PORT_STATES.contains(&name),
+            group: None,
+        },
+    ),
+    counter(
+        "segue_worker_events_total",
+        "workers[]{}",
+        "Events of a thread that moves packets: polls, full_budgets, sleeps, wake_ups and others.",
+        Values::Worker { label: "event", shown: |name| !TABLES.contains(&name) },
+    ),
+    gauge(
+        "segue_table_entries",
+        "workers[]{}",
+        "Entries of a table of a router: routes, neighbours, nat_mappings.",
+        Values::Worker { label: "table", shown: |name| TABLES.contains(&name) },
+    ),
+    info(
+        "segue_reason_info",
+        "",
+        "The sentence of a reason that has been counted; group is drops, flushes, refusals, mismatches or fallbacks.",
+        Values::Reasons,
+    ),
+];
+
+/// Returns the family `name`.
+pub fn find(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
+fn side(port: &Port) -> &'static str {
+    match port.side {
+        Side::Inside => "inside",
+        Side::Outside => "outside",
+    }
+}
+
+impl Scrape {
+    /// Returns the samples of every family that has some, in the order of [`FAMILIES`].
+    pub fn samples(&self, sentence: Sentence) -> Vec<Samples<'_>> {
+        let all = FAMILIES.iter().map(|family| family.samples(self, sentence));
+        all.filter(|samples| !samples.samples.is_empty()).collect()
+    }
+}
+
+impl Family {
+    /// Returns the names of the labels.
+    pub fn labels(&self) -> Vec<&'static str> {
+        const PORT: [&str; 3] = ["name", "port", "side"];
+        match self.values {
+            Values::Scrape(_) => Vec::new(),
+            Values::Version => vec!["version"],
+            Values::Kinds => vec!["name", "kind"],
+            Values::Instance(_) => vec!["name"],
+            Values::Offloads(_) => vec!["name", "offload"],
+            Values::Port(_) => PORT.to_vec(),
+            Values::Flow(_) => [&PORT[..], &["direction"]].concat(),
+            Values::Named { label, .. } => [&PORT[..], &[label]].concat(),
+            Values::Stage(_) => [&PORT[..], &["stage"]].concat(),
+            Values::Worker { label, .. } => vec!["name", "worker", label],
+            Values::Reasons => vec!["group", "reason", "sentence"],
+        }
+    }
+
+    /// Returns the samples of this family. Counters that are 0 are left out.
+    pub fn samples<'a>(&'static self, scrape: &'a Scrape, sentence: Sentence) -> Samples<'a> {
+        let names = self.labels();
+        let mut samples = Vec::new();
+        let mut put = |values: &[Cow<'a, str>], value: f64| {
+            if value != 0.0 || self.kind != Kind::Counter {
+                let labels = names.iter().copied().zip(values.iter().cloned()).collect();
+                samples.push(Sample { labels, value });
+            }
+        };
+        let name = |instance: &'a Instance| Cow::from(instance.name.as_str());
+        let ports = || {
+            scrape.instances.iter().flat_map(|instance| {
+                let each = instance.ports.iter();
+                each.map(move |(port, of)| ([name(instance), Cow::from(port.as_str()), Cow::from(side(of))], of))
+            })
+        };
+        let mut help = self.help.to_owned();
+        match self.values {
+            Values::Scrape(of) => put(&[], of(scrape)),
+            Values::Version => put(&[Cow::from(scrape.version.as_str())], 1.0),
+            Values::Kinds => {
+                scrape.instances.iter().for_each(|i| put(&[name(i), Cow::from(i.kind.as_str())], 1.0));
+            }
+            Values::Instance(of) => scrape.instances.iter().for_each(|i| put(&[name(i)], of(i))),
+            Values::Offloads(of) => {
+                for instance in &scrape.instances {
+                    for (offload, state) in &instance.offloads {
+                        put(&[name(instance), Cow::from(offload.as_str())], f64::from(u8::from(of(state))));
+                    }
+                }
+            }
+            Values::Port(of) => ports().for_each(|(labels, port)| put(&labels, of(port) as f64)),
+            Values::Flow(of) => {
+                for (labels, port) in ports() {
+                    for (direction, flow) in [("receive", &port.receive), ("transmit", &port.transmit)] {
+                        let [name, port, side] = labels.clone();
+                        put(&[name, port, side, Cow::from(direction)], of(flow) as f64);
+                    }
+                }
+            }
+            Values::Stage(of) => {
+                for ([name, port_name, side], port) in ports() {
+                    for (stage, seen) in &port.stages {
+                        let place = [name.clone(), port_name.clone(), side.clone(), Cow::from(stage.as_str())];
+                        put(&place, of(seen) as f64);
+                    }
+                }
+            }
+            Values::Named { of, shown, group, .. } => {
+                let mut seen = BTreeSet::new();
+                for ([name, port_name, side], port) in ports() {
+                    for (key, &value) in of(port).iter().filter(|(key, _)| shown(key)) {
+                        if value != 0 && group.is_some() {
+                            seen.insert(key.as_str());
+                        }
+                        let place = [name.clone(), port_name.clone(), side.clone(), Cow::from(key.as_str())];
+                        put(&place, value as f64);
+                    }
+                }
+                for reason in seen {
+                    if let Some(text) = group.and_then(|group| sentence(group, reason)) {
+                        help.push_str(&format!(" {reason}: {text}"));
+                    }
+                }
+            }
+            Values::Worker { shown, .. } => {
+                for instance in &scrape.instances {
+                    for worker in &instance.workers {
+                        for (key, &value) in worker.counters.iter().filter(|(key, _)| shown(key)) {
+                            let place = [name(instance), Cow::from(worker.id.to_string()), Cow::from(key.as_str())];
+                            put(&place, value as f64);
+                        }
+                    }
+                }
+            }
+            Values::Reasons => {
+                for (group, of) in NAMED_GROUPS {
+                    let ports = scrape.instances.iter().flat_map(|instance| instance.ports.values());
+                    let seen: BTreeSet<&str> = ports
+                        .flat_map(|port| of(port).iter().filter(|(_, count)| **count > 0))
+                        .map(|(reason, _)| reason.as_str())
+                        .collect();
+                    for reason in seen {
+                        if let Some(text) = sentence(group, reason) {
+                            put(&[Cow::from(*group), Cow::from(reason), Cow::from(text)], 1.0);
+                        }
+                    }
+                }
+            }
+        }
+        Samples { family: self, help, samples }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rules_of_prometheus() {
+        let mut seen = BTreeSet::new();
+        for family in FAMILIES {
+            assert!(seen.insert(family.name), "{} is there twice", family.name);
+            assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter, "{}", family.name);
+            assert_eq!(family.name.ends_with("_info"), family.kind == Kind::Info, "{}", family.name);
+            assert!(family.name.starts_with("segue_") && family.help.ends_with('.'), "{}", family.name);
+        }
+    }
+
+    /// Returns the paths of all numbers below `schema`, in the form of [`Family::json`].
+    fn numbers(root: &serde_json::Value, schema: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
+        if let Some(name) = schema["$ref"].as_str() {
+            let target = root.pointer(name.trim_start_matches('#')).expect("a definition");
+            return numbers(root, target, path, into);
+        }
+        let is =
+            |kind: &str| schema["type"] == kind || schema["type"].as_array().is_some_and(|k| k.contains(&kind.into()));
+        if is("integer") || is("number") || is("boolean") {
+            into.insert(path.to_owned());
+        }
+        for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            numbers(root, below, &path, into);
+        }
+        for (key, step) in [("additionalProperties", "{}"), ("items", "[]")] {
+            if schema[key].is_object() {
+                numbers(root, &schema[key], &format!("{path}{step}"), into);
+            }
+        }
+        for below in schema["anyOf"].as_array().into_iter().flatten() {
+            numbers(root, below, path, into);
+        }
+    }
+
+    #[test]
+    fn every_number_of_stat_is_a_metric_or_is_left_out_for_a_reason() {
+        let schema = serde_json::to_value(schemars::schema_for!(Instance)).unwrap();
+        let mut paths = BTreeSet::new();
+        numbers(&schema, &schema, "", &mut paths);
+        assert!(paths.len() > 30, "{paths:?}");
+        // Rates and sums are computed by Prometheus; an id is a label; a process id says nothing over time.
+        let left_out = |path: &str| path.starts_with("recent") || ["pid", "workers[].id", "drops"].contains(&path);
+        let shown: BTreeSet<String> = FAMILIES
+            .iter()
+            .flat_map(|family| {
+                let both = family.json.contains("receive|transmit");
+                let split = |part: &str| family.json.replace("receive|transmit", part);
+                if both { vec![split("receive"), split("transmit")] } else { vec![family.json.to_owned()] }
+            })
+            .collect();
+        let missing: Vec<&String> = paths.iter().filter(|path| !left_out(path) && !shown.contains(*path)).collect();
+        assert!(missing.is_empty(), "in the document, but no metric: {missing:?}");
+    }
+}
