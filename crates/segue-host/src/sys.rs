@@ -177,11 +177,19 @@ pub fn drop_bounding_set() {
 
 /// Clears the capability sets of the calling thread: ambient, inheritable, permitted and effective.
 pub fn drop_capabilities() -> io::Result<()> {
+    keep_capabilities(0)
+}
+
+/// Clears the capability sets of the calling thread, except the capabilities `kept` (one bit for each) as far as they
+/// are permitted and effective.
+pub fn keep_capabilities(kept: u64) -> io::Result<()> {
     const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
+    let kept = if kept == 0 { 0 } else { kept & capabilities()? };
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
-    let data = [CapData::default(); 2];
+    let half = |bits: u32| CapData { effective: bits, permitted: bits, inheritable: 0 };
+    let data = [half(kept as u32), half((kept >> 32) as u32)];
     // SAFETY: both structures have the layout of capset(2) version 3 and outlive the call.
     if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } != 0 {
         return Err(io::Error::last_os_error());

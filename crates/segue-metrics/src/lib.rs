@@ -6,13 +6,25 @@
 //! # Lifecycle
 //! 1. [`Scrape::now`] asks every instance that this user can see.
 //! 2. [`Scrape::samples`] turns the answers into samples, [`text::render`] the samples into text.
+//! 3. [`serve::Server`] does both for each request over HTTP, [`textfile::write`] for node_exporter's textfile
+//!    collector.
 //!
 //! # Promises
 //! - A counter that is 0 is left out, and so is a family without samples: what never happened costs nothing.
 //! - Labels are names of instances, ports, stages and reasons; never addresses, users or flows.
+//! - The instances are asked at most four times a second, however many clients ask the server.
+//! - Number of clients, bytes of a request and seconds of a connection are bounded.
+//!
+//! # Limits
+//! HTTP/1.1 without TLS, users or persistent connections: it belongs on a loopback address, a unix socket, or behind a
+//! proxy.
 
 pub mod family;
+pub mod listen;
 mod scrape;
+pub mod serve;
+mod sys;
 pub mod text;
+pub mod textfile;
 
 pub use scrape::{Scrape, Sentence};

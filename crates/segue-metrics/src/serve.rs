@@ -1,0 +1,251 @@
+//! The server: `GET /metrics` and `GET /healthz` over HTTP/1.1, one thread, one request for each connection.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use segue_control::model::Instance;
+use segue_host::signals::{SignalAction, Signals};
+use segue_host::sys::{self, Want};
+
+use crate::listen::{Listener, Stream};
+use crate::text::{self, Format};
+use crate::{Scrape, Sentence, textfile};
+
+/// Most connections at a time; further ones wait in the queue of the socket.
+const CLIENTS: usize = 32;
+/// Longest time of a connection.
+const CLIENT_TIME: Duration = Duration::from_secs(5);
+/// Longest head of a request, bytes.
+const REQUEST_LEN: usize = 8192;
+/// Time for which an answer serves further requests as well.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// A file that is written again and again for node_exporter.
+#[derive(Clone, Debug)]
+pub struct TextFile {
+    /// The path.
+    pub path: std::path::PathBuf,
+    /// The interval.
+    pub every: Duration,
+}
+
+/// A function that is called with the error of a write, and with `None` when one succeeds again.
+pub type Report = Box<dyn Fn(Option<&io::Error>)>;
+
+/// A server of metrics.
+pub struct Server {
+    /// The sockets that listen.
+    pub listeners: Vec<Listener>,
+    /// The file to write as well.
+    pub file: Option<TextFile>,
+    /// The version of the program.
+    pub version: String,
+    /// The sentences of reasons.
+    pub sentence: Sentence,
+    /// Called when the file could not be written, and when it can be again.
+    pub report: Report,
+}
+
+/// The last answers of the instances.
+struct Last {
+    at: Instant,
+    texts: [Rc<str>; 2],
+    health: Rc<str>,
+}
+
+struct Client {
+    stream: Stream,
+    request: Vec<u8>,
+    answer: Option<Answer>,
+    until: Instant,
+}
+
+struct Answer {
+    head: Vec<u8>,
+    body: Rc<str>,
+    sent: usize,
+}
+
+impl Server {
+    /// Serves until a signal requests the end.
+    pub fn run(self, signals: &mut Signals) -> io::Result<()> {
+        let mut clients: Vec<Client> = Vec::new();
+        let mut last: Option<Last> = None;
+        let mut next_file = Instant::now();
+        let mut failed = false;
+        loop {
+            let now = Instant::now();
+            if let Some(file) = self.file.as_ref().filter(|_| now >= next_file) {
+                next_file = now + file.every;
+                let written = textfile::write(&file.path, &self.fresh(&mut last).texts[0]);
+                match (&written, failed) {
+                    (Err(error), false) => (self.report)(Some(error)),
+                    (Ok(()), true) => (self.report)(None),
+                    _ => {}
+                }
+                failed = written.is_err();
+            }
+            let file_due = self.file.as_ref().map(|_| next_file);
+            let due = clients.iter().map(|client| client.until).chain(file_due).min();
+            let timeout = due.map_or(Duration::from_secs(3600), |due| due.saturating_duration_since(now));
+            let mut fds = vec![(signals.as_fd(), Want::Read)];
+            let want = |client: &Client| if client.answer.is_some() { Want::Write } else { Want::Read };
+            fds.extend(clients.iter().map(|client| (client.stream.as_fd(), want(client))));
+            let first_listener = fds.len();
+            if clients.len() < CLIENTS {
+                fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), Want::Read)));
+            }
+            // One additional millisecond, so that the wait does not end just before the deadline.
+            let ready = sys::poll(&fds, timeout + Duration::from_millis(1))?;
+            drop(fds);
+            if ready[0] {
+                while let Some((action, _)) = signals.receive()? {
+                    if matches!(action, SignalAction::Stop | SignalAction::StopNow) {
+                        if let Some(file) = &self.file {
+                            // What no longer runs must not be reported for ever.
+                            let _ = std::fs::remove_file(&file.path);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+            let now = Instant::now();
+            let mut at = 0;
+            clients.retain_mut(|client| {
+                at += 1;
+                now < client.until && (!ready[at] || self.step(client, &mut last))
+            });
+            for (listener, _) in self.listeners.iter().zip(&ready[first_listener..]).filter(|(_, ready)| **ready) {
+                while clients.len() < CLIENTS {
+                    let Ok(stream) = listener.accept() else { break };
+                    clients.push(Client { stream, request: Vec::new(), answer: None, until: now + CLIENT_TIME });
+                }
+            }
+        }
+    }
+
+    /// Moves a connection on. Returns whether it continues.
+    fn step(&self, client: &mut Client, last: &mut Option<Last>) -> bool {
+        if client.answer.is_none() {
+            let mut bytes = [0; 2048];
+            match client.stream.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(len) => client.request.extend_from_slice(&bytes[..len]),
+                Err(error) => return is_later(&error),
+            }
+            let ends = client.request.windows(4).any(|end| end == b"\r\n\r\n")
+                || client.request.windows(2).any(|end| end == b"\n\n");
+            if ends {
+                client.answer = Some(self.answer(&client.request, last));
+            } else if client.request.len() > REQUEST_LEN {
+                client.answer = Some(plain(
+                    "431 Request Header Fields Too Large",
+                    "the head of a request has 8192 bytes at most\n",
+                ));
+            } else {
+                return true;
+            }
+        }
+        let Some(answer) = &mut client.answer else { return true };
+        loop {
+            let (head, body) = (answer.head.as_slice(), answer.body.as_bytes());
+            let rest = match answer.sent.checked_sub(head.len()) {
+                None => &head[answer.sent..],
+                Some(at) => &body[at..],
+            };
+            if rest.is_empty() {
+                return false;
+            }
+            match client.stream.write(rest) {
+                Ok(0) => return false,
+                Ok(len) => answer.sent += len,
+                Err(error) => return is_later(&error),
+            }
+        }
+    }
+
+    fn answer(&self, request: &[u8], last: &mut Option<Last>) -> Answer {
+        let text = String::from_utf8_lossy(request);
+        let mut lines = text.lines();
+        let mut first = lines.next().unwrap_or_default().split_ascii_whitespace();
+        let (method, target) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+        if !first.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
+            return plain("400 Bad Request", "expected a request of HTTP/1.1\n");
+        }
+        if method != "GET" && method != "HEAD" {
+            return plain("405 Method Not Allowed\r\nAllow: GET, HEAD", "expected GET\n");
+        }
+        let accept =
+            lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        let format = Format::accepted(accept.map_or("", |(_, value)| value));
+        let path = target.split('?').next().unwrap_or_default();
+        let mut answer = match path {
+            "/metrics" => {
+                let body = Rc::clone(&self.fresh(last).texts[usize::from(format == Format::OpenMetrics)]);
+                made("200 OK", format.media_type(), body)
+            }
+            "/healthz" => {
+                let body = Rc::clone(&self.fresh(last).health);
+                let status = if &*body == WELL { "200 OK" } else { "503 Service Unavailable" };
+                made(status, PLAIN, body)
+            }
+            "/" => plain("200 OK", "segue: /metrics, /healthz\n"),
+            _ => plain("404 Not Found", "there are /metrics and /healthz\n"),
+        };
+        if method == "HEAD" {
+            answer.body = Rc::from("");
+        }
+        answer
+    }
+
+    /// Returns the state of the instances, asked at most [`FRESH`] ago.
+    fn fresh<'a>(&self, last: &'a mut Option<Last>) -> &'a Last {
+        let now = Instant::now();
+        let old = last.take().filter(|last| now.saturating_duration_since(last.at) < FRESH);
+        last.insert(old.unwrap_or_else(|| {
+            let scrape = Scrape::now(&self.version);
+            let samples = scrape.samples(self.sentence);
+            let texts =
+                [Format::Prometheus, Format::OpenMetrics].map(|format| Rc::from(text::render(&samples, format)));
+            Last { at: Instant::now(), texts, health: Rc::from(health(&scrape)) }
+        }))
+    }
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const WELL: &str = "ok\n";
+
+/// Returns `ok`, or a line for each problem of an instance.
+fn health(scrape: &Scrape) -> String {
+    let problems = |instance: &'_ Instance| -> Vec<String> {
+        instance.health.iter().map(|note| format!("{}: {}", instance.name, note.what)).collect()
+    };
+    let mut lines: Vec<String> = scrape.instances.iter().flat_map(problems).collect();
+    lines.extend(scrape.failed.iter().map(|error| error.message.clone()));
+    if scrape.instances.is_empty() && scrape.failed.is_empty() {
+        lines.push("nothing runs".to_owned());
+    }
+    if lines.is_empty() {
+        return WELL.to_owned();
+    }
+    lines.iter().map(|line| line.replace(char::is_control, "?") + "\n").collect()
+}
+
+fn plain(status: &str, body: &str) -> Answer {
+    made(status, PLAIN, Rc::from(body))
+}
+
+fn made(status: &str, media_type: &str, body: Rc<str>) -> Answer {
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nConnection: close\r\n\
+         X-Content-Type-Options: nosniff\r\n\r\n",
+        body.len()
+    );
+    Answer { head: head.into_bytes(), body, sent: 0 }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
