@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters of running instances, and the reasons behind them
     Stat(Stat),
+    /// the same counters for Prometheus
+    Metrics(Metrics),
     /// the NAT mappings of running gateways
     Nat(Nat),
     /// read and change settings while packets move
@@ -202,6 +204,32 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// The arguments of `segue metrics`.
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// Serve /metrics at ADDRESS[:PORT] (port 9780), unix:/PATH or fd:NAME; may be given several times
+    #[arg(long, value_name = "WHERE", value_parser = segue_metrics::listen::parse)]
+    pub(crate) listen: Vec<segue_metrics::listen::Place>,
+    /// Write them to a file for node_exporter again and again
+    #[arg(long, value_name = "FILE.prom")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Seconds between two writes of the file
+    #[arg(long, value_name = "SECS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) every: u32,
+    /// Write the file once, and end
+    #[arg(long, requires = "textfile", conflicts_with = "listen")]
+    pub(crate) once: bool,
+    /// OpenMetrics on stdout instead of the format of Prometheus
+    #[arg(long, conflicts_with_all = ["listen", "textfile"])]
+    pub(crate) openmetrics: bool,
+    /// List the metrics: names, types and labels
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Process id of the supervisor, with which this process ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
 }
 
 /// The arguments of `segue nat`.
@@ -340,6 +368,7 @@ impl Command {
             Command::Gateway(_) => "gateway",
             Command::Nat(_) => "nat",
             Command::Stat(_) => "stat",
+            Command::Metrics(_) => "metrics",
             Command::Set(_) => "set",
             Command::Run(_) => "run",
             Command::Doctor => "doctor",

@@ -109,6 +109,26 @@ or none where one is needed, for any socket of the tunnel's network namespace.
 ",
     },
     Page {
+        name: "metrics",
+        usage: "segue metrics [--listen WHERE]... [--textfile FILE.prom] [OPTION]...",
+        examples: &[
+            ("segue metrics | grep drops", "on stdout, once"),
+            ("segue metrics --listen 127.0.0.1", "http://127.0.0.1:9780/metrics, until Ctrl-C"),
+            ("segue metrics --textfile /var/lib/prometheus/node-exporter/segue.prom", "for node_exporter"),
+        ],
+        more: "\
+The counters are those of segue stat, of all running instances of this user;
+root sees all. A counter that is 0 is left out. HELP has the sentence of each
+reason. A client that accepts OpenMetrics gets it, all others the text format
+of Prometheus. /healthz answers 200, or 503 with a line for each problem.
+
+There is no password and no encryption: listen on a loopback address or on a
+unix socket, which its owner and group may use. fd:NAME is a socket of systemd
+(FileDescriptorName=). The file is removed when the command ends.
+segue run serves them too, with [metrics] in its file. More in docs/metrics.md.
+",
+    },
+    Page {
         name: "nat",
         usage: "segue nat [NAME] [OPTION]...",
         examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
@@ -281,7 +301,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
 ];
 
 /// Commands that the overview leaves out; `segue help` lists them.
-const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat"];
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {

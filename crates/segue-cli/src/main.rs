@@ -29,6 +29,7 @@ mod grammar;
 mod help;
 mod lab;
 mod lan78xx;
+mod metrics;
 mod nat;
 mod out;
 mod pcap;
@@ -148,6 +149,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Metrics(args)) => metrics::run(args, out),
         Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Nat(args)) => nat::run(args, out),
         Some(Command::Run(args)) => run::run(args, out),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::out::Out;
 
 /// The version of this program.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs `segue --version`.
 pub(crate) fn run(out: &Out) {

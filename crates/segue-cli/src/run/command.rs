@@ -45,6 +45,13 @@ pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
         Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),
+        Some(Command::Metrics(args)) if args.listen.is_empty() && args.textfile.is_none() => Err(Error::new(
+            segue_control::error::Kind::Missing,
+            "`listen` or `textfile` is missing",
+            "segue help metrics",
+        )
+        .why("without them nothing would read the metrics")),
+        Some(Command::Metrics(_)) => Ok(InstancePlan::Metrics),
         _ => Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run")),
     }
 }

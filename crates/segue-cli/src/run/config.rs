@@ -1,5 +1,5 @@
-//! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance. A key is a keyword or an option of the
-//! command, so that one table describes their values; `net.` begins a knob.
+//! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance, and one `[metrics]`. A key is a keyword
+//! or an option of the command, so that one table describes their values; `net.` begins a knob.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -53,6 +53,10 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
             let plan = gateway_plan::plan(&config, netlink).map_err(at_words)?;
             (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
         }
+        InstancePlan::Metrics => {
+            check_knobs(spec, text, Vec::new())?;
+            return Ok(Checked { words: format!("segue metrics {}\n", spec.words().join(" ")), listens });
+        }
     };
     let knobs = knobs.map_err(at_words)?;
     check_knobs(spec, text, daemon_knobs::listed(&knobs))?;
@@ -93,11 +97,20 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
             let kind = match key.get_ref().as_ref() {
                 "tunnel" => Kind::Tunnel,
                 "gateway" => Kind::Gateway,
+                "metrics" => Kind::Metrics,
                 other => {
-                    errors.push(keys::unknown(text, &key.span(), other, &["tunnel".to_owned(), "gateway".to_owned()]));
+                    let known = ["tunnel", "gateway", "metrics"].map(str::to_owned);
+                    errors.push(keys::unknown(text, &key.span(), other, &known));
                     continue;
                 }
             };
+            if let (Kind::Metrics, DeValue::Table(keys)) = (kind, value.get_ref()) {
+                match keys::instance(text, kind, keys, value.span()) {
+                    Ok(spec) => specs.push(spec),
+                    Err(found) => errors.extend(found),
+                }
+                continue;
+            }
             let tables =
                 value.get_ref().as_array().filter(|tables| tables.iter().all(|table| table.get_ref().is_table()));
             let Some(tables) = tables else {
@@ -163,7 +176,7 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
         let plan = match &spec.plan {
             // Without a port the address must be known.
             InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
-            InstancePlan::Gateway(_) => None,
+            InstancePlan::Gateway(_) | InstancePlan::Metrics => None,
         };
         let Some(plan) = plan else {
             made.push((spec, Vec::new(), Vec::new()));

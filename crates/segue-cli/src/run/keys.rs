@@ -18,7 +18,7 @@ use crate::grammar::{Takes, Word, tunnel::WORDS};
 use crate::usage::{self, Origin};
 
 /// Options that a file cannot have.
-const NOT_HERE: &[&str] = &["check", "set"];
+const NOT_HERE: &[&str] = &["check", "set", "list", "once", "openmetrics"];
 
 pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
     let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
@@ -91,6 +91,7 @@ pub(super) fn instance(
     let name = match &plan {
         InstancePlan::Tunnels(plans) => plans.first().map_or(String::new(), |plan| plan.dev.clone()),
         InstancePlan::Gateway(config) => plan::name(config).map_err(at_words)?,
+        InstancePlan::Metrics => "metrics".to_owned(),
     };
     Ok(InstanceSpec { kind, name, tokens, assignments, header, plan })
 }
@@ -126,6 +127,7 @@ pub(super) fn keys_of(kind: Kind) -> Vec<String> {
     let mut keys: Vec<String> = match kind {
         Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
         Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
+        Kind::Metrics => Vec::new(),
     };
     keys.extend(options(kind).into_iter().map(|option| option.name));
     keys

@@ -22,6 +22,8 @@ pub enum Kind {
     Tunnel,
     /// A gateway.
     Gateway,
+    /// The metrics of all instances.
+    Metrics,
 }
 
 impl Kind {
@@ -30,6 +32,7 @@ impl Kind {
         match self {
             Kind::Tunnel => "tunnel",
             Kind::Gateway => "gateway",
+            Kind::Metrics => "metrics",
         }
     }
 }
@@ -59,6 +62,8 @@ pub enum InstancePlan {
     Tunnels(Vec<Plan>),
     /// A gateway.
     Gateway(Box<Config>),
+    /// The metrics of all instances: the options of the command say it all.
+    Metrics,
 }
 
 /// The specification of one instance, from the configuration.
@@ -97,7 +102,7 @@ impl InstanceSpec {
             let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
             match &spec.plan {
                 InstancePlan::Tunnels(plans) => plans.iter().zip(words).collect(),
-                InstancePlan::Gateway(_) => Vec::new(),
+                InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
             }
         }
         let old = members(old);
@@ -119,7 +124,7 @@ impl InstanceSpec {
     pub(crate) fn devs(&self) -> Vec<String> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.dev.clone()).collect(),
-            InstancePlan::Gateway(_) => Vec::new(),
+            InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
         }
     }
 
