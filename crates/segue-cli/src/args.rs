@@ -90,8 +90,13 @@ pub(crate) enum Command {
     Lan78xx(crate::lan78xx::args::Lan78xx),
     /// the JSON Schema of what -j prints
     Schema(Schema),
+    /// completion for bash, zsh and fish
+    Completions(Completions),
     /// the complete help of a command
     Help(Help),
+    /// the words that may come next, for the scripts of `segue completions`
+    #[command(hide = true)]
+    Complete(Complete),
 }
 
 /// The arguments of `segue tunnel`.
@@ -356,8 +361,27 @@ pub(crate) struct Schema {
 #[derive(Args, Debug)]
 pub(crate) struct Help {
     /// The command; the overview when not given
-    #[arg(value_name = "COMMAND")]
-    pub(crate) command: Option<String>,
+    #[arg(value_name = "COMMAND", num_args = 0..=2)]
+    pub(crate) command: Vec<String>,
+    /// Write the manual pages of all commands into a folder
+    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    pub(crate) manual: Option<PathBuf>,
+}
+
+/// The arguments of `segue completions`.
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL", required_unless_present_any = ["short_help", "long_help"], value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]))]
+    pub(crate) shell: Option<String>,
+}
+
+/// The arguments of `segue complete`.
+#[derive(Args, Debug)]
+pub(crate) struct Complete {
+    /// The words behind `segue`, the last one not finished
+    #[arg(value_name = "WORD", last = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
 }
 
 impl Command {
@@ -377,7 +401,9 @@ impl Command {
             Command::Pcap(_) => "pcap",
             Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",
+            Command::Completions(_) => "completions",
             Command::Help(_) => "help",
+            Command::Complete(_) => "complete",
         }
     }
 }

@@ -17,6 +17,7 @@ pub(crate) struct Page {
     pub(crate) more: &'static str,
 }
 
+/// The pages, in the order of the commands.
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
@@ -293,15 +294,39 @@ or the file is cut, 2 used wrongly, 130 interrupted.
         more: "",
     },
     Page {
+        name: "completions",
+        usage: "segue completions bash|zsh|fish",
+        examples: &[
+            ("segue completions bash > /etc/bash_completion.d/segue", "for all users, as root"),
+            ("segue completions fish > ~/.config/fish/completions/segue.fish", "for this user"),
+        ],
+        more: "\
+The script asks this program what may come next: commands, options and their
+values, the words of a tunnel, names of running instances, knobs, interfaces.
+",
+    },
+    Page {
         name: "help",
-        usage: "segue help [COMMAND]",
+        usage: "segue help [COMMAND [SUBCOMMAND]]",
         examples: &[("segue help tunnel", "the same as segue tunnel --help"), ("segue help", "all commands")],
         more: "",
     },
 ];
 
+/// Returns the pages of all commands.
+pub(crate) fn pages() -> &'static [Page] {
+    PAGES
+}
+
+/// The examples of the whole program.
+pub(crate) const EXAMPLES: &[(&str, &str)] = &[
+    ("segue lab", "two hosts, a tunnel between them, one table"),
+    ("segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30", "a tunnel until Ctrl-C"),
+    ("segue stat sg0 --why", "what it does, and why"),
+];
+
 /// Commands that the overview leaves out; `segue help` lists them.
-const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics"];
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {
@@ -326,15 +351,11 @@ pub(crate) fn whole(long: bool) -> String {
         return format!("{}\nOptions: -j JSON, -p indented, -q quiet, -v verbose, -V version, --help\n", overview());
     }
     let mut text = String::from("Examples:\n");
-    for (line, what) in [
-        ("segue lab", "two hosts, a tunnel between them, one table"),
-        ("segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30", "a tunnel until Ctrl-C"),
-        ("segue stat sg0 --why", "what it does, and why"),
-    ] {
+    for (line, what) in EXAMPLES {
         text.push_str(&format!("  {line}\n      {what}\n"));
     }
     text.push_str("\nUsage: segue COMMAND [OPTION]...\n\nCommands:\n");
-    for command in Cli::command().get_subcommands() {
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text.push_str(&entry(command.get_name(), &about));
     }
@@ -393,23 +414,31 @@ pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> Str
 
 /// Returns the list of a command's dashed options: its own, and with `common` those of every command too.
 fn options(command: &clap::Command, common: bool) -> String {
-    let mut text = String::new();
-    let shared: Vec<String> =
-        Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
-    let own = |arg: &&clap::Arg| !shared.contains(&arg.get_id().to_string()) && !arg.is_hide_set();
     // Options that are rarely changed are on the long page only.
-    for arg in command.get_arguments().filter(own).filter(|arg| common || !arg.is_hide_short_help_set()) {
-        text.push_str(&option(arg));
-    }
-    if common {
-        for arg in Cli::command().get_arguments().filter(|arg| arg.is_global_set()) {
-            text.push_str(&option(arg));
-        }
-    }
-    text
+    let own = own(command).filter(|arg| common || !arg.is_hide_short_help_set()).map(described);
+    let shown = own.chain(if common { shared() } else { Vec::new() });
+    shown.map(|(name, help)| entry(&name, &help)).collect()
 }
 
-fn option(arg: &clap::Arg) -> String {
+/// Returns every option of a command with its description: its own, then those of every command.
+pub(crate) fn listed(command: &clap::Command) -> Vec<(String, String)> {
+    own(command).map(described).chain(shared()).collect()
+}
+
+/// Returns the options and arguments of a command alone.
+fn own(command: &clap::Command) -> impl Iterator<Item = &clap::Arg> {
+    let shared: Vec<String> =
+        Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
+    command.get_arguments().filter(move |arg| !shared.contains(&arg.get_id().to_string()) && !arg.is_hide_set())
+}
+
+/// Returns the options of every command.
+fn shared() -> Vec<(String, String)> {
+    Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(described).collect()
+}
+
+/// Returns an option or an argument as it is written, and its description with default and values.
+pub(crate) fn described(arg: &clap::Arg) -> (String, String) {
     let value = arg.get_value_names().and_then(|names| names.first()).filter(|_| takes_value(arg));
     let mut names: Vec<String> = Vec::new();
     names.extend(arg.get_short().map(|short| format!("-{short}")));
@@ -428,7 +457,7 @@ fn option(arg: &clap::Arg) -> String {
     if takes_value(arg) && !values.is_empty() && !name.contains('|') {
         help.push_str(&format!(" ({})", values.join(", ")));
     }
-    entry(&name, &help)
+    (name, help)
 }
 
 fn takes_value(arg: &clap::Arg) -> bool {
@@ -480,7 +509,9 @@ mod tests {
     #[test]
     fn every_command_has_a_page_and_the_reverse() {
         let pages: Vec<&str> = PAGES.iter().map(|page| page.name).collect();
-        let commands: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        let tree = Cli::command();
+        let shown = tree.get_subcommands().filter(|command| !command.is_hide_set());
+        let commands: Vec<&str> = shown.map(|command| command.get_name()).collect();
         assert_eq!(pages, commands);
     }
 

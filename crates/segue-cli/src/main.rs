@@ -23,12 +23,14 @@
 
 mod args;
 mod bench;
+mod complete;
 mod doctor;
 mod gateway;
 mod grammar;
 mod help;
 mod lab;
 mod lan78xx;
+mod manual;
 mod metrics;
 mod nat;
 mod out;
@@ -159,10 +161,21 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Pcap(args)) => pcap::run(args, out),
         Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
+        Some(Command::Completions(args)) => complete::script(args, out),
+        Some(Command::Complete(args)) => {
+            complete::run(args, out);
+            Ok(())
+        }
         Some(Command::Help(args)) => {
-            let text = match &args.command {
-                None => help::whole(true),
-                Some(command) => help::of(command, true)?,
+            if let Some(folder) = &args.manual {
+                return manual::write(folder, out);
+            }
+            let text = match &args.command[..] {
+                [] => help::whole(true),
+                [command] => help::of(command, true)?,
+                [command, action, ..] if command == "pcap" => pcap::help::of(action, true)?,
+                [command, action, ..] if command == "lan78xx" => lan78xx::help::of(action, true)?,
+                words => help::of(&words.join(" "), true)?,
             };
             out.data(&text);
             Ok(())

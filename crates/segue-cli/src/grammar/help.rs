@@ -49,7 +49,8 @@ pub(crate) fn entry(name: &str, text: &str) -> String {
     }
 }
 
-fn sentence(word: &Word) -> String {
+/// Returns the sentence of a word with its default, unit and other spellings.
+pub(crate) fn sentence(word: &Word) -> String {
     let mut text = word.help.to_owned();
     if !word.default.is_empty() {
         let unit = if word.unit.is_empty() { String::new() } else { format!(", in {}", word.unit) };

@@ -53,6 +53,11 @@ docs/lan78xx.md says what the model does, and what it was never compared with.
     },
 ];
 
+/// Returns the pages of all subcommands.
+pub(crate) fn pages() -> &'static [Page] {
+    PAGES
+}
+
 /// Returns the help of one subcommand.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
     of_action(PAGES, "lan78xx", action, long)

@@ -71,6 +71,11 @@ checksums are not bad: the network card would have finished them.
     },
 ];
 
+/// Returns the pages of all subcommands.
+pub(crate) fn pages() -> &'static [Page] {
+    PAGES
+}
+
 /// Returns the help of one subcommand.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
     of_action(PAGES, "pcap", action, long)

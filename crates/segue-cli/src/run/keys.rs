@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, CommandFactory, Parser};
+use clap::{Arg, ArgAction, CommandFactory, Parser};
 use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
 use segue_service::gateway::plan;
@@ -109,17 +109,21 @@ struct CommandOption {
 }
 
 fn options(kind: Kind) -> Vec<CommandOption> {
+    let option = |(name, arg): (String, Arg)| CommandOption {
+        name,
+        takes_value: arg.get_action().takes_values(),
+        repeats: matches!(arg.get_action(), ArgAction::Append),
+    };
+    arguments(kind).into_iter().map(option).collect()
+}
+
+/// Returns the options of a command that are keys of its table, with their names.
+pub(crate) fn arguments(kind: Kind) -> Vec<(String, Arg)> {
     let tree = Cli::command();
     let Some(command) = tree.find_subcommand(kind.command()) else { return Vec::new() };
     let own = command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_hide_set());
-    let named = own.filter_map(|arg| {
-        Some(CommandOption {
-            name: arg.get_long()?.to_owned(),
-            takes_value: arg.get_action().takes_values(),
-            repeats: matches!(arg.get_action(), ArgAction::Append),
-        })
-    });
-    named.filter(|option| !NOT_HERE.contains(&option.name.as_str())).collect()
+    let named = own.filter_map(|arg| Some((arg.get_long()?.to_owned(), arg.clone())));
+    named.filter(|(name, _)| !NOT_HERE.contains(&name.as_str())).collect()
 }
 
 /// Returns every key of a table.

@@ -2,7 +2,7 @@
 
 mod command;
 mod config;
-mod keys;
+pub(crate) mod keys;
 mod source;
 
 use std::collections::HashMap;
