@@ -27,10 +27,13 @@ build: ## the release program, target/release/segue
 	$(CARGO) build --release --locked -p segue-cli
 
 PREFIX ?= /usr/local
-install: ## the program into PREFIX/bin
+# What writes manual and completions: another program than $(SEGUE) where that one is for another machine.
+GENERATOR ?= $(SEGUE)
+install: ## the program with manual, completions, units and dissector below PREFIX
 	@if [ '$(origin SEGUE)' = file ] && command -v $(CARGO) >/dev/null; then $(MAKE) --no-print-directory build; fi
 	@[ -x '$(SEGUE)' ] || { echo 'make install: there is no $(SEGUE) yet; run make build first' >&2; exit 1; }
 	install -D -m 755 '$(SEGUE)' '$(DESTDIR)$(PREFIX)/bin/segue'
+	tools/install-data '$(GENERATOR)' '$(DESTDIR)' '$(PREFIX)'
 
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
@@ -72,7 +75,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/duplicates
 	tools/no-std/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/need tools/fuzz tools/soak tools/quick tools/figures tools/no-std/run
+	shellcheck .ci/run tools/cross tools/install-data tools/need tools/fuzz tools/soak tools/quick tools/figures tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
