@@ -37,26 +37,26 @@ pub(crate) const COUNT: usize = Counter::NoTunnel as usize + 1;
 
 /// The counters of packets that were left to the daemon, with their names and meanings.
 pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
-    (Counter::NoRoute, "no_route", "no route to the remote"),
-    (Counter::DatagramTrain, "datagram_train", "a train of datagrams, which is many packets"),
-    (Counter::TooBig, "too_big", "larger than the path MTU"),
-    (Counter::InnerLength, "inner_length", "a length that contradicts the IP header to be sent"),
-    (Counter::InnerVersion, "inner_version", "an IP version that the tunnel does not carry"),
-    (Counter::InnerMalformed, "inner_malformed", "no whole inner IP header"),
-    (Counter::InnerSource, "inner_source", "a multicast, broadcast or loopback source address inside"),
+    (Counter::NoRoute, "no_route", "No route to the remote."),
+    (Counter::DatagramTrain, "datagram_train", "A train of datagrams, which is many packets."),
+    (Counter::TooBig, "too_big", "Larger than the path MTU."),
+    (Counter::InnerLength, "inner_length", "A length that contradicts the IP header to be sent."),
+    (Counter::InnerVersion, "inner_version", "An IP version that the tunnel does not carry."),
+    (Counter::InnerMalformed, "inner_malformed", "No whole inner IP header."),
+    (Counter::InnerSource, "inner_source", "A multicast, broadcast or loopback source address inside."),
     (
         Counter::Refused,
         "refused",
-        "refused by the kernel's helper function, such as a packet that is in a tunnel already",
+        "Refused by the kernel's helper function, such as a packet that is in a tunnel already.",
     ),
-    (Counter::Fragment, "outer_fragment", "a fragment outside"),
-    (Counter::OuterLength, "outer_length", "an outer length that is not that of one inner packet and its headers"),
-    (Counter::OuterCsum, "outer_csum", "an outer UDP checksum that nothing has verified, or none where one is needed"),
-    (Counter::GueHeader, "gue_header", "a GUE header with options or flags, such as remote checksum offload"),
-    (Counter::GreHeader, "gre_header", "a GRE header with a checksum, a sequence number or another protocol"),
-    (Counter::Ecn, "ecn", "congestion marks whose combination the daemon judges"),
-    (Counter::Forwarded, "forwarded", "an aggregate that is not for this host"),
-    (Counter::NoTunnel, "no_tunnel", "no tunnel has this sender and key"),
+    (Counter::Fragment, "outer_fragment", "A fragment outside."),
+    (Counter::OuterLength, "outer_length", "An outer length that is not that of one inner packet and its headers."),
+    (Counter::OuterCsum, "outer_csum", "An outer UDP checksum that nothing has verified, or none where one is needed."),
+    (Counter::GueHeader, "gue_header", "A GUE header with options or flags, such as remote checksum offload."),
+    (Counter::GreHeader, "gre_header", "A GRE header with a checksum, a sequence number or another protocol."),
+    (Counter::Ecn, "ecn", "Congestion marks whose combination the daemon judges."),
+    (Counter::Forwarded, "forwarded", "An aggregate that is not for this host."),
+    (Counter::NoTunnel, "no_tunnel", "No tunnel has this sender and key."),
 ];
 
 /// Packets of one direction that the programs moved.
@@ -85,9 +85,9 @@ pub struct Counts {
     pub left: Vec<(&'static str, u64)>,
 }
 
-/// Returns the meaning of a reason in [`Counts::left`].
-pub fn meaning(reason: &str) -> Option<&'static str> {
-    LEFT.iter().find(|(_, name, _)| *name == reason).map(|(_, _, meaning)| *meaning)
+/// Returns the reasons of [`Counts::left`], each with its sentence.
+pub fn left_reasons() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LEFT.iter().map(|(_, name, sentence)| (*name, *sentence))
 }
 
 impl Counts {

@@ -39,7 +39,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use counters::{Counts, Traffic, meaning};
+pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, foreign_programs};
 

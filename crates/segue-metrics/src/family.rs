@@ -45,6 +45,8 @@ enum Values {
     Kinds,
     /// One value for each instance.
     Instance(fn(&Instance) -> f64),
+    /// Whether packets of a tunnel take the path through the kernel.
+    Fastpath,
     /// One value for each offload of an instance.
     Offloads(fn(&segue_control::model::Offload) -> bool),
     /// One value for each port.
@@ -113,6 +115,7 @@ const NAMED_GROUPS: &[(&str, CountersOf)] = &[
     ("refusals", |port| &port.refusals),
     ("mismatches", |port| &port.mismatches),
     ("fallbacks", |port| &port.fallbacks),
+    ("left", |port| &port.left),
 ];
 
 const fn counter(name: &'static str, json: &'static str, help: &'static str, values: Values) -> Family {
@@ -176,6 +179,12 @@ pub const FAMILIES: &[Family] = &[
         "Whether segue asked for an offload and the kernel refused it (1).",
         Values::Offloads(|offload| offload.refused),
     ),
+    gauge(
+        "segue_fastpath_enabled",
+        "fastpath.on",
+        "Whether the kernel carries packets of a tunnel past the process (1), where that was asked for.",
+        Values::Fastpath,
+    ),
     counter(
         "segue_packets_total",
         "ports{}.receive|transmit.segments",
@@ -225,6 +234,12 @@ pub const FAMILIES: &[Family] = &[
         "ports{}.fallbacks{}",
         "Operations that segue repeated in a smaller form because the kernel refused the larger one.",
         reasons("fallbacks", |port| &port.fallbacks),
+    ),
+    counter(
+        "segue_fastpath_left_total",
+        "ports{}.left{}",
+        "Units that the path through the kernel left to the process.",
+        reasons("left", |port| &port.left),
     ),
     counter(
         "segue_checksummed_bytes_total",
@@ -282,6 +297,12 @@ pub const FAMILIES: &[Family] = &[
         events(|port| &port.remcsum),
     ),
     counter(
+        "segue_fastpath_packets_total",
+        "ports{}.fastpath{}",
+        "Packets of wire size that the kernel carried past the process: sent and received. Other counters have them too.",
+        events(|port| &port.fastpath),
+    ),
+    counter(
         "segue_napi_events_total",
         "ports{}.napi{}",
         "Polling of a port: polls, full_budgets, overflows, wake_ups.",
@@ -324,7 +345,7 @@ pub const FAMILIES: &[Family] = &[
     info(
         "segue_reason_info",
         "",
-        "The sentence of a reason that has been counted; group is drops, flushes, refusals, mismatches or fallbacks.",
+        "The sentence of a reason that has been counted; group is drops, flushes, refusals, mismatches, fallbacks or left.",
         Values::Reasons,
     ),
 ];
@@ -357,7 +378,7 @@ impl Family {
             Values::Scrape(_) => Vec::new(),
             Values::Version => vec!["version"],
             Values::Kinds => vec!["name", "kind"],
-            Values::Instance(_) => vec!["name"],
+            Values::Instance(_) | Values::Fastpath => vec!["name"],
             Values::Offloads(_) => vec!["name", "offload"],
             Values::Port(_) => PORT.to_vec(),
             Values::Flow(_) => [&PORT[..], &["direction"]].concat(),
@@ -393,6 +414,10 @@ impl Family {
                 scrape.instances.iter().for_each(|i| put(&[name(i), Cow::from(i.kind.as_str())], 1.0));
             }
             Values::Instance(of) => scrape.instances.iter().for_each(|i| put(&[name(i)], of(i))),
+            Values::Fastpath => {
+                let asked = scrape.instances.iter().filter_map(|i| Some((i, i.fastpath.as_ref()?)));
+                asked.for_each(|(i, path)| put(&[name(i)], f64::from(u8::from(path.on))));
+            }
             Values::Offloads(of) => {
                 for instance in &scrape.instances {
                     for (offload, state) in &instance.offloads {

@@ -8,14 +8,15 @@ use segue_control::model::OUTER_CSUM;
 use segue_datapath::forward::DropReason;
 use segue_datapath::nat;
 use segue_datapath::tunnel::Dropped;
+use segue_fastpath::left_reasons;
 use segue_lan78xx::frame::rx::Malformed;
 use segue_port::{Drop, Fallback};
 
 /// A reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key of its counters in the document of `segue stat`: `drops`, `flushes`, `refusals`, `mismatches` or
-    /// `fallbacks`.
+    /// The key of its counters in the document of `segue stat`: `drops`, `flushes`, `refusals`, `mismatches`,
+    /// `fallbacks` or `left`.
     pub group: &'static str,
     /// The part of the program that counts it.
     pub stage: &'static str,
@@ -77,6 +78,7 @@ pub fn all() -> impl Iterator<Item = Entry> {
         .chain(of::<Alone>("refusals", "gro"))
         .chain(of::<Mismatch>("mismatches", "gro"))
         .chain(of::<Fallback>("fallbacks", "port"))
+        .chain(left_reasons().map(|(name, sentence)| Entry { group: "left", stage: "fastpath", name, sentence }))
 }
 
 /// Returns what the counter `name` of a group means: one sentence, or one for each stage that counts it.

@@ -11,6 +11,7 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("refusals", "REFUSALS", "Why packets were passed on alone."),
     ("mismatches", "MISMATCHES", "In what a packet differed from the train of its flow."),
     ("fallbacks", "FALLBACKS", "Why segue repeated an operation in a smaller or more expensive form."),
+    ("left", "LEFT", "Why the path through the kernel left a packet to the process."),
 ];
 
 /// Returns the page.
