@@ -107,7 +107,8 @@ pub fn take(adapter: &Adapter) -> io::Result<(OwnedFd, Speed)> {
     Ok((file.into(), speed))
 }
 
-/// An adapter of this machine. The kernel's driver is detached until this value is dropped.
+/// An adapter of this machine. The kernel's driver is detached until this value is dropped; a device that is gone is not
+/// given back to it.
 #[derive(Debug)]
 pub struct Usbfs {
     file: File,
@@ -117,6 +118,8 @@ pub struct Usbfs {
     pending: BTreeMap<usize, sys::Pending>,
     done: VecDeque<Transfer<Done>>,
     gone: bool,
+    /// Whether a request has failed because the device is gone, which may be long before the kernel disconnects it.
+    unreachable: bool,
     guard: Option<Arc<Guard>>,
 }
 
@@ -133,7 +136,18 @@ impl Usbfs {
     /// Makes a value of an adapter that [`take`] has opened, perhaps in another process.
     pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
         let (pending, done) = (BTreeMap::new(), VecDeque::new());
-        Usbfs { file: File::from(fd), identity, speed, next: 0, pending, done, gone: false, guard: None }
+        let file = File::from(fd);
+        Usbfs { file, identity, speed, next: 0, pending, done, gone: false, unreachable: false, guard: None }
+    }
+
+    /// Converts the result of a request, and notes a device that is gone.
+    fn judge<T>(&mut self, result: io::Result<T>) -> Result<T, Error> {
+        result.map_err(|error| self.note(from_io(&error)))
+    }
+
+    fn note(&mut self, error: Error) -> Error {
+        self.unreachable |= error == Error::Gone;
+        error
     }
 
     /// Fails once the guard aborts. A request that is waiting in the kernel ends only at its timeout.
@@ -149,7 +163,7 @@ impl Usbfs {
                 Ok(Some(number)) => {
                     let Some(pending) = self.pending.remove(&number) else { continue };
                     let (request, bytes, status, len) = pending.finish();
-                    let result = if status == 0 { Ok(len) } else { Err(error_of(-status)) };
+                    let result = if status == 0 { Ok(len) } else { Err(self.note(error_of(-status))) };
                     self.done.push_back(Transfer::from_bytes(request, bytes).complete(result));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -169,7 +183,7 @@ impl Usbfs {
 
 impl Drop for Usbfs {
     fn drop(&mut self) {
-        sys::release(&self.file);
+        self.release();
     }
 }
 
@@ -184,13 +198,15 @@ impl Transport for Usbfs {
 
     fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error> {
         self.check()?;
-        sys::control(&self.file, setup, into, CONTROL_MS).map_err(|error| from_io(&error))
+        let result = sys::control(&self.file, setup, into, CONTROL_MS);
+        self.judge(result)
     }
 
     fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error> {
         self.check()?;
         let mut data = data.to_vec();
-        sys::control(&self.file, setup, &mut data, CONTROL_MS).map(drop).map_err(|error| from_io(&error))
+        let result = sys::control(&self.file, setup, &mut data, CONTROL_MS);
+        self.judge(result.map(drop))
     }
 
     fn submit(&mut self, transfer: Transfer<Lent>) {
@@ -203,7 +219,8 @@ impl Transport for Usbfs {
                 self.pending.insert(number, pending);
             }
             Err((request, bytes, error)) => {
-                self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(from_io(&error))));
+                let error = self.note(from_io(&error));
+                self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(error)));
             }
         }
     }
@@ -222,7 +239,8 @@ impl Transport for Usbfs {
     }
 
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
-        sys::clear_halt(&self.file, endpoint).map_err(|error| from_io(&error))
+        let result = sys::clear_halt(&self.file, endpoint);
+        self.judge(result)
     }
 
     fn guard(&mut self, guard: Option<Arc<Guard>>) {
@@ -235,6 +253,11 @@ impl Transport for Usbfs {
 
     fn release(&mut self) {
         sys::release(&self.file);
+        // The kernel's driver would set up a device that does not answer: each register access waits for its timeout
+        // of five seconds, with the device locked.
+        if !self.gone && !self.unreachable {
+            sys::reattach(&self.file);
+        }
     }
 
     fn now(&self) -> Nanos {

@@ -92,12 +92,15 @@ pub(super) fn claim(file: &File) -> io::Result<()> {
     call(file, DISCONNECT_CLAIM, &raw mut claim).map(drop)
 }
 
-/// Releases the interface and reattaches the kernel's driver.
+/// Releases the interface. A device that is gone is already released, and the call fails.
 pub(super) fn release(file: &File) {
     let mut interface: c_uint = 0;
-    let mut inner = Inner { interface: 0, code: CONNECT as c_int, data: std::ptr::null_mut() };
-    // For a device that is gone both calls fail.
     let _ = call(file, RELEASE, &raw mut interface);
+}
+
+/// Has the kernel look for a driver of the interface; it returns when that driver has set the device up.
+pub(super) fn reattach(file: &File) {
+    let mut inner = Inner { interface: 0, code: CONNECT as c_int, data: std::ptr::null_mut() };
     let _ = call(file, INNER, &raw mut inner);
 }
 
