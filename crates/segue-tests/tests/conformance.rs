@@ -294,7 +294,7 @@ fn this_kernel_makes_the_trains_of_the_table() {
 }
 
 #[test]
-fn the_kernel_of_the_guest_makes_the_trains_of_the_table() {
+fn full_size_kernel_of_the_guest_makes_the_trains_of_the_table() {
     let (cache, run) = match guest::find() {
         Ok(found) => found,
         Err(why) => return skip(test_name!(), &why),

@@ -16,7 +16,11 @@ use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
 use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
 
-const FILE_LEN: u64 = 4 << 20;
+/// Returns the length of each file, bytes.
+fn file_len() -> u64 {
+    if segue_testkit::is_set("SEGUE_FULL") { 4 << 20 } else { 1 << 20 }
+}
+
 const BOOT: Duration = Duration::from_secs(90);
 const TURN: Duration = Duration::from_secs(150);
 
@@ -121,7 +125,7 @@ impl Guest {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.sh");
         let mut command = host.command("bash");
         command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--timeout", "300"]);
-        command.arg("--env").arg(format!("FILE_LEN={FILE_LEN}")).arg("--script").arg(script);
+        command.arg("--env").arg(format!("FILE_LEN={}", file_len())).arg("--script").arg(script);
         Guest(Process::spawn(command, b"").unwrap())
     }
 
@@ -216,7 +220,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     }
     let Some((arrived, mut guest)) = from_the_guest(host, guest, flows.len()) else { return false };
 
-    let sent = Digested { len: FILE_LEN, sha256: guest.said("file").concat() };
+    let sent = Digested { len: file_len(), sha256: guest.said("file").concat() };
     assert_eq!(sent.sha256.len(), 64, "{}", guest.all());
     for (peer, got) in &arrived {
         assert_eq!(*got, sent, "the guest's file from {peer}");
@@ -257,7 +261,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
 /// Runs the host's half of the exchange: a file that the guest hashes, datagrams that it echoes, pings that it answers.
 fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     let stream = traffic::inside(host, || TcpStream::connect_timeout(&(far, 5001).into(), Duration::from_secs(20)));
-    let sent = stream.and_then(|stream| traffic::send_file_and_read(stream, FILE_LEN, seed));
+    let sent = stream.and_then(|stream| traffic::send_file_and_read(stream, file_len(), seed));
     let (sent, answer) = sent.unwrap_or_else(|error| panic!("a file to {far}: {error}"));
     let hash = String::from_utf8_lossy(&answer);
     assert_eq!(hash.split_whitespace().next(), Some(sent.sha256.as_str()), "the hash of the file at {far}");

@@ -28,7 +28,11 @@ fn all() -> u64 {
 
 /// Returns the length of each file, bytes.
 fn file_len() -> u64 {
-    if is_soak() { 32 << 20 } else { 4 << 20 }
+    match (is_soak(), segue_testkit::is_set("SEGUE_FULL")) {
+        (true, _) => 32 << 20,
+        (_, true) => 4 << 20,
+        _ => 1 << 20,
+    }
 }
 
 /// Number, chip, USB speed and injected defect of each model.

@@ -13,7 +13,7 @@
 //!
 //! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks
 //! are typed one after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows
-//! (all rows with `SEGUE_FULL`), and `make demo` is what the Makefile makes of it. `make install` installs below the
+//! (all rows with `SEGUE_SOAK`), and `make demo` is what the Makefile makes of it. `make install` installs below the
 //! directory, and what follows it is typed with the installed program. `SEGUE_BLESS=1` writes what the program
 //! printed into the documents instead of failing.
 
@@ -267,6 +267,11 @@ fn measures(line: &str) -> bool {
         || (line.starts_with("segue bench") && !line.contains("--list"))
 }
 
+/// Returns whether the command prints the table of a bench.
+fn is_bench(line: &str) -> bool {
+    line.starts_with("segue bench") && measures(line)
+}
+
 /// Returns the form of a command that the test runs: tables of measurements with one short run, and `make demo` with
 /// its command from the Makefile.
 fn short(line: &str) -> String {
@@ -276,7 +281,7 @@ fn short(line: &str) -> String {
         Some(at) => [&words[..at], &words[at + 2..]].concat().join(" "),
         None => line.clone(),
     };
-    let is_full = std::env::var_os("SEGUE_FULL").is_some();
+    let is_full = segue_testkit::is_set("SEGUE_SOAK");
     let rows = match words[..] {
         _ if !measures(&line) => return line,
         ["segue", "lab", ..] if is_full => "--runs 1 --seconds 1",
@@ -409,8 +414,17 @@ impl Session {
     }
 }
 
-/// Types the transcripts of a document.
-fn type_document(name: &str, test: &str) {
+/// The commands of a document that a test types.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    /// All but the benches.
+    Usual,
+    /// The benches: what each row takes in the program that the tests are built with is too long for every run.
+    Benches,
+}
+
+/// Types a part of the transcripts of a document.
+fn type_document(name: &str, part: Part, test: &str) {
     let Some(mut session) = Session::new(test) else { return };
     let text = read(name);
     let (mut faults, mut blessed) = (Vec::new(), text.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -421,6 +435,9 @@ fn type_document(name: &str, test: &str) {
         }
         let stays = block.needs.iter().any(|need| need == "stays");
         for typed in commands(&block) {
+            if is_bench(&typed.line) != (part == Part::Benches) {
+                continue;
+            }
             let (output, good) = session.run(&typed, stays);
             if !good {
                 let printed = output.join("\n");
@@ -443,37 +460,44 @@ fn type_document(name: &str, test: &str) {
 
 #[test]
 fn the_readme_tells_what_the_program_does() {
-    type_document("README.md", test_name!());
+    type_document("README.md", Part::Usual, test_name!());
 }
 
 #[test]
 fn the_tour_tells_what_the_program_does() {
-    type_document("docs/tour.md", test_name!());
+    type_document("docs/tour.md", Part::Usual, test_name!());
 }
 
 #[test]
 fn the_document_of_captures_tells_what_the_program_does() {
-    type_document("docs/pcap.md", test_name!());
+    type_document("docs/pcap.md", Part::Usual, test_name!());
 }
 
 #[test]
 fn the_document_of_the_service_tells_what_the_program_does() {
-    type_document("docs/run.md", test_name!());
+    type_document("docs/run.md", Part::Usual, test_name!());
 }
 
 #[test]
 fn the_document_of_the_gateway_tells_what_the_program_does() {
-    type_document("docs/gateway.md", test_name!());
+    type_document("docs/gateway.md", Part::Usual, test_name!());
 }
 
 #[test]
 fn the_document_of_the_benches_tells_what_the_program_does() {
-    type_document("docs/bench.md", test_name!());
+    type_document("docs/bench.md", Part::Usual, test_name!());
 }
 
 #[test]
-fn the_tables_of_figures_are_those_of_the_benches() {
-    type_document("docs/figures.md", test_name!());
+fn the_document_of_figures_tells_what_the_program_does() {
+    type_document("docs/figures.md", Part::Usual, test_name!());
+}
+
+#[test]
+fn full_size_tables_of_the_benches_are_as_documented() {
+    for name in ["docs/bench.md", "docs/figures.md"] {
+        type_document(name, Part::Benches, test_name!());
+    }
 }
 
 #[test]
