@@ -107,8 +107,8 @@ pub fn take(adapter: &Adapter) -> io::Result<(OwnedFd, Speed)> {
     Ok((file.into(), speed))
 }
 
-/// An adapter of this machine. The kernel's driver is detached until this value is dropped; a device that is gone is not
-/// given back to it.
+/// An adapter of this machine. The kernel's driver is detached until this value is dropped; a device that is gone is
+/// not given back to it.
 #[derive(Debug)]
 pub struct Usbfs {
     file: File,
