@@ -99,15 +99,18 @@ fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     traffic::echoes(&socket, &[1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
 }
 
-/// Sends datagrams to a group that the guest has joined, and to one that it has not.
+/// Sends datagrams to a group that the guest has joined, and to one that it has not, in the background for ten seconds:
+/// the guest's driver writes its filter some time after the group was joined.
 fn multicast(host: &Host, number: u8) {
     let socket = traffic::inside(host, || UdpSocket::bind(SocketAddr::from(([198, 18, 100 + number, 1], 0)))).unwrap();
-    for _ in 0..20 {
-        socket.send_to(b"joined\n", "239.1.2.3:5003").unwrap();
-        socket.send_to(b"not joined\n", "239.9.9.9:5003").unwrap();
-        // Spread over a second, in which the guest joins.
-        thread::sleep(Duration::from_millis(50));
-    }
+    thread::spawn(move || {
+        for _ in 0..200 {
+            // The interface may be down for a moment.
+            let _ = socket.send_to(b"joined\n", "239.1.2.3:5003");
+            let _ = socket.send_to(b"not joined\n", "239.9.9.9:5003");
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
 }
 
 /// Returns the `trace` events of a model, in order: the accesses of its driver.
@@ -179,7 +182,8 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--tap", "tap1"]);
     command.args(["--timeout", &(all() + 50).to_string()]);
     command.args(["--env", "MODELS=0 1", "--env", if is_soak() { "CYCLES=20" } else { "CYCLES=2" }]);
-    command.arg("--add").arg(&ground.program);
+    let name = ground.program.file_name().expect("a file").to_string_lossy();
+    command.arg("--add").arg(&ground.program).arg("--env").arg(format!("PROGRAM={name}"));
     command.arg("--env").arg(format!("FILE_LEN={}", file_len())).arg("--script").arg(script);
     let mut machine = Process::spawn(command, b"").unwrap();
     let mut models: BTreeMap<u8, Model> =

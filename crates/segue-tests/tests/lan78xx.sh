@@ -132,7 +132,7 @@ if attach 2; then
     for mode in napi standard; do
         say "2 please trace"
         sleep 1
-        /lab/segue lan78xx up --dev lan0 --mode $mode 2> /tmp/segue.log &
+        "/lab/$PROGRAM" lan78xx up --dev lan0 --mode $mode 2> /tmp/segue.log &
         pid=$!
         retry 20 carrier lan0 1 || say "2 no carrier of lan0: $(cat /tmp/segue.log)"
         ip addr add 198.18.102.2/24 dev lan0; ip addr add 2001:db8:102::2/64 dev lan0 nodad
