@@ -181,14 +181,16 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], r
     Ok(Run { result: attributes.get(4).cast_signed(), packet: out, nanos: attributes.get(36) })
 }
 
-/// Returns the names of the programs at a hook of an interface; an error EINVAL stands for a kernel without such links.
+/// Returns the names of the programs at a hook of an interface, the number where the name cannot be read; an error
+/// EINVAL stands for a kernel without such links.
 pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<String>> {
     let mut ids = [0_u32; 64];
     let mut attributes =
         Attributes::new().word(0, interface).word(4, hook as u32).address_mut(16, &mut ids).word(24, 64);
     attributes.call(PROG_QUERY, 64)?;
     let count = (attributes.get(24) as usize).min(ids.len());
-    ids[..count].iter().map(|id| program_name(*id)).collect()
+    // The name needs CAP_SYS_ADMIN.
+    Ok(ids[..count].iter().map(|id| program_name(*id).unwrap_or_else(|_| id.to_string())).collect())
 }
 
 fn program_name(id: u32) -> io::Result<String> {

@@ -314,7 +314,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "fastpath",
         takes: Takes::OneOf(&["auto", "on", "off", "require"]),
         metavar: "HOW",
-        default: "off",
+        default: "auto",
         help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs, on wherever it can, require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum",
         ..Word::PLAIN
     },

@@ -80,10 +80,10 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         gso: named(parsed, "gso") != Some("off"),
         profile: if named(parsed, "profile") == Some("linux") { Profile::Linux } else { Profile::Strict },
         fastpath: match named(parsed, "fastpath") {
-            Some("auto") => Fastpath::Auto,
             Some("on") => Fastpath::On,
+            Some("off") => Fastpath::Off,
             Some("require") => Fastpath::Require,
-            _ => Fastpath::Off,
+            _ => Fastpath::Auto,
         },
         workers,
         trace,

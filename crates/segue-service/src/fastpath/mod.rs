@@ -46,6 +46,8 @@ pub struct Request {
     pub outside: &'static str,
     /// UDP source ports of the daemon's sockets.
     pub sources: Vec<u16>,
+    /// Whether the programs of a predecessor may still be attached.
+    pub is_successor: bool,
     /// Why another setting needs the daemon, if one does.
     pub prevented: Option<String>,
 }
@@ -305,6 +307,9 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Path>, String
         let mut interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
         interfaces.sort_unstable();
         interfaces.dedup();
+        if request.is_successor {
+            interfaces.clear();
+        }
         let programs = interfaces.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
         let found = programs.or_else(|| obstacle::of_interfaces(&request.tunnels, netlink));
         if let Some(why) = found.or_else(|| obstacle::of_host(is_v4)) {

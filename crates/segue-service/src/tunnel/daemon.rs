@@ -63,9 +63,10 @@ impl Daemon for Group {
             let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
         }
+        let is_successor = fresh.len() < self.members.len();
         let (opened, sources) = start::open(self, succession)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        let fastpath = Fastpath::open(start::fastpath_request(self, sources), netlink)?;
+        let fastpath = Fastpath::open(start::fastpath_request(self, sources, is_successor), netlink)?;
         fastpath.note().iter().for_each(|note| out.note(note));
         Ok(Opened { fastpath: Some(fastpath), ..opened })
     }

@@ -129,11 +129,11 @@ impl<T: Serialize> Serialize for Choice<T> {
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {
     /// Where both directions can, and nothing on the host would show the difference but speed.
+    #[default]
     Auto,
     /// Wherever the kernel can.
     On,
     /// Never.
-    #[default]
     Off,
     /// In both directions; otherwise the tunnel does not start.
     Require,

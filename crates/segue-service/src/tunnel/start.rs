@@ -230,7 +230,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
 }
 
 /// Returns what is asked of the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
-pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>) -> fastpath::Request {
+pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
     let prevented = match plan {
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
@@ -244,6 +244,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>) -> fastpath::Re
         mode: plan.fastpath,
         tunnels: tunnels.map(|ready| fastpath::Tunnel { dev: ready.plan.dev.clone(), config: config(ready) }).collect(),
         outside: outside_name(plan),
+        is_successor,
         prevented: prevented.map(str::to_owned),
         sources,
     }
