@@ -20,7 +20,18 @@ type Setup = dyn FnOnce(&Ground<'_>) -> Result<Prepared, LabError>;
 
 impl Case {
     /// Names of the built-in cases.
-    pub const NAMES: &'static [&'static str] = &["segue", "segue-plain", "vxlan", "link", "fastd", "wireguard-go"];
+    pub const NAMES: &'static [&'static str] = &[
+        "segue",
+        "segue-plain",
+        "vxlan",
+        "link",
+        "fastd",
+        "wireguard-go",
+        "fastpath-ipip",
+        "fastpath-sit",
+        "fastpath-gre",
+        "fastpath-gue",
+    ];
 
     /// Returns the built-in case of a name in [`Case::NAMES`].
     pub fn named(name: &str) -> Result<Case, LabError> {
@@ -31,6 +42,12 @@ impl Case {
             "link" => |_| Ok(Prepared::Ready(Lane::plain(0))),
             "fastd" => fastd,
             "wireguard-go" => wireguard::prepare,
+            "fastpath-ipip" => |ground| fastpath(ground, "sgi0", &["mode", "ipip"]),
+            "fastpath-sit" => |ground| fastpath(ground, "sgs0", &["mode", "sit"]),
+            "fastpath-gre" => |ground| fastpath(ground, "sgg0", &["mode", "gre"]),
+            "fastpath-gue" => |ground| {
+                fastpath(ground, "sgu0", &["mode", "gre", "encap", "gue", "encap-dport", "6083", "noencap-csum"])
+            },
             _ => return Err(LabError::Usage(format!("`{name}` is not one of {}", Case::NAMES.join(", ")))),
         };
         Ok(Case::new(name, setup))
@@ -98,7 +115,30 @@ fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgp0", 6081, &["gso", "off", "gro", "off", "noencap-remcsum"])
 }
 
+/// Sets up segue with the path through the kernel.
+fn fastpath(ground: &Ground<'_>, device: &str, words: &[&str]) -> Result<Prepared, LabError> {
+    let carries = |family: Family| match words {
+        [_, "ipip", ..] => family == Family::V4,
+        [_, "sit", ..] => family == Family::V6,
+        _ => true,
+    };
+    if let Some(family) = ground.families.iter().find(|family| !carries(**family)) {
+        return Ok(Prepared::Skipped(format!("its mode does not carry IPv{family}")));
+    }
+    start_segue(ground, device, |end| {
+        let (local, remote) = (ground.outer(end), ground.outer(end.other()));
+        let fixed = ["tunnel", "dev", device, "local", &local, "remote", &remote, "fastpath", "require"];
+        let addresses = ground.families.iter().flat_map(|family| ["addr".to_string(), end.prefix(ground.net, *family)]);
+        fixed.iter().chain(words).map(ToString::to_string).chain(addresses).collect()
+    })
+}
+
 fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) -> Result<Prepared, LabError> {
+    start_segue(ground, device, |end| segue_words(ground, end, device, port, extra))
+}
+
+/// Starts the program with these words at both ends.
+fn start_segue(ground: &Ground<'_>, device: &str, words: impl Fn(Peer) -> Vec<String>) -> Result<Prepared, LabError> {
     let program = &ground.options.segue;
     let program = which(program).ok_or_else(|| LabError::System {
         what: format!("run {}", program.display()),
@@ -109,7 +149,7 @@ fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) ->
     let mut lane = Lane::plain(ground.net);
     for end in [Peer::A, Peer::B] {
         let mut command = ground.host(end).command(&program);
-        command.args(segue_words(ground, end, device, port, extra));
+        command.args(words(end));
         lane.processes.push(Process::spawn(command, b"")?);
     }
     lane.stat = Some(StatSource { program, device: device.into() });
@@ -221,7 +261,7 @@ fn fastd(ground: &Ground<'_>) -> Result<Prepared, LabError> {
 
 /// Returns whether a case of this name needs the program `segue`.
 pub(crate) fn needs_segue(name: &str) -> bool {
-    name == "segue" || name == "segue-plain"
+    name.starts_with("segue") || name.starts_with("fastpath")
 }
 
 /// Returns the first line of `segue --version`.
@@ -243,7 +283,7 @@ mod tests {
     #[test]
     fn an_unknown_case_names_the_known_ones() {
         let error = Case::named("vxlam").unwrap_err();
-        assert_eq!(error.to_string(), "`vxlam` is not one of segue, segue-plain, vxlan, link, fastd, wireguard-go");
+        assert_eq!(error.to_string(), format!("`vxlam` is not one of {}", Case::NAMES.join(", ")));
         assert!(Case::NAMES.iter().all(|name| Case::named(name).unwrap().name() == *name));
     }
 }

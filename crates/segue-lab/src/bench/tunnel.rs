@@ -15,13 +15,34 @@ use crate::{
 /// Number of the tunnel's network.
 const NET: u8 = 1;
 
+/// The cases of the table.
+const NAMES: [&str; 10] = [
+    "segue",
+    "segue-plain",
+    "fastpath-ipip",
+    "fastpath-sit",
+    "fastpath-gre",
+    "fastpath-gue",
+    "vxlan",
+    "wireguard-go",
+    "fastd",
+    "link",
+];
+
 pub(super) fn bench() -> Bench {
     let mut points = Vec::new();
     for link in [LinkForm::Nic, LinkForm::Veth, LinkForm::NicCsum] {
         for family in Family::ALL.iter().copied() {
-            for name in ["segue", "segue-plain", "vxlan", "wireguard-go", "fastd", "link"] {
+            for name in NAMES {
+                if matches!((name, family), ("fastpath-ipip", Family::V6) | ("fastpath-sit", Family::V4)) {
+                    continue;
+                }
                 let part = match (link, family, name) {
-                    (LinkForm::NicCsum, ..) | (_, Family::V6, _) | (.., "segue-plain") => Part::Rest,
+                    (LinkForm::NicCsum, ..)
+                    | (_, Family::V6, _)
+                    | (.., "segue-plain" | "fastpath-ipip" | "fastpath-sit" | "fastpath-gre" | "fastpath-gue") => {
+                        Part::Rest
+                    }
                     (LinkForm::Nic, _, "segue" | "vxlan") => Part::Quick,
                     _ => Part::Usual,
                 };
@@ -43,7 +64,7 @@ pub(super) fn bench() -> Bench {
         layout: Layout { section, name: |row| label(row, "tunnel"), columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("iperf3, one flow, {}; outside the family that is inside", bed::CONGESTION)),
-            ("segue", "gre in gue with remcsum; fastd: method null; wireguard-go encrypts".into()),
+            ("segue", "gre in gue with remcsum; fastpath-: by the path through the kernel; fastd: method null; wireguard-go encrypts".into()),
             ("wire", "a veth pair of MTU 1500; nic: tso off gso off tx off gro on; veth: as made".into()),
             ("counted", "both hosts on all processors: tunnel, stack, load, ksoftirqd".into()),
         ],
