@@ -142,7 +142,10 @@ impl Shape {
         let has_port = self.carrier != Carrier::Bare || self.inside.brings_udp();
         let port = if has_port { &["encap-dport", &port][..] } else { &[] };
         let addresses = self.inside.families().iter().flat_map(|family| ["addr".into(), end.prefix(net, *family)]);
-        let words = fixed.iter().chain(port).chain(self.inside.words()).chain(self.carrier.words()).chain(self.extra);
+        // The daemon is under test, where the kernel's path is not asked for.
+        let fastpath = if has_port || self.extra.contains(&"fastpath") { &[][..] } else { &["fastpath", "off"] };
+        let words = fixed.iter().chain(port).chain(self.inside.words()).chain(self.carrier.words()).chain(fastpath);
+        let words = words.chain(self.extra);
         words.map(ToString::to_string).chain(addresses).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
 //! carries, against itself and against the daemon, and what it leaves behind.
 
+use std::net::{IpAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name, wire};
 use serde_json::Value;
 
 const NET: u8 = 1;
@@ -240,6 +241,86 @@ fn auto_stays_off_where_a_filter_would_miss_the_packets_and_says_so() {
         let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, is);
         assert!(is(&stat), "{word}: {}", stat.json()["fastpath"]);
     }
+}
+
+/// Returns datagrams for a tunnel of GRE without options in GUE, none of which may be delivered.
+fn malformed() -> Vec<Vec<u8>> {
+    let inner = |from: &str| {
+        let (from, to) = ((from.parse().unwrap(), 4000), ("198.19.1.2".parse().unwrap(), 9));
+        wire::udp_packet(from, to, b"no more than this", 0, false).packet
+    };
+    let packet = inner("198.19.1.1");
+    let gre = |flags: u16, kind: u16, rest: &[u8]| [&flags.to_be_bytes()[..], &kind.to_be_bytes(), rest].concat();
+    let whole = gre(0, 0x0800, &packet);
+    let gue = |first: [u8; 4], words: &[u32]| wire::gue(first, words, &whole);
+    let around = |inner: &[u8]| wire::gue([0, 47, 0, 0], &[], inner);
+    let mut all = vec![gue([0, 47, 0, 0], &[])[..3].to_vec(), vec![5, 47, 0, 0]];
+    all.extend([0x80, 0xc0, 0x50, 0x20].map(|first| gue([first, 47, 0, 0], &[])));
+    all.extend([0x4000_u16, 0x0100, 0x0002].map(|flags| {
+        let [high, low] = flags.to_be_bytes();
+        gue([0, 47, high, low], &[])
+    }));
+    all.extend([gue([1, 47, 0, 1], &[1]), gue([0, 47, 0, 1], &[])]);
+    all.extend([0, 1, 4, 17, 41, 59, 255].map(|protocol| gue([0, protocol, 0, 0], &[])));
+    all.extend([0x4000, 0x0800, 0x0001, 0x0007].map(|flags| around(&gre(flags, 0x0800, &packet))));
+    all.extend([0x2000, 0x8000].map(|flags| around(&gre(flags, 0x0800, &[&[0; 4], &packet[..]].concat()))));
+    all.extend([0x0806, 0x6558, 0x8847].map(|kind| around(&gre(0, kind, &packet))));
+    all.push(around(&gre(0, 0x86dd, &packet)));
+    all.extend([0, 1, 19, 21].map(|len| around(&gre(0, 0x0800, &packet[..len]))));
+    all.extend([0x40, 0x44, 0x75].map(|first| around(&gre(0, 0x0800, &[&[first], &packet[1..]].concat()))));
+    all.extend(
+        ["127.0.0.1", "224.0.0.1", "239.1.2.3", "255.255.255.255"].map(|from| around(&gre(0, 0x0800, &inner(from)))),
+    );
+    all
+}
+
+#[test]
+fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
+    let Some(ground) = ground(test_name!(), LinkForm::Nic, &[]) else { return };
+    ground.a.run("ip", &["addr", "add", "198.18.0.77/24", "dev", segue_lab::DEVICE]).unwrap();
+    let good = wire::gue(
+        [0, 47, 0, 0],
+        &[],
+        &[
+            &[0, 0, 8, 0],
+            &wire::udp_packet(
+                ("198.19.1.1".parse().unwrap(), 4000),
+                ("198.19.1.2".parse().unwrap(), 9),
+                b"no more than this",
+                0,
+                false,
+            )
+            .packet[..],
+        ]
+        .concat(),
+    );
+    let judged = [OFF_ZERO, REQUIRE_ZERO].map(|extra| {
+        let pair = Pair::start(&ground, Shape { extra, ..Shape::new(Inside::Gre, Carrier::Gue, V4) }, NET);
+        let speak = |from: IpAddr| {
+            let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
+            socket.connect((Peer::B.address(0, V4), Shape::port(NET))).unwrap();
+            socket
+        };
+        let peer = speak(Peer::A.address(0, V4));
+        let all = malformed();
+        for bytes in &all {
+            peer.send(bytes).unwrap();
+        }
+        let marked = speak(Peer::A.address(0, V4));
+        sys::set_tos(&marked, 3).unwrap();
+        marked.send(&good).unwrap();
+        speak("198.18.0.77".parse().unwrap()).send(&good).unwrap();
+        let want = all.len() as u64 + 2;
+        let total = |stat: &Stat| stat.drops().values().sum::<u64>();
+        let device = Shape::device(NET);
+        let stat = Stat::until(&ground.b, &ground.program, &device, PATIENCE, |stat| total(stat) >= want);
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+        traffic::file(a, b, FILE / 4, 1);
+        (stat.drops(), want)
+    });
+    assert_eq!(judged[0], judged[1], "the daemon, and the kernel's path");
+    assert_eq!(judged[0].0.values().sum::<u64>(), judged[0].1, "{:?}", judged[0].0);
+    assert!(judged[0].0.len() >= 12, "{:?}", judged[0].0);
 }
 
 #[test]
