@@ -1,0 +1,249 @@
+//! The text of `segue stat --why`: the reasons behind the counters of an instance.
+
+use std::collections::BTreeMap;
+
+use segue_control::error::printable;
+use segue_control::model::{Fastpath, Flow, Instance, OUTER_CSUM, Port, Side};
+use segue_control::units;
+
+use super::{plain_table, printable_line};
+use crate::grammar::help::wrapped;
+
+/// Stages that a packet passes after it was received on a port, in that order.
+const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out", "encap"];
+/// Maximum number of reasons that a list shows.
+const REASONS: usize = 8;
+
+/// Returns the text of `--why` for one instance: why trains ended and packets stayed alone, drops, offloads and hints.
+pub(super) fn why(instance: &Instance, raw: bool) -> String {
+    let since_start = BTreeMap::new();
+    let (ports, span) = match &instance.recent {
+        Some(recent) => (&recent.ports, format!("last {:.0} s", recent.interval_s)),
+        None => (if instance.ports.is_empty() { &since_start } else { &instance.ports }, "since the start".to_owned()),
+    };
+    let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
+    let mut text = format!("{}, {span}", printable(&instance.name));
+    let outside = side(ports, Side::Outside);
+    let inside = side(ports, Side::Inside);
+    let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
+    // The mean is that of transmitted units: received packets may have been dropped.
+    let mean = if units_in > 0 { inside.transmit.wire_packets() as f64 / units_in as f64 } else { 0.0 };
+    let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
+    text.push_str(&format!(": {trains}\n"));
+
+    text.push_str(&stages(&gathered(ports), raw));
+    let flushes = merged(ports, |port| &port.flushes);
+    let refusals = merged(ports, |port| &port.refusals);
+    let (left, right) = (shares(&flushes, raw), shares(&refusals, raw));
+    if !left.is_empty() || !right.is_empty() {
+        text.push_str("  why trains ended        share      why packets stayed alone     share\n");
+    }
+    for row in 0..left.len().max(right.len()) {
+        let (l, r) = (left.get(row).cloned().unwrap_or_default(), right.get(row).cloned().unwrap_or_default());
+        let line = format!("  {:<20} {:>8}      {:<25} {:>8}", l.0, l.1, r.0, r.1);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    let total = |of: fn(&Port) -> u64| ports.values().map(of).sum::<u64>();
+    let (swallowed, trimmed) = (total(|port| port.swallowed), total(|port| port.trimmed));
+    if swallowed > 0 {
+        text.push_str(&format!("  pure ACKs that gave way to newer ones: {}\n", count(swallowed)));
+    }
+    if trimmed > 0 {
+        text.push_str(&format!("  packets whose padding was cut off: {}\n", count(trimmed)));
+    }
+    let mut list = |head: &str, reasons: &[(String, String)]| {
+        if !reasons.is_empty() {
+            let parts: Vec<String> = reasons.iter().map(|(name, share)| format!("{name} {share}")).collect();
+            let all = parts.join(", ");
+            let words: Vec<String> = all.split(' ').map(str::to_owned).collect();
+            text.push_str(&wrapped(&words, &format!("  {head}: "), "    "));
+        }
+    };
+    list("refused because", &shares(&merged(ports, |port| &port.mismatches), raw));
+    list("fallbacks", &counts(&merged(&instance.ports, |port| &port.fallbacks)));
+    list("dropped since the start", &counts(&merged(&instance.ports, |port| &port.drops)));
+    let offloads: Vec<String> = instance
+        .offloads
+        .iter()
+        .map(|(name, offload)| match (&offload.why, offload.on) {
+            (_, true) => format!("{name} on"),
+            (Some(why), false) => format!("{name} off [{}]", printable_line(why)),
+            (None, false) => format!("{name} off"),
+        })
+        .collect();
+    if !offloads.is_empty() {
+        let words: Vec<String> = offloads.iter().map(|offload| format!("{offload}  ")).collect();
+        text.push_str(&wrapped(&words, "offloads  ", "          "));
+    }
+    if let Some(fastpath) = &instance.fastpath {
+        text.push_str(&kernel_path(fastpath, instance));
+    }
+    let summed: u64 = instance.ports.values().map(|port| port.checksummed_bytes).sum();
+    text.push_str(&format!("payload bytes summed by segue: {summed}\n"));
+    for hint in hints(instance, &flushes, &refusals) {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Describes the path through the kernel: whether packets take it and how many did, why not, and why others were left
+/// to segue. Nothing where it was never asked for.
+fn kernel_path(fastpath: &Fastpath, instance: &Instance) -> String {
+    let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
+    let mut words = match (&fastpath.why, fastpath.on) {
+        (_, true) => {
+            vec![format!("on: {} packets sent and {} received by the kernel", total("sent"), total("received"))]
+        }
+        (_, false) if fastpath.mode == "off" => return String::new(),
+        (Some(why), false) => {
+            vec![format!("off [{}]: with it the kernel itself carries packets, at its own speed", printable_line(why))]
+        }
+        (None, false) => vec!["off".to_owned()],
+    };
+    let left = counts(&merged(&instance.ports, |port| &port.left));
+    let left: Vec<String> = left.into_iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    if !left.is_empty() {
+        words.push(format!("left to segue: {}", left.join(", ")));
+    }
+    words.extend(fastpath.by_daemon.iter().map(|(way, why)| format!("{way} by segue: {}", printable_line(why))));
+    let words: Vec<String> = words.join("; ").split(' ').map(str::to_owned).collect();
+    wrapped(&words, "fastpath  ", "          ")
+}
+
+/// Returns the ports; if several tunnels share one port, their interfaces are summed into one entry.
+fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
+    let inside = ports.values().filter(|port| port.side == Side::Inside).count();
+    if ports.len() <= 2 || inside < 2 {
+        return ports.clone();
+    }
+    let mut all = side(ports, Side::Inside);
+    for (name, seen) in ports.values().filter(|port| port.side == Side::Inside).flat_map(|port| &port.stages) {
+        let sum = all.stages.entry(name.clone()).or_default();
+        sum.packets += seen.packets;
+        sum.bytes += seen.bytes;
+        sum.trains += seen.trains;
+        sum.segments += seen.segments;
+    }
+    let outside = ports.iter().filter(|(_, port)| port.side == Side::Outside);
+    let mut gathered: BTreeMap<String, Port> = outside.map(|(name, port)| (name.clone(), port.clone())).collect();
+    gathered.insert("interfaces".to_owned(), all);
+    gathered
+}
+
+/// Returns a table of what each stage of each direction saw: where trains are made, how far they get, where they are
+/// cut.
+fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
+    let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
+    let row = |place: &str, what: &str, [units, trains, segments]: [u64; 3]| {
+        let mean = if units > 0 { segments as f64 / units as f64 } else { 0.0 };
+        vec![place.to_owned(), what.to_owned(), count(units), count(trains), count(segments), format!("{mean:.1}")]
+    };
+    let flow = |flow: &Flow| [flow.packets, flow.trains, flow.segments];
+    let mut rows = Vec::new();
+    for (name, from) in ports {
+        if from.stages.get("entry").is_none_or(|entry| entry.packets == 0) {
+            continue;
+        }
+        rows.push(row(&printable(name), "receive", flow(&from.receive)));
+        for stage in STAGES {
+            if let Some(seen) = from.stages.get(*stage) {
+                rows.push(row("", stage, [seen.packets, seen.trains, seen.segments]));
+            }
+        }
+        // Packets received on one of two ports are transmitted on the other.
+        for (name, to) in ports.iter().filter(|(other, _)| *other != name) {
+            if let Some(seen) = to.stages.get("gso") {
+                rows.push(row(&printable(name), "gso", [seen.packets, seen.trains, seen.segments]));
+            }
+            rows.push(row("", "transmit", flow(&to.transmit)));
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads = ["PORT", "STAGE", "UNITS", "TRAINS", "PACKETS", "MEAN"].map(str::to_owned).to_vec();
+    let table = plain_table(heads, rows.into_iter(), &[false, false, true, true, true, true]);
+    table.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn side(ports: &BTreeMap<String, Port>, side: Side) -> Port {
+    ports.values().filter(|port| port.side == side).fold(Port::default(), |mut sum, port| {
+        for (to, from) in [(&mut sum.receive, port.receive), (&mut sum.transmit, port.transmit)] {
+            to.packets += from.packets;
+            to.bytes += from.bytes;
+            to.trains += from.trains;
+            to.segments += from.segments;
+        }
+        sum
+    })
+}
+
+fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for (reason, n) in ports.values().flat_map(of) {
+        *sum.entry(reason.clone()).or_insert(0) += n;
+    }
+    sum
+}
+
+/// Returns the reasons with their share of the total, or with their count if `raw`, largest first, without those that
+/// are 0.
+fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
+    let total: u64 = reasons.values().sum();
+    let share = |n: u64| if raw { n.to_string() } else { format!("{:.1} %", n as f64 * 100.0 / total as f64) };
+    sorted(reasons).into_iter().map(|(name, n)| (name, share(n))).collect()
+}
+
+fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
+    sorted(reasons).into_iter().map(|(name, n)| (name, n.to_string())).collect()
+}
+
+fn sorted(reasons: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
+    let mut list: Vec<(String, u64)> = reasons
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(name, n)| (printable(&name.replace('_', " ")).replace('?', " "), *n))
+        .collect();
+    list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    list.truncate(REASONS);
+    list
+}
+
+/// Returns hints for the user on what the counters show.
+fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut hints = Vec::new();
+    let share = |reasons: &BTreeMap<String, u64>, word: &str| {
+        let total: u64 = reasons.values().sum();
+        let part: u64 = reasons.iter().filter(|(name, _)| name.contains(word)).map(|(_, n)| n).sum();
+        if total == 0 { 0.0 } else { part as f64 / total as f64 }
+    };
+    for (name, what) in
+        [("udp_segment", "each datagram sent costs a system call"), ("udp_gro", "each datagram received costs one")]
+    {
+        if instance.offloads.get(name).is_some_and(|offload| !offload.on) {
+            hints.push(format!("{name} is off: {what}; segue doctor says why"));
+        }
+    }
+    if share(refusals, "ack") + share(refusals, "no_payload") > 0.5 {
+        let remedy = if instance.kind == "gateway" { "; --ack-aggregation lets them collapse" } else { "" };
+        hints.push(format!(
+            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault{remedy}"
+        ));
+    }
+    if share(refusals, "csum") > 0.01 {
+        hints.push("packets with a bad checksum arrive: look for a faulty link or program at the sender".to_owned());
+    }
+    if instance.ports.values().any(|port| port.drops.get(OUTER_CSUM).is_some_and(|&count| count > 0)) {
+        hints.push(
+            "outer csum: datagrams that the kernel dropped, for any socket of the network namespace;\n\
+             \x20     over IPv6 those without checksum need udp6zerocsumrx (vxlan, geneve) or noencap-csum\n\
+             \x20     (gue, fou); wrong checksums come from a broken card or path"
+                .to_owned(),
+        );
+    }
+    if share(flushes, "timeout") > 0.5 {
+        hints.push("most trains end by time: the load is light, and trains would only add delay".to_owned());
+    }
+    hints
+}
