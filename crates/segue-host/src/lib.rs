@@ -4,6 +4,7 @@
 //!   poll, abstract sockets, and the ioctls of TUN devices;
 //! - [`netlink`] reads links, addresses, routes and nexthop objects, and changes them on request;
 //! - [`netfilter`] finds rules and policies that packets of this host pass;
+//! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
 //! - [`capability`], [`interface`] and [`prefix`] are the small types for these.
 //!
@@ -31,6 +32,7 @@
 //! several threads ([`sys::fork`]), since the child could wait for a lock for ever.
 
 pub mod capability;
+pub mod error_queue;
 pub mod interface;
 pub mod netfilter;
 pub mod netlink;

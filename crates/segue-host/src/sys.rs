@@ -400,12 +400,21 @@ fn with_abstract(
 
 /// Returns the user id of the process at the other end of a local socket at the time of its connect (SO_PEERCRED).
 pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+    peer(stream).map(|cred| cred.uid)
+}
+
+/// Returns the id of the process that listens at the other end of a local socket, as of its listen(2) (SO_PEERCRED).
+pub fn peer_pid(stream: &UnixStream) -> io::Result<Pid> {
+    peer(stream).map(|cred| cred.pid)
+}
+
+fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut cred).cast();
     // SAFETY: `to` and `len` describe `cred`, which outlives the call.
     check(unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) })?;
-    Ok(cred.uid)
+    Ok(cred)
 }
 
 /// Waits for the exclusive lock of an open file and takes it (flock(2)).
@@ -547,6 +556,17 @@ pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Res
     // SAFETY: the union's pointer describes `value` (struct ethtool_value, two u32), both outlive the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
     Ok(value[1] != 0)
+}
+
+/// Returns the width of the terminal that stdout is, columns; `None` where it is no terminal.
+pub fn terminal_width() -> Option<usize> {
+    // SAFETY: an all-zero winsize is a valid place for the kernel to fill; it outlives the call.
+    let size = unsafe {
+        let mut size: libc::winsize = mem::zeroed();
+        check(libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ as _, &mut size)).ok()?;
+        size
+    };
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Returns the processor time that this process has used, user and system, seconds.

@@ -1,5 +1,6 @@
 //! Links, addresses and routes over one synchronous rtnetlink socket.
 
+pub mod changes;
 pub mod nexthops;
 
 use std::io;
@@ -9,7 +10,8 @@ use std::ops::ControlFlow;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteVia};
 use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -45,6 +47,8 @@ pub struct Link {
 pub struct Route {
     /// The preferred source address.
     pub source: Option<IpAddr>,
+    /// The next hop, where it is not the destination itself.
+    pub gateway: Option<IpAddr>,
     /// The index of the output interface.
     pub link: u32,
     /// The MTU of the route itself, bytes, where it has one.
@@ -81,10 +85,13 @@ impl Netlink {
         let Some(RouteNetlinkMessage::NewRoute(found)) = reply else {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         };
-        let mut route = Route { source: local, link: 0, mtu: None };
+        let mut route = Route { source: local, gateway: None, link: 0, mtu: None };
         for attribute in found.attributes {
             match attribute {
                 RouteAttribute::Oif(index) => route.link = index,
+                RouteAttribute::Gateway(RouteAddress::Inet(v4)) => route.gateway = Some(v4.into()),
+                RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => route.gateway = Some(v6.into()),
+                RouteAttribute::Via(RouteVia::Inet6(v6)) => route.gateway = Some(v6.into()),
                 RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => route.source = Some(v4.into()),
                 RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => route.source = Some(v6.into()),
                 RouteAttribute::Metrics(metrics) => {
@@ -142,6 +149,12 @@ impl Netlink {
 
     /// Returns the addresses of the link with this index.
     pub fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
+        let all = self.all_addresses()?;
+        Ok(all.into_iter().filter(|(link, _)| *link == index).map(|(_, prefix)| prefix).collect())
+    }
+
+    /// Returns the addresses of all links, each with the index of its link.
+    pub fn all_addresses(&mut self) -> io::Result<Vec<(u32, Prefix)>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let mut found = Vec::new();
         self.exchange(request, NLM_F_DUMP, &mut |message| {
@@ -155,8 +168,8 @@ impl Netlink {
                 AddressAttribute::Address(address) => Some(*address),
                 _ => None,
             });
-            if let (Some(address), true) = (local.or(address), message.header.index == index) {
-                found.push(Prefix { address, len: message.header.prefix_len });
+            if let Some(address) = local.or(address) {
+                found.push((message.header.index, Prefix { address, len: message.header.prefix_len }));
             }
             ControlFlow::Continue(())
         })?;
@@ -181,6 +194,24 @@ impl Netlink {
             ControlFlow::Continue(())
         })?;
         Ok(found)
+    }
+
+    /// Returns whether the kernel has given up the neighbour `address` of a link: it has asked for the link address and
+    /// got no answer. Kernels before 5.0 cannot look up one neighbour, which is an error.
+    pub fn has_failed(&mut self, link: u32, address: IpAddr) -> io::Result<bool> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = link;
+        message.attributes = vec![NeighbourAttribute::Destination(match address {
+            IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+            IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
+        })];
+        match self.ask(RouteNetlinkMessage::GetNeighbour(message), 0) {
+            Ok(Some(RouteNetlinkMessage::NewNeighbour(found))) => Ok(found.header.state == NeighbourState::Failed),
+            Ok(_) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends a request and returns the first answer that is not an acknowledgement.
