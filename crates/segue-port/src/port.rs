@@ -284,8 +284,8 @@ segue::reasons! {
 segue::reasons! {
     /// Reason for which a port used a more expensive operation.
     pub enum Fallback {
-        UdpSegmentIo = "udp_segment_eio": "UDP_SEGMENT failed with EIO where plain sends worked; it is off from there on.",
-        UdpSegmentInvalid = "udp_segment_einval": "UDP_SEGMENT failed with EINVAL where plain sends worked; it is off from there on.",
+        UdpSegmentIo = "udp_segment_eio": "UDP_SEGMENT failed with EIO where plain sends worked; it is tried again after a second.",
+        UdpSegmentInvalid = "udp_segment_einval": "UDP_SEGMENT failed with EINVAL where plain sends worked; it is tried again after a second.",
         UdpSegmentSize = "udp_segment_emsgsize": "A run of datagrams was too large for UDP_SEGMENT and was sent plainly.",
         TunTcpTrain = "tun_tso_einval": "The device refused a TCP train; TCP trains are cut in software from there on.",
         TunUdpTrain = "tun_uso_einval": "The device refused a UDP train; UDP trains are cut in software from there on.",

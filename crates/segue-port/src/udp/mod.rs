@@ -19,6 +19,6 @@ mod sockets;
 mod tests;
 
 pub use config::{AUTO_SLOTS, Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads};
-pub use port::UdpPort;
+pub use port::{UDP_SEGMENT_ON, UdpPort};
 pub use raw::{RawConfig, RawPort};
 pub use sockets::Sockets;

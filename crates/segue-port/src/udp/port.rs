@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use segue::gso::Limits;
 use segue::wire::protocol;
@@ -20,12 +21,15 @@ use super::sockets::{
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
-use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV};
 
 /// Smallest path MTU that Linux accepts from an ICMP error over IPv4 by default (`net.ipv4.route.min_pmtu`), and the
 /// smallest of any path over IPv6.
 const LEAST_LEARNED: [usize; 2] = [552, 1280];
+
+/// Key of the number ([`Port::extras`]) that is 1 while UDP_SEGMENT is in use.
+pub const UDP_SEGMENT_ON: &str = "udp_segment";
 
 /// A datagram port over UDP sockets.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub struct UdpPort {
     pub(super) limits: Limits,
     pub(super) segment: OffloadState,
     pub(super) gro: OffloadState,
+    /// The time at which UDP_SEGMENT is tried again after a refusal while packets moved.
+    pub(super) retry: Option<Instant>,
     pub(super) max_segments: usize,
     /// Largest number of bytes of one message that the kernel cuts into datagrams.
     pub(super) max_burst: usize,
@@ -156,6 +162,7 @@ impl UdpPort {
             limits,
             segment,
             gro,
+            retry: None,
             max_segments: probed.unwrap_or(SEGMENTS),
             max_burst: usize::MAX,
             counters: Counters::default(),
@@ -174,6 +181,14 @@ impl UdpPort {
     pub fn sockets(&self) -> io::Result<Sockets> {
         let send = self.slots.iter().map(|slot| slot.fd.try_clone()).collect::<io::Result<_>>()?;
         Ok(Sockets { receive: vec![self.rx.try_clone()?], send })
+    }
+
+    /// Returns duplicates of the sockets that send, to read their error queues.
+    ///
+    /// # Errors
+    /// The error of `dup` if this process may open no more files.
+    pub fn senders(&self) -> io::Result<Vec<OwnedFd>> {
+        self.slots.iter().map(|slot| slot.fd.try_clone()).collect()
     }
 
     /// Returns the address that the port receives on.
@@ -237,6 +252,10 @@ impl Port for UdpPort {
         // it sends its next packet it may still hold a route that is gone, with the MTU of no device.
         let sending = self.slots.iter().filter(|slot| !slot.names_peer);
         sending.filter_map(|slot| query(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        put(Extra::Number, UDP_SEGMENT_ON, u64::from(self.segment == OffloadState::On));
     }
 
     fn path(&self, slot: u16, to: u16) -> Option<Path> {

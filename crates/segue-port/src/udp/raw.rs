@@ -114,6 +114,7 @@ impl RawPort {
             max_burst: usize::MAX,
             segment: OffloadState::Off,
             gro: OffloadState::Off,
+            retry: None,
             max_segments: 1,
             counters: Counters::default(),
             scratch: SendScratch::default(),
@@ -123,6 +124,14 @@ impl RawPort {
             inject: None,
         };
         Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
+    }
+
+    /// Returns duplicates of the sockets that send, as [`UdpPort::senders`].
+    ///
+    /// # Errors
+    /// The error of `dup` if this process may open no more files.
+    pub fn senders(&self) -> io::Result<Vec<OwnedFd>> {
+        self.port.senders()
     }
 
     /// Returns duplicates of the port's receiving sockets, for another process.

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use segue::wire::ipv4;
 
 use super::receiver::Receiver;
+use super::send::is_pending;
 use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
 use crate::messages::Received;
@@ -45,7 +46,7 @@ impl UdpPort {
                     Some(libc::EAGAIN) => break Polled::Idle,
                     Some(libc::EINTR) => {}
                     // An ICMP error about a datagram that was sent through this socket.
-                    Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE) => reads += 1,
+                    _ if is_pending(&error) => reads += 1,
                     _ => {
                         self.flush(into);
                         return Err(error);

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use super::UdpPort;
 #[cfg(test)]
@@ -22,6 +23,10 @@ use crate::sys::{self, MAX_IOV, MAX_MESSAGES};
 const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
 /// Runs that are sent datagram by datagram after one of their length was too long, before UDP_SEGMENT is tried again.
 const OVERSIZE_RUNS: u32 = 1024;
+
+/// Time after which UDP_SEGMENT is tried again: the interface may have its checksum offload back. A refusal costs one
+/// system call and loses nothing.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The result of sending one message by itself.
 enum Outcome {
@@ -69,6 +74,9 @@ impl UdpPort {
         }
         if !schedule.order.is_sorted() {
             schedule.order.sort_unstable();
+        }
+        if matches!(self.segment, OffloadState::Refused(_)) && self.retry.is_some_and(|at| Instant::now() >= at) {
+            self.segment = OffloadState::On;
         }
         let whole = self.segment == OffloadState::On;
         let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())].min(self.max_burst);
@@ -271,7 +279,10 @@ impl UdpPort {
         };
         self.counters.fallbacks.add(fallback);
         self.segment = OffloadState::Refused(errno);
-        tracing::warn!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
+        if self.retry.is_none() {
+            tracing::warn!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
+        }
+        self.retry = Some(Instant::now() + RETRY);
     }
 
     /// Retries a datagram whose send failed if the error may belong to an earlier one; otherwise drops and counts it.
@@ -354,9 +365,10 @@ fn lost_by_kernel(error: &io::Error) -> Option<Drop> {
     }
 }
 
-/// Returns whether the error may be that of an ICMP message about an earlier datagram: a connected socket reports it
-/// once, on the next send, which does not take place.
-fn is_pending(error: &io::Error) -> bool {
+/// Returns whether the error may be that of an ICMP message about an earlier datagram (`icmp_err_convert` and
+/// `icmpv6_err_convert` of Linux): a socket that is connected or has an error queue reports it once, on the next call,
+/// which does not take place.
+pub(super) fn is_pending(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(
@@ -364,6 +376,9 @@ fn is_pending(error: &io::Error) -> bool {
                 | libc::EHOSTUNREACH
                 | libc::ENETUNREACH
                 | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EACCES
+                | libc::EOPNOTSUPP
                 | libc::EPROTO
                 | libc::ENOPROTOOPT
                 | libc::EMSGSIZE
