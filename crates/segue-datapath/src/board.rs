@@ -146,6 +146,16 @@ impl Board {
         collect(&mut Sink { to: To::Board { values: &self.values, next: 0 } });
     }
 
+    /// Returns every counter's name; the position in this order is that of [`value`](Self::value).
+    pub fn names(&self) -> &[Name] {
+        &self.names
+    }
+
+    /// Returns the value of the counter at this position, 0 where there is none.
+    pub fn value(&self, position: usize) -> u64 {
+        self.values.get(position).map_or(0, |value| value.load(Ordering::Relaxed))
+    }
+
     /// Returns every counter with its value. Values are not read at one instant: sums may be off by a round.
     pub fn read(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.names.iter().zip(self.values.iter().map(|v| v.load(Ordering::Relaxed)))

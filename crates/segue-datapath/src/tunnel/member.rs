@@ -8,7 +8,7 @@ use segue::encap::{self, DecapRefusal, Decapsulator, Destination, EncapRefusal, 
 use segue::gro::Gro;
 use segue::gso;
 use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
-use segue::reason::Counts;
+use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Polled};
@@ -25,6 +25,36 @@ use crate::tuning::{Remcsum, Settings};
 /// Limit of the ICMP errors of one tunnel: per second in the long run, and at once. They all say that a packet is too
 /// big, which senders depend on, so the limit only keeps a flood from doubling itself.
 const ERRORS: (u32, u32) = (10_000, 1000);
+
+/// Key of the number of datagrams from the other end that a tunnel has decapsulated.
+pub const RECEIVED: &str = "received";
+/// Key of the number of datagrams from the other end that a tunnel has refused.
+pub const REFUSED: &str = "refused";
+/// Key of the reason of the last refusal: 0 without one, else 1 more than its [`index`](Reason::index) among
+/// [`DecapRefusal`].
+pub const REFUSED_FOR: &str = "refused_for";
+
+/// The datagrams of a tunnel's remotes: those that were for this tunnel, and those that were refused.
+#[derive(Debug, Default)]
+struct Arrivals {
+    received: u64,
+    refused: u64,
+    why: Option<DecapRefusal>,
+}
+
+impl Arrivals {
+    fn refuse(&mut self, why: DecapRefusal) {
+        self.refused += 1;
+        self.why = Some(why);
+    }
+
+    fn collect(&self, name: &str, sink: &mut Sink<'_>) {
+        sink.put(name, Group::Port, RECEIVED, self.received);
+        sink.put(name, Group::Port, REFUSED, self.refused);
+        sink.put(name, Group::Port, REFUSED_FOR, self.why.map_or(0, |why| 1 + why.index() as u64));
+    }
+}
+
 /// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
 const ASK_MAC_EVERY: u64 = 1_000_000_000;
 
@@ -49,6 +79,7 @@ pub(super) struct Member {
     inward: Ingress,
     wrapped: Traffic,
     encap_drops: Counts<EncapRefusal>,
+    arrivals: Arrivals,
     pub(super) split_drops: Counts<gso::Refusal>,
     /// The part of the member's summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
@@ -80,6 +111,7 @@ impl Member {
             inward: Ingress::default(),
             wrapped: Traffic::default(),
             encap_drops: Counts::default(),
+            arrivals: Arrivals::default(),
             split_drops: Counts::default(),
             told: ([0; 3], 0),
             is_due: false,
@@ -199,8 +231,10 @@ impl Member {
         let mut packet = common.rx.pool.take();
         if let Err(why) = self.decap.pull(Frag::all(datagram), &meta, &mut packet) {
             common.decap_drops.add(why);
+            self.arrivals.refuse(why);
             return common.rx.pool.put(packet);
         }
+        self.arrivals.received += 1;
         if self.encap.config().mode.is_ethernet()
             && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
         {
@@ -306,6 +340,7 @@ impl Member {
         self.outward.collect_seen(name, sink);
         self.inward.collect_cuts(name, sink);
         self.wrapped.collect(name, Stage::Encap, sink);
+        self.arrivals.collect(name, sink);
         sink.reasons(name, Group::Drops, &self.encap_drops);
         sink.reasons(name, Group::Drops, &self.split_drops);
         if let Some(gro) = &self.gro {

@@ -14,5 +14,6 @@ mod path_mtu;
 mod pipeline;
 
 pub use common::Dropped;
+pub use member::{RECEIVED, REFUSED, REFUSED_FOR};
 pub use parts::{Outside, Parts, knobs};
 pub use pipeline::Tunnel;
