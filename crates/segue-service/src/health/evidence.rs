@@ -1,0 +1,124 @@
+//! What is known about a tunnel: the constant facts, and the evidence that the watch gathers.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use segue_host::error_queue::SocketError;
+
+use super::flow::Flow;
+
+/// The constant facts about one tunnel.
+#[derive(Clone, Debug)]
+pub(crate) struct Monitored {
+    /// The name of the interface.
+    pub(crate) name: String,
+    /// The index of the interface, 0 where it is not known.
+    pub(crate) index: u32,
+    /// The mode and the encapsulation, for people.
+    pub(crate) kind: String,
+    /// The address of this end.
+    pub(crate) local: IpAddr,
+    /// The addresses of the other ends, the first one being that of the plan.
+    pub(crate) remotes: Vec<IpAddr>,
+    /// The UDP port that is listened on, and that of the other end, where there is UDP.
+    pub(crate) ports: Option<(u16, u16)>,
+    /// The MTU of the interface at the start, bytes.
+    pub(crate) mtu: u32,
+    /// Bytes of the headers that the tunnel adds.
+    pub(crate) overhead: u32,
+    /// The name of the underlay's link at the start.
+    pub(crate) underlay: String,
+    /// The MTU of the path at the start, bytes.
+    pub(crate) path_mtu: u32,
+    /// Whether datagrams are handed to the kernel in trains, which needs its checksum offload.
+    pub(crate) sends_trains: bool,
+    /// Whether the interface takes trains from the local stack.
+    pub(crate) takes_trains: bool,
+}
+
+/// The kinds of ICMP errors that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// No program has the UDP port.
+    Port,
+    /// No program takes the IP protocol.
+    Protocol,
+    /// A filter refuses.
+    Filtered,
+    /// The host or its network is not reachable.
+    Unreachable,
+}
+
+impl Refusal {
+    /// Returns the kind of an error of the error queue; `None` for those that do not mean a refusal.
+    pub(super) fn of(error: &SocketError) -> Option<Refusal> {
+        // Codes 9, 10 and 13 of ICMP's destination unreachable are prohibitions (RFC 1812, section 5.2.7.1); those of
+        // ICMPv6 are EACCES.
+        let is_prohibited = error.icmp_type == 3 && matches!(error.icmp_code, 9 | 10 | 13);
+        match error.errno {
+            libc::ECONNREFUSED => Some(Refusal::Port),
+            libc::ENOPROTOOPT => Some(Refusal::Protocol),
+            libc::EACCES => Some(Refusal::Filtered),
+            libc::EHOSTUNREACH | libc::ENETUNREACH if is_prohibited => Some(Refusal::Filtered),
+            libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENONET => Some(Refusal::Unreachable),
+            _ => None,
+        }
+    }
+}
+
+/// The last ICMP error about datagrams to a remote.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) kind: Refusal,
+    /// The sender of the error.
+    pub(super) from: Option<IpAddr>,
+    pub(super) at: Instant,
+}
+
+/// The state of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LinkView {
+    pub(super) name: String,
+    pub(super) is_gone: bool,
+    pub(super) is_up: bool,
+    pub(super) has_carrier: bool,
+    pub(super) mtu: u32,
+    /// Whether transmit checksum offload, TCP segmentation offload and generic segmentation offload are on; `None`
+    /// where they cannot be read.
+    pub(super) tx: Option<bool>,
+    pub(super) tso: Option<bool>,
+    pub(super) gso: Option<bool>,
+}
+
+/// The way to a remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PathState {
+    /// The index of the output link.
+    pub(super) link: u32,
+    /// The next hop, where it is not the remote itself.
+    pub(super) gateway: Option<IpAddr>,
+    /// The MTU of the route, bytes, where it has one.
+    pub(super) mtu: Option<u32>,
+    /// Whether the kernel has given up the neighbour.
+    pub(super) has_failed: bool,
+}
+
+/// The state of the underlay.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// The last way to each remote, and whether the kernel still has a route.
+    pub(super) ways: HashMap<IpAddr, (Option<PathState>, bool)>,
+    pub(super) links: HashMap<u32, LinkView>,
+    /// The local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
+    pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,
+}
+
+/// Everything that is known at a time.
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
+    /// The traffic of each tunnel, in the order of the facts.
+    pub(super) flows: Vec<Flow>,
+    pub(super) refused: HashMap<IpAddr, Refused>,
+    pub(super) view: View,
+}

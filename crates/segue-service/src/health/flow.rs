@@ -1,0 +1,123 @@
+//! The traffic of one tunnel as evidence: when it was last sent, answered and refused.
+
+use std::time::{Duration, Instant};
+
+/// Counters of a tunnel at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) refused: u64,
+    /// The reason of the last refusal.
+    pub(super) why: Option<&'static str>,
+}
+
+/// The traffic of one tunnel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    pub(super) counts: Counts,
+    pub(super) last_sent: Option<Instant>,
+    pub(super) last_received: Option<Instant>,
+    pub(super) last_refused: Option<Instant>,
+    /// The time of the first packet that was sent since something was received, and the number of them.
+    unanswered: Option<(Instant, u64)>,
+    /// Datagrams that were refused since one was taken.
+    refused_in_a_row: u64,
+}
+
+/// Time of sending without an answer from which on a tunnel counts as unanswered.
+const UNANSWERED: Duration = Duration::from_secs(10);
+/// Time after which refused datagrams no longer count, where nothing else arrives.
+const STALE: Duration = Duration::from_secs(60);
+/// Number of refused datagrams that make a problem; a single one may be a stray.
+const STRAY: u64 = 2;
+
+impl Flow {
+    /// Takes the counters of this moment.
+    pub(super) fn update(&mut self, counts: Counts, now: Instant) {
+        let before = std::mem::replace(&mut self.counts, counts);
+        let risen = |now: u64, before: u64| now.saturating_sub(before);
+        let sent = risen(counts.sent, before.sent);
+        let refused = risen(counts.refused, before.refused);
+        if risen(counts.received, before.received) > 0 {
+            self.last_received = Some(now);
+            self.unanswered = None;
+            self.refused_in_a_row = 0;
+        } else if sent > 0 {
+            let (since, count) = self.unanswered.unwrap_or((now, 0));
+            self.unanswered = Some((since, count + sent));
+        }
+        if sent > 0 {
+            self.last_sent = Some(now);
+        }
+        if refused > 0 {
+            self.last_refused = Some(now);
+            self.refused_in_a_row += if self.last_received == Some(now) { 0 } else { refused };
+        }
+    }
+
+    /// Returns the reason where everything that arrives is refused.
+    pub(super) fn refuses_everything(&self, now: Instant) -> Option<&'static str> {
+        let is_fresh = self.last_refused.is_some_and(|at| now.saturating_duration_since(at) < STALE);
+        (self.refused_in_a_row >= STRAY && is_fresh).then_some(self.counts.why).flatten()
+    }
+
+    /// Returns how long, and how many, packets have been sent without an answer, from ten seconds on.
+    pub(super) fn unanswered(&self) -> Option<(Duration, u64)> {
+        let (since, count) = self.unanswered?;
+        let span = self.last_sent?.saturating_duration_since(since);
+        (span >= UNANSWERED).then_some((span, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begin: Instant, seconds: u64) -> Instant {
+        begin + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn ten_seconds_of_sending_without_an_answer_are_unanswered_and_one_answer_ends_it() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        let mut counts = Counts::default();
+        for second in 0..10 {
+            counts.sent += 3;
+            flow.update(counts, at(begin, second));
+            assert_eq!(flow.unanswered(), None, "{second}");
+        }
+        counts.sent += 1;
+        flow.update(counts, at(begin, 10));
+        assert_eq!(flow.unanswered(), Some((Duration::from_secs(10), 31)));
+        // It stays so while nothing is sent.
+        flow.update(counts, at(begin, 100));
+        assert_eq!(flow.unanswered(), Some((Duration::from_secs(10), 31)));
+        counts.received += 1;
+        flow.update(counts, at(begin, 101));
+        assert_eq!(flow.unanswered(), None);
+    }
+
+    #[test]
+    fn a_burst_that_nobody_answers_is_not_unanswered() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        flow.update(Counts { sent: 1_000_000, ..Counts::default() }, begin);
+        flow.update(flow.counts, at(begin, 3600));
+        assert_eq!(flow.unanswered(), None);
+    }
+
+    #[test]
+    fn refused_datagrams_are_a_problem_until_one_is_taken() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        let refused = |refused, received| Counts { refused, received, why: Some("vni"), ..Counts::default() };
+        flow.update(refused(1, 0), begin);
+        assert_eq!(flow.refuses_everything(begin), None, "one may be a stray");
+        flow.update(refused(2, 0), at(begin, 1));
+        assert_eq!(flow.refuses_everything(at(begin, 1)), Some("vni"));
+        assert_eq!(flow.refuses_everything(at(begin, 120)), None, "nothing arrives any more");
+        flow.update(refused(3, 1), at(begin, 121));
+        assert_eq!(flow.refuses_everything(at(begin, 121)), None, "some are taken");
+        flow.update(refused(9, 1), at(begin, 122));
+        assert_eq!(flow.refuses_everything(at(begin, 122)), Some("vni"), "and then no more");
+    }
+}

@@ -1,0 +1,111 @@
+//! The state of the underlay as the kernel tells it: links with their offloads, routes, neighbours and addresses.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use segue_host::netlink::Netlink;
+use segue_host::sys;
+
+use super::evidence::{LinkView, Monitored, PathState, View};
+
+/// Commands of ethtool that read one feature (linux/ethtool.h).
+const GTXCSUM: u32 = 0x16;
+const GTSO: u32 = 0x1e;
+const GGSO: u32 = 0x23;
+
+/// A reader of the underlay. It is opened with all rights and needs none later.
+pub(super) struct Underlay {
+    netlink: Netlink,
+    /// Any socket, for the ioctl of ethtool.
+    socket: UdpSocket,
+}
+
+impl Underlay {
+    /// Opens the connections to the kernel.
+    pub(super) fn open() -> io::Result<Underlay> {
+        Ok(Underlay { netlink: Netlink::open()?, socket: UdpSocket::bind("0.0.0.0:0")? })
+    }
+
+    /// Reads everything that `facts` name, for the first time.
+    pub(super) fn first(&mut self, facts: &[Monitored]) -> io::Result<View> {
+        let mut view = View::default();
+        let addresses = self.netlink.all_addresses()?;
+        for local in facts.iter().map(|facts| facts.local).collect::<BTreeSet<_>>() {
+            let found = addresses.iter().find(|(_, prefix)| prefix.address == local);
+            // An address that never was the host's own, as with a non-local bind, is not missed.
+            view.locals.extend(found.map(|(_, prefix)| (local, (Some(prefix.len), true))));
+        }
+        self.look(facts, None, &mut view)?;
+        Ok(view)
+    }
+
+    /// Reads again what may have changed. Of the tunnels' own interfaces only those in `changed` are read; `None` reads
+    /// all of them.
+    pub(super) fn look(&mut self, facts: &[Monitored], changed: Option<&[u32]>, view: &mut View) -> io::Result<()> {
+        let addresses = self.netlink.all_addresses()?;
+        for (local, (_, is_here)) in &mut view.locals {
+            *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
+        }
+        let pairs: BTreeSet<(IpAddr, IpAddr)> =
+            facts.iter().flat_map(|facts| facts.remotes.iter().map(|remote| (*remote, facts.local))).collect();
+        let mut links = BTreeSet::new();
+        for (remote, local) in pairs {
+            let found = self.way(remote, local);
+            let (way, has_route) = view.ways.entry(remote).or_insert((None, true));
+            *has_route = found.is_some();
+            // Without a route the last one tells which link and which router are missed.
+            *way = found.or(way.map(|last| PathState { has_failed: false, ..last }));
+            links.extend(way.map(|way| way.link));
+        }
+        for index in links {
+            let link = self.link(index);
+            let name = |last: Option<&LinkView>| last.map(|last| last.name.clone()).unwrap_or_default();
+            let gone = LinkView { is_gone: true, name: name(view.links.get(&index)), ..LinkView::default() };
+            view.links.insert(index, link.unwrap_or(gone));
+        }
+        let of_tunnels = facts.iter().map(|facts| facts.index).filter(|index| *index != 0);
+        for index in of_tunnels.filter(|index| changed.is_none_or(|changed| changed.contains(index))) {
+            match self.link(index) {
+                Some(link) => {
+                    view.links.insert(index, link);
+                }
+                // An interface that was moved to another network namespace is not seen from here.
+                None => {
+                    view.links.remove(&index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the way to `remote`, if the kernel has a route.
+    fn way(&mut self, remote: IpAddr, local: IpAddr) -> Option<PathState> {
+        let route = self.netlink.route(remote, Some(local)).ok()?;
+        let next = route.gateway.unwrap_or(remote);
+        let has_failed = self.netlink.has_failed(route.link, next).unwrap_or(false);
+        Some(PathState { link: route.link, gateway: route.gateway, mtu: route.mtu, has_failed })
+    }
+
+    fn link(&mut self, index: u32) -> Option<LinkView> {
+        let link = self.netlink.link(index).ok()?;
+        let flag = |command| sys::ethtool_flag(self.socket.as_fd(), &link.name, command).ok();
+        Some(LinkView {
+            is_gone: false,
+            is_up: link.up,
+            has_carrier: link.has_carrier,
+            mtu: link.mtu,
+            tx: flag(GTXCSUM),
+            tso: flag(GTSO),
+            gso: flag(GGSO),
+            name: link.name,
+        })
+    }
+}
+
+/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read.
+pub(crate) fn has_tx_csum(link: &str) -> Option<bool> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    sys::ethtool_flag(socket.as_fd(), link, GTXCSUM).ok()
+}
