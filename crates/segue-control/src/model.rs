@@ -32,6 +32,9 @@ pub struct Instance {
     pub kind: String,
     /// The id of the process that moves packets.
     pub pid: u32,
+    /// Whether `segue run` started the instance, and starts it again when it ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_managed: bool,
     /// Seconds since the instance came up.
     pub uptime_s: f64,
     /// Processor time used, user and system, seconds.
@@ -52,9 +55,16 @@ pub struct Instance {
     /// The problems of the instance; empty when there is none.
     #[serde(default)]
     pub health: Vec<Complaint>,
+    /// The tunnels of the instance, by the name of their interface, which is that of their port as well.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tunnels: BTreeMap<String, Tunnel>,
     /// The ports of the instance, by name.
     #[serde(default)]
     pub ports: BTreeMap<String, Port>,
+    /// One sentence for each reason that has been counted at a port, by the key of its counters (`drops`, `flushes`,
+    /// ...) and its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reasons: BTreeMap<String, BTreeMap<String, String>>,
     /// Rates over the last seconds; missing in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recent: Option<Recent>,
@@ -100,7 +110,7 @@ pub struct Offload {
 }
 
 /// A problem of an instance.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Complaint {
     /// The problem in a few words.
     pub what: String,
@@ -110,6 +120,48 @@ pub struct Complaint {
     /// When the problem began: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// The kind of the problem in one word, such as `refused`; empty where it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub code: String,
+    /// The tunnels that have the problem; empty where the whole instance has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tunnels: Vec<String>,
+    /// The command that mends it, or shows more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+    /// Whether this is a notice and no failure: `segue stat --health` does not fail for it unless `--strict` is given.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notice: bool,
+}
+
+/// A tunnel: where it goes, and whether it is answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Tunnel {
+    /// The mode and the encapsulation, such as `ipip in GUE`.
+    pub kind: String,
+    /// The address of this end, with its port where there is one.
+    pub local: String,
+    /// The first address of the other end, with its port where there is one.
+    pub remote: String,
+    /// The MTU of the interface at the start, bytes.
+    pub mtu: u32,
+    /// The interface by which the tunnel's packets left at the start.
+    pub underlay: String,
+    /// Datagrams from the other end that were for this tunnel.
+    pub received: u64,
+    /// Datagrams from the other end that were refused; `refused_for` is the last reason. Of several tunnels with one
+    /// remote the first one counts what is for none of them.
+    pub refused: u64,
+    /// The reason of the last refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_for: Option<String>,
+    /// Seconds since the last datagram from the other end that was for this tunnel, to half a second; missing where
+    /// there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_age_s: Option<f64>,
+    /// Seconds since the last packet that was sent, to half a second; missing where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_age_s: Option<f64>,
 }
 
 /// A side of an instance, on which it has ports.
@@ -254,6 +306,35 @@ pub struct Recent {
 }
 
 impl Instance {
+    /// Returns the problems that are no mere notices.
+    pub fn failures(&self) -> impl Iterator<Item = &Complaint> {
+        self.health.iter().filter(|complaint| !complaint.notice)
+    }
+
+    /// Adds the sentence of each reason that was counted at a port; `sentence` returns that of a group and a name.
+    pub fn explain_reasons(&mut self, sentence: impl Fn(&str, &str) -> Option<String>) {
+        for port in self.ports.values() {
+            let groups = [
+                ("drops", &port.drops),
+                ("flushes", &port.flushes),
+                ("refusals", &port.refusals),
+                ("mismatches", &port.mismatches),
+                ("fallbacks", &port.fallbacks),
+            ];
+            for (group, counts) in groups {
+                for (name, _) in counts.iter().filter(|(_, count)| **count > 0) {
+                    let known = self.reasons.entry(group.to_owned()).or_default();
+                    if !known.contains_key(name)
+                        && let Some(sentence) = sentence(group, name)
+                    {
+                        known.insert(name.clone(), sentence);
+                    }
+                }
+            }
+        }
+        self.reasons.retain(|_, known| !known.is_empty());
+    }
+
     /// Sums up the drops of all ports.
     pub fn count_drops(&mut self) {
         self.drops = self.ports.values().flat_map(|port| port.drops.values()).sum();
@@ -284,7 +365,13 @@ impl Instance {
         if all >= 10 && all * 100 > received + all {
             complaints.push(("drops", format!("{all} packets dropped in the last seconds, most for {most}")));
         }
-        let complaint = |(what, why): (&str, String)| Complaint { what: what.to_owned(), why: Some(why), since: None };
+        let complaint = |(what, why): (&str, String)| Complaint {
+            what: what.to_owned(),
+            why: Some(why),
+            code: what.to_owned(),
+            fix: Some("segue stat --why".to_owned()),
+            ..Complaint::default()
+        };
         self.health.extend(complaints.into_iter().map(complaint));
     }
 

@@ -165,7 +165,7 @@ pub const FAMILIES: &[Family] = &[
         "segue_instance_problems",
         "health",
         "Problems that HEALTH of segue stat lists; 0 is ok.",
-        Values::Instance(|instance| instance.health.len() as f64),
+        Values::Instance(|instance| instance.failures().count() as f64),
     ),
     gauge(
         "segue_offload_enabled",

@@ -220,7 +220,7 @@ const WELL: &str = "ok\n";
 /// Returns `ok`, or a line for each problem of an instance.
 fn health(scrape: &Scrape) -> String {
     let problems = |instance: &'_ Instance| -> Vec<String> {
-        instance.health.iter().map(|note| format!("{}: {}", instance.name, note.what)).collect()
+        instance.failures().map(|note| format!("{}: {}", instance.name, note.what)).collect()
     };
     let mut lines: Vec<String> = scrape.instances.iter().flat_map(problems).collect();
     lines.extend(scrape.failed.iter().map(|error| error.message.clone()));

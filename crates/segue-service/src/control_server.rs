@@ -21,6 +21,8 @@ use segue_control::place;
 use segue_control::protocol::{REQUEST_LEN, Request, Response, Topic};
 use segue_host::sys::{self, Want};
 
+use crate::reasons;
+
 /// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
 /// Longest duration of a connection.
@@ -389,6 +391,7 @@ impl Service {
                     (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
                 });
                 instance.judge_drops();
+                instance.explain_reasons(reasons::sentence);
                 Response::Instance(Box::new(instance))
             }
         }

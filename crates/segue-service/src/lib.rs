@@ -38,6 +38,7 @@ pub mod diagnose;
 pub mod fastpath;
 pub mod gateway;
 pub mod handover;
+mod health;
 pub mod profile;
 pub mod reasons;
 pub mod report;

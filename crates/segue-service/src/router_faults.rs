@@ -54,6 +54,8 @@ impl TableFaults {
             what: "stale routes".to_owned(),
             why: Some(format!("{why}; packets follow the last tables that were read")),
             since: Some(rfc3339(*since)),
+            code: "stale_routes".to_owned(),
+            ..Complaint::default()
         });
         let Unused { advertised, advertised_used, beyond_limit } = state.unused;
         let learned = (advertised > 0).then(|| Complaint {
@@ -63,12 +65,14 @@ impl TableFaults {
                     .to_owned(),
                 used => format!("{used} are used, which is the limit"),
             }),
-            since: None,
+            code: "routes_not_used".to_owned(),
+            ..Complaint::default()
         });
         let beyond = (beyond_limit > 0).then(|| Complaint {
             what: format!("{beyond_limit} routes not used"),
             why: Some("the kernel has more than a router takes over".to_owned()),
-            since: None,
+            code: "routes_not_used".to_owned(),
+            ..Complaint::default()
         });
         stale.into_iter().chain(learned).chain(beyond).collect()
     }

@@ -45,7 +45,7 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
         let (name, why) = (&instance.name, format!("the adapter takes {mtu} instead"));
         found.push((format!("mtu {refused}"), format!("{why}; ip link set dev {name} mtu {mtu}")));
     }
-    found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), since: None }).collect()
+    found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), ..Complaint::default() }).collect()
 }
 
 /// Describes another device in the adapter's place.

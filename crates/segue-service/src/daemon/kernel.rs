@@ -112,7 +112,9 @@ impl Forwarding {
         (!on.is_empty()).then(|| Complaint {
             what: "the kernel forwards too".to_owned(),
             why: Some(format!("each packet may be forwarded twice; to end that: sysctl -w {}", off.join(" "))),
-            since: None,
+            code: "kernel_forwards".to_owned(),
+            fix: Some(format!("sudo sysctl -w {}", off.join(" "))),
+            ..Complaint::default()
         })
     }
 }

@@ -14,6 +14,7 @@ use segue_datapath::gateway::LINK_DOWN;
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::worker;
+use segue_port::udp::UDP_SEGMENT_ON;
 use segue_port::{OffloadState, Port as DataPort};
 
 use super::kernel::{ChecksumDrops, Forwarding};
@@ -130,6 +131,11 @@ impl Running {
         self.pipeline.go_on(name, next);
     }
 
+    /// Returns the counters of the packet loop.
+    pub(crate) fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
     /// Returns a handle to the knobs, for other threads.
     pub fn knobs(&self) -> SharedKnobs {
         SharedKnobs::new(Arc::clone(&self.knobs))
@@ -166,7 +172,13 @@ impl Running {
             take_back(instance);
             let sick = instance.offloads.iter().filter(|(_, offload)| offload.refused);
             instance.health = sick
-                .map(|(name, offload)| Complaint { what: format!("{name} off"), why: offload.why.clone(), since: None })
+                .map(|(name, offload)| Complaint {
+                    what: format!("{name} off"),
+                    why: offload.why.clone(),
+                    code: "offload_refused".to_owned(),
+                    fix: Some("segue doctor".to_owned()),
+                    ..Complaint::default()
+                })
                 .collect();
             instance.health.extend(downs(&instance.ports));
             instance.health.extend(forwarding.as_ref().and_then(Forwarding::complaint));
@@ -180,7 +192,9 @@ fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
     down.map(|(name, _)| Complaint {
         what: format!("{name} is down"),
         why: Some(format!("nothing moves before: ip link set dev {name} up")),
-        since: None,
+        code: "link_down".to_owned(),
+        fix: Some(format!("sudo ip link set dev {name} up")),
+        ..Complaint::default()
     })
 }
 
@@ -192,11 +206,12 @@ const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("tun_uso_einval", &["tun_uso"]),
 ];
 
-/// Marks the offloads that the kernel has refused since the start.
+/// Marks the offloads that the kernel has refused since the start and that are not back in use.
 fn take_back(instance: &mut Instance) {
+    let is_back = instance.ports.values().any(|port| port.numbers.get(UDP_SEGMENT_ON) == Some(&1));
     for (counter, names) in TAKEN_BACK {
         if instance.ports.values().any(|port| port.fallbacks.get(*counter).is_some_and(|&count| count > 0)) {
-            for name in *names {
+            for name in names.iter().filter(|name| **name != UDP_SEGMENT_ON || !is_back) {
                 let why = Some(format!("the kernel refused it while packets moved ({counter})"));
                 instance.offloads.insert((*name).to_owned(), Offload { on: false, why, refused: true });
             }
@@ -287,6 +302,21 @@ mod tests {
         let refused = |name: &str| instance.offloads[name].refused;
         assert!(refused("udp_segment") && !instance.offloads["udp_segment"].on);
         assert!(!refused("udp_gro") && !refused("tun_tso4"));
+    }
+
+    #[test]
+    fn an_offload_that_is_back_in_use_is_on_again() {
+        let mut instance = Instance::default();
+        instance.offloads.insert("udp_segment".to_owned(), Offload { on: true, ..Offload::default() });
+        for (now, on) in [(0, false), (1, true)] {
+            let mut with = instance.clone();
+            let mut port = Port::default();
+            port.fallbacks.insert("udp_segment_eio".to_owned(), 3);
+            port.numbers.insert("udp_segment".to_owned(), now);
+            with.ports.insert("udp".to_owned(), port);
+            take_back(&mut with);
+            assert_eq!(with.offloads["udp_segment"].on, on);
+        }
     }
 
     #[test]

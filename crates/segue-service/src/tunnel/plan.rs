@@ -120,6 +120,11 @@ impl Plan {
         self.encap != Encap::None || self.mode.is_overlay()
     }
 
+    /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).
+    pub(crate) fn sends_trains(&self) -> bool {
+        self.has_udp() && self.encap_csum && self.gso
+    }
+
     /// Returns whether inner checksums are left to the remote end.
     pub(crate) fn leaves_checksums(&self) -> bool {
         self.encap_remcsum || self.overlay.remcsumtx

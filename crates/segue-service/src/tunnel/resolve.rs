@@ -8,6 +8,7 @@ use segue_host::netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
+use crate::health;
 
 /// Largest IP packet, bytes.
 const MAX_PACKET: u32 = 65_535;
@@ -32,6 +33,9 @@ pub struct Ready {
     pub link_mtu: u32,
     /// Whether the route has a smaller MTU than its link, which the kernel may have learned.
     pub route_is_narrower: bool,
+    /// Whether the link computes checksums of what it sends, where the tunnel needs that and it can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_tx: Option<bool>,
     /// The headers that the tunnel adds.
     pub overhead: Vec<Overhead>,
     /// The MTU of the interface, bytes.
@@ -79,6 +83,10 @@ impl Ready {
     /// Returns notes for the user on the plan and on what the system makes of it.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes();
+        if self.link_tx == Some(false) {
+            let link = &self.link;
+            notes.push(format!("{link} has tx off: {}; to mend it: {}", health::tx_off_cost(), health::tx_on(link)));
+        }
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
             notes.push(format!(
@@ -120,7 +128,8 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
     let cost: u32 = overhead.iter().map(|part| part.bytes).sum();
     let mtu = plan.mtu.fixed().unwrap_or(link_mtu.saturating_sub(cost));
     let route_is_narrower = link_mtu < link.mtu.min(MAX_PACKET);
-    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, route_is_narrower, overhead, mtu };
+    let link_tx = if plan.sends_trains() { health::has_tx_csum(&link.name) } else { None };
+    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, route_is_narrower, link_tx, overhead, mtu };
     let has_ipv6 = ready.plan.addr.iter().any(|prefix| prefix.address.is_ipv6());
     let least = if has_ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
     if matches!(ready.plan.mtu, Choice::Auto) && mtu < least {

@@ -1,0 +1,422 @@
+//! The judgement of one tunnel: its problems, the likeliest cause first, each with the command that mends it.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use segue_control::model::Complaint;
+
+use super::evidence::{Evidence, LinkView, Monitored, Refusal, Refused};
+use super::flow::Flow;
+use crate::reasons;
+
+/// Time of sending without another ICMP error after which the last one no longer counts. Linux sends at most one a
+/// second to each destination (`icmp_ratelimit`).
+const FORGIVEN: Duration = Duration::from_secs(2);
+
+/// Returns the problems of a tunnel.
+pub(super) fn judge(facts: &Monitored, flow: &Flow, evidence: &Evidence, now: Instant) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    found.extend(interface(facts, evidence));
+    let ways = ways(facts, evidence);
+    let has_way = ways.is_empty();
+    found.extend(ways);
+    if has_way {
+        found.extend(facts.remotes.iter().filter_map(|remote| refusal(facts, *remote, flow, evidence, now)));
+    }
+    found.extend(flow.refuses_everything(now).map(|why| refused_here(facts, why)));
+    found.extend(mtu(facts, evidence));
+    found.extend(offloads(facts, evidence));
+    if found.is_empty() {
+        found.extend(unanswered(facts, flow));
+    }
+    found
+}
+
+fn complaint(code: &str, what: String, why: String, fix: String) -> Complaint {
+    Complaint { code: code.to_owned(), what, why: Some(why), fix: Some(fix), ..Complaint::default() }
+}
+
+/// Returns a problem where the tunnel's own interface is down.
+fn interface(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+    let link = evidence.view.links.get(&facts.index)?;
+    let is_down = !link.is_up && !link.is_gone;
+    is_down.then(|| {
+        let name = &facts.name;
+        let why = "the tunnel's own interface is down".to_owned();
+        complaint("interface_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up"))
+    })
+}
+
+/// Returns the problems of the ways to the remotes: link, local address, route, neighbour.
+fn ways(facts: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
+    let view = &evidence.view;
+    let mut found: Vec<Complaint> = Vec::new();
+    for remote in &facts.remotes {
+        let Some((last, has_route)) = view.ways.get(remote) else { continue };
+        let link = last.and_then(|way| view.links.get(&way.link));
+        let trouble = link
+            .and_then(|link| link_trouble(link, *remote))
+            .or_else(|| address_trouble(facts, evidence))
+            .or_else(|| (!has_route).then(|| no_route(facts, *remote, evidence)))
+            .or_else(|| {
+                let way = last.filter(|way| way.has_failed)?;
+                let next = way.gateway.unwrap_or(*remote);
+                let dev = link.map_or(facts.underlay.as_str(), |link| link.name.as_str());
+                let asks = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                Some(complaint(
+                    "neighbour_gone",
+                    format!("{next} does not answer on {dev}"),
+                    format!("{asks} gets no answer: that host is down, or not on this link"),
+                    format!("ip neigh show dev {dev}; ping -I {dev} {next}"),
+                ))
+            });
+        found.extend(trouble.filter(|new| !found.contains(new)));
+    }
+    found
+}
+
+fn link_trouble(link: &LinkView, remote: IpAddr) -> Option<Complaint> {
+    let name = &link.name;
+    if link.is_gone {
+        let why = format!("packets to {remote} left by it");
+        return Some(complaint("link_gone", format!("{name} is gone"), why, "ip -br link".to_owned()));
+    }
+    if !link.is_up {
+        let why = format!("packets to {remote} leave by it");
+        return Some(complaint("link_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up")));
+    }
+    (!link.has_carrier).then(|| {
+        let why = format!("packets to {remote} leave by it: its cable, or the port at the other end, is down");
+        complaint("no_carrier", format!("{name} has no carrier"), why, format!("ip -br link show dev {name}"))
+    })
+}
+
+fn address_trouble(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+    let (len, is_here) = evidence.view.locals.get(&facts.local)?;
+    let local = facts.local;
+    let prefix = len.map_or_else(|| local.to_string(), |len| format!("{local}/{len}"));
+    (!is_here).then(|| {
+        complaint(
+            "address_gone",
+            format!("{local} is no address of this host"),
+            "the tunnel sends from it and listens on it".to_owned(),
+            format!("sudo ip addr add {prefix} dev {}", facts.underlay),
+        )
+    })
+}
+
+fn no_route(facts: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint {
+    let last = evidence.view.ways.get(&remote).and_then(|(way, _)| *way);
+    let dev = last.and_then(|way| evidence.view.links.get(&way.link)).map_or(&facts.underlay, |link| &link.name);
+    let via = last.and_then(|way| way.gateway).map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    complaint(
+        "no_route",
+        format!("no route to {remote}"),
+        format!("the kernel has no route from {} to it any more", facts.local),
+        format!("sudo ip route add {remote}{via} dev {dev}"),
+    )
+}
+
+/// Returns a problem where the other end, or a router or filter on the way, answers with ICMP errors.
+fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
+    let refused = evidence.refused.get(&remote)?;
+    let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
+    if flow.last_sent.is_some_and(is_over) {
+        return None;
+    }
+    let Refused { kind, from, at } = *refused;
+    let heard = match flow.last_received {
+        Some(at) => format!("last packet received {}", ago(at, now)),
+        None => "nothing was received yet".to_owned(),
+    };
+    let when = ago(at, now);
+    let sender = from.filter(|from| *from != remote).map_or_else(|| "it".to_owned(), |from| from.to_string());
+    Some(match (kind, facts.ports) {
+        (Refusal::Port, Some((_, dport))) => complaint(
+            "refused",
+            format!("{remote} refuses UDP {dport}"),
+            format!("ICMP port unreachable {when}; {heard}: no tunnel listens there on that port"),
+            format!("on {remote}: segue stat; sudo ss -ulpn sport = :{dport}"),
+        ),
+        (Refusal::Port | Refusal::Protocol, _) => complaint(
+            "refused",
+            format!("{remote} refuses {}", facts.kind),
+            format!("ICMP protocol unreachable {when}; {heard}: no tunnel of this mode listens there"),
+            format!("on {remote}: segue stat; ip -d tunnel show"),
+        ),
+        (Refusal::Filtered, _) => complaint(
+            "filtered",
+            format!("a filter refuses packets to {remote}"),
+            format!("ICMP from {}, {when}; {heard}", from.map_or_else(|| "there".to_owned(), |from| from.to_string())),
+            format!("on {}: sudo nft list ruleset", from.unwrap_or(remote)),
+        ),
+        (Refusal::Unreachable, _) if from == Some(facts.local) => complaint(
+            "neighbour_gone",
+            format!("{remote} does not answer on {}", facts.underlay),
+            format!("this host's kernel found no neighbour for it {when}; {heard}"),
+            format!("ip neigh show dev {}; ip route get {remote}", facts.underlay),
+        ),
+        (Refusal::Unreachable, _) => complaint(
+            "unreachable",
+            format!("{remote} is unreachable"),
+            format!("{sender} said so by ICMP {when}; {heard}"),
+            format!("ip route get {remote}; tracepath -n {remote}"),
+        ),
+    })
+}
+
+/// Returns the problem of a tunnel that refuses everything that arrives.
+fn refused_here(facts: &Monitored, why: &'static str) -> Complaint {
+    let from = facts.remotes.first().map_or_else(|| "the other end".to_owned(), IpAddr::to_string);
+    let sentence = reasons::sentence("drops", why).unwrap_or_default();
+    let (cause, words) = cause(why);
+    complaint(
+        "all_dropped",
+        format!("everything from {from} is dropped: {}", why.replace('_', " ")),
+        format!("{sentence} Likely: {cause}."),
+        format!("the same {words} at both ends: segue tunnel dev {} ...; segue help {why}", facts.name),
+    )
+}
+
+/// Returns the likely cause of a refused datagram, and the words of the command line that have to agree.
+fn cause(why: &str) -> (&'static str, &'static str) {
+    match why {
+        "gre_mismatch" => ("the `key`, `csum` or `seq` of the two ends differ", "`key`, `csum` and `seq`"),
+        "vni" => ("the `id` of the two ends differ", "`id`"),
+        "remcsum_unwanted" => ("the other end uses remote checksums, and this one has no `remcsumrx`", "`remcsumrx`"),
+        "outer_csum_absent" => ("the other end sends no outer checksums", "`encap-csum` or `udp6zerocsumrx`"),
+        "gre_csum" | "outer_csum" | "outer_ip_csum" => ("a broken card or path", "`csum`"),
+        "ecn" => ("a router on the way marks congestion in packets that cannot carry it", "`tos`"),
+        "outer_fragment" => ("the path fragments: the `mtu` is too large", "`mtu`"),
+        _ => ("the `mode` or the `encap` of the two ends differ", "`mode` and `encap`"),
+    }
+}
+
+/// Returns a problem where the path has become narrower than the interface allows for.
+fn mtu(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+    let view = &evidence.view;
+    let inside = view.links.get(&facts.index).filter(|link| link.mtu > 0).map_or(facts.mtu, |link| link.mtu);
+    let narrowest = facts.remotes.iter().filter_map(|remote| {
+        let way = view.ways.get(remote).and_then(|(way, has_route)| way.filter(|_| *has_route))?;
+        let link = view.links.get(&way.link).filter(|link| !link.is_gone)?;
+        let mtu = way.mtu.unwrap_or(link.mtu).min(link.mtu);
+        Some((mtu, link.name.as_str(), *remote, mtu < link.mtu))
+    });
+    let (path, dev, remote, is_route) = narrowest.min_by_key(|way| way.0)?;
+    let is_narrower = path < facts.path_mtu && inside + facts.overhead > path;
+    is_narrower.then(|| {
+        let place = if is_route { format!("the route to {remote}") } else { dev.to_owned() };
+        let fits = path.saturating_sub(facts.overhead);
+        complaint(
+            "mtu",
+            format!("{place} takes {path} bytes, {} needs {}", facts.name, inside + facts.overhead),
+            format!("packets above {fits} bytes are fragmented or dropped; at the start it took {}", facts.path_mtu),
+            format!("sudo ip link set dev {} mtu {fits}", facts.name),
+        )
+    })
+}
+
+/// Returns the problems of offloads that were switched off: on the underlay, and on the interface.
+fn offloads(facts: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
+    let view = &evidence.view;
+    let mut found: Vec<Complaint> = Vec::new();
+    if facts.sends_trains {
+        let ways = facts.remotes.iter().filter_map(|remote| view.ways.get(remote)).filter_map(|(way, _)| *way);
+        for link in ways.filter_map(|way| view.links.get(&way.link)).filter(|link| link.tx == Some(false)) {
+            let complaint = tx_off(&link.name);
+            if !found.contains(&complaint) {
+                found.push(complaint);
+            }
+        }
+    }
+    if let Some(link) = view.links.get(&facts.index).filter(|_| facts.takes_trains) {
+        let off: Vec<&str> = [("tx", link.tx), ("tso", link.tso), ("gso", link.gso)]
+            .into_iter()
+            .filter_map(|(word, on)| (on == Some(false)).then_some(word))
+            .collect();
+        if !off.is_empty() {
+            let name = &facts.name;
+            let on: Vec<String> = off.iter().map(|word| format!("{word} on")).collect();
+            found.push(complaint(
+                "offload_off",
+                format!("{name} has {} off", off.join(", ")),
+                "local programs then send each packet by itself: about half of the throughput of TCP".to_owned(),
+                format!("sudo ethtool -K {name} {}", on.join(" ")),
+            ));
+        }
+    }
+    found
+}
+
+/// Returns the problem of an underlay without transmit checksum offload.
+fn tx_off(link: &str) -> Complaint {
+    complaint("underlay_tx_off", format!("{link} has tx off"), tx_off_cost().to_owned(), tx_on(link))
+}
+
+/// Returns what transmit checksum offload that is off costs.
+pub(crate) fn tx_off_cost() -> &'static str {
+    "the kernel then computes every outer checksum, and before Linux 6.11 it takes no trains of datagrams \
+     (UDP_SEGMENT): about a third of the throughput"
+}
+
+/// Returns the command that switches transmit checksum offload on.
+pub(crate) fn tx_on(link: &str) -> String {
+    format!("sudo ethtool -K {link} tx on")
+}
+
+/// Returns a notice where nothing answers.
+fn unanswered(facts: &Monitored, flow: &Flow) -> Option<Complaint> {
+    let (span, count) = flow.unanswered()?;
+    let remote = facts.remotes.first()?;
+    let port = facts.ports.map(|(own, _)| format!(", or sends to another UDP port than {own}")).unwrap_or_default();
+    let mut notice = complaint(
+        "unanswered",
+        format!("unanswered {} s", span.as_secs()),
+        format!(
+            "{count} packets were sent to {remote} and nothing was received since: one-way traffic, or the other end is \
+             silent, drops them{port}"
+        ),
+        format!("on {remote}: segue stat --why"),
+    );
+    notice.notice = true;
+    Some(notice)
+}
+
+/// Returns how long ago a time was, for people.
+fn ago(at: Instant, now: Instant) -> String {
+    format!("{} ago", segue_control::units::short_duration(now.saturating_duration_since(at).as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::{PathState, View};
+    use super::super::flow::Counts;
+    use super::*;
+
+    const REMOTE: &str = "198.18.0.2";
+    const LOCAL: &str = "198.18.0.1";
+
+    fn facts() -> Monitored {
+        Monitored {
+            name: "sg0".into(),
+            index: 9,
+            kind: "ipip in GUE".into(),
+            local: LOCAL.parse().unwrap(),
+            remotes: vec![REMOTE.parse().unwrap()],
+            ports: Some((6080, 6080)),
+            mtu: 1464,
+            overhead: 36,
+            underlay: "e0".into(),
+            path_mtu: 1500,
+            sends_trains: true,
+            takes_trains: true,
+        }
+    }
+
+    /// A view in which everything is in order.
+    fn view() -> View {
+        let link = LinkView {
+            name: "e0".into(),
+            is_up: true,
+            has_carrier: true,
+            mtu: 1500,
+            tx: Some(true),
+            tso: Some(true),
+            gso: Some(true),
+            is_gone: false,
+        };
+        let inside = LinkView { name: "sg0".into(), mtu: 1464, ..link.clone() };
+        let way = PathState { link: 2, gateway: None, mtu: None, has_failed: false };
+        View {
+            ways: [(REMOTE.parse().unwrap(), (Some(way), true))].into(),
+            links: [(2, link), (9, inside)].into(),
+            locals: [(LOCAL.parse().unwrap(), (Some(24), true))].into(),
+        }
+    }
+
+    fn judged(change: impl FnOnce(&mut View)) -> Vec<(String, String)> {
+        let mut evidence = Evidence { view: view(), ..Evidence::default() };
+        change(&mut evidence.view);
+        let found = judge(&facts(), &Flow::default(), &evidence, Instant::now());
+        found.into_iter().map(|complaint| (complaint.code, complaint.fix.unwrap())).collect()
+    }
+
+    fn way(view: &mut View) -> &mut (Option<PathState>, bool) {
+        view.ways.get_mut(&REMOTE.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_fault_of_the_underlay_has_its_code_and_the_command_that_mends_it() {
+        let one = |code: &str, fix: &str| vec![(code.to_owned(), fix.to_owned())];
+        assert_eq!(judged(|_| ()), []);
+        let down = |view: &mut View| {
+            view.links.get_mut(&2).unwrap().is_up = false;
+            way(view).1 = false;
+        };
+        assert_eq!(judged(down), one("link_down", "sudo ip link set dev e0 up"));
+        let inside = |view: &mut View| view.links.get_mut(&9).unwrap().is_up = false;
+        assert_eq!(judged(inside), one("interface_down", "sudo ip link set dev sg0 up"));
+        let gone = |view: &mut View| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false;
+        assert_eq!(judged(gone), one("address_gone", "sudo ip addr add 198.18.0.1/24 dev e0"));
+        let routed = |view: &mut View| {
+            *way(view) = (Some(PathState { gateway: "198.18.0.9".parse().ok(), ..way(view).0.unwrap() }), false);
+        };
+        assert_eq!(judged(routed), one("no_route", "sudo ip route add 198.18.0.2 via 198.18.0.9 dev e0"));
+        let failed = |view: &mut View| way(view).0.as_mut().unwrap().has_failed = true;
+        assert_eq!(judged(failed)[0].0, "neighbour_gone");
+        let narrow = |view: &mut View| view.links.get_mut(&2).unwrap().mtu = 1400;
+        assert_eq!(judged(narrow), one("mtu", "sudo ip link set dev sg0 mtu 1364"));
+        let tx = |view: &mut View| view.links.get_mut(&2).unwrap().tx = Some(false);
+        assert_eq!(judged(tx), one("underlay_tx_off", "sudo ethtool -K e0 tx on"));
+        let tso = |view: &mut View| {
+            let link = view.links.get_mut(&9).unwrap();
+            (link.tso, link.gso) = (Some(false), Some(false));
+        };
+        assert_eq!(judged(tso), one("offload_off", "sudo ethtool -K sg0 tso on gso on"));
+    }
+
+    #[test]
+    fn a_refusal_counts_until_packets_have_left_for_a_while_without_another() {
+        let begin = Instant::now();
+        let mut evidence = Evidence { view: view(), ..Evidence::default() };
+        let remote = REMOTE.parse().unwrap();
+        evidence.refused.insert(remote, Refused { kind: Refusal::Port, from: Some(remote), at: begin });
+        let mut flow = Flow::default();
+        let mut codes = |sent: u64, seconds: u64| {
+            let now = begin + Duration::from_secs(seconds);
+            flow.update(Counts { sent, ..Counts::default() }, now);
+            judge(&facts(), &flow, &evidence, now).into_iter().map(|found| found.what).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(1, 0), ["198.18.0.2 refuses UDP 6080"]);
+        assert_eq!(codes(2, 1), ["198.18.0.2 refuses UDP 6080"]);
+        assert_eq!(codes(2, 60), ["198.18.0.2 refuses UDP 6080"], "nothing was sent since");
+        assert_eq!(codes(3, 61), ["unanswered 61 s"]);
+    }
+
+    #[test]
+    fn everything_dropped_names_the_reason_its_sentence_and_the_words_to_compare() {
+        let evidence = Evidence { view: view(), ..Evidence::default() };
+        let (now, mut flow) = (Instant::now(), Flow::default());
+        flow.update(Counts { refused: 3, why: Some("gre_mismatch"), ..Counts::default() }, now);
+        let found = judge(&facts(), &flow, &evidence, now);
+        assert_eq!(found[0].what, "everything from 198.18.0.2 is dropped: gre mismatch");
+        let why = found[0].why.as_deref().unwrap();
+        assert!(why.contains("or the key is another.") && why.contains("`key`"), "{why}");
+        assert!(!found[0].notice);
+    }
+
+    #[test]
+    fn silence_is_a_notice_and_only_where_nothing_else_explains_it() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        for second in 0..12 {
+            flow.update(Counts { sent: second + 1, ..Counts::default() }, begin + Duration::from_secs(second));
+        }
+        let mut evidence = Evidence { view: view(), ..Evidence::default() };
+        let now = begin + Duration::from_secs(11);
+        let found = judge(&facts(), &flow, &evidence, now);
+        assert_eq!((found.len(), found[0].what.as_str(), found[0].notice), (1, "unanswered 11 s", true));
+        evidence.view.links.get_mut(&2).unwrap().is_up = false;
+        let found = judge(&facts(), &flow, &evidence, now);
+        assert_eq!((found.len(), found[0].code.as_str()), (1, "link_down"));
+    }
+}

@@ -1,0 +1,16 @@
+//! Health of tunnels: whether their traffic passes, and if not, why.
+//!
+//! A thread of its own gathers evidence: the kernel's notices about links, addresses, routes and neighbours, the ICMP
+//! errors in the error queues of the sending sockets, and the counters of the packet loop. It sends nothing and needs
+//! no rights. Twice a second it judges each tunnel ([`judge`]) and publishes the result, which the control socket
+//! shows.
+
+pub(crate) mod evidence;
+mod flow;
+mod judge;
+mod underlay;
+mod watch;
+
+pub(crate) use judge::{tx_off_cost, tx_on};
+pub(crate) use underlay::has_tx_csum;
+pub(crate) use watch::{Health, Sources};
