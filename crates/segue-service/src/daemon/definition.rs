@@ -15,6 +15,7 @@ use super::kernel::{ChecksumDrops, Forwarding};
 use super::running::Offloads;
 use crate::fastpath::Fastpath;
 use crate::handover::Ports;
+use crate::health::Sources;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -83,6 +84,8 @@ pub struct Opened {
     pub ports: Ports,
     /// The problems of the devices, where they can report any.
     pub complaints: Option<Complaints>,
+    /// The sources of evidence on the health of tunnels.
+    pub(crate) health: Option<Sources>,
     /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
     /// Assembles the pipeline, inside of the sandbox.
@@ -101,6 +104,7 @@ impl Opened {
             fastpath: None,
             ports: Ports::default(),
             complaints: None,
+            health: None,
             hurry: None,
             assemble,
         }

@@ -32,6 +32,7 @@ use self::running::{Running, Stopper};
 use crate::control_server::{Bound, KnobControl, Server};
 use crate::fastpath::{self, Fastpath};
 use crate::handover::{Line, Ports, Record};
+use crate::health::Health;
 use crate::report::Report;
 use crate::sandbox;
 
@@ -105,7 +106,19 @@ pub fn up(
             Bound::next(daemon.name())?
         }
     };
-    let Opened { offloads, sender, checksum_drops, forwarding, claim, fastpath, ports, complaints, hurry, assemble } =
+    let Opened {
+        offloads,
+        sender,
+        checksum_drops,
+        forwarding,
+        claim,
+        fastpath,
+        ports,
+        complaints,
+        health,
+        hurry,
+        assemble,
+    } =
         daemon.open(netlink, &mut succession, out)?;
     drop(succession);
     let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| Netlink::open()).transpose();
@@ -123,7 +136,11 @@ pub fn up(
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
-    let snapshot = snapshot(daemon, since, reader, fastpath.clone(), complaints);
+    let health = health.map(|sources| sources.watch(running.board(), fastpath.clone())).transpose();
+    let health = health.map_err(|error| {
+        Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")
+    })?;
+    let snapshot = snapshot(daemon, watched.is_some(), since, reader, fastpath.clone(), complaints, health);
     let file = socket.file().clone();
     let announced = Announced {
         knobs: running.knobs(),
@@ -235,10 +252,12 @@ fn work(
 /// Returns a function that reads the state of the instance, callable at any time and from any thread.
 fn snapshot(
     daemon: &impl Daemon,
+    is_managed: bool,
     since: Instant,
     read: impl Fn(&mut Instance) + Send + Sync + Clone + 'static,
     fastpath: Option<Fastpath>,
     complaints: Option<Complaints>,
+    health: Option<Health>,
 ) -> impl Fn() -> Instance + Send + Sync + Clone + 'static {
     let (name, kind, pid) = (daemon.name().to_owned(), daemon.kind(), process::id());
     move || {
@@ -246,6 +265,7 @@ fn snapshot(
             name: name.clone(),
             kind: kind.to_owned(),
             pid,
+            is_managed,
             uptime_s: since.elapsed().as_secs_f64(),
             cpu_s: sys::cpu_seconds(),
             ..Instance::default()
@@ -258,6 +278,9 @@ fn snapshot(
         if let Some(complaints) = &complaints {
             let more = complaints(&instance);
             instance.health.extend(more);
+        }
+        if let Some(health) = &health {
+            health.put(&mut instance);
         }
         instance
     }

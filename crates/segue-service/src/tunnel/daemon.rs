@@ -3,17 +3,21 @@
 use segue_control::error::Error;
 use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
-use segue_host::netlink::Netlink;
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
 use serde_json::Value;
 
 use super::group::Group;
 use super::resolve::Ready;
+use super::start::Senders;
 use super::{plan, show, start};
 use crate::apply::Changes;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::fastpath::Fastpath;
+use crate::health::Sources;
+use crate::health::evidence::Monitored;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -54,6 +58,11 @@ impl Daemon for Group {
         start::knobs(self.plans(), &self.first().plan.set)
     }
 
+    fn ioctls(&self) -> &'static [u64] {
+        // Reads the offloads of interfaces; without capabilities the kernel refuses changes.
+        &[SIOCETHTOOL]
+    }
+
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let inherited =
             |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
@@ -64,9 +73,14 @@ impl Daemon for Group {
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
         }
         let is_successor = fresh.len() < self.members.len();
-        let (opened, sources) = start::open(self, succession)?;
+        let (mut opened, Senders { ports, sockets }) = start::open(self, succession)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        let fastpath = Fastpath::open(start::fastpath_request(self, sources, is_successor), netlink)?;
+        let facts = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
+        match Sources::open(facts, sockets) {
+            Ok(sources) => opened.health = Some(sources),
+            Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
+        }
+        let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), netlink)?;
         fastpath.note().iter().for_each(|note| out.note(note));
         Ok(Opened { fastpath: Some(fastpath), ..opened })
     }
@@ -80,32 +94,102 @@ impl Daemon for Group {
     }
 }
 
-/// Configures the interface of a tunnel: MTU, addresses, then up, in this order, so that no packet leaves with a wrong
-/// size.
+#[allow(clippy::unnecessary_cast, reason = "the type of this number differs between C libraries")]
+const SIOCETHTOOL: u64 = libc::SIOCETHTOOL as u64;
+
+/// Returns the constant facts about a tunnel for the judgement of its health.
+fn facts(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
+    let plan = &ready.plan;
+    Monitored {
+        name: plan.dev.clone(),
+        index: netlink.link_named(&plan.dev).ok().flatten().map_or(0, |link| link.index),
+        kind: show::kind(plan),
+        local: ready.local,
+        remotes: start::remotes(plan),
+        ports: plan.has_udp().then_some((plan.port, plan.dport)),
+        mtu: ready.mtu,
+        overhead: ready.overhead_bytes(),
+        underlay: ready.link.clone(),
+        path_mtu: ready.link_mtu,
+        sends_trains: plan.sends_trains(),
+        takes_trains: plan.gso && offloads.is_on("tun_tso4"),
+    }
+}
+
+/// A change that an interface needs, and how it is made.
+struct Step<'a> {
+    /// The `ip` command without `ip`.
+    command: String,
+    /// What fails where the change does, for `cannot ... of DEV`.
+    what: String,
+    make: Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>,
+}
+
+/// Returns the changes that the interface of a tunnel needs: MTU, addresses, then up, in this order, so that no packet
+/// leaves with a wrong size. What is set already, as on an interface that was made beforehand, is left out.
+fn steps<'a>(ready: &'a Ready, link: &Link, addresses: &[Prefix]) -> Vec<Step<'a>> {
+    let dev = &ready.plan.dev;
+    let mut steps = Vec::new();
+    if link.mtu != ready.mtu {
+        steps.push(Step {
+            command: format!("link set dev {dev} mtu {}", ready.mtu),
+            what: format!("set the MTU {}", ready.mtu),
+            make: Box::new(|changes| changes.mtu(ready.mtu)),
+        });
+    }
+    for &prefix in ready.plan.addr.iter().filter(|prefix| !addresses.contains(prefix)) {
+        steps.push(Step {
+            command: format!("addr add {prefix} dev {dev}"),
+            what: format!("set the address {prefix}"),
+            make: Box::new(move |changes| match changes.address(prefix) {
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+                other => other,
+            }),
+        });
+    }
+    if !link.up {
+        steps.push(Step {
+            command: format!("link set dev {dev} up"),
+            what: "change the state".to_owned(),
+            make: Box::new(|changes| changes.up()),
+        });
+    }
+    steps
+}
+
+/// Configures the interface of a tunnel.
 fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
     let dev = &ready.plan.dev;
+    let state = |error: std::io::Error| diagnose::change(dev, "read the state", &error);
     let link = netlink
         .link_named(dev)
         .and_then(|link| link.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENODEV)))
-        .map_err(|error| diagnose::change(dev, "read the state", &error))?;
+        .map_err(state)?;
+    let addresses = netlink.addresses(link.index).map_err(state)?;
+    let steps = steps(ready, &link, &addresses);
+    let is_made = steps.is_empty();
     let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
-    changes.mtu(ready.mtu).map_err(|error| diagnose::change(dev, &format!("set the MTU {}", ready.mtu), &error))?;
-    // Older kernels do not take the attribute for IPv4; segue then cuts the trains.
+    // Older kernels do not take the attribute for IPv4, and no user without rights may set it; segue then cuts the
+    // trains.
     if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
         out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
     }
     // A kernel without IPv6 refuses this and generates no addresses either. With IPv6, the kernel's own packets would
     // count as drops of a tunnel that carries IPv4 only.
-    if ready.plan.mode == plan::Mode::Ipip {
+    if ready.plan.mode == plan::Mode::Ipip && !is_made {
         let _ = changes.no_generated_addresses();
     }
-    for &prefix in &ready.plan.addr {
-        match changes.address(prefix) {
-            // An interface that was created beforehand may have the address from an earlier run.
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            Err(error) => return Err(diagnose::change(dev, &format!("set the address {prefix}"), &error)),
-            Ok(()) => {}
-        }
+    for (at, step) in steps.iter().enumerate() {
+        (step.make)(&mut changes).map_err(|error| {
+            let explained = diagnose::change(dev, &step.what, &error);
+            if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+                return explained;
+            }
+            let left: Vec<String> = steps[at..].iter().map(|step| format!("sudo ip {}", step.command)).collect();
+            explained
+                .why("this user lacks CAP_NET_ADMIN here, and the interface is not yet as it is to be")
+                .hint(format!("as root, once:\n{}", left.join("\n")))
+        })?;
     }
-    changes.up().map_err(|error| diagnose::change(dev, "change the state", &error))
+    Ok(())
 }

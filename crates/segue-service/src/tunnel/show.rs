@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::group::Group;
-use super::plan::{Choice, Encap, Profile};
+use super::plan::{Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use crate::daemon::running::Offloads;
 use crate::sandbox::Sandbox;
@@ -123,12 +123,17 @@ fn subject(ready: &Ready) -> String {
         true => std::net::SocketAddr::new(plan.remote, plan.dport).to_string(),
         false => plan.remote.to_string(),
     };
+    format!("{}, {} -> {to}", kind(plan), ready.local)
+}
+
+/// Returns the mode and the encapsulation of a tunnel, such as `ipip in GUE`.
+pub(super) fn kind(plan: &Plan) -> String {
     let carried = match (plan.encap, plan.overlay.id) {
         (Encap::None, Some(id)) => format!(" {id}"),
         (Encap::None, None) => String::new(),
         (encap, _) => format!(" in {}", encap.name().to_uppercase()),
     };
-    format!("{}{carried}, {} -> {to}", plan.mode.name_to(plan.remote), ready.local)
+    format!("{}{carried}", plan.mode.name_to(plan.remote))
 }
 
 fn mtu_line(ready: &Ready) -> String {

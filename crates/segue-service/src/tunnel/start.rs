@@ -42,6 +42,14 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
+/// The sockets that send.
+pub(super) struct Senders {
+    /// Their UDP ports.
+    pub(super) ports: Vec<u16>,
+    /// Duplicates of them, to read their error queues.
+    pub(super) sockets: Vec<OwnedFd>,
+}
+
 /// Returns the UDP ports of the sending sockets.
 fn ports_of(sockets: &Sockets) -> Vec<u16> {
     let port = |fd: &OwnedFd| Some(UdpSocket::from(fd.try_clone().ok()?).local_addr().ok()?.port());
@@ -49,8 +57,8 @@ fn ports_of(sockets: &Sockets) -> Vec<u16> {
 }
 
 /// Opens the interfaces, the sockets and the capture file, except those that are inherited. New interfaces are not up
-/// yet. Returns the UDP source ports of the sockets too.
-pub fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Vec<u16>), Error> {
+/// yet. Returns the sockets that send as well.
+pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Senders), Error> {
     let plan = &group.first().plan;
     // Two descriptors for each interface, one of them for a successor, and those that any instance has.
     sys::raise_open_file_limit(2 * group.members.len() as u64 + 128).map_err(|error| {
@@ -63,8 +71,8 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Vec<u
         Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     };
-    let (outside, sockets) = open_outside(group, succession.inherited.outside())?;
-    let sources = sockets.as_ref().map(ports_of).unwrap_or_default();
+    let (outside, sockets, senders) = open_outside(group, succession.inherited.outside())?;
+    let senders = Senders { ports: sockets.as_ref().map(ports_of).unwrap_or_default(), sockets: senders };
     let mut tuns = Vec::with_capacity(group.members.len());
     for plan in group.plans() {
         tuns.push(open_tun(plan, succession.inherited.interface(&plan.dev))?);
@@ -89,7 +97,7 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Vec<u
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
     let group = group.clone();
     let assemble = Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows));
-    Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, sources))
+    Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, senders))
 }
 
 fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
@@ -114,8 +122,11 @@ struct Outside {
     slots: u16,
 }
 
-/// Opens the outside port, over inherited sockets if there are any, and returns its sockets for a successor.
-fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, io::Result<Sockets>), Error> {
+/// The outside port, its sockets for a successor, and duplicates of those that send.
+type OpenedOutside = (Outside, io::Result<Sockets>, Vec<OwnedFd>);
+
+/// Opens the outside port, over inherited sockets if there are any.
+fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutside, Error> {
     let ready = group.first();
     let plan = &ready.plan;
     if plan.has_udp() {
@@ -129,8 +140,8 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, i
             None => UdpPort::open_to(udp_config(ready), &others),
         };
         let udp = udp.map_err(|error| udp_error(ready, error))?;
-        let sockets = udp.sockets();
-        return Ok((Outside { slots: udp.slots(), port: Box::new(udp) }, sockets));
+        let (sockets, senders) = (udp.sockets(), udp.senders().unwrap_or_default());
+        return Ok((Outside { slots: udp.slots(), port: Box::new(udp) }, sockets, senders));
     }
     let config = RawConfig {
         local: ready.local,
@@ -147,12 +158,12 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, i
         None => RawPort::open_to(&config, &others),
     };
     let raw = raw.map_err(|error| raw_error(ready, error))?;
-    let sockets = raw.sockets();
-    Ok((Outside { port: Box::new(raw), slots: 1 }, sockets))
+    let (sockets, senders) = (raw.sockets(), raw.senders().unwrap_or_default());
+    Ok((Outside { port: Box::new(raw), slots: 1 }, sockets, senders))
 }
 
 /// Returns every remote, that of the plan first.
-fn remotes(plan: &Plan) -> Vec<IpAddr> {
+pub(super) fn remotes(plan: &Plan) -> Vec<IpAddr> {
     [vec![plan.remote], plan.overlay.others(plan.remote)].concat()
 }
 

@@ -1,0 +1,288 @@
+//! The thread that gathers the evidence and publishes the judgement.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use segue::encap::DecapRefusal;
+use segue::reason::Reason;
+use segue_control::model::{Complaint, Instance, Tunnel};
+use segue_control::units;
+use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::tunnel::{RECEIVED, REFUSED, REFUSED_FOR};
+use segue_host::error_queue::{self, Origin};
+use segue_host::netlink::changes::Changes;
+use segue_host::sys::{self, Want};
+
+use super::evidence::{Evidence, Monitored, Refusal, Refused};
+use super::flow::{Counts, Flow};
+use super::judge::judge;
+use super::underlay::Underlay;
+use crate::fastpath::Fastpath;
+
+/// Interval at which the counters are read and the tunnels judged.
+const TICK: Duration = Duration::from_millis(500);
+/// Time for which notices and errors are left alone after some were read: it limits what a flood of them costs.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Interval at which the underlay is read even without a notice: the kernel reports no learned path MTU.
+const LOOK: Duration = Duration::from_secs(5);
+/// Largest number of errors that are read at a time.
+const MOST_ERRORS: usize = 64;
+/// The share of its time that the thread spends on the underlay at most, as a divisor.
+const SHARE: u32 = 50;
+
+/// What the watch needs, opened with all rights.
+pub(crate) struct Sources {
+    facts: Vec<Monitored>,
+    underlay: Underlay,
+    changes: Changes,
+    /// The sockets that send.
+    senders: Vec<OwnedFd>,
+    evidence: Evidence,
+}
+
+impl Sources {
+    /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family.
+    pub(crate) fn open(facts: Vec<Monitored>, senders: Vec<OwnedFd>) -> io::Result<Sources> {
+        // First, so that no change between the first look and the first notice is missed.
+        let changes = Changes::open()?;
+        let mut underlay = Underlay::open()?;
+        let view = underlay.first(&facts)?;
+        let is_ipv4 = facts.first().is_none_or(|facts| facts.local.is_ipv4());
+        for sender in &senders {
+            error_queue::enable(sender.as_fd(), is_ipv4)?;
+        }
+        let evidence = Evidence { flows: vec![Flow::default(); facts.len()], view, ..Evidence::default() };
+        Ok(Sources { facts, underlay, changes, senders, evidence })
+    }
+
+    /// Starts the thread, which ends with the process; `board` has the counters of the packet loop, `fastpath` those of
+    /// the path through the kernel.
+    pub(crate) fn watch(self, board: Arc<Board>, fastpath: Option<Fastpath>) -> io::Result<Health> {
+        let published = Arc::new(Mutex::new(Published::default()));
+        let places = places(&self.facts, &board);
+        let health = Health(Arc::clone(&published));
+        let mut watch = Watch { sources: self, board, fastpath, places, published, began: BTreeMap::new() };
+        watch.tick();
+        thread::Builder::new().name("health".to_owned()).spawn(move || watch.run())?;
+        Ok(health)
+    }
+}
+
+/// The positions of a tunnel's counters on the board.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    sent: Option<usize>,
+    received: Option<usize>,
+    refused: Option<usize>,
+    why: Option<usize>,
+}
+
+fn places(facts: &[Monitored], board: &Board) -> Vec<Places> {
+    let mut places = vec![Places::default(); facts.len()];
+    let numbers: BTreeMap<&str, usize> = facts.iter().enumerate().map(|(at, facts)| (&*facts.name, at)).collect();
+    for (position, name) in board.names().iter().enumerate() {
+        let Some(of) = numbers.get(name.port.as_str()).and_then(|at| places.get_mut(*at)) else { continue };
+        match (name.group, name.key) {
+            (Group::Stage(Stage::Encap), "segments") => of.sent = Some(position),
+            (Group::Port, RECEIVED) => of.received = Some(position),
+            (Group::Port, REFUSED) => of.refused = Some(position),
+            (Group::Port, REFUSED_FOR) => of.why = Some(position),
+            _ => {}
+        }
+    }
+    places
+}
+
+impl Places {
+    fn read(&self, board: &Board) -> Counts {
+        let value = |place: Option<usize>| place.map_or(0, |place| board.value(place));
+        let why = usize::try_from(value(self.why)).ok().and_then(|why| DecapRefusal::ALL.get(why.checked_sub(1)?));
+        Counts {
+            sent: value(self.sent),
+            received: value(self.received),
+            refused: value(self.refused),
+            why: why.map(|why| why.name()),
+        }
+    }
+}
+
+/// The result of the last judgement.
+#[derive(Debug, Default)]
+struct Published {
+    complaints: Vec<Complaint>,
+    tunnels: BTreeMap<String, Tunnel>,
+}
+
+/// A handle to the last judgement.
+#[derive(Clone)]
+pub(crate) struct Health(Arc<Mutex<Published>>);
+
+impl Health {
+    /// Adds the tunnels and their problems to an instance. Problems that it has already come after those, except that
+    /// an offload that the kernel refuses is explained by the one that is switched off.
+    pub(crate) fn put(&self, instance: &mut Instance) {
+        let published = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        instance.tunnels.clone_from(&published.tunnels);
+        let explained = published.complaints.iter().any(|complaint| complaint.code == "underlay_tx_off");
+        let mut all = published.complaints.clone();
+        all.extend(instance.health.drain(..).filter(|old| !(explained && old.what == "udp_segment off")));
+        all.sort_by_key(|complaint| complaint.notice);
+        instance.health = all;
+    }
+}
+
+struct Watch {
+    sources: Sources,
+    board: Arc<Board>,
+    fastpath: Option<Fastpath>,
+    places: Vec<Places>,
+    published: Arc<Mutex<Published>>,
+    /// When each problem began, by its code and tunnel.
+    began: BTreeMap<(String, String), String>,
+}
+
+impl Watch {
+    fn run(&mut self) {
+        let mut next_tick = Instant::now() + TICK;
+        let mut next_read = Instant::now();
+        let mut next_look = Instant::now() + LOOK;
+        // The earliest time of the next look, so that changes that never end cost little.
+        let mut may_look = Instant::now();
+        let mut is_stale = false;
+        let mut changed: Option<Vec<u32>> = Some(Vec::new());
+        loop {
+            let now = Instant::now();
+            let mut until = next_tick;
+            let mut fds = Vec::new();
+            if now >= next_read {
+                fds.push((self.sources.changes.as_fd(), Want::Read));
+                fds.extend(self.sources.senders.iter().map(|fd| (fd.as_fd(), Want::Hangup)));
+            } else {
+                until = until.min(next_read);
+            }
+            if is_stale {
+                until = until.min(may_look.max(now));
+            }
+            let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
+            let Ok(ready) = sys::poll(&fds, timeout) else { return };
+            let now = Instant::now();
+            if ready.iter().any(|ready| *ready) {
+                next_read = now + PAUSE;
+            }
+            if ready.first() == Some(&true) {
+                let Ok(news) = self.sources.changes.read() else { return };
+                is_stale |= news.anything;
+                match &mut changed {
+                    Some(links) if !news.lost => links.extend(news.links),
+                    _ => changed = None,
+                }
+            }
+            if ready.iter().skip(1).any(|ready| *ready) {
+                is_stale |= self.errors(now);
+            }
+            let looks = (is_stale && now >= may_look) || now >= next_look;
+            if looks {
+                let links = changed.replace(Vec::new());
+                let Sources { facts, underlay, evidence, .. } = &mut self.sources;
+                if let Err(error) = underlay.look(facts, links.as_deref(), &mut evidence.view) {
+                    tracing::warn!("the state of the underlay could not be read: {error}");
+                }
+                let end = Instant::now();
+                (is_stale, next_look, may_look) = (false, end + LOOK, end + (end - now) * SHARE);
+            }
+            if looks || now >= next_tick {
+                self.tick();
+                next_tick = Instant::now() + TICK;
+            }
+        }
+    }
+
+    /// Reads the error queues. Returns whether the underlay may have changed.
+    fn errors(&mut self, now: Instant) -> bool {
+        let mut is_stale = false;
+        let mut left = MOST_ERRORS;
+        for sender in &self.sources.senders {
+            while left > 0 {
+                let Ok(Some(error)) = error_queue::receive(sender.as_fd()) else { break };
+                left -= 1;
+                is_stale |= error.errno == libc::EMSGSIZE;
+                let (Origin::Icmp, Some(to), Some(kind)) = (error.origin, error.to, Refusal::of(&error)) else {
+                    continue;
+                };
+                // Only the known remotes, so that the table cannot grow.
+                if self.sources.evidence.view.ways.contains_key(&to.ip()) {
+                    self.sources.evidence.refused.insert(to.ip(), Refused { kind, from: error.from, at: now });
+                }
+            }
+        }
+        is_stale
+    }
+
+    /// Reads the counters, judges every tunnel and publishes the result.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let Sources { facts, evidence, .. } = &mut self.sources;
+        for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
+            let mut counts = places.read(&self.board);
+            if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
+                counts.sent += sent;
+                counts.received += received;
+            }
+            flow.update(counts, now);
+        }
+        let mut tunnels = BTreeMap::new();
+        let mut complaints: Vec<Complaint> = Vec::new();
+        // One link carries many tunnels: what is the same for several is one problem.
+        let mut known: HashMap<[String; 2], usize> = HashMap::new();
+        for (facts, flow) in facts.iter().zip(&evidence.flows) {
+            tunnels.insert(facts.name.clone(), tunnel(facts, flow, now));
+            for new in judge(facts, flow, evidence, now) {
+                let key = [new.what.clone(), new.why.clone().unwrap_or_default()];
+                let at = *known.entry(key).or_insert(complaints.len());
+                if at == complaints.len() {
+                    complaints.push(new);
+                }
+                complaints[at].tunnels.push(facts.name.clone());
+            }
+        }
+        let t = units::rfc3339(SystemTime::now());
+        let mut began = BTreeMap::new();
+        for complaint in &mut complaints {
+            let key = (complaint.code.clone(), complaint.tunnels.first().cloned().unwrap_or_default());
+            let since = self.began.remove(&key).unwrap_or_else(|| t.clone());
+            complaint.since = Some(since.clone());
+            began.insert(key, since);
+            if complaint.tunnels.len() == facts.len() {
+                complaint.tunnels.clear();
+            }
+        }
+        self.began = began;
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = Published { complaints, tunnels };
+    }
+}
+
+/// Returns the tunnel in the form of `segue stat -j`.
+fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
+    let address = |ip: std::net::IpAddr, port: Option<u16>| match port {
+        Some(port) => std::net::SocketAddr::new(ip, port).to_string(),
+        None => ip.to_string(),
+    };
+    let age =
+        |at: Option<Instant>| at.map(|at| (now.saturating_duration_since(at).as_secs_f64() * 10.0).round() / 10.0);
+    Tunnel {
+        kind: facts.kind.clone(),
+        local: address(facts.local, facts.ports.map(|(own, _)| own)),
+        remote: facts.remotes.first().map(|remote| address(*remote, facts.ports.map(|(_, to)| to))).unwrap_or_default(),
+        mtu: facts.mtu,
+        underlay: facts.underlay.clone(),
+        received: flow.counts.received,
+        refused: flow.counts.refused,
+        refused_for: flow.counts.why.map(str::to_owned),
+        received_age_s: age(flow.last_received),
+        sent_age_s: age(flow.last_sent),
+    }
+}
