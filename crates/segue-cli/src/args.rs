@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Metrics(Metrics),
     /// the NAT mappings of running gateways
     Nat(Nat),
+    /// end a running instance
+    Stop(Stop),
     /// read and change settings while packets move
     Set(Set),
     /// tunnels and gateways of a file, as one service
@@ -200,9 +202,12 @@ pub(crate) struct Stat {
     #[arg(long, value_name = "SECS", allow_negative_numbers = true, num_args = 0..=1, default_missing_value = "1", require_equals = false,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) watch: Option<u32>,
-    /// Exit 1 and print a line for each problem; print nothing when all is well
+    /// Exit 1 and print a line for each problem; nothing when all is well
     #[arg(long)]
     pub(crate) health: bool,
+    /// With --health: notices count too, such as a tunnel that is not answered
+    #[arg(long, requires = "health")]
+    pub(crate) strict: bool,
     /// Exact numbers without units
     #[arg(long)]
     pub(crate) raw: bool,
@@ -245,9 +250,20 @@ pub(crate) struct Nat {
     pub(crate) name: Option<String>,
 }
 
+/// The arguments of `segue stop`.
+#[derive(Args, Debug)]
+pub(crate) struct Stop {
+    /// Names of the instances
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+}
+
 /// The arguments of `segue run`.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
+    /// The file, as with --config
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    pub(crate) file: Option<PathBuf>,
     /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
     #[arg(short = 'c', long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -360,8 +376,8 @@ pub(crate) struct Schema {
 /// The arguments of `segue help`.
 #[derive(Args, Debug)]
 pub(crate) struct Help {
-    /// The command; the overview when not given
-    #[arg(value_name = "COMMAND", num_args = 0..=2)]
+    /// The command, or a reason that `segue stat` shows; the overview when not given
+    #[arg(value_name = "COMMAND|REASON", num_args = 0..=4)]
     pub(crate) command: Vec<String>,
     /// Write the manual pages of all commands into a folder
     #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
@@ -393,6 +409,7 @@ impl Command {
             Command::Nat(_) => "nat",
             Command::Stat(_) => "stat",
             Command::Metrics(_) => "metrics",
+            Command::Stop(_) => "stop",
             Command::Set(_) => "set",
             Command::Run(_) => "run",
             Command::Doctor => "doctor",

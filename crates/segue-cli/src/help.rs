@@ -4,6 +4,7 @@
 use clap::CommandFactory;
 use segue_control::error::{Error, Kind};
 use segue_control::suggest::nearest;
+use segue_service::reasons;
 
 use crate::args::Cli;
 use crate::grammar::help::entry;
@@ -73,6 +74,7 @@ not merged leave unchanged, byte for byte.
 The host's own stack sees the frames of an interface too, and would answer for
 its addresses. So IN and OUT must have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
+which ends what uses them, such as an SSH session to this host.
 Put an address for this host on a TAP. The TAP is deleted when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
@@ -99,12 +101,17 @@ Signals, exit status and control socket: as with segue tunnel.
         usage: "segue stat [NAME] [OPTION]...",
         examples: &[
             ("segue stat", "one line for each running instance"),
-            ("segue stat sg0 --why", "why trains ended, and what would help"),
-            ("segue stat -j | jq .instances[0].ports", "every counter"),
+            ("segue stat sg0 --why", "problems, why trains ended, and what would help"),
+            ("segue stat --watch 1", "rates of each second"),
         ],
         more: "\
-With --watch, -j prints one object a line. With --health, exit 1 when anything
-is not well or nothing runs. Units are SI: kB is 1000 bytes.
+HEALTH is ok while traffic passes or nothing is known against it. segue listens
+to ICMP errors, links, routes, neighbours and its own drops, and sends nothing:
+10 s of sending without an answer are a notice, `unanswered`. With --health,
+exit 1 when anything is not well or nothing runs; --strict counts notices too.
+HEARD is the time since the other end was last heard. With --watch, -j prints
+one object a line. Units are SI: kB is 1000 bytes; k, M and G are 10^3 to 10^9.
+segue help REASON explains a reason, as segue help gre_mismatch.
 The kernel counts the drops outer_csum: datagrams with a wrong outer checksum,
 or none where one is needed, for any socket of the tunnel's network namespace.
 ",
@@ -139,6 +146,19 @@ come from --forward. idle s is the time since the last packet: UDP mappings
 expire after 300 s, ICMP after 60 s, TCP after 7440 s when open, else 240 s.
 Only packets from inside keep a mapping.
 Counts are packets; a train counts as one.
+",
+    },
+    Page {
+        name: "stop",
+        usage: "segue stop NAME... [OPTION]...",
+        examples: &[
+            ("segue stop sg0", "end sg0 as Ctrl-C does, and wait until it has gone"),
+            ("segue stop sg0 eth0-eth1", "a tunnel and a gateway"),
+        ],
+        more: "\
+Exit 1 when there is no such instance, when it is not this user's, or when it
+has not ended after 10 s. An instance of segue run would be started again: take
+it out of the file and reload instead. Tunnels that share a port end together.
 ",
     },
     Page {
@@ -326,7 +346,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Commands that the overview leaves out; `segue help` lists them.
-const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete"];
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {
@@ -370,17 +390,40 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     tree.build();
     let page = PAGES.iter().find(|page| page.name == name);
     let (Some(page), Some(command)) = (page, tree.find_subcommand(name)) else {
-        let near = nearest(name, PAGES.iter().map(|page| page.name));
+        if let Some(text) = reason(name) {
+            return Ok(text);
+        }
+        let near = nearest(name, PAGES.iter().map(|page| page.name).chain(reasons::all().map(|reason| reason.name)));
         let mut error = Error::new(
             Kind::Usage,
             format!("there is no help for `{}`", segue_control::error::printable(name)),
             near.map_or("segue help".to_owned(), |near| format!("segue help {near}")),
         );
-        error.why = Some("it is not a command of segue".to_owned());
+        error.why = Some("it is neither a command of segue nor a reason that it counts".to_owned());
         return Err(error);
     };
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+}
+
+/// Returns the help of a reason, by its name in JSON or as it is printed: `gre_mismatch`, `gre mismatch`.
+fn reason(name: &str) -> Option<String> {
+    let name = name.replace([' ', '-'], "_");
+    let mut text = String::new();
+    for entry in reasons::all().filter(|entry| entry.name == name) {
+        let what = match entry.group {
+            "drops" => "why a packet was dropped",
+            "flushes" => "why a train ended",
+            "refusals" => "why a packet was not joined",
+            "mismatches" => "how a packet differed from the train of its flow",
+            _ => "why a costlier operation was used; nothing was lost",
+        };
+        text.push_str(&format!("{}: {what} ({})\n", entry.name, entry.stage));
+        let words: Vec<String> = entry.sentence.split(' ').map(str::to_owned).collect();
+        text.push_str(&grammar_help::wrapped(&words, "  ", "  "));
+        text.push_str(&format!("  In JSON: ports.PORT.{}.{}\n", entry.group, entry.name));
+    }
+    (!text.is_empty()).then(|| text + "See: segue stat --why\n")
 }
 
 /// Returns the help of a command for `-h`: at most 24 lines.

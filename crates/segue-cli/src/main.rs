@@ -152,6 +152,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
         Some(Command::Metrics(args)) => metrics::run(args, out),
+        Some(Command::Stop(args)) => stat::stop(&args.names, out),
         Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Nat(args)) => nat::run(args, out),
         Some(Command::Run(args)) => run::run(args, out),
@@ -187,7 +188,15 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
 fn overview(out: &Out) -> Result<(), Error> {
     if out.json {
         return stat::run(
-            &args::Stat { name: None, why: false, watch: None, health: false, raw: false, details: false },
+            &args::Stat {
+                name: None,
+                why: false,
+                watch: None,
+                health: false,
+                strict: false,
+                raw: false,
+                details: false,
+            },
             out,
         );
     }

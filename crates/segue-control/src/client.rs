@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use segue_host::sys;
 use serde_json::Value;
@@ -69,6 +70,59 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
         Response::Mappings(mappings) => Ok(mappings),
         _ => Err(unexpected()),
     })
+}
+
+/// Ends the instance `name` as SIGTERM does, and waits until its control socket is gone, at most `longest`. One that
+/// `segue run` would start again is left alone.
+pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
+    let instance = one(name)?;
+    if instance.is_managed {
+        return Err(Error::new(
+            Kind::Conflict,
+            format!("{} belongs to `segue run`, which would start it again", printable(&instance.name)),
+            "take it out of the file, then: segue reload\nor stop all of them: systemctl stop segue",
+        )
+        .why("its supervisor is a service"));
+    }
+    if instance.name != name {
+        return Err(Error::new(
+            Kind::Conflict,
+            format!("{} shares its port with {}: they end together", printable(name), printable(&instance.name)),
+            format!("segue stop {}", printable(&instance.name)),
+        )
+        .why("one process has all tunnels of a port"));
+    }
+    let path = running(name);
+    let pid = path.as_ref().map(|path| UnixStream::connect(path).and_then(|stream| sys::peer_pid(&stream)));
+    let failed = |error: &io::Error| {
+        Error::system(format!("cannot stop {}", printable(name)), error, format!("sudo segue stop {}", printable(name)))
+            .why("only its owner and root may")
+    };
+    match pid {
+        Some(Ok(pid)) if pid > 0 => sys::kill(pid, libc::SIGTERM).map_err(|error| failed(&error))?,
+        Some(Err(error)) => return Err(failed(&error)),
+        _ => {
+            return Err(Error::new(
+                Kind::System,
+                format!("cannot find the process of {}", printable(name)),
+                "segue stat -d",
+            )
+            .why("it runs in another process namespace"));
+        }
+    }
+    let begin = Instant::now();
+    while running(name).is_some() {
+        if begin.elapsed() > longest {
+            return Err(Error::new(
+                Kind::System,
+                format!("{} has not ended after {} s", printable(name), longest.as_secs()),
+                format!("kill -KILL {}", instance.pid),
+            )
+            .why("it got SIGTERM"));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// Sets knobs of the instance `name`, all of them or none, and returns the changes in the order in which they were

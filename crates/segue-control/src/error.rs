@@ -245,6 +245,11 @@ pub fn printable(word: &str) -> String {
     word.chars().map(|c| if is_hidden(c) || c.is_whitespace() { '?' } else { c }).collect()
 }
 
+/// Returns text from elsewhere on one line that is safe to print: control characters become `?`.
+pub fn printable_line(text: &str) -> String {
+    text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
+}
+
 /// Returns whether a character acts on the terminal instead of being visible: controls, and the bidirectional and
 /// default-ignorable format characters of Unicode.
 pub fn is_hidden(c: char) -> bool {

@@ -17,6 +17,23 @@ pub fn short_bytes(n: f64) -> String {
     scaled(n, &["", "k", "M", "G", "T", "P", "E"]).replace(' ', "")
 }
 
+/// Formats a rate with three significant figures for a narrow column: `4.71G`, `47.1M`, `471k`, `12`.
+pub fn rate(per_second: f64) -> String {
+    const UNITS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+    let (mut value, mut unit) = (per_second, 0);
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = match value {
+        _ if unit == 0 => 0,
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}{}", UNITS[unit])
+}
+
 /// Formats a duration as `2h14m`, `9d03h`, `12s`.
 pub fn short_duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -92,6 +109,11 @@ mod tests {
         assert_eq!(count(681_000), "681 k");
         assert_eq!(count(12), "12");
         assert_eq!(short_bytes(43_100.0), "43.1k");
+        let rates = [(0.0, "0"), (999.4, "999"), (4_000_000.0, "4.00M"), (47_120_000.0, "47.1M"), (4.712e9, "4.71G")];
+        for (n, text) in rates {
+            assert_eq!(rate(n), text);
+        }
+        assert_eq!((rate(999_600.0), rate(471_200.0)), ("1.00M".to_owned(), "471k".to_owned()));
     }
 
     #[test]

@@ -203,7 +203,7 @@ fn lines(text: &str) -> Vec<String> {
 
 impl Session {
     fn new(name: &str) -> Option<Session> {
-        let ground = Ground::new(name, LinkForm::Nic, &["iperf3", "ping", "stdbuf", "sysctl"])?;
+        let ground = Ground::new(name, LinkForm::NicCsum, &["iperf3", "ping", "stdbuf", "sysctl"])?;
         let directory = std::env::temp_dir().join(format!("segue-transcripts-{}-{name}", std::process::id()));
         let directory = PathBuf::from(directory.to_string_lossy().replace("::", "-"));
         fs::create_dir_all(&directory).unwrap();

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs `segue run`.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
-    let Some(path) = args.config.as_deref() else {
+    let Some(path) = args.config.as_deref().or(args.file.as_deref()) else {
         return Err(Error::new(Kind::Missing, "`run` needs a file", "segue run -c segue.toml")
             .why("it says what is to run: segue help run"));
     };

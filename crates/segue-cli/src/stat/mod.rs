@@ -1,38 +1,78 @@
 //! `segue stat`: running instances as a table, as an explanation of their counters (`--why`), or as JSON.
 
+mod explain;
 mod table;
 #[cfg(test)]
 mod tests;
-mod why;
 
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::client;
-use segue_control::error::{Error, Kind, is_hidden, printable};
-use segue_control::model::{Document, Instance, SCHEMA};
+use segue_control::error::{Error, Kind, printable, printable_line};
+use segue_control::model::{Complaint, Document, Instance, SCHEMA};
 use segue_control::units;
 use segue_host::sys;
 use serde_json::json;
 
-use self::table::table;
+use self::explain::why;
+use self::table::{Form, table};
 pub(crate) use self::table::{lines, plain_table};
-use self::why::why;
 use crate::args::Stat;
 use crate::out::Out;
+
+/// Time after which `--watch` shows the first rates.
+const FIRST: Duration = Duration::from_secs(1);
 
 /// Runs `segue stat`.
 pub(crate) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     sys::exit_130_on_interrupt();
+    if args.health {
+        return health(&ask(args, out)?, args.strict, out);
+    }
+    let Some(seconds) = args.watch else {
+        show(&ask(args, out)?, args, out);
+        return Ok(());
+    };
+    let interval = Duration::from_secs(u64::from(seconds));
+    let mut before = ask(args, out)?;
+    thread::sleep(interval.min(FIRST));
+    let mut next = Instant::now();
     loop {
-        let document = ask(args, out)?;
-        if args.health {
-            return health(&document, out);
-        }
+        let mut document = ask(args, out)?;
+        document.instances.iter_mut().for_each(|instance| measure(instance, &before));
         show(&document, args, out);
-        match args.watch {
-            None => return Ok(()),
-            Some(seconds) => std::thread::sleep(Duration::from_secs(u64::from(seconds))),
+        before = document;
+        next += interval;
+        let now = Instant::now();
+        // Times that have passed while the program was stopped are left out.
+        next = next.max(now);
+        thread::sleep(next - now);
+    }
+}
+
+/// Longest wait for an instance to end.
+const STOP: Duration = Duration::from_secs(10);
+
+/// Runs `segue stop`: ends instances one after another; the first failure ends the command.
+pub(crate) fn stop(names: &[String], out: &Out) -> Result<(), Error> {
+    for name in names {
+        client::stop(name, STOP)?;
+        if out.json {
+            out.value(&json!({ "schema": "segue.stop/1", "stopped": name }));
+        } else {
+            out.note(&format!("{} is down", printable(name)));
         }
+    }
+    Ok(())
+}
+
+/// Takes the rates of an instance from the difference to the document before.
+fn measure(instance: &mut Instance, before: &Document) {
+    let is_same = |old: &&Instance| old.name == instance.name && old.pid == instance.pid;
+    let old = before.instances.iter().find(is_same).filter(|old| instance.uptime_s > old.uptime_s);
+    if let Some(old) = old {
+        instance.recent = Some(instance.recent_since(old, instance.uptime_s - old.uptime_s));
     }
 }
 
@@ -64,41 +104,49 @@ fn show(document: &Document, args: &Stat, out: &Out) {
         out.note("nothing runs; segue help tunnel says how to start one");
         return;
     }
+    let only = args
+        .name
+        .as_deref()
+        .filter(|name| document.instances.iter().any(|instance| instance.name != **name || instance.tunnels.len() > 1));
     if args.why {
         for instance in &document.instances {
-            out.data(&why(instance, args.raw));
+            out.data(&why(instance, only, args.raw));
         }
-    } else {
-        out.data(&table(&document.instances, args.raw, args.details));
+        return;
     }
-    if let (Some(name), [instance]) = (&args.name, &document.instances[..])
-        && let Some(note) = of_several(name, instance)
-    {
-        out.note(&note);
+    let form = Form { raw: args.raw, details: args.details };
+    let window =
+        document.instances.iter().find_map(|instance| instance.recent.as_ref()).map(|recent| recent.interval_s);
+    let rates = window.map_or("no rates yet".to_owned(), |window| format!("rates: mean of the last {window:.1} s"));
+    let text = table(&document.instances, only, form);
+    match args.watch {
+        Some(_) => out.data(&format!("{}, {rates}\n{text}", document.t)),
+        None => out.data(&format!("{text}{rates}\n")),
     }
 }
 
-/// Returns a note if `name` is one of several tunnels of an instance, whose figures are summed over all of them.
-fn of_several(name: &str, instance: &Instance) -> Option<String> {
-    let is_one = *name != instance.name && instance.ports.contains_key(name);
-    is_one.then(|| {
-        format!(
-            "note: {name} shares its port with {}: the figures are sums over all of them; its own are in `segue stat {name} -j` under ports.{name}",
-            instance.name
-        )
-    })
+/// Returns a problem on one line, with the names that it concerns in front.
+fn problem(instance: &Instance, note: &Complaint) -> String {
+    const NAMED: usize = 3;
+    let of = match &note.tunnels[..] {
+        [] => printable(&instance.name),
+        all => {
+            let named: Vec<String> = all.iter().take(NAMED).map(|name| printable(name)).collect();
+            let more = all.len().saturating_sub(NAMED);
+            named.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        }
+    };
+    let why = note.why.as_ref().map(|why| format!(" ({})", printable_line(why))).unwrap_or_default();
+    format!("{of}: {}{why}", printable_line(&note.what))
 }
 
-fn health(document: &Document, out: &Out) -> Result<(), Error> {
-    let sick: Vec<String> = document
-        .instances
-        .iter()
-        .flat_map(|instance| instance.health.iter().map(move |note| (instance, note)))
-        .map(|(instance, note)| {
-            let why = note.why.as_ref().map(|why| format!(" ({})", printable_line(why))).unwrap_or_default();
-            format!("{}: {}{why}", printable(&instance.name), printable_line(&note.what))
-        })
-        .collect();
+fn health(document: &Document, strict: bool, out: &Out) -> Result<(), Error> {
+    let all = document.instances.iter().flat_map(|instance| instance.health.iter().map(move |note| (instance, note)));
+    let (sick, notices): (Vec<_>, Vec<_>) = all.partition(|(_, note)| strict || !note.notice);
+    for (instance, note) in notices {
+        out.note(&format!("note: {}", problem(instance, note)));
+    }
+    let lines: Vec<String> = sick.iter().map(|(instance, note)| problem(instance, note)).collect();
     match (document.instances.is_empty(), sick.is_empty()) {
         (true, _) => {
             Err(Error::new(Kind::Unhealthy, "nothing runs", "segue tunnel --help").why("no control socket answers"))
@@ -109,13 +157,14 @@ fn health(document: &Document, out: &Out) -> Result<(), Error> {
             }
             Ok(())
         }
-        (false, false) if out.json => {
-            let hint = "segue stat --why";
-            Err(Error::new(Kind::Unhealthy, sick.join("; "), hint).why("the instance reports it"))
-        }
         (false, false) => {
-            out.data(&(sick.join("\n") + "\n"));
-            Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), "segue stat --why")
+            let fix = sick.iter().find_map(|(_, note)| note.fix.as_deref());
+            let hint = fix.map_or_else(|| "segue stat --why".to_owned(), printable_line);
+            if out.json {
+                return Err(Error::new(Kind::Unhealthy, lines.join("; "), hint).why("the instance reports it"));
+            }
+            out.data(&(lines.join("\n") + "\n"));
+            Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), hint)
                 .why("the instance reports it"))
         }
     }
@@ -123,9 +172,4 @@ fn health(document: &Document, out: &Out) -> Result<(), Error> {
 
 fn things(n: usize) -> String {
     if n == 1 { "1 thing is".to_owned() } else { format!("{n} things are") }
-}
-
-/// Returns text from an instance on one line that is safe to print: control characters become `?`.
-fn printable_line(text: &str) -> String {
-    text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }

@@ -2,10 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use segue_control::model::{Complaint, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side};
+use segue_control::model::{Complaint, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel};
 
-use super::table::WIDTH;
+use super::table::within;
 use super::*;
+
+const WIDTH: usize = 80;
+const FULL: Form = Form { raw: false, details: true };
+
+fn table(instances: &[Instance], form: Form) -> String {
+    within(instances, None, form, WIDTH)
+}
 
 fn instance(name: &str) -> Instance {
     let inside = Port {
@@ -38,34 +45,100 @@ fn instance(name: &str) -> Instance {
 fn the_table_fits_80_columns_and_keeps_names_and_drops() {
     let long = instance("fifteen-letters");
     let mut sick = instance("gw0");
-    sick.health.push(Complaint { what: "uso off, and a text of some length".into(), why: None, since: None });
-    let text = table(&[long.clone(), sick.clone()], false, false);
+    sick.health.push(Complaint { what: "uso off, and a text of some length".into(), ..Complaint::default() });
+    let text = table(&[long.clone(), sick.clone()], Form::default());
     assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-    for part in ["fifteen-letters", "7.92", "DROPS", "HEALTH"] {
+    for part in ["fifteen-letters", "RX bit/s", "DROPS", "HEALTH"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    let all = table(&[long, sick], false, true);
+    let all = table(&[long, sick], FULL);
     assert!(all.contains("KIND") && all.contains("61%") && all.contains("2h14m"), "{all}");
 }
 
 #[test]
-fn one_of_several_tunnels_is_told_from_all_of_them() {
-    let shared = Instance { ports: [("sg1".to_owned(), Port::default())].into(), ..instance("sg0") };
-    assert!(of_several("sg1", &shared).is_some_and(|note| note.contains("sg1 shares its port with sg0")));
-    assert_eq!((of_several("sg0", &shared), of_several("sg2", &shared)), (None, None));
+fn each_tunnel_of_a_shared_port_has_a_line_with_its_own_figures() {
+    let mut shared = instance("sg0");
+    for (at, name) in ["sg0", "sg1", "sg2"].into_iter().enumerate() {
+        let tunnel = Tunnel { kind: "gre in GUE".into(), remote: format!("198.18.0.{at}:6080"), ..Tunnel::default() };
+        shared.tunnels.insert(name.into(), tunnel);
+        let mut port = shared.ports["sg0"].clone();
+        port.transmit.bytes = 1_000_000 * at as u64;
+        shared.ports.insert(name.into(), port);
+    }
+    shared.recent = Some(shared.recent_since(&Instance::default(), 2.0));
+    let what = "198.18.0.1 refuses UDP 6080".to_owned();
+    shared.health = vec![Complaint { what, tunnels: vec!["sg1".into()], ..Complaint::default() }];
+    let text = table(&[shared.clone()], Form::default());
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines.iter().map(|line| line[0]).collect::<Vec<_>>(), ["NAME", "sg0", "sg1", "sg2"], "{text}");
+    assert!(lines[2].contains(&"4.00M") && lines[3].contains(&"8.00M"), "{text}");
+    assert!(lines[1].ends_with(&["ok"]) && lines[2].ends_with(&["refuses", "UDP", "6080"]), "{text}");
+    let one = within(&[shared.clone()], Some("sg2"), Form::default(), WIDTH);
+    assert!(one.lines().count() == 2 && one.contains("sg2"), "{one}");
+    let full = table(&[shared], FULL);
+    assert!(full.contains("198.18.0.2:6080") && full.contains("PID"), "{full}");
+}
+
+#[test]
+fn a_thousand_tunnels_are_a_thousand_lines() {
+    let mut many = instance("t0");
+    for n in 0..1000 {
+        many.tunnels.insert(format!("t{n}"), Tunnel::default());
+        many.ports.insert(format!("t{n}"), Port::default());
+    }
+    assert_eq!(table(&[many], Form::default()).lines().count(), 1001);
+}
+
+#[test]
+fn rates_of_a_watch_are_those_of_its_own_interval() {
+    let before = Instance { uptime_s: 10.0, pid: 7, ..instance("sg0") };
+    let mut now = Instance { uptime_s: 12.0, ..before.clone() };
+    now.ports.get_mut("udp").unwrap().receive.bytes += 250_000;
+    let document =
+        |instance: &Instance| Document { schema: String::new(), t: String::new(), instances: vec![instance.clone()] };
+    measure(&mut now, &document(&before));
+    let recent = now.recent.unwrap();
+    assert_eq!((recent.interval_s, recent.receive_bits_per_s), (2.0, 1e6));
+    // Another process of the same name has counters of its own.
+    let mut other = Instance { pid: 8, uptime_s: 13.0, recent: None, ..before.clone() };
+    measure(&mut other, &document(&before));
+    assert_eq!(other.recent, None);
 }
 
 #[test]
 fn numbers_stand_at_the_right_of_their_column() {
-    let text = table(&[instance("a"), instance("bb")], false, false);
+    let text = table(&[instance("a"), instance("bb")], Form::default());
     let lines: Vec<&str> = text.lines().collect();
-    let end = lines[0].find("RX Gbit/s").unwrap() + "RX Gbit/s".len();
-    assert_eq!(&lines[1][end - 4..end], "7.92");
+    let end = lines[0].find("RX bit/s").unwrap() + "RX bit/s".len();
+    assert_eq!(&lines[1][end - 4..end], "654k");
+}
+
+#[test]
+fn problems_come_first_with_reason_and_remedy_and_a_notice_is_no_failure() {
+    let mut sick = instance("sg0");
+    sick.health = vec![
+        Complaint {
+            what: "e0 is down".into(),
+            why: Some("packets to 198.18.0.2 leave by it".into()),
+            fix: Some("sudo ip link set dev e0 up".into()),
+            ..Complaint::default()
+        },
+        Complaint { what: "unanswered 12 s".into(), notice: true, ..Complaint::default() },
+    ];
+    sick.reasons =
+        [("drops".to_owned(), [("too_big".to_owned(), "Larger than the path takes.".to_owned())].into())].into();
+    let text = why(&sick, None, false);
+    let begin =
+        "problem: e0 is down\n  why: packets to 198.18.0.2 leave by it\n  fix: sudo ip link set dev e0 up\nnotice: un";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.contains("too big: Larger than the path takes.\n"), "{text}");
+    assert_eq!(sick.failures().count(), 1);
+    assert!(table(&[sick], Form::default()).contains("e0 is down"));
 }
 
 #[test]
 fn why_shows_shares_that_add_up_and_leaves_out_what_never_happened() {
-    let text = why(&instance("sg0"), false);
+    let text = why(&instance("sg0"), None, false);
     assert!(text.starts_with("sg0, last 10 s: 681 packets in -> 19 units (mean 35.8 segments)\n"), "{text}");
     for part in ["full", "71.0 %", "29.0 %", "no payload", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
@@ -79,7 +152,7 @@ fn why_says_what_to_do_about_outer_checksums_once_there_were_wrong_ones() {
     let with = |count| {
         let mut made = instance("sg0");
         made.ports.get_mut("udp").unwrap().drops.insert(OUTER_CSUM.to_owned(), count);
-        why(&made, false)
+        why(&made, None, false)
     };
     let text = with(2);
     assert!(text.contains("outer csum 2") && text.contains("hint: outer csum"), "{text}");
@@ -99,7 +172,7 @@ fn interfaces_that_share_a_port_are_one_line() {
         many.ports.insert(format!("t{n}"), port);
     }
     many.recent = None;
-    let text = why(&many, true);
+    let text = why(&many, None, true);
     assert!(text.contains("  interfaces  receive") && text.contains(" 499500 "), "{text}");
     assert!(text.lines().count() < 40, "{text}");
 }

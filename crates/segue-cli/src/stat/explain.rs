@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use segue_control::error::printable;
-use segue_control::model::{Fastpath, Flow, Instance, OUTER_CSUM, Port, Side};
+use segue_control::error::{printable, printable_line};
+use segue_control::model::{Complaint, Fastpath, Flow, Instance, OUTER_CSUM, Port, Side};
 use segue_control::units;
 
-use super::{plain_table, printable_line};
+use super::table::plain_table;
 use crate::grammar::help::wrapped;
 
 /// Stages that a packet passes after it was received on a port, in that order.
@@ -14,15 +14,26 @@ const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out",
 /// Maximum number of reasons that a list shows.
 const REASONS: usize = 8;
 
-/// Returns the text of `--why` for one instance: why trains ended and packets stayed alone, drops, offloads and hints.
-pub(super) fn why(instance: &Instance, raw: bool) -> String {
-    let since_start = BTreeMap::new();
+/// Returns the text of `--why` for one instance: its problems, why trains ended and packets stayed alone, drops,
+/// offloads, hints, and what each reason means. With `only` it is that of one of several tunnels, whose outside port is
+/// that of all.
+pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String {
+    let name = only.unwrap_or(&instance.name);
+    let mut instance = instance.clone();
+    if let Some(only) = only {
+        let is_shown = |name: &String, port: &mut Port| port.side == Side::Outside || name == only;
+        instance.ports.retain(is_shown);
+        instance.recent.iter_mut().for_each(|recent| recent.ports.retain(is_shown));
+        instance.health.retain(|note| note.tunnels.is_empty() || note.tunnels.iter().any(|name| name == only));
+    }
+    let instance = &instance;
     let (ports, span) = match &instance.recent {
         Some(recent) => (&recent.ports, format!("last {:.0} s", recent.interval_s)),
-        None => (if instance.ports.is_empty() { &since_start } else { &instance.ports }, "since the start".to_owned()),
+        None => (&instance.ports, "since the start".to_owned()),
     };
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
-    let mut text = format!("{}, {span}", printable(&instance.name));
+    let mut text: String = instance.health.iter().map(trouble).collect();
+    text.push_str(&format!("{}, {span}", printable(name)));
     let outside = side(ports, Side::Outside);
     let inside = side(ports, Side::Inside);
     let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
@@ -52,7 +63,7 @@ pub(super) fn why(instance: &Instance, raw: bool) -> String {
     if trimmed > 0 {
         text.push_str(&format!("  packets whose padding was cut off: {}\n", count(trimmed)));
     }
-    let mut list = |head: &str, reasons: &[(String, String)]| {
+    let list = |text: &mut String, head: &str, reasons: &[(String, String)]| {
         if !reasons.is_empty() {
             let parts: Vec<String> = reasons.iter().map(|(name, share)| format!("{name} {share}")).collect();
             let all = parts.join(", ");
@@ -60,9 +71,12 @@ pub(super) fn why(instance: &Instance, raw: bool) -> String {
             text.push_str(&wrapped(&words, &format!("  {head}: "), "    "));
         }
     };
-    list("refused because", &shares(&merged(ports, |port| &port.mismatches), raw));
-    list("fallbacks", &counts(&merged(&instance.ports, |port| &port.fallbacks)));
-    list("dropped since the start", &counts(&merged(&instance.ports, |port| &port.drops)));
+    let mismatches = merged(ports, |port| &port.mismatches);
+    let fallbacks = merged(&instance.ports, |port| &port.fallbacks);
+    let drops = merged(&instance.ports, |port| &port.drops);
+    list(&mut text, "refused because (packets)", &counts(&mismatches));
+    list(&mut text, "fallbacks", &counts(&fallbacks));
+    list(&mut text, "dropped since the start", &counts(&drops));
     let offloads: Vec<String> = instance
         .offloads
         .iter()
@@ -84,6 +98,16 @@ pub(super) fn why(instance: &Instance, raw: bool) -> String {
     for hint in hints(instance, &flushes, &refusals) {
         text.push_str(&format!("hint: {hint}\n"));
     }
+    text.push_str(&meanings(
+        instance,
+        &[
+            ("drops", &drops),
+            ("fallbacks", &fallbacks),
+            ("flushes", &flushes),
+            ("refusals", &refusals),
+            ("mismatches", &mismatches),
+        ],
+    ));
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -109,6 +133,36 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance) -> String {
     words.extend(fastpath.by_daemon.iter().map(|(way, why)| format!("{way} by segue: {}", printable_line(why))));
     let words: Vec<String> = words.join("; ").split(' ').map(str::to_owned).collect();
     wrapped(&words, "fastpath  ", "          ")
+}
+
+/// Returns a problem with its reason and the command that mends it.
+fn trouble(note: &Complaint) -> String {
+    let mut text = format!("{}: {}\n", if note.notice { "notice" } else { "problem" }, printable_line(&note.what));
+    for (label, part) in [("why", &note.why), ("fix", &note.fix), ("since", &note.since)] {
+        let Some(part) = part else { continue };
+        let part = printable_line(part);
+        // A command is not wrapped, so that it can be copied.
+        let words = if label == "fix" { vec![part] } else { part.split(' ').map(str::to_owned).collect() };
+        text.push_str(&wrapped(&words, &format!("  {label}: "), "       "));
+    }
+    text
+}
+
+/// Returns what the reasons mean that the lists show, one sentence each.
+fn meanings(instance: &Instance, lists: &[(&str, &BTreeMap<String, u64>)]) -> String {
+    let mut text = String::new();
+    for (group, reasons) in lists {
+        let known = instance.reasons.get(*group);
+        for (name, _) in ranked(reasons) {
+            let Some(sentence) = known.and_then(|known| known.get(name)) else { continue };
+            let words: Vec<String> = printable_line(sentence).split(' ').map(str::to_owned).collect();
+            text.push_str(&wrapped(&words, &format!("  {}: ", readable(name)), "    "));
+        }
+    }
+    let stages = "  A unit is a packet, or a train of several. Stages: decap takes the outer headers off, gro\n  joins \
+                  packets, entry cuts trains where GSO is off, encap adds the outer headers, gso cuts\n  trains for \
+                  the port.\n";
+    if text.is_empty() { text } else { format!("what the words mean\n{stages}{text}") }
 }
 
 /// Returns the ports; if several tunnels share one port, their interfaces are summed into one entry.
@@ -191,8 +245,13 @@ fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64
 /// are 0.
 fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
     let total: u64 = reasons.values().sum();
-    let share = |n: u64| if raw { n.to_string() } else { format!("{:.1} %", n as f64 * 100.0 / total as f64) };
+    let share = |n: u64| if raw { n.to_string() } else { percent(n as f64 * 100.0 / total as f64) };
     sorted(reasons).into_iter().map(|(name, n)| (name, share(n))).collect()
+}
+
+/// Returns a share; one that is not 0 is never shown as 0.
+fn percent(share: f64) -> String {
+    if share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
 fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
@@ -200,14 +259,21 @@ fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
 }
 
 fn sorted(reasons: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
-    let mut list: Vec<(String, u64)> = reasons
-        .iter()
-        .filter(|(_, n)| **n > 0)
-        .map(|(name, n)| (printable(&name.replace('_', " ")).replace('?', " "), *n))
-        .collect();
-    list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    ranked(reasons).into_iter().map(|(name, n)| (readable(name), n)).collect()
+}
+
+/// Returns the most frequent reasons by their names, without those that are 0.
+fn ranked(reasons: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
+    let mut list: Vec<(&str, u64)> =
+        reasons.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (name.as_str(), *n)).collect();
+    list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     list.truncate(REASONS);
     list
+}
+
+/// Returns the name of a reason for people.
+fn readable(name: &str) -> String {
+    printable(&name.replace('_', " ")).replace('?', " ")
 }
 
 /// Returns hints for the user on what the counters show.
