@@ -1,0 +1,267 @@
+//! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is mended; traffic
+//! that passes, or goes one way only, causes no alarm.
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Family::V4;
+use segue_lab::{DEVICE, Host, LinkForm, Peer, Process};
+use segue_tests::Carrier::{Bare, Gue};
+use segue_tests::Inside::{Gre, Vxlan};
+use segue_tests::{Ground, Pair, Shape, Tunnel, test_name};
+use serde_json::Value;
+
+/// Time within which a fault must be named, and its cure be seen: five times what is usual.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for which traffic must cause no alarm.
+const CALM: Duration = Duration::from_secs(60);
+
+/// The result of `segue stat`.
+struct Output {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn stat(host: &Host, program: &Path, words: &[&str]) -> Output {
+    let output = host.command(program).arg("stat").args(words).output().expect("segue stat runs");
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    Output { code: output.status.code(), stdout, stderr }
+}
+
+/// Returns the problems of the only instance on a host.
+fn problems(host: &Host, program: &Path) -> Vec<Value> {
+    let seen = stat(host, program, &["-j"]);
+    let document: Value = serde_json::from_str(&seen.stdout).unwrap_or_else(|error| panic!("{error}: {}", seen.stdout));
+    document["instances"][0]["health"].as_array().cloned().unwrap_or_default()
+}
+
+/// Waits until the host names the problem `code`, and then for `--health` to fail and say so.
+#[track_caller]
+fn await_problem(host: &Host, program: &Path, code: &str, words: &[&str]) {
+    let begin = Instant::now();
+    loop {
+        let found = problems(host, program);
+        if let Some(problem) = found.iter().find(|problem| problem["code"] == code) {
+            let text = problem.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{words:?} in {text}");
+            assert!(problem["why"].is_string() && problem["fix"].is_string(), "{text}");
+            let seen = stat(host, program, &["--health"]);
+            let what = problem["what"].as_str().unwrap_or_default();
+            assert_eq!(seen.code, Some(1), "{}{}", seen.stdout, seen.stderr);
+            let same = problems(host, program).iter().any(|problem| problem["code"] == code);
+            assert!(!same || seen.stdout.contains(what.split(' ').next().unwrap_or_default()), "{}", seen.stdout);
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no {code} in {found:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until `--health` is content.
+#[track_caller]
+fn await_ok(host: &Host, program: &Path) {
+    let begin = Instant::now();
+    loop {
+        let seen = stat(host, program, &["--health"]);
+        if seen.code == Some(0) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "not well again: {}{}", seen.stdout, seen.stderr);
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ip(host: &Host, line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    host.run("ip", &words).unwrap_or_else(|error| panic!("ip {line}: {error}"));
+}
+
+/// Starts an endless ping from `host` to the inner address of `to` in tunnel `net`.
+fn ping(host: &Host, to: Peer, net: u8) -> Process {
+    let mut command = host.command("ping");
+    command.args(["-q", "-i", "0.2", &to.address(net, V4).to_string()]);
+    Process::spawn(command, b"").expect("ping starts")
+}
+
+fn shape(inside: segue_tests::Inside, carrier: segue_tests::Carrier, extra: &'static [&'static str]) -> Shape {
+    Shape { extra, ..Shape::new(inside, carrier, V4) }
+}
+
+#[test]
+fn each_fault_of_the_underlay_is_named_until_it_is_mended() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), 1);
+    let _traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
+    await_ok(a, program);
+    let prefix = "198.18.0.1/24";
+    for (code, fault, cure, words) in [
+        ("link_down", vec![format!("link set {DEVICE} down")], vec![format!("link set {DEVICE} up")], vec![DEVICE]),
+        (
+            "address_gone",
+            vec![format!("addr del {prefix} dev {DEVICE}")],
+            vec![format!("addr add {prefix} dev {DEVICE}")],
+            vec!["198.18.0.1", prefix],
+        ),
+        (
+            "no_route",
+            vec!["route del 198.18.0.0/24".to_owned()],
+            vec![format!("route add 198.18.0.0/24 dev {DEVICE} src 198.18.0.1")],
+            vec!["198.18.0.2", "ip route add"],
+        ),
+        (
+            "mtu",
+            vec![format!("link set {DEVICE} mtu 1400")],
+            vec![format!("link set {DEVICE} mtu 1500")],
+            vec!["1400", "ip link set dev sg1 mtu"],
+        ),
+        ("interface_down", vec!["link set sg1 down".to_owned()], vec!["link set sg1 up".to_owned()], vec!["sg1"]),
+    ] {
+        fault.iter().for_each(|line| ip(a, line));
+        await_problem(a, program, code, &words);
+        cure.iter().for_each(|line| ip(a, line));
+        // The address of the interface that was down has no route any more.
+        ip(a, &format!("route replace {} dev sg1", Peer::B.address(1, V4)));
+        await_ok(a, program);
+    }
+    // The neighbour answers no ARP request any more.
+    ip(b, &format!("link set {DEVICE} arp off"));
+    ip(a, &format!("neigh flush dev {DEVICE}"));
+    await_problem(a, program, "neighbour_gone", &["198.18.0.2", DEVICE]);
+    ip(b, &format!("link set {DEVICE} arp on"));
+    await_ok(a, program);
+    // The other end of the cable.
+    ip(b, &format!("link set {DEVICE} down"));
+    await_problem(a, program, "no_carrier", &[DEVICE]);
+    ip(b, &format!("link set {DEVICE} up"));
+    await_ok(a, program);
+    drop(pair);
+}
+
+#[test]
+fn an_offload_that_is_switched_off_is_named_with_the_command_that_switches_it_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, program) = (&ground.a, ground.program.as_path());
+    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), 1);
+    let ethtool = |dev: &str, word: &str, on: &str| a.run("ethtool", &["-K", dev, word, on]).expect("ethtool -K");
+    await_ok(a, program);
+    for (code, dev, word) in [("underlay_tx_off", DEVICE, "tx"), ("offload_off", "sg1", "tso")] {
+        ethtool(dev, word, "off");
+        let fix = format!("sudo ethtool -K {dev} {word} on");
+        await_problem(a, program, code, &[&fix]);
+        // Trains are refused, and sent again after the cure.
+        segue_tests::traffic::datagram_train(pair.place(Peer::A, V4), pair.place(Peer::B, V4), 1000, 40, 5);
+        ethtool(dev, word, "on");
+        let begin = Instant::now();
+        while stat(a, program, &["--health"]).code != Some(0) {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", problems(a, program));
+            segue_tests::traffic::datagram_train(pair.place(Peer::A, V4), pair.place(Peer::B, V4), 1000, 40, 6);
+        }
+    }
+    // At the start and in a check it is a note.
+    ethtool(DEVICE, "tx", "off");
+    let words = shape(Gre, Gue, &["--check"]).words(Peer::A, 2);
+    let output = a.command(program).arg("tunnel").args(&words).output().expect("segue runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("ethtool -K {DEVICE} tx on")), "{text}");
+}
+
+#[test]
+fn a_peer_that_ends_is_refused_and_one_that_comes_back_is_well() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    for (inside, carrier, what) in [(Gre, Gue, "refuses UDP 6081"), (Gre, Bare, "198.18.0.2")] {
+        let shape = Shape::new(inside, carrier, V4);
+        let Pair { at_a, mut at_b, .. } = Pair::start(&ground, shape, 1);
+        let traffic = ping(a, Peer::B, 1);
+        await_ok(a, program);
+        at_b.process.stop(Duration::from_secs(5));
+        await_problem(a, program, "refused", &[what, "last packet received"]);
+        let at_b = Tunnel::start(b, program, &shape.words(Peer::B, 1));
+        await_ok(a, program);
+        drop((traffic, at_a, at_b));
+    }
+}
+
+#[test]
+fn ends_that_differ_are_told_so_where_the_packets_are_dropped() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let key = |words: &'static [&'static str]| shape(Gre, Gue, words);
+    let vni = |words: &[String], id: &str| {
+        let mut words = words.to_vec();
+        let at = words.iter().position(|word| word == "id").expect("an id");
+        id.clone_into(&mut words[at + 1]);
+        words
+    };
+    let vxlan = Shape::new(Vxlan, Bare, V4);
+    let cases = [
+        (key(&["key", "1"]).words(Peer::A, 1), key(&["key", "2"]).words(Peer::B, 1), "gre mismatch", "`key`"),
+        (
+            key(&[]).words(Peer::A, 1),
+            Shape::new(segue_tests::Inside::Ipip, Gue, V4).words(Peer::B, 1),
+            "inner",
+            "`mode`",
+        ),
+        (vxlan.words(Peer::A, 1), vni(&vxlan.words(Peer::B, 1), "43"), "vni", "`id`"),
+    ];
+    for (at_a, at_b, reason, words) in cases {
+        let tunnels = [Tunnel::start(a, program, &at_a), Tunnel::start(b, program, &at_b)];
+        // Static, since ARP in VXLAN gets no answer either; every datagram of A is dropped at B, and the reverse.
+        let traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
+        for host in [a, b] {
+            await_problem(host, program, "all_dropped", &[reason, words]);
+        }
+        drop((traffic, tunnels));
+    }
+    // A sends to a port that B does not have.
+    let mut wrong = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
+    let at = wrong.iter().position(|word| word == "encap-dport").expect("a port");
+    wrong.splice(at..at + 2, ["encap-dport", "7000", "port", "6081"].map(str::to_owned));
+    let tunnels = [Tunnel::start(a, program, &wrong)];
+    let other = Tunnel::start(b, program, &Shape::new(Gre, Gue, V4).words(Peer::B, 1));
+    let traffic = ping(a, Peer::B, 1);
+    await_problem(a, program, "refused", &["198.18.0.2 refuses UDP 7000"]);
+    drop((traffic, tunnels, other));
+    // The port of A is taken by another program.
+    let taken = a.enter(|| UdpSocket::bind("198.18.0.1:6081")).expect("a host").expect("a free port");
+    let output = a.command(program).arg("tunnel").args(Shape::new(Gre, Gue, V4).words(Peer::A, 1)).output();
+    let output = output.expect("segue runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("another program, or another tunnel, has port 6081") && text.contains("ss -ulpn"), "{text}");
+    drop(taken);
+}
+
+#[test]
+fn idle_bursty_and_one_way_traffic_cause_no_alarm() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let shape = Shape::new(Gre, Gue, V4);
+    let pairs = [1, 2, 3].map(|net| Pair::start(&ground, shape, net));
+    let sink = b.enter(|| UdpSocket::bind((Peer::B.address(3, V4), 9000))).expect("a host").expect("a socket");
+    let source = a.enter(|| UdpSocket::bind((Peer::A.address(3, V4), 0))).expect("a host").expect("a socket");
+    let begin = Instant::now();
+    let mut was_unanswered = false;
+    while begin.elapsed() < CALM {
+        let burst = begin.elapsed().as_secs().is_multiple_of(7);
+        if burst {
+            let to = Peer::B.address(2, V4).to_string();
+            a.run("ping", &["-q", "-c", "20", "-i", "0.01", &to]).expect("answers");
+        }
+        source.send_to(b"one way", sink.local_addr().expect("an address")).expect("sent");
+        for host in [a, b] {
+            let seen = stat(host, program, &["--health"]);
+            assert_eq!(seen.code, Some(0), "after {:?}: {}", begin.elapsed(), seen.stdout);
+            was_unanswered |= seen.stderr.contains("unanswered");
+        }
+        thread::sleep(Duration::from_millis(300));
+    }
+    assert!(was_unanswered, "nothing answers the third tunnel");
+    assert_eq!(stat(a, program, &["--health", "--strict"]).code, Some(1));
+    assert_eq!(stat(b, program, &["--health", "--strict"]).code, Some(0));
+    drop(pairs);
+}

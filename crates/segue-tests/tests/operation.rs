@@ -1,0 +1,203 @@
+//! Tests of what an operator does with running tunnels: reading live figures, starting without root, stopping.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Family::V4;
+use segue_lab::{Host, LinkForm, Peer, Process, which};
+use segue_tests::Carrier::Gue;
+use segue_tests::Inside::Gre;
+use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name};
+use serde_json::Value;
+
+/// Time within which something must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A user without rights.
+const USER: u32 = 65_534;
+
+fn segue(host: &Host, program: &Path, words: &[&str]) -> Output {
+    host.command(program).args(words).output().expect("segue runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn ip(host: &Host, line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    host.run("ip", &words).unwrap_or_else(|error| panic!("ip {line}: {error}"));
+}
+
+#[test]
+fn a_watch_shows_the_rates_of_its_own_interval_with_units_that_fit() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), 1);
+    let mut ping = ground.a.command("ping");
+    ping.args(["-q", "-i", "0.05", "-s", "1000", &Peer::B.address(1, V4).to_string()]);
+    let ping = Process::spawn(ping, b"").expect("ping starts");
+    // Long enough that a mean since the start would differ from that of the last second.
+    let begin = Instant::now();
+    loop {
+        let output = segue(&ground.b, &ground.program, &["stat", "-j"]);
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        if document["instances"][0]["uptime_s"].as_f64().is_some_and(|up| up > 4.0) {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{document}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    let mut watch = ground.b.command(&ground.program);
+    watch.args(["stat", "sg1", "--watch", "1", "-j"]);
+    let mut watch = Process::spawn(watch, b"").expect("segue starts");
+    let begin = Instant::now();
+    let lines = loop {
+        let lines: Vec<Value> = watch.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if lines.len() >= 3 {
+            break lines;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{}", watch.last_words());
+        thread::sleep(Duration::from_millis(50));
+    };
+    watch.stop(Duration::from_secs(5));
+    for line in lines {
+        let recent = &line["instances"][0]["recent"];
+        let interval = recent["interval_s"].as_f64().expect("an interval");
+        // A mean over the last ten seconds, or since the start, has at least four.
+        assert!((0.3..3.5).contains(&interval), "{interval}");
+        let bytes = recent["ports"]["sg1"]["transmit"]["bytes"].as_u64().expect("bytes");
+        assert!(bytes > 1000, "{bytes}");
+    }
+    let table = text(&segue(&ground.b, &ground.program, &["stat", "sg1"]).stdout);
+    let rates: Vec<&str> = table.lines().nth(1).expect("a line").split_whitespace().collect();
+    assert!(rates.iter().filter(|cell| cell.ends_with('k')).count() >= 2, "{table}");
+    assert!(table.contains("rates: mean of the last"), "{table}");
+    drop((ping, pair));
+}
+
+#[test]
+fn tunnels_that_share_a_port_have_a_line_each() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let words = |net: u8| {
+        format!("dev p{net} local 198.18.0.1 remote 198.18.0.2 encap gue mode gre key {net} addr 198.19.{net}.1/30")
+    };
+    let line = [words(1), words(2), words(3)].join(" also ");
+    let tunnel = Tunnel::start(&ground.a, &ground.program, &line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let shown = |words: &[&str]| text(&segue(&ground.a, &ground.program, words).stdout);
+    let begin = Instant::now();
+    while ["p1", "p2", "p3"].iter().any(|name| !shown(&["stat"]).lines().any(|line| line.starts_with(name))) {
+        assert!(begin.elapsed() < PATIENCE, "{}", shown(&["stat"]));
+        thread::sleep(Duration::from_millis(50));
+    }
+    let one = shown(&["stat", "p2"]);
+    assert_eq!(one.lines().filter(|line| line.starts_with('p')).collect::<Vec<_>>().len(), 1, "{one}");
+    assert!(one.lines().nth(1).is_some_and(|line| line.starts_with("p2")), "{one}");
+    drop(tunnel);
+}
+
+/// A directory of a test, removed on drop.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str, user: u32) -> Directory {
+        let path = std::env::temp_dir().join(format!("segue-operation-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a directory");
+        chown(&path, Some(user), Some(user)).expect("root");
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the program as another user without rights runs it, or `None` where this is not root.
+fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Option<Command> {
+    let copy = directory.0.join("segue");
+    if which("setpriv").is_none() {
+        skip(name, "not installed: setpriv");
+        return None;
+    }
+    // The directories of a checkout may be closed to other users.
+    if !copy.exists() {
+        fs::copy(program, &copy).expect("a copy");
+    }
+    let mut command = host.command("setpriv");
+    let (reuid, regid) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    command.args([&reuid, &regid, "--clear-groups", "--inh-caps=-all"]).arg(copy);
+    command.env("SEGUE_RUNTIME_DIR", &directory.0);
+    Some(command)
+}
+
+/// Returns whether any user can open the TUN device of this machine.
+fn is_tun_open() -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata("/dev/net/tun").is_ok_and(|data| data.permissions().mode() & 0o006 == 0o006)
+}
+
+#[test]
+fn a_user_starts_a_tunnel_on_an_interface_that_root_has_made_and_root_sees_it() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    if !is_tun_open() {
+        return skip(test_name!(), "/dev/net/tun is closed to other users");
+    }
+    let (a, directory) = (&ground.a, Directory::new("user", USER));
+    let words = "dev sg5 mode gre remote 198.18.0.2 encap gue addr 198.19.5.1/30";
+    let words: Vec<&str> = words.split(' ').collect();
+    let start = |more: &[&str]| {
+        let mut command = as_user(test_name!(), a, &ground.program, &directory)?;
+        command.arg("tunnel").args(&words).args(more);
+        Some(command)
+    };
+    let Some(mut check) = start(&["--check"]) else { return };
+    let refused = check.output().expect("segue runs");
+    assert_eq!(refused.status.code(), Some(1), "it cannot start: {}", text(&refused.stderr));
+    ip(a, &format!("tuntap add dev sg5 mode tun user {USER} multi_queue"));
+    let refused = start(&[]).expect("setpriv").output().expect("segue runs");
+    assert!(text(&refused.stderr).contains("multi_queue"), "{}", text(&refused.stderr));
+    ip(a, "tuntap del dev sg5 mode tun multi_queue");
+    ip(a, &format!("tuntap add dev sg5 mode tun user {USER} vnet_hdr"));
+    // What is left to do is listed once, as commands.
+    let refused = start(&[]).expect("setpriv").output().expect("segue runs");
+    let said = text(&refused.stderr);
+    let commands: Vec<&str> =
+        said.lines().filter_map(|line| line.split_once("sudo ip ")).map(|(_, rest)| rest).collect();
+    assert!(commands.len() >= 3 && commands[0].starts_with("link set dev sg5 mtu"), "{said}");
+    commands.iter().for_each(|line| ip(a, line.trim()));
+    assert!(start(&["--check"]).expect("setpriv").output().expect("segue runs").status.success());
+    let mut tunnel = Process::spawn(start(&[]).expect("setpriv"), b"").expect("segue starts");
+    let begin = Instant::now();
+    // Root finds it in the directory of that user.
+    let seen = || {
+        let mut stat = a.command(&ground.program);
+        text(&stat.args(["stat", "-j"]).env("SEGUE_RUNTIME_DIR", &directory.0).output().expect("segue runs").stdout)
+    };
+    while !seen().contains("\"sg5\"") {
+        assert!(tunnel.ended().is_none() && begin.elapsed() < PATIENCE, "{}{}", seen(), tunnel.last_words());
+        thread::sleep(Duration::from_millis(50));
+    }
+    tunnel.stop(Duration::from_secs(5));
+}
+
+#[test]
+fn a_tunnel_is_stopped_by_its_name() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let mut tunnel = Tunnel::start(&ground.a, &ground.program, &Shape::new(Gre, Gue, V4).words(Peer::A, 1));
+    let begin = Instant::now();
+    while !segue(&ground.a, &ground.program, &["stat", "sg1"]).status.success() {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let stopped = segue(&ground.a, &ground.program, &["stop", "sg1"]);
+    assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+    assert!(!ground.a.has_device("sg1"));
+    assert!(tunnel.process.wait(PATIENCE).expect("it ends").success());
+    let again = segue(&ground.a, &ground.program, &["stop", "sg1"]);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+}
