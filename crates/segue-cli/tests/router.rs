@@ -39,7 +39,7 @@ try nat nobody"
         (2, "`--forward tcp:81=198.18.0.2:80` leads where `tcp:80=198.18.0.2:80` leads", "another port of 198.18.0.2"),
         (2, "--route", "segue gateway --help"),
         (2, "`tap:t0` cannot be an end of a router", "segue gateway --help"),
-        (1, "the kernel forwards what comes in by eth0", "sudo sysctl -w net.ipv4.conf.all.forwarding=0"),
+        (1, "the kernel forwards what comes in by eth0", "sudo sysctl -w net.ipv4.conf.eth0.forwarding=0"),
         (1, "no running instance is called `nobody`", "segue stat"),
     ];
     let statuses = ran.stdout.lines().filter_map(|line| line.strip_prefix("status ")?.parse::<i32>().ok());

@@ -263,8 +263,12 @@ pub fn unknown(knobs: &[Knob], name: &str) -> Wrong {
         kind: Kind::UnknownWord,
         message: format!("no knob is called `{}`", printable(name)),
         note: near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?")),
+        // The whole list only where nothing is near.
+        good: match &near {
+            Some(near) => format!("{near}; segue set INSTANCE lists all"),
+            None => names().collect::<Vec<_>>().join("\n"),
+        },
         nearest: near,
-        good: names().collect::<Vec<_>>().join("\n"),
     }
 }
 
@@ -325,6 +329,8 @@ mod tests {
         let wrong = |name: &str, text: &str| check(&knobs, name, text).unwrap_err();
         let unknown = wrong("net.inet.tcp.gsoo", "1");
         assert_eq!((unknown.is_name, unknown.nearest.as_deref()), (true, Some("net.inet.tcp.gso")));
+        assert_eq!(unknown.good, "net.inet.tcp.gso; segue set INSTANCE lists all");
+        let unknown = wrong("nothing like it", "1");
         for name in knobs.iter().map(|knob| knob.name.as_str()).chain(["net.gso.stats"]) {
             assert!(unknown.good.lines().any(|line| line == name), "{}", unknown.good);
         }

@@ -55,6 +55,7 @@ impl Purpose {
             Purpose::Tunnel => format!(
                 "sudo segue tunnel ...                                as root, or once:\n\
                  sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr\n\
+                 and its MTU, addresses and state, which the next start lists; or\n\
                  sudo setcap cap_net_admin+ep {}\n\
                  to play without root: segue lab",
                 program()
@@ -237,13 +238,40 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
             format!("another program holds {dev}"),
             format!("segue stat                                      lists what runs\nip -d link show dev {dev}"),
         ),
-        Some(libc::EINVAL | libc::EEXIST) => with(
-            made.kind(Kind::InUse),
-            format!("an interface {dev} of another kind or with other options exists, or the name is not allowed"),
-            format!("ip -d link show dev {dev}\nanother name: {}", purpose.naming()),
-        ),
+        Some(libc::EINVAL | libc::EEXIST) => match made_otherwise(dev) {
+            Some((why, delete)) => with(
+                made.kind(Kind::InUse),
+                why,
+                format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr"),
+            ),
+            None => with(
+                made.kind(Kind::InUse),
+                format!("an interface {dev} of another kind or with other options exists, or the name is not allowed"),
+                format!("ip -d link show dev {dev}\nanother name: {}", purpose.naming()),
+            ),
+        },
         _ => with(made, "the kernel refused the interface".to_owned(), "segue doctor"),
     }
+}
+
+/// Returns how an existing TUN or TAP device differs from what segue attaches to, and the command that removes it.
+fn made_otherwise(dev: &str) -> Option<(String, String)> {
+    // Bits of linux/if_tun.h.
+    const TUN_MODE: u32 = 1;
+    const MULTI_QUEUE: u32 = 0x100;
+    const NO_PI: u32 = 0x1000;
+    const VNET_HDR: u32 = 0x4000;
+    let text = std::fs::read_to_string(format!("/sys/class/net/{dev}/tun_flags")).ok()?;
+    let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()?;
+    let differs = match flags {
+        flags if flags & MULTI_QUEUE != 0 => "was made with multi_queue, which segue does not use",
+        flags if flags & VNET_HDR == 0 => "was made without vnet_hdr, which segue needs",
+        flags if flags & NO_PI == 0 => "was made with pi, which segue does not use",
+        _ => return None,
+    };
+    let mode = if flags & TUN_MODE != 0 { "tun" } else { "tap" };
+    let more = if flags & MULTI_QUEUE != 0 { " multi_queue" } else { "" };
+    Some((format!("{dev} {differs}"), format!("sudo ip tuntap del dev {dev} mode {mode}{more}")))
 }
 
 fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {

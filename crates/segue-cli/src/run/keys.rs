@@ -24,7 +24,8 @@ pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[Stri
     let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
     let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
     let mut error = text.error(span, format!("unknown key `{}`", printable(key)), note);
-    error.hint = format!("one of {}", known.join(", "));
+    // The whole list only where nothing is near.
+    error.hint = if near.is_some() { "segue help run".to_owned() } else { format!("one of {}", known.join(", ")) };
     if let Some(source) = &mut error.source {
         source.nearest = near;
     }

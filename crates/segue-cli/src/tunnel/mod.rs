@@ -71,18 +71,31 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         let listen = SocketAddr::new(ready.local, ready.plan.port);
         UdpSocket::bind(listen).map_err(|error| diagnose::bind(listen, &error))?;
     }
-    let mut notes = group.notes();
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
-        notes.push(format!("this user cannot start it: {}", diagnose::tun_open(Purpose::Tunnel, dev, &error).message));
-    } else if !sys::capabilities().is_ok_and(has_net_admin) {
-        notes
-            .push("this user lacks CAP_NET_ADMIN and cannot start it, unless the interface was made for it".to_owned());
-    }
+    let notes = group.notes();
+    let refusal = refusal(group, netlink);
     if out.json {
-        out.value(&show::plan_json(group, &notes));
+        // The error object is the only value then.
+        if refusal.is_none() {
+            out.value(&show::plan_json(group, &notes));
+        }
     } else {
         notes.iter().for_each(|note| out.note(&format!("note: {note}")));
         out.data(&(show::plan_text(group) + "nothing was changed\n"));
     }
-    Ok(())
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Returns why this user cannot start the tunnels, as far as that can be known without trying.
+fn refusal(group: &Group, netlink: &mut Netlink) -> Option<Error> {
+    let dev = &group.first().plan.dev;
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
+        return Some(diagnose::tun_open(Purpose::Tunnel, dev, &error));
+    }
+    if sys::capabilities().is_ok_and(has_net_admin) {
+        return None;
+    }
+    // An interface that was made beforehand for this user needs no rights.
+    let mut is_missing = |dev: &str| !netlink.link_named(dev).is_ok_and(|link| link.is_some_and(|link| link.tun));
+    let missing = group.plans().map(|plan| plan.dev.as_str()).find(|dev| is_missing(dev))?.to_owned();
+    Some(diagnose::tun_attach(Purpose::Tunnel, &missing, &std::io::Error::from_raw_os_error(libc::EPERM)))
 }

@@ -92,7 +92,18 @@ fn steer(host: &Host, device: &str, core: usize) -> Result<(), LabError> {
 
 /// Writes a file of the host's `/sys`.
 fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
-    host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop)
+    host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop).map_err(|error| {
+        // In a user namespace the kernel refuses files of /sys that root may write.
+        let is_root = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
+        if is_root {
+            return error;
+        }
+        LabError::System {
+            what: format!("run this bench without root: it writes {path}"),
+            source: std::io::Error::from_raw_os_error(libc::EPERM),
+            hint: "sudo segue bench ...".to_owned(),
+        }
+    })
 }
 
 /// Switches the card's GRO on. A veth pair aggregates on the processor of the sender, which here is the receiver's

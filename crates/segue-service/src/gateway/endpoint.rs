@@ -140,7 +140,7 @@ pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>)
     let (local, own): (Vec<Prefix>, Vec<Prefix>) = addresses.into_iter().partition(is_link_local);
     if let Some(address) = own.first() {
         let hint = format!(
-            "sudo ip addr flush dev {name}\nan address for this host belongs on a TAP: segue gateway {name} tap:lro0"
+            "sudo ip addr flush dev {name}      ends what uses {address}, such as your SSH session\nan address for this host belongs on a TAP: segue gateway {name} tap:lro0"
         );
         return Err(Error::new(Kind::InUse, format!("{name} has the address {address}"), hint)
             .why("the host's own stack would answer what passes through the gateway"));
@@ -148,7 +148,7 @@ pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>)
     if let Some(address) = local.first() {
         notes.push(format!(
             "the host answers to {address} on {name} too; to keep it out: \
-             ip link set dev {name} addrgenmode none && ip addr flush dev {name}"
+             ip link set dev {name} addrgenmode none && ip -6 addr flush dev {name} scope link"
         ));
     }
     Ok(link)

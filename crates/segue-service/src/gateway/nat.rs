@@ -25,7 +25,8 @@ pub(super) fn usable(
         let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
         if std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0") {
             let hint = format!(
-                "sudo sysctl -w net.{family}.conf.all.forwarding=0\nsudo sysctl -w net.{family}.conf.{name}.forwarding=0"
+                "sudo sysctl -w net.{family}.conf.{name}.forwarding=0\n\
+                 containers and virtual machines that reach others through {name} then no longer do"
             );
             return Err(Error::new(Kind::InUse, format!("the kernel forwards what comes in by {name}"), hint)
                 .why("each packet would be forwarded twice, by the kernel and by segue"));
