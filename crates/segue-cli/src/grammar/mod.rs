@@ -34,6 +34,8 @@ pub(crate) enum Takes {
     Key,
     /// An IPv4 or IPv6 address.
     Address,
+    /// An IPv4 or IPv6 address, or the name of a host.
+    Host,
     /// An address with a prefix length.
     Prefix,
     /// One of these names.

@@ -25,6 +25,8 @@ pub(crate) enum Value {
     Name(&'static str),
     /// An address.
     Address(IpAddr),
+    /// The name of a host, not looked up yet.
+    Host(String),
     /// An address with a prefix length.
     Prefix(Prefix),
     /// An Ethernet address, and the remote that has it.
@@ -241,6 +243,12 @@ pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
             .map(|key| Value::Number(u64::from(key)))
             .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
         Takes::Address => token.parse().map(Value::Address).map_err(|_| expected(address_note(token))),
+        Takes::Host => match token.parse() {
+            Ok(address) => Ok(Value::Address(address)),
+            Err(_) if is_host_name(token) => Ok(Value::Host(token.to_owned())),
+            Err(_) if token.contains('/') => Err(expected(address_note(token))),
+            Err(_) => Err(expected("an IPv4 or IPv6 address, or a host name")),
+        },
         Takes::Prefix => prefix(token).map(Value::Prefix),
         Takes::Neighbour => neighbour(token)
             .map(|(mac, address)| Value::Neighbour(mac, address))
@@ -330,6 +338,17 @@ fn len_has_sign(token: &str) -> bool {
     token.contains("/+")
 }
 
+/// Returns whether a word has the form of a host name (RFC 1123, section 2.1) and cannot be meant as an address.
+fn is_host_name(token: &str) -> bool {
+    let is_label = |label: &str| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let name = token.strip_suffix('.').unwrap_or(token);
+    let last = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= 253 && name.split('.').all(is_label) && last.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
 fn address_note(token: &str) -> &'static str {
     if token.contains('/') { "an address without a length" } else { "an IPv4 or IPv6 address" }
 }
@@ -352,6 +371,18 @@ mod tests {
         let error = parse("segue tunnel", WORDS, &tokens(line)).expect_err(line);
         assert_eq!(error.kind.exit_code(), 2, "{line}");
         (error.message.clone(), *error.place.expect("a place"))
+    }
+
+    #[test]
+    fn a_host_name_is_told_from_a_wrong_address() {
+        for name in ["localhost", "gw-1.example.net", "a.b.c.", "_x.example", "10.example"] {
+            assert_eq!(value(Takes::Host, name), Ok(Value::Host(name.to_owned())), "{name}");
+        }
+        for wrong in ["198.18.0.300", "198.18.0", "1.2.3.4/24", "fe80::1%eth0", "", "-a", "a..b", "a b", "2001:db8::g"]
+        {
+            assert!(value(Takes::Host, wrong).is_err(), "{wrong}");
+        }
+        assert!(matches!(value(Takes::Host, "2001:db8::2"), Ok(Value::Address(_))));
     }
 
     #[test]

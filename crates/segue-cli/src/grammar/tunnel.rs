@@ -39,9 +39,9 @@ pub(crate) const WORDS: &[Word] = &[
     },
     Word {
         name: "remote",
-        takes: Takes::Address,
+        takes: Takes::Host,
         metavar: "ADDR",
-        help: "the other end, IPv4 or IPv6",
+        help: "the other end: IPv4, IPv6 or a host name, looked up at the start and at each reload",
         required: true,
         ..Word::PLAIN
     },

@@ -1,7 +1,7 @@
 //! Conversion of parsed keywords into the plan of a tunnel. All errors that can be found without asking the system are
 //! found here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind};
@@ -20,7 +20,7 @@ const USUAL_TTL: u8 = 64;
 
 /// Converts the parsed keywords of one tunnel into its plan.
 pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
-    let Some(remote) = address(parsed, "remote") else {
+    let Some(remote) = remote(parsed)? else {
         // The table requires `remote`, so that the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };
@@ -179,6 +179,31 @@ fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
         "geneve" => Mode::Geneve,
         _ => Mode::Gre,
     })
+}
+
+/// Returns the address of the other end. A host name is looked up: of several addresses of the family of `local`, or
+/// else of the one that the resolver prefers (RFC 6724), the lowest counts, so that the same answer in another order is
+/// the same tunnel.
+fn remote(parsed: &Parsed) -> Result<Option<IpAddr>, Error> {
+    let Some(Value::Host(name)) = parsed.value_of("remote") else { return Ok(address(parsed, "remote")) };
+    let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
+    let wrong = |message: String, why: String| {
+        let hint = format!("getent ahosts {name}");
+        let made = parsed.error_at(Kind::Unreachable, message, at, "an address, or a name with one");
+        Err(made.why(why).hint(hint))
+    };
+    let found: Vec<IpAddr> = match (name.as_str(), 0).to_socket_addrs() {
+        Ok(found) => found.map(|found| found.ip()).collect(),
+        Err(error) => return wrong(format!("cannot find the address of `{name}`"), error.to_string()),
+    };
+    let local = address(parsed, "local").or(found.first().copied());
+    let family = found.iter().filter(|found| local.is_none_or(|local| local.is_ipv4() == found.is_ipv4()));
+    match family.min() {
+        Some(address) => Ok(Some(*address)),
+        None => {
+            wrong(format!("`{name}` has no address of the family of `local`"), "both ends need one family".to_owned())
+        }
+    }
 }
 
 fn local(parsed: &Parsed, remote: IpAddr) -> Result<Option<IpAddr>, Error> {

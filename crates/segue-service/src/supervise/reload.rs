@@ -164,8 +164,10 @@ impl Service {
         for spec in specs {
             let Difference { kept, turns, handovers, fresh, outcome } = &mut difference;
             let same = |old: &&Instance| {
-                let is_same =
-                    old.spec.name == spec.name && old.spec.kind == spec.kind && old.spec.words() == spec.words();
+                let is_same = old.spec.name == spec.name
+                    && old.spec.kind == spec.kind
+                    && old.spec.words() == spec.words()
+                    && old.spec.remotes() == spec.remotes();
                 // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
                 is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
             };

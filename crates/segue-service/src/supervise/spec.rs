@@ -89,6 +89,15 @@ impl InstanceSpec {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// Returns the addresses of the other ends, which the same words may have changed: a host name is looked up each time
+    /// that the configuration is read.
+    pub(crate) fn remotes(&self) -> Vec<IpAddr> {
+        match &self.plan {
+            InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.remote).collect(),
+            InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
+        }
+    }
+
     /// Returns the number of tunnels, or 1 for a gateway.
     pub fn members(&self) -> usize {
         1 + self.tokens.iter().filter(|token| token.text == ALSO).count()
