@@ -247,7 +247,7 @@ kill -INT $pid; wait $pid",
     );
     let Some(ran) = in_namespace_at(&script, &place) else { return };
     let parts: Vec<&str> = ran.stdout.split("---\n").collect();
-    assert!(parts[0].starts_with("NAME  KIND") && parts[0].contains("\nsg0   tunnel"), "{ran:?}");
+    assert!(parts[0].starts_with("NAME ") && parts[0].contains("\nsg0 "), "{ran:?}");
     assert!(parts[0].lines().all(|line| line.len() <= 80));
     assert!(parts[1].starts_with("sg0, last ") && parts[1].contains("payload bytes summed by segue: 0"), "{ran:?}");
     let document: Value = serde_json::from_str(parts[2]).expect("JSON");

@@ -138,7 +138,7 @@ pub struct Complaint {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tunnel {
     /// The mode and the encapsulation, such as `ipip in GUE`.
-    pub kind: String,
+    pub mode: String,
     /// The address of this end, with its port where there is one.
     pub local: String,
     /// The first address of the other end, with its port where there is one.

@@ -100,7 +100,7 @@ const DETAIL: u8 = 9;
 
 const COLUMNS: &[Column] = &[
     text("NAME", 0, |line, _| printable(line.name)),
-    text("KIND", 6, |line, _| printable_line(line.tunnel.map_or(&line.instance.kind, |tunnel| &tunnel.kind))),
+    text("KIND", 6, |line, _| printable_line(line.tunnel.map_or(&line.instance.kind, |tunnel| &tunnel.mode))),
     number("PID", DETAIL, 7, |line, _| line.instance.pid.to_string()),
     number("UP", 4, 5, |line, raw| match raw {
         true => format!("{:.0}", line.instance.uptime_s),

@@ -59,7 +59,7 @@ fn the_table_fits_80_columns_and_keeps_names_and_drops() {
 fn each_tunnel_of_a_shared_port_has_a_line_with_its_own_figures() {
     let mut shared = instance("sg0");
     for (at, name) in ["sg0", "sg1", "sg2"].into_iter().enumerate() {
-        let tunnel = Tunnel { kind: "gre in GUE".into(), remote: format!("198.18.0.{at}:6080"), ..Tunnel::default() };
+        let tunnel = Tunnel { mode: "gre in GUE".into(), remote: format!("198.18.0.{at}:6080"), ..Tunnel::default() };
         shared.tunnels.insert(name.into(), tunnel);
         let mut port = shared.ports["sg0"].clone();
         port.transmit.bytes = 1_000_000 * at as u64;

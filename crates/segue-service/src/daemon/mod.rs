@@ -118,8 +118,7 @@ pub fn up(
         health,
         hurry,
         assemble,
-    } =
-        daemon.open(netlink, &mut succession, out)?;
+    } = daemon.open(netlink, &mut succession, out)?;
     drop(succession);
     let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| Netlink::open()).transpose();
     let follower = follower.map_err(|error| {

@@ -196,7 +196,8 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Returns the packets that the path has sent and received for the tunnel at `index`; `None` where it is not loaded.
+    /// Returns the packets that the path has sent and received for the tunnel at `index`; `None` where it is not
+    /// loaded.
     pub(crate) fn packets(&self, index: usize) -> Option<[u64; 2]> {
         let counts = self.state().path.as_ref()?.counts(index).ok()?;
         Some([counts.sent.segments, counts.received.segments])

@@ -274,7 +274,7 @@ fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     let age =
         |at: Option<Instant>| at.map(|at| (now.saturating_duration_since(at).as_secs_f64() * 10.0).round() / 10.0);
     Tunnel {
-        kind: facts.kind.clone(),
+        mode: facts.kind.clone(),
         local: address(facts.local, facts.ports.map(|(own, _)| own)),
         remote: facts.remotes.first().map(|remote| address(*remote, facts.ports.map(|(_, to)| to))).unwrap_or_default(),
         mtu: facts.mtu,

@@ -89,8 +89,8 @@ impl InstanceSpec {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
-    /// Returns the addresses of the other ends, which the same words may have changed: a host name is looked up each time
-    /// that the configuration is read.
+    /// Returns the addresses of the other ends, which the same words may have changed: a host name is looked up each
+    /// time that the configuration is read.
     pub(crate) fn remotes(&self) -> Vec<IpAddr> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.remote).collect(),

@@ -116,13 +116,16 @@ fn facts(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored
     }
 }
 
-/// A change that an interface needs, and how it is made.
+/// How a change is made.
+type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
+
+/// A change that an interface needs.
 struct Step<'a> {
     /// The `ip` command without `ip`.
     command: String,
     /// What fails where the change does, for `cannot ... of DEV`.
     what: String,
-    make: Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>,
+    make: Make<'a>,
 }
 
 /// Returns the changes that the interface of a tunnel needs: MTU, addresses, then up, in this order, so that no packet
