@@ -1,0 +1,232 @@
+//! The example programs of adopters, between two kernels: each end is a device in a network namespace of its own, the
+//! kernels on top run a TCP connection, and every byte must arrive.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use segue::gro::Config;
+use segue::hash::Key;
+use segue::virtio::{Form, TUN_OFFLOADS};
+
+use segue_lab::Host;
+use segue_port::Port;
+use segue_port::tun::{Existing, OpenError, Tun, TunConfig, TunOffloads, TunPort};
+
+#[path = "../../segue/examples/vpn.rs"]
+#[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
+mod with_the_engine;
+
+#[path = "../examples/vpn.rs"]
+#[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
+mod with_the_port;
+
+/// Longest time that a transfer may take, many times what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes that the connection carries.
+const DATA: usize = 4 << 20;
+
+/// One end of a VPN.
+trait Endpoint {
+    /// Opens the device.
+    fn open(config: &TunConfig) -> Result<Self, OpenError>
+    where
+        Self: Sized;
+    /// Reads the device once and sends what it gave.
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()>;
+    /// Writes datagrams to the device.
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()>;
+    /// Returns the packets and the segments in trains that went in, if the end counts them.
+    fn joined(&mut self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+impl Endpoint for with_the_engine::Vpn<File> {
+    fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        let port = TunPort::open(config)?;
+        assert_eq!(port.form(), Some(Form::Basic));
+        let bits = TUN_OFFLOADS[usize::from(!port.limits().uso)];
+        Ok(with_the_engine::Vpn::new(port.into_fd().into(), bits, Key([1, 2])))
+    }
+
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.outward(|datagram| send(datagram))
+    }
+
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        let (front, behind) = with_the_engine::ROOM;
+        self.inward(datagrams.iter().map(|datagram| &datagram[front..datagram.len() - behind]))
+    }
+}
+
+impl Endpoint for Tun {
+    fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        TunPort::open(config).map(|port| Tun::new(port, Config::vpn(Key([3, 4]))))
+    }
+
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        with_the_port::outward(self, |datagram| send(datagram))
+    }
+
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        with_the_port::inward(self, datagrams).map(drop)
+    }
+
+    fn joined(&mut self) -> (u64, u64) {
+        let stats = self.joiner().stats();
+        (stats.packets, stats.segments)
+    }
+}
+
+/// Opens the device of the host 198.18.0.`number` and runs its end until `stop`; `ready` runs when it is up, in the
+/// host's namespace, as do the threads that it makes. `None` where no device can be made.
+fn run<E: Endpoint>(
+    host: &Host,
+    number: u8,
+    offloads: TunOffloads,
+    wire: &UnixDatagram,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Option<(u64, u64)> {
+    let mut config = TunConfig::ip("vpn0");
+    (config.existing, config.offloads) = (Existing::Refuse, offloads);
+    let mut end = match E::open(&config) {
+        Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
+            segue_lab::skip_this_test(&format!("no TUN device: {error}"));
+            return None;
+        }
+        end => end.unwrap(),
+    };
+    host.run("ip", &["addr", "add", &format!("198.18.0.{number}/24"), "dev", "vpn0"]).unwrap();
+    host.run("ip", &["link", "set", "vpn0", "up", "mtu", "1400"]).unwrap();
+    ready();
+    let mut buffer = vec![0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = false;
+        match end.outward(&mut |datagram| wire.send(datagram).map(drop)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => idle = true,
+            result => result.unwrap(),
+        }
+        let mut datagrams = Vec::new();
+        while datagrams.len() < 64
+            && let Ok(len) = wire.recv(&mut buffer)
+        {
+            datagrams.push(buffer[..len].to_vec());
+        }
+        if idle && datagrams.is_empty() {
+            thread::sleep(Duration::from_micros(200));
+        }
+        end.inward(&datagrams).unwrap();
+    }
+    Some(end.joined())
+}
+
+fn data() -> Vec<u8> {
+    (0..DATA).map(|n| (n * 7 + n / 253) as u8).collect()
+}
+
+/// Sends [`DATA`] bytes through a connection over two ends, and returns what the receiving one joined; `None` where
+/// devices cannot be made.
+#[track_caller]
+fn connect<E: Endpoint>(offloads: TunOffloads) -> Option<(u64, u64)> {
+    if let Some(reason) = segue_lab::unavailable() {
+        segue_lab::skip_this_test(&reason);
+        return None;
+    }
+    let hosts = ["client", "server"].map(|name| Host::new(name).unwrap());
+    let (wires, stop) = (UnixDatagram::pair().unwrap(), AtomicBool::new(false));
+    wires.0.set_nonblocking(true).unwrap();
+    wires.1.set_nonblocking(true).unwrap();
+    let (say_address, hear_address) = mpsc::channel();
+    let (say_done, hear_done) = mpsc::channel();
+    let serve = move || {
+        let listener = TcpListener::bind("198.18.0.2:0").unwrap();
+        say_address.send(listener.local_addr().unwrap()).unwrap();
+        thread::spawn(move || {
+            let mut got = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            say_done.send(got).unwrap();
+        });
+    };
+    let call = move || {
+        let Ok(address) = hear_address.recv() else { return };
+        thread::spawn(move || TcpStream::connect(address).unwrap().write_all(&data()).unwrap());
+    };
+    thread::scope(|scope| {
+        let (stop, wires, hosts) = (&stop, &wires, &hosts);
+        let at = |host: usize, number, wire| {
+            move |ready: Box<dyn FnOnce() + Send>| {
+                hosts[host].enter(move || run::<Lossy<E>>(&hosts[host], number, offloads, wire, stop, ready)).unwrap()
+            }
+        };
+        let (client, server) = (at(0, 1, &wires.0), at(1, 2, &wires.1));
+        let server = scope.spawn(move || server(Box::new(serve)));
+        let client = scope.spawn(move || client(Box::new(call)));
+        let got = hear_done.recv_timeout(PATIENCE);
+        stop.store(true, Ordering::Relaxed);
+        let (joined, _) = (server.join().unwrap()?, client.join().unwrap()?);
+        assert!(got.expect("the connection ends in time") == data(), "every byte arrives");
+        Some(joined)
+    })
+}
+
+/// An end that loses a datagram where the wire is full, as a network does.
+struct Lossy<E>(E);
+
+impl<E: Endpoint> Endpoint for Lossy<E> {
+    fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        E::open(config).map(Lossy)
+    }
+
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.0.outward(&mut |datagram| match send(datagram) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            result => result,
+        })
+    }
+
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        self.0.inward(datagrams)
+    }
+
+    fn joined(&mut self) -> (u64, u64) {
+        self.0.joined()
+    }
+}
+
+#[test]
+fn a_vpn_on_the_engine_alone_carries_a_connection() {
+    connect::<with_the_engine::Vpn<File>>(TunOffloads::All);
+}
+
+#[test]
+fn a_vpn_on_a_port_carries_a_connection_in_trains() {
+    let Some((packets, segments)) = connect::<Tun>(TunOffloads::All) else { return };
+    assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
+}
+
+#[test]
+fn a_device_without_headers_takes_plain_packets_of_64_kb() {
+    let Some((packets, segments)) = connect::<Tun>(TunOffloads::None) else { return };
+    assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
+}
+
+/// Returns the lines of a program that are neither empty nor comments, without its rig.
+fn lines(program: &str) -> usize {
+    let program = program.split("// The rig").next().unwrap_or_default();
+    program.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+#[test]
+fn the_programs_are_as_short_as_is_promised() {
+    let engine = lines(include_str!("../../segue/examples/vpn.rs"));
+    let port = lines(include_str!("../examples/vpn.rs"));
+    assert!(engine <= 45 && port <= 35, "{engine} and {port} lines");
+}
