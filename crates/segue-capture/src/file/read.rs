@@ -18,6 +18,21 @@ const ENHANCED: u32 = 6;
 const MAX_INTERFACES: usize = 65_536;
 
 /// Reads a capture file of either format, one item at a time.
+///
+/// ```
+/// use segue_capture::file::{Item, Order, PcapHeader, Reader, link};
+///
+/// // The header of a pcap file without packets; any `Read` will do.
+/// let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
+/// let file = head.bytes();
+/// let mut reader = Reader::new(&file[..])?;
+/// let mut packets = 0;
+/// while let Some(item) = reader.next()? {
+///     packets += usize::from(matches!(item, Item::Packet(_)));
+/// }
+/// assert_eq!(packets, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Reader<R> {
     source: Source<R>,
     kind: Kind,

@@ -139,6 +139,20 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// A port for an interface, through a packet socket.
+///
+/// ```no_run
+/// use segue_port::packet_socket::{PacketConfig, PacketPort};
+/// use segue_port::{Polled, Port, RxBatch};
+///
+/// let mut port = PacketPort::open(&PacketConfig::new("eth0"))?;
+/// let mut batch = RxBatch::new(64);
+/// while port.receive(&mut batch, 64)? != Polled::Idle {
+///     while let Some(packet) = batch.pop_packet() {
+///         batch.pool.put(packet); // after it was sent elsewhere: TxBatch::push, Port::transmit
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct PacketPort {
     fd: OwnedFd,

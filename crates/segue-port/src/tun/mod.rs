@@ -147,7 +147,25 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A TUN or TAP device as a port. Dropping it removes the device unless it is persistent.
+/// A TUN or TAP device as a port, for the poll loop of `segue-datapath` or one like it; [`Tun`] is for others.
+///
+/// ```no_run
+/// use segue_port::tun::{TunConfig, TunPort};
+/// use segue_port::{Polled, Port, RxBatch};
+///
+/// let mut port = TunPort::open(&TunConfig::ip("sg0"))?;
+/// let (limits, form) = (*port.limits(), port.form()); // what a user of the bare descriptor needs
+/// let mut batch = RxBatch::new(64);
+/// while port.receive(&mut batch, 64)? != Polled::Idle {
+///     while let Some(packet) = batch.pop_packet() {
+///         batch.pool.put(packet); // after it was sent elsewhere: TxBatch::push, Port::transmit
+///     }
+/// }
+/// let fd = port.into_fd();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it removes the device unless it is persistent.
 #[derive(Debug)]
 pub struct TunPort {
     file: File,

@@ -32,6 +32,21 @@ const LEAST_LEARNED: [usize; 2] = [552, 1280];
 pub const UDP_SEGMENT_ON: &str = "udp_segment";
 
 /// A datagram port over UDP sockets.
+///
+/// ```no_run
+/// use segue_port::udp::{UdpConfig, UdpPort};
+/// use segue_port::{Polled, Port, RxBatch};
+///
+/// let config = UdpConfig::new("198.18.0.1".parse()?, 7000, "198.18.0.2:7000".parse()?);
+/// let mut port = UdpPort::open(config)?;
+/// let mut batch = RxBatch::new(64);
+/// while port.receive(&mut batch, 64)? != Polled::Idle {
+///     while let Some(burst) = batch.bursts.pop_front() {
+///         drop(burst); // datagrams of one sender, joined by the kernel
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct UdpPort {
     pub(super) config: UdpConfig,

@@ -12,6 +12,17 @@ use crate::arch::{self, Copier, scalar};
 /// Equality compares numbers: `0x0000` and `0xffff` are both zero in ones-complement arithmetic and equal here (they
 /// arise from all-zero data and from [`remove`](Sum::remove)). Sums that stopped at different parities are unequal,
 /// since whatever is added next would count differently.
+/// ```
+/// use segue::checksum::{Field, Sum};
+///
+/// let mut sum = Sum::of(b"odd");
+/// sum.add(b"and even"); // continues in the middle of a word
+/// assert_eq!(sum, Sum::of(b"oddand even"));
+/// let mut copied = [0; 4];
+/// sum.copy(&mut copied, b"more"); // copied and summed in one pass
+/// let checksum = Field::complete(sum).value();
+/// # assert_ne!(checksum, 0);
+/// ```
 #[derive(Clone, Copy, Default)]
 pub struct Sum {
     /// Congruent modulo 65535 to the sum of the words in little-endian order (RFC 1071 section 2(B): byte order only

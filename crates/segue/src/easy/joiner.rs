@@ -23,6 +23,23 @@ const POOL: usize = 256;
 ///
 /// The rules are those of [`Gro`]: only verified segments of one flow join, in order, and what does not fit is passed
 /// on as it is. A batch holds nothing back: it ends with every packet given out.
+///
+/// ```
+/// use segue::easy::Joiner;
+/// use segue::hash::Key;
+///
+/// # let received = [vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]];
+/// # let mut written = 0;
+/// let mut joiner = Joiner::plain(Key([1, 2])); // two random numbers
+/// let mut batch = joiner.batch();
+/// for packet in &received {
+///     batch.push(packet);
+/// }
+/// while let Some(train) = batch.pop() {
+///     written += train.pieces().map(<[u8]>::len).sum::<usize>();
+/// }
+/// # assert_eq!(written, 20);
+/// ```
 pub struct Joiner {
     state: State,
     start: Start,

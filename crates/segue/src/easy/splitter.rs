@@ -12,6 +12,22 @@ use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 /// Splits what was read from a device into single packets with complete checksums.
 ///
 /// It keeps nothing between two reads but memory, and may be used for several devices.
+///
+/// ```
+/// use segue::easy::Splitter;
+/// use segue::packet::Start;
+/// use segue::virtio::Form;
+///
+/// # let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+/// # let read = [&[0; 10][..], &packet].concat();
+/// let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
+/// let mut memory = [0; 2048];
+/// for packet in splitter.read(&read)?.iter() {
+///     let len = packet.write_to(&mut memory[64..])?; // room for what a cipher puts in front
+/// #   assert_eq!(len, 20);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Splitter {
     form: Option<Form>,

@@ -31,6 +31,20 @@ const FIRST_SOURCE_PORT: u16 = 49152;
 const MAX_OUTER_LEN: usize = ipv6::LEN + udp::LEN;
 
 /// The sending half of a tunnel: puts outer headers in front of packets and trains.
+/// ```
+/// use segue::encap::{Carrier, Config, Encapsulator, Mode};
+/// use segue::packet::{Frag, Packet, Start, Tunnels};
+///
+/// let [here, there] = ["198.18.0.1", "198.18.0.2"].map(|text| text.parse().unwrap());
+/// let config = Config::new(Mode::Ipip, Carrier::Gue { remcsum: true }, here, there);
+/// let mut tunnel = Encapsulator::new(config)?;
+/// let inner = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// let mut packet = Packet::default(); // or a train: its headers are put in front once
+/// packet.load(Frag::all(inner), Start::Ip, &Tunnels::NONE);
+/// tunnel.push(&mut packet)?;
+/// assert_eq!(packet.len(), 20 + 8 + 4 + 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Encapsulator {
     config: Config,

@@ -17,6 +17,26 @@ use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
 
 /// A GRO instance: it holds packets by flow and joins them into trains, by the rules of the module's documentation.
+/// ```
+/// use segue::gro::{Config, Frame, Gro};
+/// use segue::hash::Key;
+/// use segue::packet::{Csum, Frag, Pool, Start};
+/// use segue::time::Nanos;
+///
+/// let (mut gro, mut pool) = (Gro::new(Config::vpn(Key([1, 2]))), Pool::new(64));
+/// # let received = [vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]];
+/// for packet in received {
+///     let frame = Frame { bytes: Frag::all(packet), start: Start::Ip, csum: Csum::Unknown };
+///     gro.push_frame(frame, Nanos::ZERO, &mut pool);
+/// }
+/// gro.flush();
+/// while let Some(train) = gro.pop_from(&mut pool) {
+///     pool.put(train); // after it was sent: gso::split, virtio::describe
+/// }
+/// # assert_eq!(gro.stats().packets, 1);
+/// ```
+///
+/// The packets of one batch may be borrowed instead: [`Joiner`](crate::easy::Joiner).
 #[derive(Debug)]
 pub struct Gro<B> {
     pub(super) config: Config,
@@ -115,6 +135,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Takes a frame. The result is the same as parsing it into a packet of `pool` and [`push`](Gro::push)ing that, but
     /// most frames are recognised without being parsed, and only the first of a train takes a box.
+    ///
+    /// ```
+    /// # use segue::{gro::{Config, Frame, Gro}, packet::{Csum, Frag, Pool, Start}, time::Nanos};
+    /// # let (mut gro, mut pool, now) = (Gro::new(Config::default()), Pool::new(64), Nanos::ZERO);
+    /// # let received = vec![0x60; 40];
+    /// let frame = Frame { bytes: Frag::all(received), start: Start::Ip, csum: Csum::Unknown };
+    /// gro.push_frame(frame, now, &mut pool);
+    /// assert_eq!(gro.pop_from(&mut pool).map(|packet| packet.len()), Some(40)); // nothing could follow it
+    /// ```
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };

@@ -16,6 +16,27 @@ use crate::packet::{Buffer, Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 /// The packets are those that [`split()`] makes: cutting first and splitting for a port afterwards gives the bytes that
 /// splitting the train for that port would have given.
 ///
+/// ```
+/// use segue::gso::{Arena, cut};
+/// use segue::packet::Pool;
+/// # use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+/// # let mut bytes = vec![0x45, 0, 1, 72, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+/// # bytes.extend([0, 1, 0, 2, 1, 52, 0, 0]);
+/// # bytes.resize(328, 7);
+/// # let mut train = Packet::default();
+/// # train.load(Frag::all(&bytes[..]), Start::Ip, &Tunnels::NONE);
+/// # let gso = Gso { kind: GsoKind::Udp, size: 100, fixed_ids: 0 };
+/// # train.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+/// # segue::gso::request_checksum(&mut train)?;
+/// let (mut arena, mut pool, mut lens) = (Arena::new(), Pool::new(8), Vec::new());
+/// cut(&train, &mut arena, &mut pool, |packet, pool| {
+///     lens.push(packet.len()); // each owes its checksum, and shares the payload
+///     pool.put(packet);
+/// })?;
+/// assert_eq!(lens, [128, 128, 128]);
+/// # Ok::<(), segue::gso::Refusal>(())
+/// ```
+///
 /// # Errors
 /// A [`Refusal`], also for a single packet; nothing was passed to `each` then.
 pub fn cut<B: Buffer + Clone>(

@@ -16,6 +16,27 @@ use crate::packet::{Buffer, Packet, Unit};
 /// the segment's own length, whatever the port can do. In a train every outer UDP and GRE checksum that is present is
 /// computed anew; in a single packet only those that are owed.
 ///
+/// ```
+/// use segue::gso::{Arena, Limits, split};
+/// # use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+/// # let mut bytes = vec![0x45, 0, 1, 72, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+/// # bytes.extend([0, 1, 0, 2, 1, 52, 0, 0]);
+/// # bytes.resize(328, 7);
+/// # let mut train = Packet::default();
+/// # train.load(Frag::all(&bytes[..]), Start::Ip, &Tunnels::NONE);
+/// # let gso = Gso { kind: GsoKind::Udp, size: 100, fixed_ids: 0 };
+/// # train.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+/// # segue::gso::request_checksum(&mut train)?;
+/// // A train of 300 bytes in datagrams of 100.
+/// let mut arena = Arena::new();
+/// assert_eq!(split(&train, &Limits::NONE, &mut arena)?, 3);
+/// for segment in arena.segments() {
+///     let pieces: Vec<&[u8]> = [arena.head(segment)].into_iter().chain(segment.pieces(&train)).collect();
+///     assert_eq!(pieces.concat().len(), 28 + 100); // to be sent in one call
+/// }
+/// # Ok::<(), segue::gso::Refusal>(())
+/// ```
+///
 /// # Errors
 /// A [`Refusal`]; the arena is then unchanged.
 pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
@@ -54,6 +75,23 @@ pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) 
 
 /// Splits a train like [`split()`], but writes contiguous frames: each head followed by its payload, which is copied
 /// and summed in one pass.
+///
+/// ```
+/// use segue::gso::{Frames, Limits, split_linear};
+/// # use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+/// # let mut bytes = vec![0x45, 0, 1, 72, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+/// # bytes.extend([0, 1, 0, 2, 1, 52, 0, 0]);
+/// # bytes.resize(328, 7);
+/// # let mut train = Packet::default();
+/// # train.load(Frag::all(&bytes[..]), Start::Ip, &Tunnels::NONE);
+/// # let gso = Gso { kind: GsoKind::Udp, size: 100, fixed_ids: 0 };
+/// # train.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+/// # segue::gso::request_checksum(&mut train)?;
+/// let mut frames = Frames::new();
+/// assert_eq!(split_linear(&train, &Limits { header_room: 10, ..Limits::NONE }, &mut frames)?, 3);
+/// assert!(frames.frames().iter().all(|frame| frames.bytes(frame).len() == 28 + 100 && frame.room == 10));
+/// # Ok::<(), segue::gso::Refusal>(())
+/// ```
 ///
 /// # Errors
 /// A [`Refusal`]; `frames` is then unchanged.

@@ -46,6 +46,15 @@ pub struct Outer {
 }
 
 /// One packet or one train.
+/// ```
+/// use segue::packet::{Frag, Kind, Packet, Start, Tunnels};
+///
+/// # let received = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0];
+/// let mut packet = Packet::default();
+/// packet.load(Frag::all(received), Start::Ip, &Tunnels::NONE);
+/// let (kind, header) = packet.transport().expect("a UDP header");
+/// assert_eq!((kind, header.len(), packet.payload.len()), (Kind::Udp, 8, 0));
+/// ```
 // In this order and aligned to a cache line, so that few lines hold all that a packet without tunnels uses.
 #[derive(Debug)]
 #[repr(C, align(64))]

@@ -84,6 +84,22 @@ pub fn frame<B: AsRef<[u8]>>(header: &VirtioNet, bytes: Frag<B>, start: Start) -
 ///
 /// `bytes` begin behind the header, at the Ethernet or IP header that `start` names. Payload is not copied.
 ///
+/// ```
+/// use segue::packet::{Csum, Frag, Packet, Start, Unit};
+/// use segue::virtio::{self, Loaded, Refusal, VirtioNet};
+///
+/// // A UDP datagram whose checksum the kernel left to its reader.
+/// let bytes = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0x8c, 0x41];
+/// let header = VirtioNet { flags: virtio::NEEDS_CSUM, csum_start: 20, csum_offset: 6, ..VirtioNet::default() };
+/// let mut packet = Packet::default();
+/// assert_eq!(virtio::load(&header, Frag::all(bytes), Start::Ip, &mut packet)?, Loaded::Ready);
+/// assert_eq!(packet.offload.unit, Unit::Whole(Csum::Partial));
+/// // A place outside of the packet is refused.
+/// let header = VirtioNet { csum_start: 60_000, ..header };
+/// assert_eq!(virtio::load(&header, Frag::all(bytes), Start::Ip, &mut packet), Err(Refusal::ChecksumBounds));
+/// # Ok::<(), Refusal>(())
+/// ```
+///
 /// # Errors
 /// A [`Refusal`] where the header contradicts the bytes; the packet must not be used then.
 pub fn load<B: Buffer>(

@@ -88,6 +88,15 @@ impl Tunnels {
 ///
 /// A train may exceed what its length field can state, which is then zero: IPv4 and IPv6 followed by TCP, in more than
 /// 65,535 bytes (Linux: BIG TCP; no packet on a wire is that long). Such a train ends where the bytes end.
+///
+/// ```
+/// use segue::packet::{Start, Tunnels};
+/// use segue::wire::{self, parse::Kind};
+///
+/// let bytes = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0];
+/// let layout = wire::parse(&bytes, Start::Ip, &Tunnels::NONE);
+/// assert!(layout.headers().iter().map(|header| header.kind).eq([Kind::Ipv4, Kind::Udp]));
+/// ```
 pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
     parse_front(bytes, bytes.len(), start, tunnels)
 }

@@ -3,6 +3,21 @@
 use crate::encap::config::{Config, ConfigError};
 
 /// The receiving half of a tunnel: removes the outer headers of datagrams.
+/// ```
+/// use segue::encap::{Carrier, Config, Decapsulator, Mode, OuterCsum, Received};
+/// use segue::packet::{Frag, Packet};
+///
+/// let [here, there] = ["198.18.0.1", "198.18.0.2"].map(|text| text.parse().unwrap());
+/// let config = Config::new(Mode::Ipip, Carrier::Gue { remcsum: true }, here, there);
+/// let mut tunnel = Decapsulator::new(config)?;
+/// // What a UDP socket received: a GUE header, then an IPv4 packet.
+/// let datagram = [0, 4, 0, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0x3f, 0x38, 10, 0, 0, 1, 10, 0, 0, 2];
+/// let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+/// let mut packet = Packet::default();
+/// tunnel.pull(Frag::all(datagram), &meta, &mut packet)?;
+/// assert_eq!(packet.len(), 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Decapsulator {
     pub(super) config: Config,
