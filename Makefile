@@ -73,9 +73,12 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/licences --self-test
 	tools/licences
 	tools/duplicates
+	tools/api --self-test
+	tools/api
+	tools/package
 	tools/no-std/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/install-data tools/need tools/fuzz tools/soak tools/quick tools/figures tools/no-std/run
+	shellcheck .ci/run tools/cross tools/install-data tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
