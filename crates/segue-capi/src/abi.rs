@@ -1,0 +1,510 @@
+//! The functions of `segue.h`.
+#![allow(unsafe_code, reason = "pointers from C")]
+
+use std::ffi::c_char;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{ptr, slice};
+
+use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use segue::easy::{Joiner, Splitter};
+use segue::gro::{Config, Profile};
+use segue::gso::{Frames, Limits};
+use segue::hash::Key;
+use segue::packet::{Csum, Start};
+use segue::virtio::{Form, VirtioNet};
+
+use crate::error::{self, ARGUMENT, Code, NULL, PANIC, ROOM};
+use crate::tunnel::Tunnel;
+
+/// The result of a call in which the library panicked.
+pub const SEGUE_ERR_PANIC: isize = PANIC;
+
+/// Memory of the caller with a packet in it.
+#[repr(C)]
+pub struct SegueBuf {
+    base: *const u8,
+    len: usize,
+    /// 0: the checksum is unknown; 1: it was verified; 2: it is owed, and its field primed.
+    csum: u32,
+}
+
+/// Memory of the caller for a packet: `room` bytes, of which `len` are used afterwards.
+#[repr(C)]
+pub struct SegueOut {
+    base: *mut u8,
+    room: usize,
+    len: usize,
+}
+
+/// A piece of a train, with the layout of an `iovec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SeguePiece {
+    base: *const u8,
+    len: usize,
+}
+
+/// A train: `count` pieces from `first` on.
+#[repr(C)]
+pub struct SegueTrain {
+    first: usize,
+    count: usize,
+    len: usize,
+    segments: usize,
+}
+
+/// Configuration of a joiner.
+#[repr(C)]
+pub struct SegueJoinerConfig {
+    /// Size of this struct in bytes, as the caller was compiled.
+    size: usize,
+    /// Random key of the flow table.
+    key: [u64; 2],
+    /// `TUN_F_` bits of the device; 0xffffffff for plain packets of 64 kB.
+    offloads: u32,
+    /// Length of the virtio-net header: 10, 12, 20 or 24; 0 with plain packets.
+    header_len: u32,
+    /// 0: packets begin with an IP header; 1: with an Ethernet header.
+    ethernet: u32,
+    /// 0: profile strict; 1: linux.
+    profile: u32,
+}
+
+/// Configuration of a tunnel.
+#[repr(C)]
+pub struct SegueTunnelConfig {
+    /// Size of this struct in bytes, as the caller was compiled.
+    size: usize,
+    /// 0: IP in IP; 1: GRE.
+    mode: u32,
+    /// 0: in IP; 1: in FOU; 2: in GUE; 3: in GUE with remote checksum offload.
+    carrier: u32,
+    /// 4 or 6: the version of the outer addresses.
+    version: u32,
+    /// UDP port of both ends; 0 for the usual one.
+    port: u16,
+    /// The addresses, of which IPv4 uses the first four bytes.
+    local: [u8; 16],
+    remote: [u8; 16],
+}
+
+/// A splitter.
+pub struct SegueSplitter(Splitter);
+
+/// A joiner with the memory of its last batch.
+pub struct SegueJoiner {
+    joiner: Joiner,
+    fronts: Vec<u8>,
+    fronts_at: Vec<usize>,
+}
+
+/// A tunnel.
+pub struct SegueTunnel(Tunnel);
+
+/// Runs `work`, and turns an error or a panic into its code.
+fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(count)) => isize::try_from(count).unwrap_or(isize::MAX),
+        Ok(Err(code)) => code,
+        Err(_) => PANIC,
+    }
+}
+
+/// Returns `count` values from `base` on; none if there are none, whatever the pointer.
+///
+/// # Safety
+/// `base` must point to `count` values that nothing changes meanwhile, unless it is null or there are none.
+unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T], isize> {
+    match (base.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(NULL),
+        (false, count) if count > isize::MAX as usize / size_of::<T>().max(1) => Err(ARGUMENT),
+        // SAFETY: the caller's promise; the length was checked.
+        (false, count) => Ok(unsafe { slice::from_raw_parts(base, count) }),
+    }
+}
+
+/// Does the same as [`many`] for values that are written.
+///
+/// # Safety
+/// As for [`many`], and nothing else may use the values meanwhile.
+unsafe fn many_mut<'a, T>(base: *mut T, count: usize) -> Result<&'a mut [T], isize> {
+    match (base.is_null(), count) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(NULL),
+        (false, count) if count > isize::MAX as usize / size_of::<T>().max(1) => Err(ARGUMENT),
+        // SAFETY: the caller's promise; the length was checked.
+        (false, count) => Ok(unsafe { slice::from_raw_parts_mut(base, count) }),
+    }
+}
+
+/// Returns the version of the library: major, minor and patch in a byte each.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_version() -> u32 {
+    let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// Returns the stable name of an error; it lives as long as the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_error_name(code: isize) -> *const c_char {
+    catch_unwind(|| error::words(code).0.as_ptr()).unwrap_or(c"unknown".as_ptr())
+}
+
+/// Returns a sentence about an error; it lives as long as the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_error_text(code: isize) -> *const c_char {
+    catch_unwind(|| error::words(code).1.as_ptr()).unwrap_or(c"No such error.".as_ptr())
+}
+
+/// Panics inside of the library, for tests of the boundary.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_test_panic() -> isize {
+    guarded(|| panic!("segue_test_panic"))
+}
+
+/// Returns the folded sum of `len` bytes, not complemented.
+///
+/// # Safety
+/// `bytes` must point to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_sum(bytes: *const u8, len: usize) -> u16 {
+    // SAFETY: the caller's promise.
+    catch_unwind(|| unsafe { many(bytes, len) }.map_or(0, |bytes| Sum::of(bytes).fold())).unwrap_or(0)
+}
+
+/// Copies `len` bytes and returns their folded sum.
+///
+/// # Safety
+/// Both must point to `len` bytes, which do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_sum_copy(to: *mut u8, from: *const u8, len: usize) -> u16 {
+    // SAFETY: the caller's promise.
+    let memory = unsafe { many_mut(to, len).and_then(|to| Ok((to, many(from, len)?))) };
+    let Ok((to, from)) = memory else { return 0 };
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut sum = Sum::ZERO;
+        sum.copy(to, from);
+        sum.fold()
+    }))
+    .unwrap_or(0)
+}
+
+/// Returns the folded sum of two runs of bytes, one behind the other: the first of `first_len` bytes with the folded
+/// sum `first`, then one with the sum `second`.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_sum_append(first: u16, first_len: usize, second: u16) -> u16 {
+    let word = |value| {
+        let mut sum = Sum::ZERO;
+        sum.add_u16(value);
+        sum
+    };
+    let mut sum = Sum::ZERO;
+    sum.append(word(first), first_len);
+    sum.append(word(second), 2);
+    sum.fold()
+}
+
+/// Returns the folded sum of a pseudo header of IPv4 (`version` 4) or IPv6 (6); 0 for another version.
+///
+/// # Safety
+/// `src` and `dst` must point to 4 or 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_pseudo(version: u32, src: *const u8, dst: *const u8, protocol: u8, len: usize) -> u16 {
+    let bytes = if version == 4 { 4 } else { 16 };
+    // SAFETY: the caller's promise.
+    let (src, dst) = unsafe { (many(src, bytes), many(dst, bytes)) };
+    let (Ok(src), Ok(dst)) = (src, dst) else { return 0 };
+    match version {
+        4 => match (src.try_into(), dst.try_into()) {
+            (Ok(src), Ok(dst)) => pseudo_v4(src, dst, protocol, len).fold(),
+            _ => 0,
+        },
+        6 => match (src.try_into(), dst.try_into()) {
+            (Ok(src), Ok(dst)) => pseudo_v6(src, dst, protocol, len).fold(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// Returns a checksum field updated for the change of one word (RFC 1624).
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_field_update(field: u16, old: u16, new: u16) -> u16 {
+    Field::from_wire(field).update(old, new).value()
+}
+
+/// Creates a splitter; null for a header length that no virtio-net header has.
+#[unsafe(no_mangle)]
+pub extern "C" fn segue_splitter_new(header_len: usize, ethernet: u32) -> *mut SegueSplitter {
+    let start = if ethernet == 0 { Start::Ip } else { Start::Ethernet };
+    let splitter = match (header_len, Form::of_len(header_len)) {
+        (0, _) => Splitter::plain(start),
+        (_, Some(form)) => Splitter::virtio(form, start),
+        _ => return ptr::null_mut(),
+    };
+    Box::into_raw(Box::new(SegueSplitter(splitter)))
+}
+
+/// Frees a splitter; null is none.
+///
+/// # Safety
+/// It must come from [`segue_splitter_new`] and not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_splitter_free(splitter: *mut SegueSplitter) {
+    if !splitter.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(splitter) });
+    }
+}
+
+/// Splits what one read returned into packets, each behind `offset` bytes of the memory of one of `outs`. Returns their
+/// number. With too few of them, or too little room in one, nothing is written.
+///
+/// # Safety
+/// `unit` must point to `len` bytes, `outs` to `count` places with memory that nothing else uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_split(
+    splitter: *mut SegueSplitter,
+    unit: *const u8,
+    len: usize,
+    outs: *mut SegueOut,
+    count: usize,
+    offset: usize,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (splitter, unit, outs) =
+            unsafe { (splitter.as_mut().ok_or(NULL)?, many(unit, len)?, many_mut(outs, count)?) };
+        let packets = splitter.0.read(unit).map_err(Code::code)?;
+        if packets.len() > outs.len() {
+            return Err(ROOM);
+        }
+        for (packet, out) in packets.iter().zip(&*outs) {
+            if out.room.checked_sub(offset).is_none_or(|room| room < packet.len()) {
+                return Err(ROOM);
+            }
+        }
+        for (packet, out) in packets.iter().zip(&mut *outs) {
+            // SAFETY: the caller's promise: each has its own memory.
+            let memory = unsafe { many_mut(out.base, out.room)? };
+            out.len = packet.write_to(&mut memory[offset..]).map_err(|_| ROOM)?;
+        }
+        Ok(packets.len())
+    })
+}
+
+/// Creates a joiner; null for a configuration that is none.
+///
+/// # Safety
+/// `config` must point to a configuration of the size that it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *mut SegueJoiner {
+    // SAFETY: the caller's promise: its size comes first.
+    let Some(config) = (unsafe { config.as_ref() }) else { return ptr::null_mut() };
+    if config.size < size_of::<SegueJoinerConfig>() {
+        return ptr::null_mut();
+    }
+    let rules = Config {
+        profile: if config.profile == 0 { Profile::Strict } else { Profile::linux() },
+        ..Config::vpn(Key(config.key))
+    };
+    let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
+        (u32::MAX, _) if config.header_len == 0 => Joiner::plain(Key(config.key)),
+        (u32::MAX, _) | (_, None) => return ptr::null_mut(),
+        (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
+    };
+    let joiner = joiner.starting_with(if config.ethernet == 0 { Start::Ip } else { Start::Ethernet });
+    Box::into_raw(Box::new(SegueJoiner { joiner, fronts: Vec::new(), fronts_at: Vec::new() }))
+}
+
+/// Frees a joiner; null is none.
+///
+/// # Safety
+/// It must come from [`segue_joiner_new`] and not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_joiner_free(joiner: *mut SegueJoiner) {
+    if !joiner.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(joiner) });
+    }
+}
+
+/// Joins a batch of packets and lists the trains, with their pieces: headers in the joiner's memory, until its next
+/// call, and payload in the caller's. Returns the number of trains. 1 train a packet and 2 pieces a packet are always
+/// enough.
+///
+/// # Safety
+/// `packets`, `trains` and `pieces` must point to as many values as are said, each packet to its bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_join(
+    joiner: *mut SegueJoiner,
+    packets: *const SegueBuf,
+    count: usize,
+    trains: *mut SegueTrain,
+    train_count: usize,
+    pieces: *mut SeguePiece,
+    piece_count: usize,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (joiner, packets) = unsafe { (joiner.as_mut().ok_or(NULL)?, many(packets, count)?) };
+        // SAFETY: the caller's promise.
+        let (trains, pieces) = unsafe { (many_mut(trains, train_count)?, many_mut(pieces, piece_count)?) };
+        if trains.len() < count || pieces.len() / 2 < count {
+            return Err(ROOM);
+        }
+        let SegueJoiner { joiner, fronts, fronts_at } = joiner;
+        fronts.clear();
+        fronts_at.clear();
+        let mut batch = joiner.batch();
+        for packet in packets {
+            let csum = match packet.csum {
+                0 => Csum::Unknown,
+                1 => Csum::Verified,
+                2 => Csum::Partial,
+                _ => return Err(ARGUMENT),
+            };
+            // SAFETY: the caller's promise; the batch ends with this call.
+            batch.push_with(unsafe { many(packet.base, packet.len)? }, csum);
+        }
+        let (mut at, mut made) = (0, 0);
+        while let Some(train) = batch.pop() {
+            let first = at;
+            for (number, piece) in train.pieces().enumerate() {
+                let place = pieces.get_mut(at).ok_or(ROOM)?;
+                if number == 0 {
+                    // Its place is known when all are there.
+                    fronts_at.push(fronts.len());
+                    fronts.extend_from_slice(piece);
+                }
+                *place = SeguePiece { base: piece.as_ptr(), len: piece.len() };
+                at += 1;
+            }
+            let place = trains.get_mut(made).ok_or(ROOM)?;
+            *place = SegueTrain { first, count: at - first, len: train.len(), segments: train.segments() };
+            made += 1;
+        }
+        drop(batch);
+        for (train, front) in trains.iter().zip(&*fronts_at) {
+            pieces[train.first].base = fronts[*front..].as_ptr();
+        }
+        Ok(made)
+    })
+}
+
+/// Creates a tunnel; null for a configuration that is none.
+///
+/// # Safety
+/// `config` must point to a configuration of the size that it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *mut SegueTunnel {
+    // SAFETY: the caller's promise: its size comes first.
+    let Some(config) = (unsafe { config.as_ref() }) else { return ptr::null_mut() };
+    if config.size < size_of::<SegueTunnelConfig>() {
+        return ptr::null_mut();
+    }
+    let address = |bytes: &[u8; 16]| match config.version {
+        4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
+        6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
+        _ => None,
+    };
+    let Some(addresses) = address(&config.local).zip(address(&config.remote)) else { return ptr::null_mut() };
+    let made = catch_unwind(|| Tunnel::new((config.mode, config.carrier), addresses, config.port));
+    match made {
+        Ok(Ok(tunnel)) => Box::into_raw(Box::new(SegueTunnel(tunnel))),
+        _ => ptr::null_mut(),
+    }
+}
+
+/// Frees a tunnel; null is none.
+///
+/// # Safety
+/// It must come from [`segue_tunnel_new`] and not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_tunnel_free(tunnel: *mut SegueTunnel) {
+    if !tunnel.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(tunnel) });
+    }
+}
+
+/// Puts the headers of the tunnel around a packet or train with a virtio-net header of 10 bytes, and writes the
+/// packets, each complete from its outer IP header on. Returns their number.
+///
+/// # Safety
+/// As for [`segue_split`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_encap(
+    tunnel: *mut SegueTunnel,
+    unit: *const u8,
+    len: usize,
+    outs: *mut SegueOut,
+    count: usize,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (tunnel, unit, outs) = unsafe { (tunnel.as_mut().ok_or(NULL)?, many(unit, len)?, many_mut(outs, count)?) };
+        let header = VirtioNet::parse(unit, Form::Basic).ok_or_else(|| segue::virtio::Refusal::Short.code())?;
+        write(tunnel.0.encap(&header, &unit[Form::Basic.len()..])?, outs)
+    })
+}
+
+/// Takes the headers of the tunnel off a packet, which begins with the outer IP header, and writes the packet in it,
+/// complete. Addresses, ports and outer checksums are checked. Returns 1.
+///
+/// # Safety
+/// As for [`segue_split`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_decap(
+    tunnel: *mut SegueTunnel,
+    packet: *const u8,
+    len: usize,
+    out: *mut SegueOut,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (tunnel, packet, outs) = unsafe { (tunnel.as_mut().ok_or(NULL)?, many(packet, len)?, many_mut(out, 1)?) };
+        write(tunnel.0.decap(packet)?, outs)
+    })
+}
+
+/// Writes frames to the caller's memory, all or none.
+fn write(frames: &Frames, outs: &mut [SegueOut]) -> Result<usize, isize> {
+    let list = frames.frames();
+    if list.len() > outs.len() || list.iter().zip(&*outs).any(|(frame, out)| frames.bytes(frame).len() > out.room) {
+        return Err(ROOM);
+    }
+    for (frame, out) in list.iter().zip(outs) {
+        let bytes = frames.bytes(frame);
+        // SAFETY: the caller of the functions above promised it: each has its own memory.
+        let memory = unsafe { many_mut(out.base, out.room)? };
+        memory[..bytes.len()].copy_from_slice(bytes);
+        out.len = bytes.len();
+    }
+    Ok(list.len())
+}
+
+/// Returns the size of each struct and the places of its fields, for the test that compares them with those of C.
+pub fn layout() -> String {
+    use std::mem::offset_of;
+    let mut text = String::new();
+    macro_rules! list {
+        ($name:literal, $type:ident, $($field:ident),+) => {
+            text += concat!($name, " ");
+            text += &size_of::<$type>().to_string();
+            $(text += &format!(concat!(" ", stringify!($field), "@{}"), offset_of!($type, $field));)+
+            text.push('\n');
+        };
+    }
+    list!("segue_out", SegueOut, base, room, len);
+    list!("segue_buf", SegueBuf, base, len, csum);
+    list!("segue_piece", SeguePiece, base, len);
+    list!("segue_train", SegueTrain, first, count, len, segments);
+    list!("segue_joiner_config", SegueJoinerConfig, size, key, offloads, header_len, ethernet, profile);
+    list!("segue_tunnel_config", SegueTunnelConfig, size, mode, carrier, version, port, local, remote);
+    text
+}
