@@ -1,0 +1,168 @@
+/* Carries out the cases of a file with the C interface and writes the results to another.
+ * usage: judge CASES RESULTS; both are lists of records of a 32-bit length and bytes. See tests/c.rs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "segue.h"
+
+enum { MOST = 9000, ROOM = 70000 };
+
+static FILE *cases, *results;
+
+static uint8_t *record(uint32_t *len) {
+    uint8_t *bytes;
+    if (fread(len, sizeof *len, 1, cases) != 1) return NULL;
+    /* Exactly as long as the record, so that a sanitizer sees each byte read past it. */
+    bytes = (uint8_t *)malloc(*len ? *len : 1);
+    if (bytes == NULL || fread(bytes, 1, *len, cases) != *len) exit(3);
+    return bytes;
+}
+
+static void put(const uint8_t *bytes, size_t len) {
+    uint32_t word = (uint32_t)len;
+    if (fwrite(&word, sizeof word, 1, results) != 1 || fwrite(bytes, 1, len, results) != len) exit(4);
+}
+
+static void put_outs(const struct segue_out *outs, ptrdiff_t count) {
+    int32_t number = (int32_t)count;
+    ptrdiff_t at;
+    put((const uint8_t *)&number, sizeof number);
+    for (at = 0; at < count; at++) put(outs[at].base, outs[at].len);
+}
+
+static struct segue_out *outs_new(size_t count, size_t room) {
+    struct segue_out *outs = (struct segue_out *)calloc(count, sizeof *outs);
+    size_t at;
+    for (at = 0; outs != NULL && at < count; at++) {
+        outs[at].base = (uint8_t *)malloc(room);
+        outs[at].room = room;
+        if (outs[at].base == NULL) exit(5);
+    }
+    return outs;
+}
+
+static void outs_free(struct segue_out *outs, size_t count) {
+    size_t at;
+    for (at = 0; at < count; at++) free(outs[at].base);
+    free(outs);
+}
+
+static void join(struct segue_joiner *joiner, uint32_t count) {
+    struct segue_buf *bufs = (struct segue_buf *)calloc(count, sizeof *bufs);
+    struct segue_train *trains = (struct segue_train *)calloc(count, sizeof *trains);
+    struct segue_piece *pieces = (struct segue_piece *)calloc(2 * (size_t)count, sizeof *pieces);
+    uint8_t **memory = (uint8_t **)calloc(count, sizeof *memory);
+    uint8_t *flat = (uint8_t *)malloc(ROOM);
+    uint32_t at, len;
+    int32_t number;
+    ptrdiff_t made;
+    if (!bufs || !trains || !pieces || !memory || !flat) exit(6);
+    for (at = 0; at < count; at++) {
+        memory[at] = record(&len);
+        bufs[at].base = memory[at];
+        bufs[at].len = len;
+        bufs[at].csum = SEGUE_CSUM_UNKNOWN;
+    }
+    made = segue_join(joiner, bufs, count, trains, count, pieces, 2 * (size_t)count);
+    number = (int32_t)made;
+    put((const uint8_t *)&number, sizeof number);
+    for (at = 0; made > 0 && at < (uint32_t)made; at++) {
+        size_t piece, used = 0;
+        for (piece = 0; piece < trains[at].count; piece++) {
+            const struct segue_piece *one = &pieces[trains[at].first + piece];
+            memcpy(flat + used, one->base, one->len);
+            used += one->len;
+        }
+        if (used != trains[at].len) exit(7);
+        put(flat, used);
+    }
+    for (at = 0; at < count; at++) free(memory[at]);
+    free(memory), free(flat), free(bufs), free(trains), free(pieces);
+}
+
+static void check(int holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "judge: %s\n", what);
+        exit(8);
+    }
+}
+
+static void faults(void) {
+    struct segue_joiner_config config;
+    const uint8_t words[4] = {0x12, 0x34, 0xff, 0x01};
+    uint8_t copy[4];
+    memset(&config, 0, sizeof config);
+    check(segue_test_panic() == SEGUE_ERR_PANIC, "a panic is an error code");
+    check(strcmp(segue_error_name(SEGUE_ERR_ROOM), "room") == 0, "errors have names");
+    check(strcmp(segue_error_name(12345), "unknown") == 0, "unknown errors too");
+    check(segue_error_text(-200)[0] != 0, "and sentences");
+    check(segue_splitter_new(11, 0) == NULL, "no header has 11 bytes");
+    check(segue_joiner_new(&config) == NULL && segue_joiner_new(NULL) == NULL, "a configuration says its size");
+    check(segue_tunnel_new(NULL) == NULL, "a tunnel needs a configuration");
+    check(segue_split(NULL, words, 4, NULL, 0, 0) == SEGUE_ERR_NULL, "null is an error");
+    check(segue_decap(NULL, NULL, 9, NULL) == SEGUE_ERR_NULL, "null is an error");
+    check(segue_sum(words, 4) == 0x1136 && segue_sum(NULL, 0) == 0, "sums");
+    check(segue_sum_copy(copy, words, 4) == 0x1136 && memcmp(copy, words, 4) == 0, "copied sums");
+    check(segue_sum_append(segue_sum(words, 1), 1, segue_sum(words + 1, 3)) == 0x1136, "appended sums");
+    check(segue_field_update(0x1234, 1, 1) == 0x1234, "an update by nothing");
+    segue_splitter_free(NULL), segue_joiner_free(NULL), segue_tunnel_free(NULL);
+}
+
+int main(int argc, char **argv) {
+    struct segue_splitter *splitter = segue_splitter_new(10, 1);
+    struct segue_joiner_config joiner_config;
+    struct segue_tunnel_config here, there;
+    struct segue_joiner *joiner;
+    struct segue_tunnel *out_of, *into;
+    uint8_t *bytes;
+    uint32_t len;
+    if (argc != 3 || !(cases = fopen(argv[1], "rb")) || !(results = fopen(argv[2], "wb"))) return 2;
+    faults();
+    memset(&joiner_config, 0, sizeof joiner_config);
+    joiner_config.size = sizeof joiner_config;
+    joiner_config.offloads = 0x6f;
+    joiner_config.header_len = 10;
+    joiner = segue_joiner_new(&joiner_config);
+    memset(&here, 0, sizeof here);
+    here.size = sizeof here;
+    here.mode = SEGUE_MODE_GRE;
+    here.carrier = SEGUE_CARRIER_GUE_REMCSUM;
+    here.version = 4;
+    memcpy(here.local, "\306\022\000\001", 4);
+    memcpy(here.remote, "\306\022\000\002", 4);
+    there = here;
+    memcpy(there.local, here.remote, 4);
+    memcpy(there.remote, here.local, 4);
+    into = segue_tunnel_new(&here);
+    out_of = segue_tunnel_new(&there);
+    check(splitter && joiner && into && out_of, "objects");
+    /* Each case is a record with its kind, then what that needs. */
+    while ((bytes = record(&len)) != NULL) {
+        char kind = (char)bytes[0];
+        free(bytes);
+        bytes = record(&len);
+        if (kind == 's') {
+            struct segue_out *outs = outs_new(64, ROOM);
+            put_outs(outs, segue_split(splitter, bytes, len, outs, 64, 0));
+            check(segue_split(splitter, bytes, len, outs, 0, 0) < 0, "no place for a packet");
+            check(segue_split(splitter, bytes, len, outs, 64, ROOM) < 0, "no room for a packet");
+            outs_free(outs, 64);
+        } else if (kind == 'j') {
+            uint32_t count;
+            memcpy(&count, bytes, sizeof count);
+            join(joiner, count);
+        } else if (kind == 't') {
+            struct segue_out *outs = outs_new(64, 4096), *inside = outs_new(1, 4096);
+            ptrdiff_t at, count = segue_encap(into, bytes, len, outs, 64);
+            put_outs(outs, count);
+            for (at = 0; at < count; at++) {
+                put_outs(inside, segue_decap(out_of, outs[at].base, outs[at].len, inside));
+            }
+            outs_free(outs, 64), outs_free(inside, 1);
+        }
+        free(bytes);
+    }
+    segue_splitter_free(splitter), segue_joiner_free(joiner), segue_tunnel_free(into), segue_tunnel_free(out_of);
+    return fclose(results) == 0 && fclose(cases) == 0 ? 0 : 9;
+}

@@ -1,0 +1,239 @@
+//! The C interface, used by a C program: the header compiles without warnings as C99 and C++17, the library exports
+//! what the header declares and nothing else, structs have the same layout on both sides, and the conformance vectors
+//! give the same bytes as in Rust, with nothing leaked and no byte read past an end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use segue::easy::Joiner;
+use segue::encap::{Carrier, Config, Encapsulator, GreOptions, Mode};
+use segue::gso::{Frames, Limits, split_linear};
+use segue::hash::Key;
+use segue::packet::{Frag, Packet, Start};
+use segue::virtio::{self, Form, Loaded, TUN_OFFLOADS, VirtioNet};
+use segue_testkit::Rng;
+use segue_testkit::conformance::{GsoKind, Vector, vectors};
+use segue_testkit::flow;
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+/// What a static Rust library needs of the system.
+const SYSTEM: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-lc"];
+
+/// Returns the library of this name that was built with this test, from the newest build.
+fn library(name: &str) -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+    let found = [deps.clone(), deps.parent().unwrap().to_path_buf()].into_iter().flat_map(|folder| {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("libsegue_capi"))
+            .collect::<Vec<_>>()
+    });
+    let newest = found
+        .filter(|path| path.extension().is_some_and(|extension| extension == name))
+        .max_by_key(|path| path.metadata().and_then(|data| data.modified()).unwrap());
+    newest.unwrap_or_else(|| panic!("no libsegue_capi.{name} in {}", deps.display()))
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    assert!(!said.contains("warning"), "{command:?}:\n{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn compile(out: &Path, options: &[&str]) {
+    let mut command = Command::new("cc");
+    command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+    command.arg(format!("{HERE}/include")).args(options).arg(format!("{HERE}/c/judge.c")).arg(library("a"));
+    run(command.args(SYSTEM).arg("-o").arg(out));
+}
+
+/// Returns what a device hands out for a vector.
+fn unit(vector: &Vector, skip: usize) -> Vec<u8> {
+    let gso_type = match vector.gso.kind {
+        GsoKind::Tcp4 => virtio::GSO_TCPV4,
+        GsoKind::Tcp6 => virtio::GSO_TCPV6,
+        _ => virtio::GSO_UDP_L4,
+    };
+    let header = VirtioNet {
+        flags: virtio::NEEDS_CSUM,
+        gso_type: gso_type | if vector.gso.has_cwr { virtio::GSO_ECN } else { 0 },
+        gso_size: vector.gso.size as u16,
+        csum_start: (vector.csum_start - skip) as u16,
+        csum_offset: vector.csum_offset as u16,
+        ..VirtioNet::default()
+    };
+    [&header.emit(Form::Basic)[..10], &vector.frame[skip..]].concat()
+}
+
+/// A file of records.
+#[derive(Default)]
+struct Records(Vec<u8>);
+
+impl Records {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend((bytes.len() as u32).to_ne_bytes());
+        self.0.extend(bytes);
+    }
+
+    fn put_all(&mut self, packets: &[Vec<u8>]) {
+        self.put(&(packets.len() as i32).to_ne_bytes());
+        packets.iter().for_each(|packet| self.put(packet));
+    }
+}
+
+/// Returns the cases for the program, and the results that it must write.
+fn cases() -> (Records, Records) {
+    let (mut cases, mut results) = (Records::default(), Records::default());
+    for vector in vectors().iter().filter(|vector| vector.segments.len() <= 64).step_by(5) {
+        cases.put(b"s");
+        cases.put(&unit(vector, 0));
+        results.put_all(&vector.segments);
+    }
+    let mut joiner = Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]);
+    let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(3), 9, 1000).into_iter().map(|sent| sent.bytes).collect();
+    for packets in stream.chunks(64) {
+        cases.put(b"j");
+        cases.put(&(packets.len() as u32).to_ne_bytes());
+        packets.iter().for_each(|packet| cases.put(packet));
+        let (mut batch, mut trains) = (joiner.batch(), Vec::new());
+        packets.iter().for_each(|packet| _ = batch.push(packet));
+        while let Some(train) = batch.pop() {
+            trains.push(train.pieces().flatten().copied().collect::<Vec<u8>>());
+        }
+        results.put_all(&trains);
+    }
+    let ends = ("198.18.0.1".parse().unwrap(), "198.18.0.2".parse().unwrap());
+    let config = Config::new(Mode::Gre(GreOptions::default()), Carrier::Gue { remcsum: true }, ends.0, ends.1);
+    let mut encap = Encapsulator::new(config).unwrap();
+    let plain = |vector: &&Vector| vector.segments.len() <= 40 && !vector.name.starts_with("vlan");
+    for vector in vectors().iter().filter(plain).step_by(3) {
+        let unit = unit(vector, 14);
+        cases.put(b"t");
+        cases.put(&unit);
+        let mut packet = Packet::default();
+        let loaded = virtio::load(
+            &VirtioNet::parse(&unit, Form::Basic).unwrap(),
+            Frag::all(&unit[10..]),
+            Start::Ip,
+            &mut packet,
+        );
+        assert_eq!(loaded, Ok(Loaded::Ready));
+        encap.push(&mut packet).unwrap();
+        let mut frames = Frames::new();
+        split_linear(&packet, &Limits::NONE, &mut frames).unwrap();
+        results.put_all(&frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect::<Vec<_>>());
+        for segment in &vector.segments {
+            results.put_all(&[segment[14..].to_vec()]);
+        }
+    }
+    (cases, results)
+}
+
+fn judge(program: &mut Command, folder: &Path) {
+    let (cases, results) = cases();
+    let files = (folder.join("cases"), folder.join("results"));
+    fs::write(&files.0, &cases.0).unwrap();
+    program.arg(&files.0).arg(&files.1);
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?}: {}\n{said}", output.status);
+    let came = fs::read(&files.1).unwrap();
+    let differs = came.iter().zip(&results.0).position(|(a, b)| a != b);
+    assert!(came == results.0, "{} and {} bytes, first different: {differs:?}", came.len(), results.0.len());
+}
+
+#[test]
+fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
+    let folder = folder("asan");
+    let program = folder.join("judge");
+    compile(&program, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder);
+}
+
+#[test]
+fn a_c_program_leaks_nothing_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let folder = folder("valgrind");
+    let program = folder.join("judge");
+    compile(&program, &["-O1"]);
+    let options = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"];
+    judge(Command::new("valgrind").args(options).arg(&program), &folder);
+}
+
+#[test]
+fn the_header_compiles_as_c99_and_as_cpp17_without_warnings() {
+    let folder = folder("header");
+    let strict = ["-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-fsyntax-only"];
+    for (compiler, standard, name) in
+        [("cc", "-std=c99", "a.c"), ("c++", "-std=c++17", "a.cpp"), ("cc", "-std=c11", "b.c")]
+    {
+        let file = folder.join(name);
+        fs::write(&file, "#include \"segue.h\"\n#include \"segue.h\"\nint main(void) { return 0; }\n").unwrap();
+        run(Command::new(compiler).arg(standard).args(strict).arg(format!("-I{HERE}/include")).arg(&file));
+    }
+}
+
+/// Returns the functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = fs::read_to_string(format!("{HERE}/include/segue.h")).unwrap();
+    let names = header.split('(').filter_map(|before| before.rsplit([' ', '*', '\n']).next());
+    names.filter(|name| name.starts_with("segue_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares_and_nothing_else() {
+    let symbols = run(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library("so")));
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .map(|name| name.split('@').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(exported, declared());
+    let listed = fs::read_to_string(format!("{HERE}/segue.map")).unwrap();
+    let listed: BTreeSet<String> =
+        listed.split([';', '{', '}', '\n', ' ']).filter(|word| word.starts_with("segue_")).map(str::to_owned).collect();
+    assert_eq!(listed, declared(), "segue.map lists the same");
+}
+
+#[test]
+fn structs_have_the_layout_that_is_listed() {
+    let folder = folder("layout");
+    let structs = [
+        ("segue_out", "base room len"),
+        ("segue_buf", "base len csum"),
+        ("segue_piece", "base len"),
+        ("segue_train", "first count len segments"),
+        ("segue_joiner_config", "size key offloads header_len ethernet profile"),
+        ("segue_tunnel_config", "size mode carrier version port local remote"),
+    ];
+    let mut source = String::from("#include <stdio.h>\n#include \"segue.h\"\nint main(void) {\n");
+    for (name, fields) in structs {
+        source += &format!("printf(\"{name} %zu\", sizeof(struct {name}));\n");
+        for field in fields.split(' ') {
+            source += &format!("printf(\" {field}@%zu\", offsetof(struct {name}, {field}));\n");
+        }
+        source += "puts(\"\");\n";
+    }
+    source += "return 0;\n}\n";
+    let (file, program) = (folder.join("layout.c"), folder.join("layout"));
+    fs::write(&file, source).unwrap();
+    run(Command::new("cc").arg(format!("-I{HERE}/include")).arg(&file).arg("-o").arg(&program));
+    assert_eq!(run(&mut Command::new(&program)), segue_capi::abi::layout());
+    if cfg!(all(target_pointer_width = "64", target_arch = "x86_64")) {
+        let listed = fs::read_to_string(format!("{HERE}/layout.txt")).unwrap();
+        assert_eq!(segue_capi::abi::layout(), listed, "a changed layout needs a new soname");
+    }
+}
