@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let mut tun = Tun::open(&TunConfig::ip(name), [random, !random])?;
     let socket = std::net::UdpSocket::bind(local)?;
-    (socket.connect(peer)?, socket.set_nonblocking(true)?);
+    socket.connect(peer)?;
+    socket.set_nonblocking(true)?;
     let (mut buffer, mut datagrams) = (vec![0; 65_536], Vec::new());
     loop {
         let idle = match outward(&mut tun, |datagram| socket.send(datagram).map(drop)) {

@@ -368,8 +368,7 @@ mod tests {
             assert_eq!((header.gso_type, usize::from(header.hdr_len)), (gso_type, packet.head.len()));
             assert_eq!(check(&header, &packet), train(GsoKind::Tcp, 1400));
         }
-        let mut other = Packet::default();
-        other.layout = Layout::empty(segue::packet::Stop::Protocol);
+        let other = Packet { layout: Layout::empty(segue::packet::Stop::Protocol), ..Packet::default() };
         assert_eq!(described(SegmentCsum::Partial, None, &other), None);
         assert_eq!(described(SegmentCsum::Verified, None, &other).unwrap().flags, DATA_VALID);
     }

@@ -73,7 +73,7 @@ impl Buffer for Wild<'_> {
 fn through(frame: &[u8], header: &VirtioNet, change: Change, rng: &mut Rng) -> (Vec<Vec<u8>>, Vec<u32>) {
     let (bytes, reads) = (RefCell::new(frame.to_vec()), RefCell::new(vec![0; frame.len()]));
     let (seed, mut packet) = (RefCell::new(Rng::new(rng.next_u64())), Packet::default());
-    let mut cuts = vec![0, 14 + rng.below(80), frame.len() / 2, frame.len()];
+    let mut cuts = [0, 14 + rng.below(80), frame.len() / 2, frame.len()];
     cuts.sort_unstable();
     let chain = cuts.windows(2).map(|ends| {
         let len = Cell::new(ends[1] - ends[0]);

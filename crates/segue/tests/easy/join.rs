@@ -69,7 +69,8 @@ fn a_batch_comes_out_as_trains_that_split_into_what_went_in() {
                 packet[4..6].fill(0);
                 packet[10..12].fill(0);
             }
-            (came.sort(), sent.sort());
+            came.sort();
+            sent.sort();
             for (came, sent) in came.iter().zip(&sent) {
                 assert!(
                     came == sent,
