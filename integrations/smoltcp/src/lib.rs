@@ -1,0 +1,90 @@
+//! A device of smoltcp over a TUN device with virtio-net headers: what is read is split, what is sent is joined, and
+//! smoltcp computes no checksum.
+
+use std::io::{self, IoSlice, Read, Write};
+
+use segue::easy::{Joiner, Splitter};
+use segue::packet::{Csum, Start};
+use segue::{gso, hash::Key, virtio};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+
+/// The device. Call [`Trains::flush`] after each poll of the interface.
+pub struct Trains {
+    tun: std::fs::File,
+    splitter: Splitter,
+    joiner: Joiner,
+    read: Vec<u8>,
+    received: std::collections::VecDeque<Vec<u8>>,
+    sent: Vec<Vec<u8>>,
+    mtu: usize,
+}
+
+impl Trains {
+    /// Takes a device that does not block; `offloads` are the `TUN_F_` bits that the kernel accepted, `key` is random.
+    pub fn new(tun: std::fs::File, offloads: u32, key: Key, mtu: usize) -> Self {
+        let (splitter, joiner) = (Splitter::virtio(virtio::Form::Basic, Start::Ip), Joiner::tun(key, offloads));
+        Trains { tun, splitter, joiner, read: vec![0; 65_546], received: [].into(), sent: Vec::new(), mtu }
+    }
+
+    /// Writes what smoltcp has sent since the last call, joined. Returns the number of writes.
+    pub fn flush(&mut self) -> io::Result<usize> {
+        let mut sent = std::mem::take(&mut self.sent);
+        let (mut batch, mut writes) = (self.joiner.batch(), 0);
+        for packet in &mut sent {
+            let csum = if gso::prime(packet, Start::Ip).is_ok() { Csum::Partial } else { Csum::Unknown };
+            batch.push_with(packet, csum);
+        }
+        while let Some(train) = batch.pop() {
+            writes += self.tun.write_vectored(&train.pieces().map(IoSlice::new).collect::<Vec<_>>()).map(|_| 1)?;
+        }
+        Ok(writes)
+    }
+}
+
+impl Device for Trains {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = Sent<'a>;
+
+    fn receive(&mut self, _now: smoltcp::time::Instant) -> Option<(Received, Sent<'_>)> {
+        if self.received.is_empty() {
+            let len = self.tun.read(&mut self.read).ok()?;
+            for packet in self.splitter.read(&self.read[..len]).ok()?.iter() {
+                self.received.push_back(Vec::new());
+                packet.append_to(self.received.back_mut()?, (0, 0));
+            }
+        }
+        Some((Received(self.received.pop_front()?), Sent(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _now: smoltcp::time::Instant) -> Option<Sent<'_>> {
+        (self.sent.len() < 64).then_some(Sent(&mut self.sent))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut all = DeviceCapabilities::default();
+        (all.medium, all.max_transmission_unit) = (Medium::Ip, self.mtu);
+        (all.checksum.tcp, all.checksum.udp) = (Checksum::None, Checksum::None);
+        all
+    }
+}
+
+/// A received packet.
+pub struct Received(Vec<u8>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(&self.0)
+    }
+}
+
+/// A place for a packet to be sent.
+pub struct Sent<'a>(&'a mut Vec<Vec<u8>>);
+
+impl TxToken for Sent<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        let mut packet = vec![0; len];
+        let result = fill(&mut packet);
+        self.0.push(packet);
+        result
+    }
+}
