@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn messages_that_are_cut_off_are_not_read() {
         let mut bytes = Vec::new();
-        for (kind, data) in [(7, &b"abc"[..]), (9, b"")] {
+        for (kind, data) in [(7_i32, &b"abc"[..]), (9, b"")] {
             bytes.extend((size_of::<usize>() + 8 + data.len()).to_ne_bytes());
             bytes.extend(3_i32.to_ne_bytes());
-            bytes.extend((kind as i32).to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
             bytes.extend(data);
             bytes.resize(bytes.len().next_multiple_of(size_of::<usize>()), 0);
         }
