@@ -208,6 +208,25 @@ impl Path {
         outcome
     }
 
+    /// Gives all tunnels this interface for received packets.
+    #[cfg(test)]
+    pub(crate) fn fill_peers(&self, interface: u32) -> io::Result<()> {
+        for (index, member) in (1..).zip(&self.members) {
+            for key in form::peer_keys(&member.config) {
+                self.peers.set(&key, &form::inbound_value(interface, index))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the program for receiving on a frame from the Ethernet header on, as if all tunnels had the loopback
+    /// interface.
+    #[cfg(test)]
+    pub(crate) fn run(&self, frame: &[u8]) -> io::Result<sys::Run> {
+        let program = self.ingress.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        sys::test_run(program.as_fd(), frame, &[], 1)
+    }
+
     fn maps(&self) -> Maps<'_> {
         Maps {
             settings: self.settings.as_fd(),
@@ -325,7 +344,7 @@ pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
 }
 
 /// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet.
-fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>)> {
     let gre = |options: &segue::encap::GreOptions| segue::encap::GreOptions { okey: options.ikey, ..*options };
     // The other end: it sends to here what is received here.
     let far = Config {
