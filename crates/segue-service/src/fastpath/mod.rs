@@ -73,6 +73,8 @@ struct State {
     /// Whether packets take the path.
     is_on: bool,
     watch: Option<Watch>,
+    /// Whether netfilter rules were added since the start.
+    has_new_rules: bool,
 }
 
 impl State {
@@ -184,13 +186,13 @@ impl Fastpath {
         if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(LOOK_EVERY) {
             return;
         }
-        let (mut state, seen) = (self.state(), obstacle::of_interfaces(&self.0.request.tunnels, netlink));
-        let changed = state.watch.as_ref().is_some_and(Watch::changed);
-        if changed {
-            state.watch = None;
+        let seen = obstacle::of_interfaces(&self.0.request.tunnels, netlink);
+        let mut state = self.state();
+        state.has_new_rules |= state.watch.as_ref().is_some_and(Watch::changed);
+        if state.has_new_rules {
             state.why =
                 Some("netfilter rules were added; a new start looks whether they see the outer packets".to_owned());
-        } else if state.watch.is_some() {
+        } else {
             state.why = seen;
         }
         state.settle();
