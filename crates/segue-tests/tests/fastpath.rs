@@ -125,6 +125,21 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
             ip(host, &format!("addr add 2001:db8:9::{last}/64 dev {device} nodad"));
             ip(host, &format!("link set {device} up"));
         }
+        // A second tunnel, of the kernel: marks of the first one would make it cut trains wrongly.
+        let second = |local: u8| {
+            let ends = format!("local 198.18.9.{local} remote 198.18.9.{}", 3 - local);
+            format!("link add vx0 type vxlan id 9 {ends} dstport 4789 udpcsum")
+        };
+        let has_vxlan = ground.b.run("ip", &second(1).split(' ').collect::<Vec<_>>()).is_ok();
+        if has_vxlan {
+            ip(&third, &second(2));
+            for (host, last) in [(&ground.b, 1), (&third, 2)] {
+                ip(host, &format!("addr add 198.18.10.{last}/24 dev vx0"));
+                ip(host, "link set vx0 up");
+            }
+        } else {
+            skip(test_name!(), "no second tunnel: this kernel has no VXLAN");
+        }
         ground.b.set_sysctl("ipv4/ip_forward", "1").unwrap();
         ground.b.set_sysctl("ipv6/conf/all/forwarding", "1").unwrap();
         for (inside, carrier, extra) in
@@ -145,6 +160,15 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
                 traffic::file(from, to, FILE, 3);
                 traffic::file(to, from, FILE, 4);
                 traffic::datagrams(from, to, &[1, 100, 1400], 5);
+            }
+            if has_vxlan {
+                ip(&ground.a, &format!("route replace 198.18.10.0/24 via {}", Peer::B.address(NET, V4)));
+                ip(&third, &format!("route replace {} via 198.18.10.1", Peer::A.address(NET, V4)));
+                let from = Place { host: &ground.a, address: Peer::A.address(NET, V4) };
+                let to = Place { host: &third, address: "198.18.10.2".parse().unwrap() };
+                traffic::file(from, to, FILE, 6);
+                traffic::file(to, from, FILE, 7);
+                traffic::datagrams(from, to, &[1, 100, 1300], 8);
             }
             let snmp = third.run("cat", &["/proc/net/snmp"]).unwrap();
             assert_eq!(errors(&snmp), 0, "{snmp}");
@@ -192,6 +216,31 @@ fn the_path_is_switched_under_load_without_losing_a_connection() {
     set(1);
     traffic::file(a, b, FILE, 10);
     assert!(taken(&pair.stat()[0])[0] > before[0] + 700);
+}
+
+#[test]
+fn a_smaller_path_is_followed_and_the_daemon_tells_the_senders() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    for (inside, carrier, extra) in [(Inside::Ipip, Carrier::Bare, REQUIRE), (Inside::Gre, Carrier::Gue, REQUIRE_ZERO)]
+    {
+        let pair = Pair::start(&ground, Shape { extra, ..Shape::new(inside, carrier, V4) }, NET);
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+        traffic::file(a, b, FILE, 1);
+        // The route gets a smaller MTU, while the interface keeps its own.
+        ip(&ground.a, &format!("route replace {} dev eth0 mtu 1300", Peer::B.address(0, V4)));
+        let begin = Instant::now();
+        let too_big = |stat: &Stat| stat.json()["ports"][Shape::device(NET)]["left"]["too_big"].as_u64();
+        while too_big(&pair.stat()[0]).is_none() {
+            assert!(begin.elapsed() < PATIENCE, "{}", pair.drops());
+            traffic::file(a, b, FILE / 4, 2);
+        }
+        // The connections have learned the smaller size, and their packets take the path again.
+        let before = taken(&pair.stat()[0]);
+        traffic::file(a, b, FILE, 3);
+        assert!(taken(&pair.stat()[0])[0] > before[0] + 700);
+        assert!(pair.stat()[0].dropped("path_mtu") > 0, "{}", pair.drops());
+        ip(&ground.a, &format!("route del {}", Peer::B.address(0, V4)));
+    }
 }
 
 #[test]
