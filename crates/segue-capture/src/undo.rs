@@ -58,7 +58,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
         Item::Block(block) => work.block(&block).map_err(CaptureError::Write),
     })?;
     work.settle().map_err(CaptureError::Write)?;
-    if work.notes == 0 && fault.is_none() {
+    if work.notes == 0 && work.unreadable == 0 && fault.is_none() {
         return Err(CaptureError::NothingToUndo);
     }
     Ok(UndoReport {

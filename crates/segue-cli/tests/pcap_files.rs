@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, SEGUE};
-use segue_capture::file::{Format, Outgoing, PcapHeader, Writer};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, link, options};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 use serde_json::Value;
@@ -86,6 +86,92 @@ fn the_same_file_twice_is_refused_and_in_place_replaces_it_whole() {
     assert_eq!((code, stdout.as_str()), (Some(0), "-rw-r-----\n"));
     assert!(fs::read(place.path().join("in.pcap")).unwrap().len() < before.len());
     assert_eq!(names(&place), ["in.pcap", "link.pcap", "was.pcap"]);
+}
+
+#[test]
+fn output_is_never_appended_to_the_input_itself() {
+    let place = place();
+    let before = fs::read(place.path().join("in.pcap")).unwrap();
+    // Without the check, what is written is read again, until the disk is full.
+    let limits = "ulimit -f 20000; pcap() { timeout 20 \"$SEGUE\" pcap \"$@\"; }";
+    for script in [
+        "pcap split in.pcap - >> in.pcap",
+        "cat in.pcap > a; pcap split - - < a >> a",
+        "pcap split in.pcap - 1<> in.pcap",
+    ] {
+        let (code, stdout, stderr) = text(&shell(&place, &format!("{limits}\n{script}")));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{script}: {stderr}");
+        assert!(stderr.starts_with("error: stdout is the input itself ("), "{stderr}");
+        assert!(stderr.ends_with("\ntry:  segue pcap split IN OUT\n"), "{stderr}");
+        assert!(fs::read(place.path().join("in.pcap")).unwrap() == before, "{script}");
+    }
+    let (code, ..) =
+        text(&shell(&place, "pcap split in.pcap - -q >> other.pcap && cmp <(pcap split in.pcap - -q) other.pcap"));
+    assert_eq!(code, Some(0));
+}
+
+fn leb128(out: &mut Vec<u8>, mut value: usize) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Returns a file of merged packets with notes, as no merge writes them: `packets` that each say that they were
+/// `members` packets with headers of `head` bytes, each `step` positions behind the one before, with `carried` bytes of
+/// options.
+fn note_bomb(packets: usize, members: usize, head: usize, step: usize, carried: usize) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), Format::Pcapng);
+    let header = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
+    writer.begin_pcap(&header, &header.bytes(), &[]).unwrap();
+    let frame = [0x45; 1500];
+    let mut note = Vec::new();
+    leb128(&mut note, members);
+    for member in 0..members {
+        note.push(0);
+        leb128(&mut note, if member == 0 { 0 } else { step });
+        note.push(0);
+        leb128(&mut note, head);
+        note.push(0);
+        leb128(&mut note, if member == 0 { frame.len() - head } else { 0 });
+        note.push(0);
+    }
+    let mut list = Vec::new();
+    options::push(&mut list, Order::NATIVE, options::COMMENT, &vec![b'x'; carried]);
+    for (number, chunk) in note.chunks(65_000).enumerate() {
+        let value = [b"sgue\x01", &[if number == 0 { b'm' } else { b'c' }][..], chunk].concat();
+        options::push(&mut list, Order::NATIVE, 0xd347, &value);
+    }
+    for packet in 0..packets {
+        let ticks = Some(packet as u64);
+        writer.packet(&Outgoing { interface: 0, ticks, len: 1500, data: &[&frame], options: &list }).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn notes_that_promise_much_take_no_more_than_the_file_is_long() {
+    let place = Place::new();
+    for (name, bomb, packets, most_output) in [
+        // Half a million packets with short headers; they wait for positions that never come.
+        ("many", note_bomb(20, 25_000, 60, 1, 0), 500_000, 25),
+        ("late", note_bomb(20, 25_000, 60, 1 << 40, 0), 500_000, 25),
+        // All in one place.
+        ("equal", note_bomb(1, 100_000, 60, 0, 0), 100_000, 25),
+        // Long headers, and options that all share: such packets are left as they are.
+        ("headers", note_bomb(20, 25_000, 1000, 1, 0), 20, 2),
+        ("options", note_bomb(20, 2000, 60, 1, 60_000), 20, 2),
+    ] {
+        fs::write(place.path().join("bomb.pcapng"), &bomb).unwrap();
+        let script = "ulimit -v 150000; timeout 60 \"$SEGUE\" pcap split --undo -f bomb.pcapng out.pcapng -j";
+        let (code, stdout, stderr) = text(&shell(&place, script));
+        assert_eq!(code, Some(0), "{name}: {stderr}");
+        let summary: Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!(summary["packets_out"].as_u64(), Some(packets), "{name}: {summary}");
+        let len = fs::metadata(place.path().join("out.pcapng")).unwrap().len();
+        assert!(len <= most_output * bomb.len() as u64, "{name}: {len} bytes of {}", bomb.len());
+    }
 }
 
 #[test]

@@ -516,4 +516,71 @@ mod tests {
         alone.add(&here(), [4, 5]);
         assert!(alone.changes == [is] && !alone.is_more);
     }
+
+    /// A route to 2001:db8:2::/64 or to another prefix by the interface 4 or 5.
+    fn route(protocol: RouteProtocol, prefix: &str, len: u8, index: u32, more: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = netlink_packet_route::AddressFamily::Inet6;
+        message.header.table = 254;
+        message.header.protocol = protocol;
+        message.header.kind = RouteType::Unicast;
+        message.header.destination_prefix_length = len;
+        let prefix: std::net::Ipv6Addr = prefix.parse().unwrap();
+        message.attributes = vec![RouteAttribute::Destination(prefix.into()), RouteAttribute::Oif(index)];
+        message.attributes.extend(more);
+        message
+    }
+
+    #[test]
+    fn routes_of_router_advertisements_are_told_from_others() {
+        let configured = [Prefix { address: "2001:db8:1::1".parse().unwrap(), len: 64 }];
+        let gateway = || vec![RouteAttribute::Gateway(RouteAddress::Inet6("fe80::6".parse().unwrap()))];
+        use RouteProtocol::{Bird, Kernel, Ra, Static};
+        for (protocol, prefix, len, index, more, expected) in [
+            (Ra, "::", 0, 4, gateway(), true),
+            (Ra, "2001:db8:2::", 64, 5, gateway(), true),
+            // A prefix on the link, which is that of a configured address there, or not.
+            (Kernel, "2001:db8:1::", 64, 4, vec![], false),
+            (Kernel, "2001:db8:1::", 64, 5, vec![], true),
+            (Kernel, "2001:db8:1::", 112, 4, vec![], true),
+            (Kernel, "2001:db8:2::", 64, 4, vec![], true),
+            (Static, "2001:db8:2::", 64, 4, vec![], false),
+            (Static, "::", 0, 4, gateway(), false),
+            (Bird, "2001:db8:2::", 64, 4, gateway(), false),
+        ] {
+            let message = route(protocol, prefix, len, index, more);
+            let (to, _, action) = read_route(&message, &Nexthops::new(), [4, 5], [1500; 2]).unwrap();
+            let found = comes_from_advertisement(&message, to, action, &[configured.to_vec(), Vec::new()]);
+            assert_eq!(found, expected, "{protocol:?} {prefix}/{len} by {index}");
+        }
+        let address = |attribute| {
+            let mut message = AddressMessage::default();
+            message.attributes = vec![attribute];
+            is_advertised(&message)
+        };
+        assert!(address(AddressAttribute::Protocol(AddressProtocol::RouterAnnouncement)));
+        assert!(address(AddressAttribute::Flags(AddressFlags::Managetempaddr | AddressFlags::Noprefixroute)));
+        assert!(!address(AddressAttribute::Protocol(AddressProtocol::LinkLocal)));
+        assert!(!address(AddressAttribute::Flags(AddressFlags::Permanent)));
+    }
+
+    #[test]
+    fn a_route_that_encapsulates_is_refused_by_name() {
+        use netlink_packet_route::route::RouteLwEnCapType;
+        let encap = || RouteAttribute::EncapType(RouteLwEnCapType::Mpls);
+        let action = |message: &RouteMessage, nexthops: &Nexthops| {
+            read_route(message, nexthops, [4, 5], [1500; 2]).map(|(_, _, action)| action)
+        };
+        let plain = route(RouteProtocol::Static, "2001:db8:2::", 64, 4, vec![]);
+        let mpls = route(RouteProtocol::Static, "2001:db8:2::", 64, 4, vec![encap()]);
+        let none = Nexthops::new();
+        assert!(matches!(action(&plain, &none), Some(Action::Forward { port: 0, .. })));
+        assert_eq!(action(&mpls, &none), Some(Action::Encapsulated));
+        // In a nexthop object, which the route names.
+        let mut named = route(RouteProtocol::Static, "2001:db8:2::", 64, 4, vec![RouteAttribute::NhId(7)]);
+        named.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::Oif(_)));
+        let mut object = nexthops::Nexthop::default();
+        (object.oif, object.has_encap) = (Some(4), true);
+        assert_eq!(action(&named, &Nexthops::from([(7, object)])), Some(Action::Encapsulated));
+    }
 }

@@ -1,10 +1,12 @@
 //! Tests of tunnels without offloads, and on links that offload more than a plain network card: the same bytes arrive.
 
+use std::time::Duration;
+
 use segue_lab::Family::{V4, V6};
 use segue_lab::{LinkForm, Peer};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip, Sit};
-use segue_tests::{Ground, Pair, Shape, test_name, traffic};
+use segue_tests::{Ground, Pair, Shape, Stat, test_name, traffic};
 
 fn carries(pair: &Pair<'_>) {
     for family in pair.shape().inside.families() {
@@ -91,4 +93,25 @@ fn several_tunnels_at_once_do_not_meet() {
             scope.spawn(|| carries(pair));
         }
     });
+}
+
+/// A queue of the kernel that drops everything reports that for each packet (ENOBUFS), and the socket stays writable:
+/// to try again would be a loop that never sleeps.
+#[test]
+fn what_a_queue_of_the_kernel_drops_is_counted_once_and_the_tunnel_goes_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["tc"]) else { return };
+    let pair = Pair::start(&ground, Shape::new(segue_tests::Inside::Ip6tnl, segue_tests::Carrier::Bare, V6), 1);
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    let [near, far] = [a, b].map(traffic::socket);
+    // Room for a packet of one byte.
+    ground.a.run("tc", &["qdisc", "replace", "dev", "eth0", "root", "bfifo", "limit", "1"]).unwrap();
+    for _ in 0..50 {
+        near.send_to(b"lost", far.local_addr().unwrap()).unwrap();
+    }
+    let lost = |stat: &Stat| stat.dropped("queue_full");
+    let program = &ground.program;
+    let stat = Stat::until(&ground.a, program, "sg1", Duration::from_secs(10), |stat| lost(stat) >= 50);
+    assert!(lost(&stat) >= 50, "{:?}, blocked {}", stat.drops(), stat.json()["ports"]);
+    ground.a.run("tc", &["qdisc", "del", "dev", "eth0", "root"]).unwrap();
+    traffic::datagrams(a, b, &[1, 1000], 3);
 }
