@@ -9,14 +9,14 @@ SEGUE ?= $(OUT)/release/segue
 VM := $(OUT)/vm
 
 .DEFAULT_GOAL := help
-.PHONY: help build install demo quick test test-full check figures bench fuzz soak clean
+.PHONY: help build install demo quick test test-full check figures trust bench fuzz soak clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
 	@echo
 	@echo 'make install PREFIX=/opt  where to install (/usr/local); DESTDIR is put in front'
 	@echo 'make test ARGS=NAME       only the tests whose name holds NAME'
-	@echo 'make figures ONLY=NAME    only the measurements whose name holds NAME'
+	@echo 'make figures ONLY=NAME    (or trust) only the measurements whose name holds NAME'
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
 	@echo 'make test-full MINUTES=20 begins no command later than that'
 	@echo 'make soak MINUTES=60      how long it lasts (10); ONLY=CASE chooses cases'
@@ -85,6 +85,11 @@ figures: ## what measures, each figure beside its aim, with the command
 	@tools/need figures
 	$(CARGO) build --release --locked -p segue-cli
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures $(ONLY)
+
+trust: ## what attacks and faults cost, each figure beside its aim, with the command
+	@tools/need test
+	$(CARGO) build --release --locked -p segue-cli
+	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
 SECONDS ?= 60
 fuzz: ## each fuzz target for SECONDS, on the stable toolchain

@@ -1,8 +1,8 @@
 //! An honest host behind a router with NAT keeps its packets and its new flows while another station floods the router.
 //!
 //! In `make test` each flood is short, and the bound is below the aim, since the machine may be busy: the best of three
-//! attempts counts, beside the success without a flood. `make trust` has the aim: `SEGUE_FULL=1` makes the floods long,
-//! and each line that begins with `figure` has the success that it reached.
+//! attempts counts, beside the success without a flood. `make trust` has the aim, and judges the lines that begin with
+//! `figure`; `SEGUE_TRUST=1` makes the floods long.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const PACE: u32 = 10_000;
 const ATTEMPTS: usize = 3;
 
 fn is_long() -> bool {
-    std::env::var_os("SEGUE_FULL").is_some()
+    std::env::var_os("SEGUE_TRUST").is_some()
 }
 
 fn length() -> Duration {
@@ -60,7 +60,7 @@ fn withstands(
     let echo = Echo::start(routed.server(family), 0);
     let acceptor = Acceptor::start(routed.server(family));
     let to = (address(family, 2, 2), echo.port).into();
-    let (mut parts, least) = (Vec::new(), if is_long() { 0.99 } else { 0.9 });
+    let mut parts = Vec::new();
     for _ in 0..ATTEMPTS {
         let calm = honest(routed.client(family), to, acceptor.address, length() / 3);
         let flooding = Flood::start(&routed.ground.a, "eth0", PACE, flood.clone());
@@ -68,7 +68,7 @@ fn withstands(
         drop(flooding);
         println!("figure {name} calm {calm:?} flooded {flooded:?} part {:.4}", flooded.part());
         parts.push((calm, flooded));
-        if flooded.part() >= least * calm.part().min(1.0) && calm.part() > 0.5 {
+        if flooded.part() >= 0.9 * calm.part() && calm.part() > 0.5 {
             return;
         }
     }
@@ -195,7 +195,7 @@ fn errors_about_too_long_packets_come_through_a_flood_of_others() {
     let stat = Stat::until(&routed.router, &routed.ground.program, "gw0", Duration::from_secs(20), limited);
     assert!(limited(&stat), "{}", stat.json()["ports"]["in"]["numbers"]);
     // The client's kernel keeps what it hears, so each ping has another destination. One may be lost for other reasons.
-    let told = (1..=20).filter(|host| {
+    let told = (1..=10).filter(|host| {
         let to = format!("198.19.7.{host}");
         let mut ping = routed.ground.a.command("ping");
         ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "2", "-M", "do", "-s", "1450", &to]);
@@ -203,5 +203,5 @@ fn errors_about_too_long_packets_come_through_a_flood_of_others() {
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         text.contains("Frag needed") || text.contains("too long")
     });
-    assert!(told.count() >= 18);
+    assert!(told.count() >= 9);
 }
