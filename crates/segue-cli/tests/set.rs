@@ -136,8 +136,8 @@ fn bad_names_and_values_get_the_good_ones_and_change_nothing() {
     let Some(bump) = Bump::new(&[]) else { return };
     let before = bump.values();
     for (words, message, good) in [
-        ("net.inet.tcp.gsoo 1", "no knob is called `net.inet.tcp.gsoo`", "net.gso.dev.lro0.max_burst"),
-        ("net.gso.dev.eth9.enable_gso 1", "no knob is called `net.gso.dev.eth9.enable_gso`", "net.inet.udp.gso"),
+        ("net.inet.tcp.gsoo 1", "no knob is called `net.inet.tcp.gsoo`", "net.inet.tcp.gso;"),
+        ("net.gso.dev.eth9.enable_gso 1", "no knob is called `net.gso.dev.eth9.enable_gso`", "enable_gso;"),
         ("net.inet.tcp.gso 2", "`2` is not a value of net.inet.tcp.gso", "0 or 1"),
         ("net.gso.dev.lro0.max_burst 65536", "`65536` is not a value of", "576 to 65535 bytes"),
         ("net.gro.dev.lro0.profile linx", "`linx` is not a value of", "strict, linux:6.18 or lro"),

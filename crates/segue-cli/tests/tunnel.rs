@@ -265,7 +265,7 @@ kill -INT $pid; wait $pid",
         assert!(value["t"].as_str().is_some_and(|t| t.ends_with('Z')) && value["schema"] == "segue.stat/1");
     }
     assert_eq!(parts[4], "health 0\n");
-    assert!(parts[5].starts_with("NAME  KIND"), "{ran:?}");
+    assert!(parts[5].starts_with("NAME "), "{ran:?}");
     assert!(
         ran.stderr.contains("no running instance is called `sgO`") && ran.stderr.contains("segue stat sg0"),
         "{ran:?}"

@@ -465,7 +465,7 @@ mod tests {
             ("encap-dport +5", "expected 1 to 65535"),
             ("encap-dport 99999999999999999999", "expected 1 to 65535"),
             ("remote 198.18.0.2/30", "expected an address without a length"),
-            ("remote host.example", "expected an IPv4 or IPv6 address"),
+            ("remote 198.18.0.300", "expected an IPv4 or IPv6 address, or a host name"),
             ("addr 198.19.0.1", "expected an address with a length, as in ADDR/30"),
             ("addr 198.19.0.1/33", "expected a length of 0 to 32 behind the /"),
             ("addr 2001:db8::1/129", "expected a length of 0 to 128 behind the /"),
