@@ -107,9 +107,12 @@ pub(crate) struct Tunnel {
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
-    /// Write the outer packets to a capture file
+    /// Write the outer packets to a capture file, pipe or - (stdout), as they pass; pcapng where its name ends so
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
+    /// Overwrite the capture file
+    #[arg(short = 'f', long, requires = "trace")]
+    pub(crate) force: bool,
     /// Initial value of a knob of segue set; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,

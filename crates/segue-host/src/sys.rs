@@ -433,6 +433,14 @@ pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain calls on an open descriptor.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: plain calls on an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
 /// Sets an integer socket option.
 pub fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = mem::size_of::<c_int>() as libc::socklen_t;

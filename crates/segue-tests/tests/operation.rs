@@ -201,3 +201,45 @@ fn a_tunnel_is_stopped_by_its_name() {
     let again = segue(&ground.a, &ground.program, &["stop", "sg1"]);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
 }
+
+#[test]
+fn a_trace_is_live_in_a_pipe_overwrites_nothing_and_is_what_its_name_says() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["mkfifo"]) else { return };
+    let directory = Directory::new("trace", 0);
+    let path = |name: &str| directory.0.join(name).to_str().expect("UTF-8").to_owned();
+    fs::write(path("precious.txt"), "precious").expect("a file");
+    let words =
+        |trace: &str| [&Shape::new(Gre, Gue, V4).words(Peer::A, 1)[..], &["--trace".into(), path(trace)]].concat();
+    let precious = words("precious.txt");
+    let refused = segue(
+        &ground.a,
+        &ground.program,
+        &[&["tunnel"], &precious.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat(),
+    );
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert_eq!(fs::read_to_string(path("precious.txt")).expect("a file"), "precious");
+    // What a reader of a pipe gets while the tunnel runs: the header, then packets.
+    ground.a.run("mkfifo", &[&path("pipe.pcapng")]).expect("a pipe");
+    let reader = {
+        let path = path("pipe.pcapng");
+        thread::spawn(move || {
+            use std::io::Read;
+            let mut bytes = vec![0; 400];
+            fs::File::open(path).expect("a pipe").read_exact(&mut bytes).expect("packets");
+            bytes
+        })
+    };
+    let mut tunnel = Tunnel::start(&ground.a, &ground.program, &words("pipe.pcapng"));
+    let begin = Instant::now();
+    while !reader.is_finished() {
+        assert!(begin.elapsed() < PATIENCE, "nothing came");
+        // Nothing answers at the other end.
+        let _ = ground.a.run("ping", &["-c", "1", "-W", "1", "-s", "200", &Peer::B.address(1, V4).to_string()]);
+    }
+    let bytes = reader.join().expect("packets");
+    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section header of pcapng");
+    // The reader has gone, and the tunnel goes on.
+    let _ = ground.a.run("ping", &["-c", "2", "-W", "1", &Peer::B.address(1, V4).to_string()]);
+    assert!(tunnel.process.ended().is_none());
+    assert!(segue(&ground.a, &ground.program, &["stat", "sg1"]).status.success());
+}

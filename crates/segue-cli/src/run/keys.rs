@@ -18,7 +18,7 @@ use crate::grammar::{Takes, Word, tunnel::WORDS};
 use crate::usage::{self, Origin};
 
 /// Options that a file cannot have.
-const NOT_HERE: &[&str] = &["check", "set", "list", "once", "openmetrics"];
+const NOT_HERE: &[&str] = &["check", "force", "set", "list", "once", "openmetrics"];
 
 pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
     let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);

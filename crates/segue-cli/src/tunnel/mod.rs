@@ -33,6 +33,9 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
         let at = parsed.place_of(clash.word).unwrap_or(parsed.end());
         return Err(parsed.error_at(Kind::Conflict, clash.message, at, clash.note));
     }
+    if let Some(path) = &args.trace {
+        check_trace(path, args.force || args.supervised.is_some(), out)?;
+    }
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
@@ -42,6 +45,22 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
         return check(&group, &mut netlink, out);
     }
     daemon::up(&group, &mut netlink, watched, &out.staying())
+}
+
+/// Refuses to overwrite a capture file that has something in it, and to mix a capture with the output. An instance of
+/// `segue run` overwrites its own.
+fn check_trace(path: &Path, may_overwrite: bool, out: &Out) -> Result<(), Error> {
+    if path == Path::new("-") && out.json {
+        return Err(Error::new(Kind::Conflict, "`--trace -` does not go with `-j`", "--trace FILE.pcap")
+            .why("both write to stdout"));
+    }
+    let is_full = std::fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() > 0);
+    if is_full && !may_overwrite {
+        let name = path.display();
+        return Err(Error::new(Kind::InUse, format!("{name} exists"), "another name, or -f to overwrite it")
+            .why("the capture would replace what is in it"));
+    }
+    Ok(())
 }
 
 /// Prints the plan of the tunnels for `--check`, or returns what would keep them from starting. Changes nothing.

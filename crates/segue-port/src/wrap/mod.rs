@@ -1,6 +1,7 @@
 //! Ports around other ports: a trace of all packets, and seeded faults. For tests and for finding faults; other ports
 //! are not slowed down by them.
 
+mod backlog;
 mod faults;
 mod trace;
 

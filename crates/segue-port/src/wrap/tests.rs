@@ -216,6 +216,39 @@ fn a_trace_has_every_packet_that_crossed_once() {
     assert_eq!(records(&file), expected);
 }
 
+/// A disk that is full after the header of the file.
+struct Full(usize);
+
+impl std::io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        if self.0 > 24 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_trace_and_not_the_port() {
+    let mut pages = PagePool::new(8);
+    let mut inner = Scripted::new();
+    inner.packets.push_back(received(&mut pages, 0));
+    inner.packets.push_back(received(&mut pages, 1));
+    let mut port = Trace::new(inner, Full(0)).unwrap();
+    let (mut batch, mut into) = (TxBatch::new(), RxBatch::new(8));
+    port.receive(&mut into, 8).unwrap();
+    assert_eq!(into.packets.len(), 2);
+    batch.push(udp_packet(&mut pages, 2), port.limits()).unwrap();
+    while port.transmit(&mut batch).unwrap() != Sent::All {
+        batch.recycle(&mut Pool::new(0));
+    }
+    let mut failed = 0;
+    port.extras(&mut |_, key, value| failed += if key == "trace_failed" { value } else { 0 });
+    assert_eq!(failed, 1);
+}
+
 #[test]
 fn what_a_port_knows_is_known_through_every_wrapper() {
     fn knows(port: &dyn Port) {
@@ -223,7 +256,7 @@ fn what_a_port_knows_is_known_through_every_wrapper() {
         assert_eq!(port.path(0, 3).unwrap().peer.to_string(), "198.18.0.5:0");
         let mut extras = Vec::new();
         port.extras(&mut |_, key, value| extras.push((key, value)));
-        assert_eq!(extras, [("lost_elsewhere", 7)]);
+        assert_eq!(extras[0], ("lost_elsewhere", 7));
     }
     knows(&Trace::new(Scripted::new(), Vec::new()).unwrap());
     knows(&Faults::new(Scripted::new(), Odds::default(), 1));

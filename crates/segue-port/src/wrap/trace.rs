@@ -10,6 +10,7 @@ use segue::gso::Limits;
 use segue::wire::{ipv4, ipv6, protocol, udp};
 use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Resolution, Writer, link};
 
+use super::backlog::Backlog;
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
@@ -22,12 +23,20 @@ const SNAPLEN: u32 = 131_072;
 /// port get outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP
 /// checksum; so a trace of a port with zero checksums looks as if it had them. Units that the inner port dropped are in
 /// the trace too.
+///
+/// The file is written after every call, so that a reader of a pipe sees packets as they pass. What a non-blocking file
+/// does not take at once is kept, up to 16 MiB; packets beyond are not in the trace (`trace_lost`). Any other error of
+/// the file ends the trace (`trace_failed`), and not the port.
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
-    writer: Writer<W>,
+    writer: Writer<Backlog<W>>,
     record: Vec<u8>,
     before: Vec<u32>,
+    /// Packets that are not in the trace because its reader was too slow.
+    lost: u64,
+    /// Whether the trace has ended for an error of the file.
+    has_failed: bool,
 }
 
 /// Outer fields of a made-up header.
@@ -47,18 +56,46 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// # Errors
     /// The error of writing the header.
     pub fn new(inner: P, file: W) -> io::Result<Trace<P, W>> {
+        Trace::in_format(inner, file, Format::Pcap)
+    }
+
+    /// Wraps `inner` as [`Trace::new`] does, with a pcapng file.
+    ///
+    /// # Errors
+    /// The error of writing the header.
+    pub fn pcapng(inner: P, file: W) -> io::Result<Trace<P, W>> {
+        Trace::in_format(inner, file, Format::Pcapng)
+    }
+
+    fn in_format(inner: P, file: W, format: Format) -> io::Result<Trace<P, W>> {
         let header = PcapHeader { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
-        let mut writer = Writer::new(file, Format::Pcap);
+        let mut writer = Writer::new(Backlog::new(file), format);
         writer.begin_pcap(&header, &header.bytes(), &[])?;
-        Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new() })
+        writer.get_mut().flush()?;
+        Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false })
+    }
+
+    /// Writes what the records of a call have left in the backlog. An error ends the trace, and not the port.
+    fn settle(&mut self, written: io::Result<()>) {
+        if self.has_failed {
+            return;
+        }
+        if let Err(error) = written.and_then(|()| self.writer.get_mut().flush()) {
+            self.has_failed = true;
+            tracing::warn!(%error, "the trace has ended, and the packets go on");
+        }
     }
 
     /// Returns the inner port and the file.
     pub fn into_inner(self) -> (P, W) {
-        (self.inner, self.writer.into_inner())
+        (self.inner, self.writer.into_inner().into_inner())
     }
 
     fn write(&mut self) -> io::Result<()> {
+        if !self.writer.get_mut().has_room() {
+            self.lost += 1;
+            return Ok(());
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.writer.packet(&Outgoing {
@@ -183,35 +220,45 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.blocked_fd()
     }
 
-    /// Receives from the inner port; errors of the file are returned here as well.
+    /// Receives from the inner port.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let (packets, bursts) = (into.packets.len(), into.bursts.len());
         let polled = self.inner.receive(into, budget)?;
+        if self.has_failed {
+            return Ok(polled);
+        }
+        let mut written = Ok(());
         for packet in into.packets.iter().skip(packets) {
             self.record.clear();
             packet.pieces().for_each(|piece| self.record.extend_from_slice(piece));
-            self.write()?;
+            written = written.and_then(|()| self.write());
         }
         if let Some(path) = self.inner.path(0, 0) {
             for burst in into.bursts.iter().skip(bursts) {
-                self.write_burst(burst, path)?;
+                written = written.and_then(|()| self.write_burst(burst, path));
             }
         }
+        self.settle(written);
         Ok(polled)
     }
 
-    /// Transmits by the inner port; errors of the file are returned here as well.
+    /// Transmits by the inner port.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        if self.has_failed {
+            return self.inner.transmit(batch);
+        }
         let mut before = std::mem::take(&mut self.before);
         before.clear();
         before.extend((0..batch.entries()).map(|entry| batch.position(entry)));
         let sent = self.inner.transmit(batch);
+        let mut written = Ok(());
         for (entry, &position) in before.iter().enumerate() {
             for unit in batch.done_since(entry, position) {
-                self.write_unit(&unit)?;
+                written = written.and_then(|()| self.write_unit(&unit));
             }
         }
         self.before = before;
+        self.settle(written);
         sent
     }
 
@@ -233,6 +280,8 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
 
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
+        put(Extra::Number, "trace_lost", self.lost);
+        put(Extra::Number, "trace_failed", u64::from(self.has_failed));
     }
 
     fn path(&self, slot: u16, to: u16) -> Option<Path> {

@@ -6,7 +6,8 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use segue::encap::{self, Decapsulator, Encapsulator, OuterCsum};
 use segue::{gro, hash};
@@ -85,7 +86,7 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     }
     let trace = match &plan.trace {
         None => None,
-        Some(path) => Some(File::create(path).map_err(|error| {
+        Some(path) => Some(open_trace(path).map_err(|error| {
             Error::system(format!("cannot write {}", path.display()), &error, "another path: --trace FILE.pcap")
                 .why("the capture file is opened before the tunnel starts")
         })?),
@@ -98,6 +99,22 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let group = group.clone();
     let assemble = Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows));
     Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, senders))
+}
+
+/// A capture file, and whether it is to be a pcapng file.
+type TraceFile = (File, bool);
+
+/// Opens a capture file: `-` is stdout, and a file that exists is overwritten. Nothing waits for the reader of a pipe
+/// once it is open.
+fn open_trace(path: &Path) -> io::Result<TraceFile> {
+    let file = match path.to_str() {
+        Some("-") => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        _ => File::create(path)?,
+    };
+    if !file.metadata()?.is_file() {
+        sys::set_nonblocking(file.as_fd())?;
+    }
+    Ok((file, path.extension().is_some_and(|extension| extension == "pcapng")))
 }
 
 fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
@@ -266,16 +283,19 @@ fn assemble(
     group: &Group,
     tuns: Vec<TunPort>,
     outside: Outside,
-    trace: Option<File>,
+    trace: Option<TraceFile>,
     entropy: [u8; 16],
     flows: hash::Key,
 ) -> Result<Box<dyn Pipeline>, Error> {
     let slots = outside.slots;
     let port: Box<dyn DataPort> = match trace {
         None => outside.port,
-        Some(file) => Box::new(Trace::new(outside.port, io::BufWriter::new(file)).map_err(|error| {
-            Error::system("cannot start to move packets", &error, "segue doctor").why("the capture file failed")
-        })?),
+        Some((file, is_pcapng)) => {
+            let made = if is_pcapng { Trace::pcapng(outside.port, file) } else { Trace::new(outside.port, file) };
+            Box::new(made.map_err(|error| {
+                Error::system("cannot start to move packets", &error, "segue doctor").why("the capture file failed")
+            })?)
+        }
     };
     let count = group.members.len();
     let parts: Result<Vec<Parts>, Error> = group
