@@ -1,6 +1,6 @@
 //! Start of tunnels: opens devices and sockets of a resolved plan, and assembles the datapath.
 //!
-//! [`open`] runs with all rights; the assembly that it returns runs inside of the sandbox, possibly in another
+//! `open` runs with all rights; the assembly that it returns runs inside of the sandbox, possibly in another
 //! process.
 
 use std::fs::File;
