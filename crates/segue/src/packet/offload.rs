@@ -156,9 +156,32 @@ impl Offload {
     ///
     /// Under a remote checksum option for the innermost transport header the transport checksum is [`Csum::Partial`];
     /// it may be relied on only once the outer checksum has been verified.
+    #[inline]
     pub fn received(head: &Head, layout: &Layout) -> Offload {
-        let mut offload = Offload::UNKNOWN;
         let levels = layout.ip_levels();
+        if levels < 2 {
+            // Without a tunnel no header has a state of its own.
+            return Offload::plain(Unit::Whole(Offload::received_csum(head, layout)));
+        }
+        Offload::received_tunnel(head, layout, levels)
+    }
+
+    /// Returns the state of the transport checksum of a packet that came from a wire, as its header says.
+    #[inline]
+    fn received_csum(head: &Head, layout: &Layout) -> Csum {
+        match layout.transport() {
+            Some(header)
+                if header.kind == Kind::Udp && read_u16(head.bytes(), header.start() + udp::CHECKSUM) == Some(0) =>
+            {
+                Csum::Absent
+            }
+            _ => Csum::Unknown,
+        }
+    }
+
+    #[inline(never)]
+    fn received_tunnel(head: &Head, layout: &Layout, levels: usize) -> Offload {
+        let mut offload = Offload::UNKNOWN;
         let mut level = 0;
         for (index, header) in layout.headers().iter().enumerate() {
             let bytes = head.bytes().get(header.start()..).unwrap_or(&[]);
@@ -180,11 +203,8 @@ impl Offload {
         }
         if offload.layers().iter().any(|l| l.remote == Some(Remote::Transport)) {
             offload.unit = Unit::Whole(Csum::Partial);
-        } else if let Some(header) = layout.transport()
-            && header.kind == Kind::Udp
-            && read_u16(head.bytes(), header.start() + udp::CHECKSUM) == Some(0)
-        {
-            offload.unit = Unit::Whole(Csum::Absent);
+        } else {
+            offload.unit = Unit::Whole(Offload::received_csum(head, layout));
         }
         offload
     }

@@ -1,6 +1,7 @@
 //! The layout of a packet: the places of its headers, as the parser finds them and all later stages use them.
 
 use super::format::Kind;
+use super::{ethernet, ipv4, ipv6, tcp, udp};
 
 /// Most headers that a layout holds, all levels together; it is also the nesting limit.
 pub const MAX_HEADERS: usize = 16;
@@ -35,6 +36,15 @@ impl Header {
     pub fn is_ip(&self) -> bool {
         matches!(self.kind, Kind::Ipv4 | Kind::Ipv6)
     }
+}
+
+/// The first header of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IPv4 or IPv6 header, by its first nibble.
+    Ip,
 }
 
 /// Reason why parsing ended.
@@ -86,6 +96,39 @@ impl Layout {
     pub const fn empty(stop: Stop) -> Layout {
         let none = Header { kind: Kind::Ethernet, off: 0, len: 0 };
         Layout { headers: [none; MAX_HEADERS], count: 0, stop, exact: false, padded: false, end: 0 }
+    }
+
+    /// Returns the layout of an exact packet with `link` headers in front of IP, the first Ethernet's and the others
+    /// VLAN tags, with an IP header of the fixed length and TCP, or UDP, without options.
+    pub(super) const fn common(link: usize, is_v6: bool, is_tcp: bool) -> Layout {
+        let mut layout = Layout::empty(Stop::Transport);
+        layout.exact = true;
+        let (mut off, mut at) = (0, 0);
+        while at < link + 2 {
+            let (kind, len) = match at {
+                _ if at == link && is_v6 => (Kind::Ipv6, ipv6::LEN),
+                _ if at == link => (Kind::Ipv4, ipv4::MIN_LEN),
+                _ if at > link && is_tcp => (Kind::Tcp, tcp::MIN_LEN),
+                _ if at > link => (Kind::Udp, udp::LEN),
+                0 => (Kind::Ethernet, ethernet::LEN),
+                _ => (Kind::Vlan, ethernet::VLAN_LEN),
+            };
+            layout.headers[at] = Header { kind, off, len: len as u16 };
+            off += len as u16;
+            at += 1;
+        }
+        layout.count = at as u8;
+        layout
+    }
+
+    /// Sets the length of the last header of a layout of [`Layout::common`], and the end of the IP packet among `len`
+    /// bytes.
+    #[inline(always)]
+    pub(super) fn set_common(&mut self, transport_len: usize, end: usize, len: usize) {
+        if let Some(header) = self.headers.get_mut(usize::from(self.count).wrapping_sub(1)) {
+            header.len = transport_len as u16;
+        }
+        (self.end, self.padded) = (end as u32, end != len);
     }
 
     /// Returns the headers, outermost first.

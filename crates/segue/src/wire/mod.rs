@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod arp;
+mod common;
 pub mod ethernet;
 pub mod format;
 pub mod geneve;
@@ -20,13 +21,15 @@ pub mod parse;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod toy;
+mod tunnels;
 pub mod udp;
 pub mod virtio;
 pub mod vxlan;
 
 pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
 pub use layout::{Header, Layout, Stop};
-pub use parse::{Tunnels, parse, parse_front};
+pub use parse::{parse, parse_front};
+pub use tunnels::Tunnels;
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {

@@ -3,83 +3,14 @@
 //! Later stages use the layout and never derive an offset again. Parsing stops at the first header that it cannot read
 //! and gives the reason as a [`Stop`]; the headers found until then remain valid.
 
+use super::common;
 use super::gre::Gre;
+use super::tunnels::Carried;
 use super::{Next, Unread, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 pub use super::format::Kind;
-pub use super::layout::{Header, Layout, MAX_HEADER_BYTES, MAX_HEADERS, Stop};
-
-/// The first header of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// An Ethernet header.
-    Ethernet,
-    /// An IPv4 or IPv6 header, by its first nibble.
-    Ip,
-}
-
-/// The content of datagrams to a UDP port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Carried {
-    /// The payload of UDP.
-    #[default]
-    Data,
-    /// A tunnel format.
-    Shim(Kind),
-    /// Packets of an IP protocol (FOU).
-    Protocol(u8),
-}
-
-/// The UDP destination ports of tunnels. They are configuration, since no packet tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tunnels {
-    ports: [(u16, Carried); Tunnels::MOST],
-}
-
-impl Tunnels {
-    /// Most ports; further ones are ignored, as is port 0.
-    pub const MOST: usize = 16;
-
-    /// No tunnel ports: UDP is always a transport.
-    pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
-
-    /// Adds a port for a tunnel format; the first entry for a port counts. A kind that is no tunnel format is ignored.
-    #[must_use]
-    pub fn with(self, port: u16, kind: Kind) -> Self {
-        if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
-    }
-
-    /// Adds a GUE port.
-    #[must_use]
-    pub fn with_gue(self, port: u16) -> Self {
-        self.with(port, Kind::Gue)
-    }
-
-    /// Adds a FOU port for one IP protocol.
-    #[must_use]
-    pub fn with_fou(self, port: u16, protocol: u8) -> Self {
-        self.add(port, Carried::Protocol(protocol))
-    }
-
-    fn add(mut self, port: u16, carried: Carried) -> Self {
-        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0 && port != 0) {
-            *free = (port, carried);
-        }
-        self
-    }
-
-    /// Returns whether datagrams to `port` are a tunnel's.
-    pub(crate) fn has(&self, port: u16) -> bool {
-        self.carried(port) != Carried::Data
-    }
-
-    fn carried(&self, port: u16) -> Carried {
-        if port == 0 {
-            return Carried::Data;
-        }
-        self.ports.iter().take_while(|p| p.0 != 0).find(|p| p.0 == port).map_or(Carried::Data, |p| p.1)
-    }
-}
+pub use super::layout::{Header, Layout, MAX_HEADER_BYTES, MAX_HEADERS, Start, Stop};
+pub use super::tunnels::Tunnels;
 
 /// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
 ///
@@ -105,6 +36,15 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
 /// always enough.
 pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let len = len.max(bytes.len());
+    match common::parse(bytes, len, start, tunnels) {
+        Some(layout) => layout,
+        None => parse_any(bytes, len, start, tunnels),
+    }
+}
+
+/// Parses a packet of any form, header by header.
+#[inline(never)]
+pub(super) fn parse_any(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let mut layout = Layout::empty(Stop::Malformed);
     layout.exact = true;
     layout.end = u32::try_from(len).unwrap_or(u32::MAX);

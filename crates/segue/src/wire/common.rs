@@ -1,0 +1,169 @@
+//! The parser's short way for the forms that nearly all packets have: TCP, or UDP that is no tunnel's, over one IP
+//! header without options or extension headers, bare or on Ethernet with up to two tags.
+//!
+//! It only chooses among finished layouts: where each header is follows from types and versions. All that it reads the
+//! general parser reads too, and whatever it does not know is left to that one.
+
+use super::layout::{Layout, Start};
+use super::tunnels::Tunnels;
+use super::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+/// Most headers in front of IP, and one.
+const LINKS: usize = ethernet::MAX_TAGS + 2;
+
+/// The layouts, by the number of headers in front of IP, and by whether IP is IPv6 and the transport TCP.
+static LAYOUTS: [[Layout; 4]; LINKS] = {
+    let mut layouts = [[Layout::common(0, false, false); 4]; LINKS];
+    let mut at = 0;
+    while at < 4 * LINKS {
+        layouts[at / 4][at % 4] = Layout::common(at / 4, at % 4 >= 2, at % 2 == 1);
+        at += 1;
+    }
+    layouts
+};
+
+/// Returns the layout of a packet of `len` bytes, of which `bytes` are the first, if it has one of these forms.
+#[inline(always)]
+pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Option<Layout> {
+    let (link, l3, kind) = link(bytes, start)?;
+    let rest = len - l3;
+    let (is_v6, ip_len, total, number) = match kind {
+        ethertype::IPV4 => {
+            let ip: &[u8; ipv4::MIN_LEN] = bytes.get(l3..)?.first_chunk()?;
+            let fragment = u16::from_be_bytes([ip[ipv4::FRAGMENT], ip[ipv4::FRAGMENT + 1]]);
+            if ip[0] != 0x45 || fragment & (ipv4::MF | ipv4::OFFSET) != 0 {
+                return None;
+            }
+            let total = usize::from(u16::from_be_bytes([ip[ipv4::TOTAL_LEN], ip[ipv4::TOTAL_LEN + 1]]));
+            (false, ipv4::MIN_LEN, total, ip[ipv4::PROTOCOL])
+        }
+        ethertype::IPV6 => {
+            let ip: &[u8; ipv6::LEN] = bytes.get(l3..)?.first_chunk()?;
+            let payload = u16::from_be_bytes([ip[ipv6::PAYLOAD_LEN], ip[ipv6::PAYLOAD_LEN + 1]]);
+            // A length of zero may stand for one that is too large.
+            if ip[0] >> 4 != 6 || payload == 0 {
+                return None;
+            }
+            (true, ipv6::LEN, ipv6::LEN + usize::from(payload), ip[ipv6::NEXT_HEADER])
+        }
+        _ => return None,
+    };
+    if total > rest {
+        return None;
+    }
+    // The part of the packet behind IP that is among `bytes`.
+    let transport = bytes.get(l3 + ip_len..(l3 + total).min(bytes.len()))?;
+    let transport_len = match number {
+        protocol::TCP => {
+            let header_len = tcp::header_len(*transport.get(tcp::OFFSET)?);
+            if header_len < tcp::MIN_LEN || header_len > transport.len() {
+                return None;
+            }
+            header_len
+        }
+        protocol::UDP => {
+            let header: &[u8; udp::LEN] = transport.first_chunk()?;
+            let length = usize::from(u16::from_be_bytes([header[udp::LENGTH], header[udp::LENGTH + 1]]));
+            let port = u16::from_be_bytes([header[udp::DST_PORT], header[udp::DST_PORT + 1]]);
+            if length != total - ip_len || tunnels.has(port) {
+                return None;
+            }
+            udp::LEN
+        }
+        _ => return None,
+    };
+    let which = 2 * usize::from(is_v6) + usize::from(number == protocol::TCP);
+    let mut layout = *LAYOUTS.get(link)?.get(which)?;
+    layout.set_common(transport_len, l3 + total, len);
+    Some(layout)
+}
+
+/// Returns the number of headers in front of the network header, its offset, and its type.
+#[inline(always)]
+fn link(bytes: &[u8], start: Start) -> Option<(usize, usize, u16)> {
+    if start == Start::Ip {
+        let kind = if bytes.first()? >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        return Some((0, 0, kind));
+    }
+    let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
+    let mut at = ethernet::TYPE;
+    let mut kind = read_u16(bytes, at)?;
+    let mut link = 1;
+    while is_tag(kind) && link < LINKS - 1 {
+        at += ethernet::VLAN_LEN;
+        kind = read_u16(bytes, at)?;
+        link += 1;
+    }
+    Some((link, at + 2, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_testkit::Rng;
+    use segue_testkit::build::{Ethernet, Ip, Tcp, V4, V6};
+    use segue_testkit::flow::Sender;
+
+    use super::super::format::Kind;
+    use super::super::parse::parse_any;
+    use super::*;
+
+    fn same(a: &Layout, b: &Layout) -> bool {
+        a == b && (a.end(), a.is_exact(), a.is_padded()) == (b.end(), b.is_exact(), b.is_padded())
+    }
+
+    /// Returns a packet of one of the forms, and how it begins.
+    fn packet(rng: &mut Rng) -> (Vec<u8>, Start) {
+        let ip = if rng.chance(500) { Ip::V4(V4::new(1, 1, 2)) } else { Ip::V6(V6::new(1, 1, 2)) };
+        let options = if rng.chance(500) { Tcp::timestamps(1, 2) } else { Vec::new() };
+        let mut sender = if rng.chance(500) { Sender::tcp(ip, 1, 1, options) } else { Sender::udp(ip, 1) };
+        let bytes = sender.send(rng.below(60), 0).bytes();
+        if rng.chance(300) {
+            return (bytes, Start::Ip);
+        }
+        let tags = (0..rng.below(4)).map(|_| (if rng.chance(500) { 0x8100 } else { 0x88a8 }, 5)).collect();
+        let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags };
+        (link.wrap(&bytes), Start::Ethernet)
+    }
+
+    #[test]
+    fn both_parsers_give_the_same_layout() {
+        let mut rng = Rng::new(7);
+        let mut found = 0;
+        const COUNT: usize = 60_000;
+        for round in 0..COUNT {
+            let (mut bytes, start) = packet(&mut rng);
+            for _ in 0..rng.below(3) {
+                let at = rng.below(bytes.len().min(90));
+                match rng.below(5) {
+                    0 => bytes[at] ^= 1 << rng.below(8),
+                    1 => bytes[at] = rng.below(256) as u8,
+                    2 => bytes.extend([0; 7]),
+                    3 => bytes.truncate(at.max(1)),
+                    _ => bytes[at] = [0, 4, 6, 17, 41, 44, 47, 0x40, 0x45, 0x60, 0x81, 0x88, 0xff][rng.below(13)],
+                }
+            }
+            let port = bytes.len().checked_sub(30).and_then(|at| read_u16(&bytes, at)).unwrap_or(0);
+            let tunnels =
+                if rng.chance(500) { Tunnels::NONE } else { Tunnels::NONE.with(port, Kind::Vxlan).with_gue(2001) };
+            // A packet may be longer than the bytes at hand, and very long.
+            let len = bytes.len() + [0, 0, 0, 1, 100, 70_000][rng.below(6)];
+            if let Some(layout) = parse(&bytes, len, start, &tunnels) {
+                let expected = parse_any(&bytes, len, start, &tunnels);
+                assert!(same(&layout, &expected), "round {round}: {layout:?}, not {expected:?}: {bytes:02x?}");
+                found += 1;
+            }
+        }
+        assert!(found > COUNT / 4, "{found}");
+    }
+
+    #[test]
+    fn the_common_forms_take_the_short_way() {
+        let mut rng = Rng::new(3);
+        for _ in 0..1000 {
+            let (bytes, start) = packet(&mut rng);
+            let layout = parse_any(&bytes, bytes.len(), start, &Tunnels::NONE);
+            let is_short = parse(&bytes, bytes.len(), start, &Tunnels::NONE).is_some();
+            assert_eq!(is_short, layout.transport().is_some(), "{layout:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The UDP ports of tunnels.
+
+use super::format::Kind;
+
+/// The content of datagrams to a UDP port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// The payload of UDP.
+    #[default]
+    Data,
+    /// A tunnel format.
+    Shim(Kind),
+    /// Packets of an IP protocol (FOU).
+    Protocol(u8),
+}
+
+/// The UDP destination ports of tunnels. They are configuration, since no packet tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnels {
+    ports: [(u16, Carried); Tunnels::MOST],
+}
+
+impl Tunnels {
+    /// Most ports; further ones are ignored, as is port 0.
+    pub const MOST: usize = 16;
+
+    /// No tunnel ports: UDP is always a transport.
+    pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
+
+    /// Adds a port for a tunnel format; the first entry for a port counts. A kind that is no tunnel format is ignored.
+    #[must_use]
+    pub fn with(self, port: u16, kind: Kind) -> Self {
+        if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
+    }
+
+    /// Adds a GUE port.
+    #[must_use]
+    pub fn with_gue(self, port: u16) -> Self {
+        self.with(port, Kind::Gue)
+    }
+
+    /// Adds a FOU port for one IP protocol.
+    #[must_use]
+    pub fn with_fou(self, port: u16, protocol: u8) -> Self {
+        self.add(port, Carried::Protocol(protocol))
+    }
+
+    fn add(mut self, port: u16, carried: Carried) -> Self {
+        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0 && port != 0) {
+            *free = (port, carried);
+        }
+        self
+    }
+
+    /// Returns whether datagrams to `port` are a tunnel's.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.carried(port) != Carried::Data
+    }
+
+    pub(super) fn carried(&self, port: u16) -> Carried {
+        if port == 0 {
+            return Carried::Data;
+        }
+        self.ports.iter().take_while(|p| p.0 != 0).find(|p| p.0 == port).map_or(Carried::Data, |p| p.1)
+    }
+}
