@@ -103,6 +103,15 @@ impl Copier for Kernel {
     }
 }
 
+/// Asks the memory for the first `most` cache lines of `bytes`, for use a little later. Does nothing where the target
+/// has no such instruction.
+#[inline(always)]
+#[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
+pub(crate) fn prefetch(bytes: &[u8], most: usize) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    x86::prefetch(bytes, most);
+}
+
 /// Returns the fastest implementation for this CPU, or the one that [`choose`] set. The CPU is examined once; later
 /// calls are a relaxed load.
 #[inline]

@@ -117,6 +117,19 @@ pub(super) fn choose(set: Option<Set>) {
     CHOICE.store(set.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
 }
 
+/// Asks the memory for the cache lines of `bytes`, of which at most `most`.
+#[inline(always)]
+pub(super) fn prefetch(bytes: &[u8], most: usize) {
+    for line in bytes.chunks(LINE).take(most) {
+        // SAFETY: SSE, which every x86-64 target with SSE2 has. A prefetch never faults, and the pointer is in the
+        // slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Returns every vector set that this CPU can run, the fastest last.
 pub(super) fn available() -> impl Iterator<Item = Set> {
     let found = detect();

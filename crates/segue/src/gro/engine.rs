@@ -50,6 +50,8 @@ pub struct Gro<B> {
     pub(super) table: Table<B>,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
+    /// Number of rounds whose flows wait in their places to be popped.
+    pub(super) waiting_rounds: usize,
     /// Packets in the table; of held acknowledgments one for each flow.
     pub(super) held_packets: usize,
     /// Trains of at least two packets in the table.
@@ -72,6 +74,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             table: Table::new(config.max_flows),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
+            waiting_rounds: 0,
             held_packets: 0,
             held_trains: 0,
             stats: Stats::default(),

@@ -16,9 +16,9 @@ use super::lro::may_renew;
 use super::next_segment::{FrameView, NextSegment};
 use super::pending_first::{PendingFirst, padded};
 use super::ready::Ready;
-use super::rules::{self, Flush};
+use super::rules::{self, Alone, Flush, Mismatch};
 use super::stamps::stamps;
-use super::table::{ExpectedNext, Held, MatchKey, Slot, left};
+use super::table::{ExpectedNext, Held, MatchKey, Place, Slot, left};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
@@ -30,6 +30,10 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 enum Verdict {
     /// The packet takes the slow path.
     SlowPath,
+    /// The frame can join nothing; what must leave before it has left.
+    Refused(Alone),
+    /// The frame could begin a train, of this form and from this sequence number on, but nothing may follow it.
+    Alone(FormId, u32, Flush),
     /// The packet is the first of its flow, with this hash and form.
     Starts(u64, FormId),
     /// The packet is the next segment of the train at this place; its payload follows this many bytes of headers. If
@@ -55,18 +59,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let front = match bytes.first_chunk() {
             Some(front) => front,
             None => {
+                if let Some(why) = self.refuse_short(bytes, frame.start, frame.csum) {
+                    self.refuse(frame, why);
+                    return None;
+                }
                 short = padded(bytes);
                 &short
             }
         };
         let (total, csum) = (bytes.len(), frame.csum);
         let verified = matches!(csum, Csum::Verified);
-        let next = if verified || matches!(csum, Csum::Unknown) {
+        let is_own = verified || matches!(csum, Csum::Unknown);
+        let next = if is_own {
             self.next_segment(FrameView { front, bytes, verified }, frame.start, pool)
         } else {
             NextSegment::Neither(None)
         };
-        let hash = match next {
+        let verdict = match next {
             NextSegment::Continues(place, header_len) => {
                 self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
@@ -81,14 +90,34 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 }
                 return None;
             }
-            NextSegment::Neither(hash) => hash,
+            NextSegment::Alone { form_id, seq, why } => Verdict::Alone(form_id, seq, why),
+            NextSegment::Empty => Verdict::Refused(Alone::NoPayload),
+            // The frame itself stays in registers: no reference to it is passed.
+            NextSegment::Other(hash) => {
+                self.judge_frame(bytes, &PacketView { front, total, csum }, frame.start, (Some(hash), true), pool)
+            }
+            NextSegment::Neither(hash) => {
+                self.judge_frame(bytes, &PacketView { front, total, csum }, frame.start, (hash, false), pool)
+            }
         };
-        let view = PacketView { front, total, csum };
-        match self.judge(&view, frame.start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+        match verdict {
             Verdict::SlowPath => return Some(frame),
+            Verdict::Refused(why) => self.refuse(frame, why),
+            Verdict::Alone(form, seq, why) => {
+                self.stats.packets += 1;
+                self.stats.flushes.add(why);
+                let first = PendingFirst { bytes: Some(frame.bytes), since: now, seq, form, verified };
+                self.ready.push_back(Ready::First(first));
+            }
             Verdict::Starts(hash, form_id) => {
                 let Some(form) = self.forms.get(form_id) else { return Some(frame) };
                 let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                if form.is_tcp && !self.rules.is_lro && is_own {
+                    let (length, Opening { seq, flags, .. }) = (total - form.l3, first);
+                    let first = PendingFirst { bytes: Some(frame.bytes), since: now, seq, form: form_id, verified };
+                    self.start_frame(first, hash, length, flags);
+                    return None;
+                }
                 let mut packet = pool.take_used();
                 packet.load_known(front, form.len, total, &form.layout, csum);
                 packet.payload.push(frame.bytes.skip(form.len));
@@ -103,6 +132,32 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         }
         None
+    }
+
+    /// Passes on a frame that can join nothing.
+    #[inline(always)]
+    fn refuse(&mut self, frame: Frame<B>, why: Alone) {
+        self.stats.packets += 1;
+        self.stats.alone.add(why);
+        self.ready.push_back(Ready::Frame(frame));
+    }
+
+    /// Judges a frame that neither is the expected next segment of a train nor begins one. `hash` is the hash of its
+    /// flow if already computed; `is_data` says that it has payload and no flag that keeps it alone.
+    #[inline(never)]
+    fn judge_frame(
+        &mut self,
+        bytes: &[u8],
+        view: &PacketView<'_>,
+        start: Start,
+        (hash, is_data): (Option<u64>, bool),
+        pool: &mut Pool<B>,
+    ) -> Verdict {
+        if !is_data && let Some((why, behind)) = self.refusal(view.front, view.total, (start, view.csum)) {
+            self.make_way(view.front, hash, behind);
+            return Verdict::Refused(why);
+        }
+        self.judge(view, start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[])))
     }
 
     /// Takes a parsed packet over the fast path, or returns it.
@@ -123,7 +178,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             sum
         };
         match self.judge(&view, start, false, None, pool, sum) {
-            Verdict::SlowPath => return Some(packet),
+            // Only frames are refused here.
+            Verdict::SlowPath | Verdict::Refused(_) | Verdict::Alone(..) => return Some(packet),
             Verdict::Starts(hash, form_id) => {
                 let Some(form) = self.forms.get(form_id) else { return Some(packet) };
                 let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
@@ -249,6 +305,17 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
 
         let hash = hash.unwrap_or_else(|| self.hasher.usual::<LINK, V6, TCP>(front));
+        if TCP
+            && !is_owed
+            && let Some((place, misfit)) = self.misfit_of_first::<LINK, V6>(hash, front, total)
+        {
+            return self.judge_other::<LINK, V6, TCP>(
+                (hash, place),
+                (front, total, is_owed),
+                Flush::Mismatch,
+                Some(misfit),
+            );
+        }
         let Some(place) = self.find(hash, pool, |_| true) else {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
@@ -256,40 +323,59 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let Some((form, train)) = self.forms.get(held.key.form()).zip(held.packet.head.block()) else {
             return Verdict::SlowPath;
         };
+        if !held.key.train_of(LINK, is_owed) {
+            return Verdict::SlowPath;
+        }
         // Types, versions, header lengths, fragment fields and flags are compared, so the packet has the train's form.
+        if self.kernel.differ(train, front, &form.mask, form.len) {
+            let Some(this) = self.forms.id_of::<V6, TCP>(LINK, &front[l4..]).and_then(|id| self.forms.get(id)) else {
+                return Verdict::SlowPath;
+            };
+            let why = if this.len == form.len { form.explain(train, front) } else { Mismatch::Headers };
+            return self.judge_other::<LINK, V6, TCP>(
+                (hash, place),
+                (front, total, is_owed),
+                Flush::Mismatch,
+                Some(why),
+            );
+        }
         let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
             return Verdict::SlowPath;
         };
-        if !held.key.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
-            return Verdict::SlowPath;
-        }
         let is_lro = TCP && self.rules.is_lro;
+        let mut ids = held.ids;
+        let mut misfit = None;
         if TCP && read_u32(transport, tcp::SEQ) != Some(held.next_seq) {
-            return Verdict::SlowPath;
-        }
-        if is_lro {
+            misfit = Some(Mismatch::Sequence);
+        } else if is_lro {
             let range = l4..form.len;
             let (Some(train), Some(header)) = (train.get(range.clone()), front.get(range)) else {
                 return Verdict::SlowPath;
             };
-            if len > held.room || may_renew(train, header, held.stamp).is_err() {
-                return Verdict::SlowPath;
-            }
-        } else if len > held.size {
-            return Verdict::SlowPath;
+            misfit = may_renew(train, header, held.stamp).err();
         }
-        let mut ids = held.ids;
-        if !V6 && held.segs == 1 {
-            match next_ids(ids, 1, (1 << LINK, true), self.config.profile, (&train[l3..l4], ip)) {
-                Ok(next) => ids = next,
-                Err(_) => return Verdict::SlowPath,
+        if misfit.is_none() && len > held.size && !(is_lro && len <= held.room) {
+            misfit = Some(Mismatch::Larger);
+        }
+        if misfit.is_none() && !V6 {
+            if held.segs == 1 {
+                match next_ids(ids, 1, (1 << LINK, true), self.config.profile, (&train[l3..l4], ip)) {
+                    Ok(next) => ids = next,
+                    Err(why) => misfit = Some(why),
+                }
+            } else if !self.rules.is_lro {
+                // From the third segment on the identification continues as from the first to the second.
+                let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
+                if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
+                    misfit = Some(Mismatch::IpId);
+                }
             }
-        } else if !V6 && !self.rules.is_lro {
-            // From the third segment on the identification continues as from the first to the second.
-            let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
-            if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
-                return Verdict::SlowPath;
-            }
+        }
+        if misfit.is_some() {
+            return self.judge_other::<LINK, V6, TCP>((hash, place), (front, total, is_owed), Flush::Mismatch, misfit);
+        }
+        if held.left == 0 && len > held.spare(is_lro) {
+            return self.judge_other::<LINK, V6, TCP>((hash, place), (front, total, is_owed), Flush::Full, None);
         }
         if !held.verified {
             match verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes) {
@@ -336,6 +422,56 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Joins(place as u32, header_len as u16, why)
     }
 
+    /// Returns the place of a first segment that is still a frame, if a packet of its flow does not fit behind it, and
+    /// why: then it needs no box.
+    #[inline(always)]
+    fn misfit_of_first<const LINK: usize, const V6: bool>(
+        &mut self,
+        hash: u64,
+        front: &[u8; HEAD_BLOCK],
+        total: usize,
+    ) -> Option<(usize, Mismatch)> {
+        let Place::At(place) = self.table.place(hash) else { return None };
+        let Some(Slot::First(first)) = self.table.slot_mut(place) else { return None };
+        let form = self.forms.get(first.form).filter(|_| first.form.link() == LINK)?;
+        let (train, size) = (first.bytes.as_ref()?.bytes().first_chunk()?, first.payload_len(&self.forms)?);
+        if self.kernel.differ(train, front, &form.mask, form.len) {
+            let this = self.forms.get(self.forms.id_of::<V6, true>(LINK, front.get(form.l4..)?)?)?;
+            let why = if this.len == form.len { form.explain(train, front) } else { Mismatch::Headers };
+            return Some((place, why));
+        }
+        if read_u32(front, form.l4 + tcp::SEQ) != Some(first.seq.wrapping_add(size as u32)) {
+            return Some((place, Mismatch::Sequence));
+        }
+        if total.saturating_sub(form.len) > size {
+            return Some((place, Mismatch::Larger));
+        }
+        let ips = (train.get(form.l3..form.l4)?, front.get(form.l3..form.l4)?);
+        let ids = || next_ids(Ids::default(), 1, (1 << LINK, true), self.config.profile, ips).err();
+        let why = if V6 { None } else { ids() };
+        why.map(|why| (place, why))
+    }
+
+    /// Judges a packet of a flow whose train, at this place, it does not fit: the train leaves first, unless the packet
+    /// takes the slow path.
+    #[inline(never)]
+    fn judge_other<const LINK: usize, const V6: bool, const TCP: bool>(
+        &mut self,
+        (hash, place): (u64, usize),
+        (front, total, is_owed): (&[u8; HEAD_BLOCK], usize, bool),
+        why: Flush,
+        misfit: Option<Mismatch>,
+    ) -> Verdict {
+        let verdict = self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
+        if let Verdict::Starts(..) = verdict {
+            if let Some(misfit) = misfit {
+                self.stats.mismatches.add(misfit);
+            }
+            self.finish(place, why);
+        }
+        verdict
+    }
+
     /// Judges a packet of a flow without a held train.
     #[inline(always)]
     fn judge_first<const LINK: usize, const V6: bool, const TCP: bool>(
@@ -359,6 +495,21 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, form_id)
     }
 
+    /// Starts a train with a frame of TCP that may begin one, or passes it on if nothing could join it. From its IP
+    /// header on it has `length` bytes.
+    #[inline(always)]
+    fn start_frame(&mut self, first: PendingFirst<B>, hash: u64, length: usize, flags: u8) {
+        self.stats.packets += 1;
+        let (most, limit) = self.rules.tcp;
+        let closed = rules::closing(flags);
+        if closed.is_some() || most < 2 || limit <= length {
+            self.stats.flushes.add(closed.unwrap_or(Flush::Full));
+            self.ready.push_back(Ready::First(first));
+            return;
+        }
+        self.keep(hash, Slot::First(first));
+    }
+
     /// Starts a train with a packet that may begin one, or passes it on if nothing could join it.
     #[inline(always)]
     fn start(&mut self, packet: Box<Packet<B>>, hash: u64, form_id: FormId, first: Opening, now: Nanos) {
@@ -370,7 +521,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (most, limit) = if form.is_tcp { self.rules.tcp } else { self.rules.udp };
         let room = limit.saturating_sub(size + form.len - form.l3);
         let closed = rules::closing(first.flags);
-        if closed.is_some() || most < 2 || room < size {
+        if closed.is_some() || most < 2 || room == 0 {
             self.stats.flushes.add(closed.unwrap_or(Flush::Full));
             self.ready.push_back(Ready::Packet(packet));
             return;

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::key::L3;
-use super::rules::Masks;
+use super::rules::{self, Masks, Mismatch};
 use super::stamps::stamps;
 use crate::packet::{HEAD_BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
@@ -27,6 +27,16 @@ pub(super) struct Form {
     pub(super) l3: usize,
     /// Length of all headers, in bytes.
     pub(super) len: usize,
+}
+
+impl Form {
+    /// Returns the name of the first compared bits in which the headers of a train of this form and those of another
+    /// packet of its layout differ.
+    pub(super) fn explain(&self, train: &[u8; HEAD_BLOCK], other: &[u8; HEAD_BLOCK]) -> Mismatch {
+        let differs = |(at, mask): (usize, &u8)| ((train[at] ^ other[at]) & mask != 0).then_some(at);
+        let at = self.mask.iter().enumerate().find_map(differs).unwrap_or(usize::MAX);
+        rules::explain(&self.layout, at, &train[..self.len], &other[..self.len])
+    }
 }
 
 /// Identifies a form: an index into [`Forms`].

@@ -110,13 +110,14 @@ pub(super) struct Hasher {
 
 /// The parts of a packet with one IP level and no tunnel that enter its flow's hash. IP options and extension headers
 /// do not matter.
-struct Plain {
+#[derive(Clone, Copy)]
+pub(super) struct Plain {
     /// Number of headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.
-    link: usize,
-    is_v6: bool,
-    is_tcp: bool,
+    pub(super) link: usize,
+    pub(super) is_v6: bool,
+    pub(super) is_tcp: bool,
     /// Offset of the transport header, in bytes.
-    l4: usize,
+    pub(super) l4: usize,
 }
 
 /// Offset of the IP header, by the number of headers in front of it.
@@ -158,7 +159,8 @@ impl Hasher {
     }
 
     /// Returns the hash of a packet of this form; `None` if `head` is too short for it.
-    fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
+    #[inline(always)]
+    pub(super) fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
         let Plain { link, is_v6, is_tcp, l4 } = plain;
         let addresses = L3.get(link)? + if is_v6 { ipv6::SRC.start } else { ipv4::SRC.start };
         let word = |index: usize| read_u64(head, addresses + 8 * index);

@@ -12,9 +12,10 @@
 //! that one packet, so a train is verified and has none. One train of a flow is held at a time, so a segment can only
 //! join the newest one.
 //!
-//! Trains are limited in bytes, with room for another segment of the same size, and in packets. The limit on packets
-//! cannot replace the limit on bytes: one that is derived from the receiver's MTU, as in `inet_lro`, closes trains of
-//! 1500-byte frames on a 9000-byte port after 7 segments, where 43 fit.
+//! Trains are limited in bytes, exactly, and in packets: as in Linux a train without room for another full segment
+//! still takes a shorter last one. The limit on packets cannot replace the limit on bytes: one that is derived from the
+//! receiver's MTU, as in `inet_lro`, closes trains of 1500-byte frames on a 9000-byte port after 7 segments, where 43
+//! fit.
 //!
 //! [`Profile`] selects the rules: [`Profile::Strict`] joins only what [`gso::split`](crate::gso::split) restores byte
 //! for byte, [`Profile::Linux`] makes the trains that a Linux kernel makes, except that order within a flow is kept,
@@ -35,6 +36,7 @@ mod pending_first;
 mod places;
 mod profile;
 mod ready;
+mod refuse;
 mod release;
 pub mod rules;
 mod slow_path;
@@ -49,5 +51,6 @@ pub use crate::packet::Frame;
 pub use config::{Config, MAX_TRAIN_BYTES};
 pub use engine::Gro;
 pub use profile::{Generation, Profile};
+pub use release::Popped;
 pub use rules::{Alone, Flush, Mismatch};
 pub use stats::Stats;

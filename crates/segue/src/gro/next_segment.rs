@@ -5,6 +5,7 @@
 use super::engine::Gro;
 use super::form::FormId;
 use super::key::L3;
+use super::rules::{self, Flush};
 use super::table::{ExpectedNext, Place, Slot};
 use super::verify::{is_sum_good, pseudo_header};
 use crate::checksum::Sum;
@@ -19,6 +20,13 @@ pub(super) enum NextSegment {
     /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
     /// this form and sequence number.
     Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
+    /// The frame may begin a train, but no other segment may follow it. No flow with its hash is held.
+    Alone { form_id: FormId, seq: u32, why: Flush },
+    /// The frame is a segment without payload. No flow with its hash is held.
+    Empty,
+    /// The frame has payload and no flag that keeps it alone, and does not simply continue a train. The hash of its
+    /// flow.
+    Other(u64),
     /// The frame neither continues nor begins a train. The hash of its flow, if it was computed.
     Neither(Option<u64>),
 }
@@ -109,6 +117,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
+    /// Returns whether a frame of TCP has payload, an exact length, and no flag that keeps it alone.
+    #[inline(always)]
+    fn is_data<const LINK: usize, const V6: bool>(&self, front: &[u8; HEAD_BLOCK], total: usize) -> bool {
+        let l3 = const { L3[LINK] };
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let (at, from) = if V6 { (l3 + ipv6::PAYLOAD_LEN, l4) } else { (l3 + ipv4::TOTAL_LEN, l3) };
+        let len = usize::from(read_u16(front, at).unwrap_or(0)) + from;
+        len == total
+            && front[l4 + tcp::FLAGS] & self.rules.slow_path_flags == 0
+            && total > l4 + tcp::header_len(front[l4 + tcp::OFFSET])
+    }
+
     /// Examines a frame whose flow's train does not expect it: a first segment is moved into a box, and tried again.
     #[inline(never)]
     fn continues_first<const LINK: usize, const V6: bool>(
@@ -119,13 +139,20 @@ impl<B: AsRef<[u8]>> Gro<B> {
         verified: bool,
         pool: &mut Pool<B>,
     ) -> NextSegment {
-        if let Some(Slot::First(_)) = self.table.slot_mut(place) {
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        if let Some(Slot::First(first)) = self.table.slot_mut(place)
+            && first.next_seq(&self.forms) == read_u32(front, l4 + tcp::SEQ)
+        {
             self.unpack(place, pool);
             if let Some(header_len) = self.continues_held::<LINK, V6>(place, FrameView { front, bytes, verified }) {
                 return NextSegment::Continues(place, header_len);
             }
         }
-        NextSegment::Neither(Some(hash))
+        if self.is_data::<LINK, V6>(front, bytes.len()) {
+            NextSegment::Other(hash)
+        } else {
+            NextSegment::Neither(Some(hash))
+        }
     }
 
     /// Checks from the headers whether a frame of these types and of `total` bytes may begin a train.
@@ -153,16 +180,22 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let is_good = is_ip_good
             && !self.rules.is_lro
             && header_len >= tcp::MIN_LEN
-            && l4 + header_len < total
+            && l4 + header_len <= total
             && most > 1
             && 2 * total - l3 - l4 - header_len <= limit
-            && flags & (self.rules.slow_path_flags | tcp::FIN | tcp::PSH) == 0
+            && flags & self.rules.slow_path_flags == 0
             && u32::from(word(l4 + tcp::CHECKSUM)) != ones;
         if !is_good {
             return NextSegment::Neither(Some(hash));
         }
-        let seq = read_u32(front, l4 + tcp::SEQ).unwrap_or(0);
-        NextSegment::Starts { hash, is_alone, form_id: FormId::tcp(LINK, V6, header_len), seq }
+        if l4 + header_len == total {
+            return NextSegment::Empty;
+        }
+        let (form_id, seq) = (FormId::tcp(LINK, V6, header_len), read_u32(front, l4 + tcp::SEQ).unwrap_or(0));
+        match rules::closing(flags) {
+            None => NextSegment::Starts { hash, is_alone, form_id, seq },
+            Some(why) => NextSegment::Alone { form_id, seq, why },
+        }
     }
 
     /// Checks whether a frame is the expected next segment of the train at a place, and returns the length of its

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 
 use super::form::{FormId, Forms};
-use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
+use crate::packet::{Csum, Frag, Frame, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
 /// The frame of a first segment without a following one.
@@ -28,8 +28,7 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
     pub(super) fn load(&mut self, forms: &Forms, pool: &mut Pool<B>) -> Option<(Box<Packet<B>>, bool)> {
         let bytes = self.bytes.take()?;
         let mut packet = pool.take_used();
-        let PendingFirst { form, verified, .. } = *self;
-        let csum = if verified { Csum::Verified } else { Csum::Unknown };
+        let (form, csum) = (self.form, self.csum());
         if let Some(form) = forms.get(form)
             && bytes.len() > form.len
         {
@@ -45,16 +44,53 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
             packet.payload.push(bytes.skip(form.len));
             return Some((packet, true));
         }
-        let start = if form.link() == 0 { Start::Ip } else { Start::Ethernet };
-        packet.load(bytes, start, &Tunnels::NONE);
+        packet.load(bytes, self.start(), &Tunnels::NONE);
         Some((packet, false))
+    }
+
+    /// Returns the sequence number behind the segment; `None` if its buffer has changed since it was pushed.
+    #[inline(always)]
+    pub(super) fn next_seq(&self, forms: &Forms) -> Option<u32> {
+        Some(self.seq.wrapping_add(self.payload_len(forms)? as u32))
+    }
+
+    /// Returns the length of the segment's payload in bytes.
+    #[inline(always)]
+    pub(super) fn payload_len(&self, forms: &Forms) -> Option<usize> {
+        let len = self.bytes.as_ref()?.bytes().len().checked_sub(forms.get(self.form)?.len)?;
+        (len > 0).then_some(len)
+    }
+
+    /// Returns the frame as it was pushed; `None` after it was moved into a box.
+    #[inline(always)]
+    pub(super) fn into_frame(self) -> Option<Frame<B>> {
+        let (start, csum) = (self.start(), self.csum());
+        Some(Frame { bytes: self.bytes?, start, csum })
+    }
+
+    #[inline(always)]
+    fn start(&self) -> Start {
+        if self.form.link() == 0 { Start::Ip } else { Start::Ethernet }
+    }
+
+    #[inline(always)]
+    fn csum(&self) -> Csum {
+        if self.verified { Csum::Verified } else { Csum::Unknown }
     }
 }
 
 /// Returns the bytes of a frame shorter than a block, padded with zeros.
-#[cold]
+#[inline]
 pub(super) fn padded(bytes: &[u8]) -> [u8; HEAD_BLOCK] {
+    const HALF: usize = HEAD_BLOCK / 2;
     let mut front = [0; HEAD_BLOCK];
-    front[..bytes.len()].copy_from_slice(bytes);
+    match (bytes.first_chunk::<HALF>(), bytes.last_chunk::<HALF>()) {
+        // Copies of constant length, which overlap.
+        (Some(first), Some(last)) if bytes.len() <= HEAD_BLOCK => {
+            front[..HALF].copy_from_slice(first);
+            front[bytes.len() - HALF..][..HALF].copy_from_slice(last);
+        }
+        _ => front.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
+    }
     front
 }

@@ -7,7 +7,7 @@ use super::profile::Profile;
 use super::table::{Held, Slot};
 use super::verify;
 use crate::checksum::{Field, Sum};
-use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, TrainCsum, Unit};
+use crate::packet::{Frame, Gso, GsoKind, Kind, LayerCsum, Packet, TrainCsum, Unit};
 use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 
 /// An entry of the queue of ready packets.
@@ -15,6 +15,8 @@ use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 pub(super) enum Ready<B> {
     Packet(Box<Packet<B>>),
     First(PendingFirst<B>),
+    /// A frame that stays alone, not parsed; its UDP ports are no tunnel's.
+    Frame(Frame<B>),
     /// All flows that one flush released: the first of their places in the table.
     Places(usize),
 }

@@ -3,11 +3,27 @@
 use alloc::boxed::Box;
 
 use super::engine::Gro;
+use super::pending_first::PendingFirst;
 use super::ready::Ready;
 use super::rules::{Alone, Flush};
 use super::table::Slot;
-use crate::packet::{Packet, Pool};
+use crate::packet::{Frame, Packet, Pool, Tunnels};
 use crate::time::Nanos;
+
+/// What is taken out next.
+enum Taken<B> {
+    First(PendingFirst<B>),
+    Other(Popped<B>),
+}
+
+/// A packet, a train, or a frame that stayed alone and was never parsed.
+#[derive(Debug)]
+pub enum Popped<B> {
+    /// A parsed packet, or a train.
+    Packet(Box<Packet<B>>),
+    /// A frame as it was pushed.
+    Frame(Frame<B>),
+}
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// Returns the next packet or train that is ready. Callers that push frames should use [`Gro::pop_from`]: here a
@@ -19,26 +35,51 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Pops a packet like [`Gro::pop`]; a frame that was not joined takes its box from `pool`.
     #[inline]
     pub fn pop_from(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
-        let Ready::Places(place) = self.ready.front_mut()? else { return self.pop_one(pool) };
-        let (slot, next) = self.table.leave(*place);
-        match next {
-            Some(next) => *place = next,
-            None => drop(self.ready.pop_front()),
-        }
-        if let Slot::First(first) = slot {
-            return first.load(&self.forms, pool).map(|(packet, _)| packet);
-        }
-        match Ready::of(slot.take(), self.config.profile)? {
-            Ready::Packet(packet) => Some(packet),
-            _ => None,
+        match self.next()? {
+            Taken::First(mut first) => first.load(&self.forms, pool).map(|(packet, _)| packet),
+            Taken::Other(Popped::Packet(packet)) => Some(packet),
+            // The ports of UDP were compared with those of tunnels before the frame became ready.
+            Taken::Other(Popped::Frame(frame)) => Some(frame.parse(&Tunnels::NONE, pool)),
         }
     }
 
-    /// Returns the next entry of the queue, which is one packet or train.
-    fn pop_one(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
-        match self.ready.pop_front()? {
-            Ready::Packet(packet) => Some(packet),
-            Ready::First(mut first) => first.load(&self.forms, pool).map(|(packet, _)| packet),
+    /// Pops a packet like [`Gro::pop`], or a frame that was not joined, for callers that can send it unparsed: it takes
+    /// no box, and is not copied anywhere.
+    #[inline]
+    pub fn pop_unparsed(&mut self) -> Option<Popped<B>> {
+        match self.next()? {
+            Taken::First(first) => first.into_frame().map(Popped::Frame),
+            Taken::Other(other) => Some(other),
+        }
+    }
+
+    /// Takes the next packet out.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Taken<B>> {
+        let ready = match self.ready.front_mut()? {
+            Ready::Places(place) => {
+                let (slot, next) = self.table.leave(*place);
+                match next {
+                    Some(next) => *place = next,
+                    None => {
+                        self.waiting_rounds -= 1;
+                        drop(self.ready.pop_front());
+                    }
+                }
+                match slot {
+                    Slot::First(_) => {
+                        let Slot::First(first) = slot.take() else { return None };
+                        return Some(Taken::First(first));
+                    }
+                    _ => Ready::of(slot.take(), self.config.profile)?,
+                }
+            }
+            _ => self.ready.pop_front()?,
+        };
+        match ready {
+            Ready::Packet(packet) => Some(Taken::Other(Popped::Packet(packet))),
+            Ready::First(first) => Some(Taken::First(first)),
+            Ready::Frame(frame) => Some(Taken::Other(Popped::Frame(frame))),
             Ready::Places(_) => None,
         }
     }
@@ -72,6 +113,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (count, trains) = (self.table.len(), self.held_trains);
         let Some(first) = self.table.flush() else { return };
         self.ready.push_back(Ready::Places(first));
+        self.waiting_rounds += 1;
         self.stats.flushes.add_many(why, count as u64);
         self.stats.trains += trains as u64;
         self.stats.segments += (self.held_packets - (count - trains)) as u64;
@@ -82,6 +124,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[cold]
     #[inline(never)]
     pub(super) fn spill(&mut self) {
+        if self.waiting_rounds == 0 {
+            return;
+        }
+        self.waiting_rounds = 0;
         for _ in 0..self.ready.len() {
             let Some(ready) = self.ready.pop_front() else { return };
             let Ready::Places(first) = ready else {

@@ -47,7 +47,7 @@ crate::reasons! {
 crate::reasons! {
     /// The reason for which a train, or a packet that could have begun one, was released.
     pub enum Flush {
-        Full = "full": "Another segment of this size might not fit the limit on bytes or packets.",
+        Full = "full": "It had the most packets or bytes, or the next segment did not fit the limit on bytes.",
         Short = "short": "Its last segment is shorter than the others.",
         Push = "psh": "PSH is set.",
         Fin = "fin": "FIN is set.",

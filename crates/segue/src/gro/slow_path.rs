@@ -59,6 +59,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.finish(place, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
+        let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
+        let held = self.table.get(place);
+        if held.left == 0 && verify::payload_len(&packet) > held.spare(is_lro) {
+            self.finish(place, Flush::Full);
+            return self.hold(packet, hash, now);
+        }
         // Headers fit; only now is payload worth reading.
         let Held { packet: first, verified, .. } = self.table.get_mut(place);
         if !*verified {
@@ -138,7 +144,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
             return self.pass(packet, Alone::Tiny);
         }
-        if self.config.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
+        if self.config.most(is_tcp) < 2 || self.room(&packet).unwrap_or(0) == 0 {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(Ready::Packet(packet));
             return;

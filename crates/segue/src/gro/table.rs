@@ -87,7 +87,7 @@ pub(super) struct Held<B> {
     pub(super) since: Nanos,
     /// Payload bytes of the first segment; in profile `lro` those of the largest TCP segment.
     pub(super) size: usize,
-    /// Payload bytes that may still be added, for segments of different sizes (profile `lro`).
+    /// Payload bytes that may be added to the first segment; where sizes may differ (profile `lro`), to all segments.
     pub(super) room: usize,
     /// Number of segments of size `size` that may still be added.
     pub(super) left: u32,
@@ -148,6 +148,13 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.segs > 1 && self.key.carries == Carries::Data
     }
 
+    /// Returns how many bytes of payload may still be added. Segments before the last one have the size of the first,
+    /// unless their sizes may differ.
+    pub(super) fn spare(&self, is_lro: bool) -> usize {
+        let used = if is_lro { 0 } else { (self.segs as usize - 1) * self.size };
+        self.room.saturating_sub(used)
+    }
+
     /// Accounts for a segment that joins; the caller moves its payload of `len` bytes. `at` and `tcp` are the offset
     /// and the bytes of its TCP header, if it has one. Returns the reason if the train is to be closed.
     #[inline(always)]
@@ -181,7 +188,8 @@ impl<B: AsRef<[u8]>> Held<B> {
                 self.left = left(self.most.saturating_sub(self.segs), self.room, self.size);
             }
         }
-        let is_full = self.left == 0;
+        // Without room for another full segment a shorter one may still fit.
+        let is_full = self.left == 0 && (self.segs >= self.most || self.spare(is_lro) == 0);
         why.or(if is_short {
             Some(Flush::Short)
         } else if is_full {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use super::{Csum, Frag, Packet, Pool, Start, Tunnels, Unit};
+use crate::arch;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 /// A packet as a port received it, not parsed yet.
@@ -28,6 +29,16 @@ impl<B: AsRef<[u8]>> Frame<B> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// Asks the memory for the bytes that GRO reads of the frame: its headers, and also its payload if the checksum is
+    /// not known yet. For a caller that pushes the frame one or two frames later; bytes that lie in no cache are
+    /// otherwise waited for frame by frame.
+    #[inline]
+    pub fn prefetch(&self) {
+        // More lines than those of a frame of Ethernet size are asked for by the processor itself.
+        let most = if self.csum == Csum::Unknown { 24 } else { 2 };
+        arch::prefetch(self.bytes.bytes(), most);
     }
 
     /// Parses the frame into a packet of `pool`. `tunnels` are the UDP ports that carry tunnels.

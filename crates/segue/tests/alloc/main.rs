@@ -52,6 +52,7 @@ fn frames_that_are_never_parsed_allocate_nothing() {
     let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(1), 40, PACKETS).into_iter().map(|sent| sent.bytes).collect();
     let mut gro = Gro::new(gro::Config { max_flows: 32, ..gro::Config::default() });
     let mut pool: Pool<&[u8]> = Pool::new(1024);
+    let mut alone = 0;
     let mut pass = || {
         let before = sys::allocations();
         for round in stream.chunks(ROUND) {
@@ -59,12 +60,19 @@ fn frames_that_are_never_parsed_allocate_nothing() {
                 let frame = gro::Frame { bytes: Frag::all(&bytes[..]), start: Start::Ip, csum: Csum::Unknown };
                 gro.push_frame(frame, Nanos(1), &mut pool);
             }
-            gro.end_poll(Nanos(1), &mut pool, |packet, pool| pool.put(packet));
+            gro.flush();
+            while let Some(popped) = gro.pop_unparsed() {
+                match popped {
+                    gro::Popped::Packet(packet) => pool.put(packet),
+                    gro::Popped::Frame(frame) => alone += u64::from(!frame.is_empty()),
+                }
+            }
         }
         sys::allocations() - before
     };
     check_passes(&mut pass);
     assert!(gro.stats().segments > PACKETS as u64 / 2, "it has joined: {:?}", gro.stats());
+    assert!(alone > PACKETS as u64, "{alone}");
 }
 
 #[test]

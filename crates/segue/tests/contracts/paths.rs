@@ -1,7 +1,7 @@
 //! Compares the fast path through GRO with the slow path: their outputs and counters are equal, packet for packet.
 
-use segue::gro::{Frame, Gro};
-use segue::packet::{Csum, Frag, Pool, Unit};
+use segue::gro::{Frame, Gro, Popped};
+use segue::packet::{Csum, Frag, Pool, Tunnels, Unit};
 use segue::time::Nanos;
 
 use crate::properties::{Arrival, Boxed, Setting, load};
@@ -74,9 +74,20 @@ impl PathRun {
         self.gro.push_frame(frame, now, &mut self.pool);
     }
 
+    /// Pops a packet; where packets and frames are pushed, unparsed if it can be.
+    fn pop(&mut self) -> Option<Boxed> {
+        if self.pushed_as != PushedAs::Both {
+            return self.gro.pop_from(&mut self.pool);
+        }
+        match self.gro.pop_unparsed()? {
+            Popped::Packet(packet) => Some(packet),
+            Popped::Frame(frame) => Some(frame.parse(&Tunnels::NONE, &mut self.pool)),
+        }
+    }
+
     fn observe(&mut self) -> Observed {
         let mut images = Vec::new();
-        while let Some(packet) = self.gro.pop_from(&mut self.pool) {
+        while let Some(packet) = self.pop() {
             images.push(image(&packet));
             self.pool.put(packet);
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use segue::checksum::Sum;
-use segue::gro::{self, Config, Gro, Profile, Stats};
+use segue::gro::{self, Config, Gro, Popped, Profile, Stats};
 use segue::gso::{self, Arena, Frames, Limits, SegmentCsum};
 use segue::packet::{Csum, Frag, Frame, Kind, LayerCsum, Offload, Packet, Pool, Start, Stop, Tunnels, Unit};
 use segue::time::Nanos;
@@ -87,7 +87,11 @@ impl Merger for ByFrames {
         self.0.push(packet, now, pool);
     }
     fn pop(&mut self) -> Option<Boxed> {
-        self.0.pop()
+        // As a port that sends frames unparsed takes them.
+        match self.0.pop_unparsed()? {
+            Popped::Packet(packet) => Some(packet),
+            Popped::Frame(frame) => Some(frame.parse(&Tunnels::NONE, &mut Pool::new(0))),
+        }
     }
     fn flush(&mut self) {
         self.0.flush();

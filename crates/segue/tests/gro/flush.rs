@@ -26,10 +26,12 @@ flush! {
     a_train_of_the_most_packets_comes_out: Full =
         Stream::new(run(&mut tcp4(), 5)).config(|c| c.max_packets = 2), [2, 2, 1], [(Full, 2), (PollEnd, 1)];
     the_most_datagrams_are_64: Full = Stream::new(run(&mut udp4(), 65)), [64, 1], [(Full, 1), (PollEnd, 1)];
-    a_train_that_the_next_might_overfill_comes_out: Full =
+    a_train_that_the_next_would_overfill_comes_out: Full =
         Stream::new(run(&mut tcp6(), 5)).config(|c| c.max_bytes = 60 + 299), [2, 2, 1], [(Full, 2), (PollEnd, 1)];
     a_packet_with_no_room_for_another_is_not_held: Full =
-        Stream::new(run(&mut tcp6(), 2)).config(|c| c.max_bytes = 60 + 199), [1, 1], [(Full, 2)];
+        Stream::new(run(&mut tcp6(), 2)).config(|c| c.max_bytes = 60 + 100), [1, 1], [(Full, 2)];
+    a_packet_with_room_for_a_shorter_one_is_held: Full =
+        Stream::new(run(&mut tcp6(), 2)).config(|c| c.max_bytes = 60 + 199), [1, 1], [(Full, 1), (PollEnd, 1)];
     with_a_most_of_one_nothing_is_joined: Full =
         Stream::new(run(&mut udp6(), 2)).config(|c| c.max_udp_packets = 1), [1, 1], [(Full, 2)];
     a_short_segment_ends_the_train: Short = {

@@ -22,8 +22,8 @@ pub(super) const ROWS: &[Row] = &[
         }
         s.send(most % 8 + 1, 0);
     }),
-    // A segment of full size would not fit any more, so the train is closed; this one is smaller, and would.
-    row("large/max", On::Any, gives("8 1"), |s| {
+    // A segment of full size would not fit any more; this one is smaller, and fits to the byte.
+    row("large/max", On::Any, gives("9"), |s| {
         let most = s.most();
         for _ in 0..8 {
             s.send(8000, 0);

@@ -1,0 +1,147 @@
+//! Frames that can join nothing: other protocols, fragments, segments without payload, SYN and RST, UDP without a
+//! checksum, padding. They leave after one look at their first bytes, without being parsed, and behind what is held of
+//! their flow.
+//!
+//! As on the fast path, the result is always that of the slow path: a frame about which anything is unusual takes that,
+//! before anything has changed.
+
+use super::engine::Gro;
+use super::key::{L3, Plain};
+use super::rules::{Alone, Flush};
+use super::table::Place;
+use super::verify::is_sum_good;
+use crate::packet::{Csum, Start};
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+/// What must have left before a frame that joins nothing.
+#[derive(Clone, Copy)]
+pub(super) enum Behind {
+    /// Nothing: the frame belongs to no flow that is ever held.
+    Nothing,
+    /// What is held of its own flow.
+    Flow(Plain),
+    /// Everything, since its flow is unknown.
+    All,
+}
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// Returns why a frame shorter than a block can join nothing, if its bytes say so; what must leave before it has
+    /// left. It is not copied to be padded, which short frames that may join are.
+    #[inline(never)]
+    pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<Alone> {
+        let (why, behind) = self.refusal(bytes, bytes.len(), (start, csum))?;
+        self.make_way(bytes, None, behind);
+        Some(why)
+    }
+
+    /// Releases what must leave before a frame that joins nothing. `hash` is the hash of its flow if already computed.
+    #[inline(always)]
+    pub(super) fn make_way(&mut self, front: &[u8], hash: Option<u64>, behind: Behind) {
+        if self.table.len() == 0 {
+            return;
+        }
+        match behind {
+            Behind::Nothing => {}
+            Behind::All => self.flush_because(Flush::Order),
+            Behind::Flow(plain) => {
+                let hash = hash.or_else(|| self.hasher.plain(front, plain));
+                if let Some(Place::At(place)) = hash.map(|hash| self.table.place(hash)) {
+                    self.finish(place, Flush::Order);
+                }
+            }
+        }
+    }
+
+    /// Returns why a frame can join nothing, if its first bytes say so.
+    #[inline(always)]
+    pub(super) fn refusal(&self, front: &[u8], total: usize, (start, csum): (Start, Csum)) -> Option<(Alone, Behind)> {
+        let kind = |tags: usize| read_u16(front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
+        let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
+        let (link, kind) = match start {
+            Start::Ip => match front.first()? >> 4 {
+                4 => (0, ethertype::IPV4),
+                6 => (0, ethertype::IPV6),
+                _ => return None,
+            },
+            Start::Ethernet if !is_tag(kind(0)) => (1, kind(0)),
+            Start::Ethernet if !is_tag(kind(1)) => (2, kind(1)),
+            Start::Ethernet => (3, kind(2)),
+        };
+        let l3 = *L3.get(link)?;
+        let rest = total.checked_sub(l3)?;
+        let ip = front.get(l3..l3 + ipv6::LEN)?;
+        let (is_v6, ip_len, len, number) = match kind {
+            ethertype::IPV4 if ip[0] == 0x45 && rest >= ipv4::MIN_LEN => {
+                let len = usize::from(read_u16(ip, ipv4::TOTAL_LEN)?);
+                if !(ipv4::MIN_LEN..=rest).contains(&len) {
+                    return None;
+                }
+                let fragment = read_u16(ip, ipv4::FRAGMENT)?;
+                if fragment & (ipv4::MF | ipv4::OFFSET) != 0 {
+                    return Some((Alone::Fragment, Behind::All));
+                }
+                if fragment & ipv4::RESERVED != 0 && matches!(ip[ipv4::PROTOCOL], protocol::TCP | protocol::UDP) {
+                    return None;
+                }
+                (false, ipv4::MIN_LEN, len, ip[ipv4::PROTOCOL])
+            }
+            ethertype::IPV6 if ip[0] >> 4 == 6 && (ipv6::LEN..=ipv6::LEN + ipv6::MAX_PAYLOAD_LEN).contains(&rest) => {
+                let len = ipv6::LEN + usize::from(read_u16(ip, ipv6::PAYLOAD_LEN)?);
+                if len > rest {
+                    return None;
+                }
+                if ip[ipv6::NEXT_HEADER] == protocol::FRAGMENT {
+                    return Some((Alone::Fragment, Behind::All));
+                }
+                (true, ipv6::LEN, len, ip[ipv6::NEXT_HEADER])
+            }
+            ethertype::IPV4 | ethertype::IPV6 | ethertype::VLAN | ethertype::QINQ | ethertype::TEB => return None,
+            _ => return Some((Alone::Protocol, Behind::Nothing)),
+        };
+        let l4 = l3 + ip_len;
+        let behind = |is_tcp| Behind::Flow(Plain { link, is_v6, is_tcp, l4 });
+        let is_padded = len != rest;
+        let is_odd =
+            || !is_v6 && (u32::from(read_u16(ip, ipv4::CHECKSUM).unwrap_or(0)) == self.rules.ones || !is_sum_good(ip));
+        match number {
+            protocol::TCP => {
+                let transport = front.get(l4..l4 + tcp::MIN_LEN)?;
+                let header_len = tcp::header_len(transport[tcp::OFFSET]);
+                let payload = (len - ip_len).checked_sub(header_len.max(tcp::MIN_LEN))?;
+                if header_len < tcp::MIN_LEN || matches!(csum, Csum::Bad | Csum::Absent) || self.config.acks {
+                    return None;
+                }
+                if is_padded && !self.config.profile.trims() {
+                    return Some((Alone::Padding, behind(true)));
+                }
+                let flags = transport[tcp::FLAGS];
+                if payload != 0 && flags & (tcp::SYN | tcp::RST | tcp::URG) == 0 || is_odd() {
+                    return None;
+                }
+                Some((if payload == 0 { Alone::NoPayload } else { Alone::TcpFlags }, behind(true)))
+            }
+            protocol::UDP => {
+                let transport = front.get(l4..l4 + udp::LEN)?;
+                let length = usize::from(read_u16(transport, udp::LENGTH)?);
+                let is_tunnel = self.config.tunnels.has(read_u16(transport, udp::DST_PORT)?);
+                if length < udp::LEN || length != len - ip_len || is_tunnel || matches!(csum, Csum::Bad | Csum::Absent)
+                {
+                    return None;
+                }
+                if csum == Csum::Unknown && read_u16(transport, udp::CHECKSUM)? == 0 {
+                    return Some((Alone::NoChecksum, behind(false)));
+                }
+                if is_padded && !self.config.profile.trims() {
+                    return Some((Alone::Padding, behind(false)));
+                }
+                if length != udp::LEN || is_odd() {
+                    return None;
+                }
+                Some((Alone::NoPayload, behind(false)))
+            }
+            protocol::IPV4 | protocol::IPV6 | protocol::GRE | protocol::ETHERNET => None,
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION if is_v6 => None,
+            _ => Some((Alone::Protocol, Behind::Nothing)),
+        }
+    }
+}
