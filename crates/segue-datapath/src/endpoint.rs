@@ -3,14 +3,15 @@
 
 use std::io;
 
+use segue::gro::{self, Gro, Popped};
+use segue::gso;
 use segue::gso::{Arena, Limits, Refusal};
-use segue::packet::{Gso, Kind, Packet, Unit};
+use segue::packet::{Frame, Gso, Kind, Packet, Tunnels, Unit};
 use segue::reason::Counts;
-use segue::{gro, gso};
 use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
-use crate::ingress::{Traffic, packets};
+use crate::ingress::{Ingress, Traffic, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{EgressSettings, is_verified_tcp, without_trains};
@@ -144,6 +145,41 @@ impl Endpoint {
     /// Splits a packet for the port and appends it to the batch.
     pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         self.push_within(packet, usize::MAX, rx, drops);
+    }
+
+    /// Appends everything that GRO has released to the batch, through the ingress of the path to this port. Frames that
+    /// stayed alone are not parsed for it.
+    pub(crate) fn push_released(
+        &mut self,
+        gro: &mut Gro<Page>,
+        ingress: &mut Ingress,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+    ) {
+        while let Some(popped) = gro.pop_unparsed() {
+            match popped {
+                Popped::Packet(packet) => {
+                    ingress.each(packet, rx, drops, |packet, rx, drops| self.push(packet, rx, drops));
+                }
+                Popped::Frame(frame) => {
+                    ingress.pass(frame.len());
+                    self.push_frame(frame, rx, drops);
+                }
+            }
+        }
+    }
+
+    /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or owes a checksum.
+    #[inline]
+    fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        let len = frame.len();
+        match self.tx.push_frame(frame, &self.limits()) {
+            None => self.seen.add_frame(len),
+            Some(frame) => {
+                let packet = frame.parse(&Tunnels::NONE, &mut rx.pool);
+                self.push(packet, rx, drops);
+            }
+        }
     }
 
     /// Queues a packet like [`push`](Self::push), with a path MTU that may be below the link's.

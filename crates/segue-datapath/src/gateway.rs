@@ -77,17 +77,13 @@ impl Gateway {
             }
         }
         // Packets that a change of settings has released.
-        while let Some(packet) = stage.as_mut().and_then(|stage| stage.gro.pop_from(&mut rx.pool)) {
-            ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
+        if let Some(stage) = stage {
+            to.push_released(&mut stage.gro, ingress, rx, drops);
         }
         let polled = from.poll(rx, left)?;
         let mut stage = stage.as_mut().filter(|stage| stage.on);
         match &mut stage {
-            Some(stage) => {
-                for received in rx.packets.drain(..) {
-                    stage.push(received, now, &mut rx.pool);
-                }
-            }
+            Some(stage) => stage.push_all(rx, now),
             None => {
                 while let Some(packet) = rx.pop_packet() {
                     ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
@@ -96,9 +92,7 @@ impl Gateway {
         }
         if let Some(stage) = stage {
             stage.settle(polled, now);
-            while let Some(packet) = stage.gro.pop_from(&mut rx.pool) {
-                ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
-            }
+            to.push_released(&mut stage.gro, ingress, rx, drops);
         }
         to.transmit(rx, drops)?;
         Ok(polled)

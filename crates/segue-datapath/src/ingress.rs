@@ -41,13 +41,17 @@ impl Traffic {
     #[inline]
     pub(crate) fn add_received(&mut self, received: &Received) {
         match received {
-            Received::Frame(frame) => {
-                self.packets += 1;
-                self.bytes += frame.len() as u64;
-                self.segments += 1;
-            }
+            Received::Frame(frame) => self.add_frame(frame.len()),
             Received::Packet(packet) => self.add(packet),
         }
+    }
+
+    /// Counts a frame of `len` bytes, which is one packet.
+    #[inline]
+    pub(crate) fn add_frame(&mut self, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+        self.segments += 1;
     }
 
     pub(crate) fn collect(&self, port: &str, stage: Stage, sink: &mut Sink<'_>) {
@@ -103,6 +107,12 @@ impl Ingress {
             each(packet, rx, drops);
             next = self.more();
         }
+    }
+
+    /// Counts a frame of `len` bytes that passes unparsed: there is nothing to cut.
+    #[inline]
+    pub(crate) fn pass(&mut self, len: usize) {
+        self.seen.add_frame(len);
     }
 
     /// Cuts a train whatever the settings say, and hands its packets to `each`: for packets that may be treated

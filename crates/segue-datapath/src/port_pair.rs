@@ -118,6 +118,22 @@ impl GroStage {
         }
     }
 
+    /// Pushes all packets that a port has received. The payload of the next ones is asked for ahead: nobody
+    /// but the device and the kernel has touched it yet.
+    pub(crate) fn push_all(&mut self, rx: &mut RxBatch, now: Nanos) {
+        const AHEAD: usize = 2;
+        while let Some(received) = rx.packets.pop_front() {
+            // Payload is read only where the checksum is not known. The packet itself has been taken out: indexes are
+            // one less.
+            if received.is_unverified()
+                && let Some(Received::Frame(frame)) = rx.packets.get(AHEAD - 1)
+            {
+                frame.prefetch();
+            }
+            self.push(received, now, &mut rx.pool);
+        }
+    }
+
     /// Ends the trains that have to end after a poll with this result.
     pub(crate) fn settle(&mut self, polled: Polled, now: Nanos) {
         match polled {

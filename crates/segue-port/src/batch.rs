@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
 use segue::hash::Key;
 use segue::packet::remote::field_offset;
-use segue::packet::{Frame, Gso, Layout, Outer, Packet, Pieces, Pool, Tunnels, Unit};
+use segue::packet::{Csum, Frame, Gso, Layout, Outer, Packet, Pieces, Pool, Start, Stop, Tunnels, Unit};
+use segue::wire::ethernet;
 
 use crate::page::{FIELD_LEN, Page, PagePool};
 
@@ -74,6 +75,12 @@ impl Received {
         }
     }
 
+    /// Returns whether it is a frame of whose checksum the port knows nothing.
+    #[inline]
+    pub fn is_unverified(&self) -> bool {
+        matches!(self, Received::Frame(frame) if frame.csum == Csum::Unknown)
+    }
+
     /// Returns the parsed packet. UDP is taken for a transport whatever its port.
     #[inline]
     pub fn parse(self, pool: &mut Pool<Page>) -> Box<Packet<Page>> {
@@ -136,9 +143,17 @@ impl RxBatch {
     }
 }
 
+/// What an entry of a batch sends.
+#[derive(Debug)]
+enum Content {
+    Packet(Box<Packet<Page>>),
+    /// A frame that leaves as it came, without a box. It is never a train and owes no checksum.
+    Frame(Frame<Page>),
+}
+
 #[derive(Debug)]
 struct Entry {
-    packet: Box<Packet<Page>>,
+    content: Content,
     /// Numbering of fragments at the time of the split, which a second split must reproduce.
     ids: FragmentIds,
     first: u32,
@@ -183,10 +198,29 @@ impl TxBatch {
             return Err((packet, reason));
         }
         let end = self.arena.segments().len() as u32;
-        self.entries.push(Entry { packet, ids, first, next: first, end, mtu: limits.mtu });
+        self.entries.push(Entry { content: Content::Packet(packet), ids, first, next: first, end, mtu: limits.mtu });
         let units = (end - first) as usize;
         self.waiting += units;
         Ok(units)
+    }
+
+    /// Appends a frame that leaves as it came, for a packet port whose MTU it does not exceed. Returns it if that is
+    /// not known without parsing it, or if its checksum is owed.
+    #[inline]
+    pub fn push_frame(&mut self, frame: Frame<Page>, limits: &Limits) -> Option<Frame<Page>> {
+        // The Ethernet header does not count towards the MTU; tags may.
+        let link_len = if frame.start == Start::Ethernet { ethernet::LEN } else { 0 };
+        if frame.len().saturating_sub(link_len) > limits.mtu || frame.csum == Csum::Partial {
+            return Some(frame);
+        }
+        let (first, ids) = (self.arena.segments().len() as u32, self.arena.ids);
+        if self.arena.push_frame(frame.len(), is_verified(&frame)).is_err() {
+            return Some(frame);
+        }
+        let content = Content::Frame(frame);
+        self.entries.push(Entry { content, ids, first, next: first, end: first + 1, mtu: limits.mtu });
+        self.waiting += 1;
+        None
     }
 
     /// Returns the number of units that wait to be sent.
@@ -220,10 +254,10 @@ impl TxBatch {
     /// Returns packets to `pool` once all of their units are done.
     pub fn recycle(&mut self, pool: &mut Pool<Page>) {
         if self.waiting == 0 {
-            self.entries.drain(..).for_each(|entry| pool.put(entry.packet));
+            self.entries.drain(..).for_each(|entry| entry.recycle(pool));
             self.arena.clear();
         } else {
-            self.entries.extract_if(.., |e| e.next == e.end).for_each(|entry| pool.put(entry.packet));
+            self.entries.extract_if(.., |e| e.next == e.end).for_each(|entry| entry.recycle(pool));
         }
     }
 
@@ -249,15 +283,21 @@ impl TxBatch {
             }
             entry.first = self.arena.segments().len() as u32;
             self.arena.ids = entry.ids;
-            match gso::split(&entry.packet, &Limits { mtu: entry.mtu, ..*limits }, &mut self.arena) {
-                Err(reason) => refused(entry.packet, reason),
-                Ok(_) => {
+            let split = match &entry.content {
+                Content::Packet(packet) => gso::split(packet, &Limits { mtu: entry.mtu, ..*limits }, &mut self.arena),
+                Content::Frame(frame) => self.arena.push_frame(frame.len(), is_verified(frame)).map(|()| 1),
+            };
+            match (split, entry.content) {
+                (Err(reason), Content::Packet(packet)) => refused(packet, reason),
+                // The arena had room for it before.
+                (Err(_), Content::Frame(_)) => {}
+                (Ok(_), content) => {
                     let made = &self.arena.segments()[entry.first as usize..];
                     entry.end = entry.first + made.len() as u32;
                     let done = if sent_to == 0 { 0 } else { made.partition_point(|s| s.payload.end <= sent_to) };
                     entry.next = entry.first + done as u32;
                     self.waiting += (entry.end - entry.next) as usize;
-                    self.entries.push(entry);
+                    self.entries.push(Entry { content, ..entry });
                 }
             }
         }
@@ -274,9 +314,12 @@ impl TxBatch {
         self.entries.len()
     }
 
-    /// Returns the packet with this index.
-    pub(crate) fn packet(&self, entry: usize) -> &Packet<Page> {
-        &self.entries[entry].packet
+    /// Returns the outer header fields of the packet with this index, if they fit its headers.
+    pub(crate) fn outer(&self, entry: usize) -> Option<Outer> {
+        match &self.entries[entry].content {
+            Content::Packet(packet) => packet.outer.filter(|outer| usize::from(outer.skip) <= packet.head.len()),
+            Content::Frame(_) => None,
+        }
     }
 
     /// Returns the waiting units of one packet.
@@ -307,37 +350,59 @@ impl TxBatch {
     /// Returns a waiting unit by its position.
     pub(crate) fn unit_at(&self, entry: usize, position: u32) -> TxUnit<'_> {
         let segment = &self.arena.segments()[position as usize];
-        TxUnit { packet: &self.entries[entry].packet, segment, head: self.arena.head(segment) }
+        TxUnit { content: &self.entries[entry].content, segment, head: self.arena.head(segment) }
     }
 
     fn range<'a>(&'a self, entry: &'a Entry, range: std::ops::Range<u32>) -> impl Iterator<Item = TxUnit<'a>> + 'a {
         let segments = self.arena.segments().get(range.start as usize..range.end as usize).unwrap_or(&[]);
-        segments.iter().map(|segment| TxUnit { packet: &entry.packet, segment, head: self.arena.head(segment) })
+        segments.iter().map(|segment| TxUnit { content: &entry.content, segment, head: self.arena.head(segment) })
     }
 }
+
+impl Entry {
+    /// Returns the box of a packet to `pool`.
+    #[inline]
+    fn recycle(self, pool: &mut Pool<Page>) {
+        if let Content::Packet(packet) = self.content {
+            pool.put(packet);
+        }
+    }
+}
+
+/// Returns whether the port may tell its receiver that the checksum of a frame is right.
+fn is_verified(frame: &Frame<Page>) -> bool {
+    frame.csum == Csum::Verified
+}
+
+/// The layout of a frame that was not parsed.
+static UNKNOWN: Layout = Layout::empty(Stop::Protocol);
 
 /// One packet or train in the form in which the port sends it.
 #[derive(Clone, Copy, Debug)]
 pub struct TxUnit<'a> {
-    packet: &'a Packet<Page>,
+    content: &'a Content,
     segment: &'a Segment,
     head: &'a [u8],
 }
 
 impl<'a> TxUnit<'a> {
-    /// Returns all headers, outer ones included.
+    /// Returns all headers, outer ones included; nothing for a frame that was not parsed, whose bytes are all payload.
     pub fn head(&self) -> &'a [u8] {
         self.head
     }
 
     /// Returns the payload behind the headers, as pieces of memory.
     pub fn pieces(&self) -> Pieces<'a, Page> {
-        self.packet.payload.pieces(self.segment.payload.start as usize..self.segment.payload.end as usize)
+        let range = self.segment.payload.start as usize..self.segment.payload.end as usize;
+        match self.content {
+            Content::Packet(packet) => packet.payload.pieces(range),
+            Content::Frame(frame) => frame.bytes.pieces(),
+        }
     }
 
     /// Returns whether the packet's payload is one range.
     pub(crate) fn is_in_one_piece(&self) -> bool {
-        self.packet.payload.frags().len() <= 1
+        self.packet().is_none_or(|packet| packet.payload.frags().len() <= 1)
     }
 
     /// Returns the length of the payload in bytes.
@@ -372,12 +437,19 @@ impl<'a> TxUnit<'a> {
 
     /// Returns the outer header fields that a datagram port needs.
     pub fn outer(&self) -> Option<Outer> {
-        self.packet.outer
+        self.packet()?.outer
     }
 
     /// Returns the layout of [`TxUnit::head`].
     pub fn layout(&self) -> &'a Layout {
-        &self.packet.layout
+        self.packet().map_or(&UNKNOWN, |packet| &packet.layout)
+    }
+
+    fn packet(&self) -> Option<&'a Packet<Page>> {
+        match self.content {
+            Content::Packet(packet) => Some(packet),
+            Content::Frame(_) => None,
+        }
     }
 
     /// Returns the segment of which the unit is made.
@@ -387,7 +459,7 @@ impl<'a> TxUnit<'a> {
 
     /// Returns the start of the innermost transport header and the offset of the checksum in it, in bytes.
     pub fn checksum_place(&self) -> Option<(usize, usize)> {
-        let header = self.packet.layout.transport()?;
+        let header = self.layout().transport()?;
         Some((header.start(), field_offset(header.kind)?))
     }
 }

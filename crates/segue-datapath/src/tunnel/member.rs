@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use segue::encap::{self, DecapRefusal, Decapsulator, Destination, EncapRefusal, Encapsulator, Fdb, Fit, Received};
 use segue::gro::Gro;
 use segue::gso;
-use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Packet, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
 use segue::wire::ethernet;
@@ -228,24 +228,24 @@ impl Member {
     pub(super) fn take(&mut self, datagram: Page, remote: u16, tos: u8, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         let meta = Received { tos, csum: common.outer_csum, sum: None };
+        let mut datagram = Frag::all(datagram);
+        // GRO recognises most packets by a few bytes. The port inside takes parsed packets.
+        if self.joins && self.gro.as_ref().is_some_and(|gro| gro.config().tunnels == Tunnels::NONE) {
+            match self.decap.pull_frame(datagram, &meta) {
+                Ok(frame) => return self.take_frame(frame, remote, common, now),
+                Err(back) => datagram = back,
+            }
+        }
         let mut packet = common.rx.pool.take();
-        if let Err(why) = self.decap.pull(Frag::all(datagram), &meta, &mut packet) {
+        if let Err(why) = self.decap.pull(datagram, &meta, &mut packet) {
             common.decap_drops.add(why);
             self.arrivals.refuse(why);
             return common.rx.pool.put(packet);
         }
         self.arrivals.received += 1;
-        if self.encap.config().mode.is_ethernet()
-            && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
-        {
-            // As Linux's devices do: a frame that this end has sent has come back, and learning from it would be wrong.
-            if self.own_mac(now) == Some(*source) {
-                common.decap_drops.add(DecapRefusal::InnerSource);
-                return common.rx.pool.put(packet);
-            }
-            if let Some(fdb) = &mut self.fdb {
-                fdb.learn(*source, remote, now);
-            }
+        if !self.accepts(packet.head.bytes(), remote, now) {
+            common.decap_drops.add(DecapRefusal::InnerSource);
+            return common.rx.pool.put(packet);
         }
         common.unwrapped.add(&packet);
         common.remote.received += u64::from(packet.offload.unit == Unit::Whole(Csum::Partial));
@@ -256,6 +256,36 @@ impl Member {
             }
             _ => self.enter(packet, common),
         }
+    }
+
+    /// Hands an inner packet to GRO that is not parsed yet.
+    fn take_frame(&mut self, frame: Frame<Page>, remote: u16, common: &mut Common, now: Nanos) {
+        self.arrivals.received += 1;
+        if !self.accepts(frame.bytes.as_slice().unwrap_or(&[]), remote, now) {
+            return common.decap_drops.add(DecapRefusal::InnerSource);
+        }
+        common.unwrapped.add_frame(frame.len());
+        common.remote.received += u64::from(frame.csum == Csum::Partial);
+        if let Some(gro) = &mut self.gro {
+            common.joined.add_frame(frame.len());
+            gro.push_frame(frame, now, &mut common.rx.pool);
+        }
+    }
+
+    /// Learns the sender of an Ethernet frame. Returns `false` for a frame that this end has sent itself.
+    fn accepts(&mut self, frame: &[u8], remote: u16, now: Nanos) -> bool {
+        if self.encap.config().mode.is_ethernet()
+            && let Some(source) = frame.get(ethernet::SRC).and_then(|mac| mac.first_chunk())
+        {
+            // As Linux's devices do: a frame that this end has sent has come back, and learning from it would be wrong.
+            if self.own_mac(now) == Some(*source) {
+                return false;
+            }
+            if let Some(fdb) = &mut self.fdb {
+                fdb.learn(*source, remote, now);
+            }
+        }
+        true
     }
 
     /// Returns the interface's Ethernet address, which may be changed at any time.
@@ -286,8 +316,8 @@ impl Member {
         }
         let Member { gro, inward, inside, split_drops, .. } = self;
         inward.share_seen(&mut common.entered);
-        while let Some(packet) = gro.as_mut().and_then(Gro::pop) {
-            inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        if let Some(gro) = gro {
+            inside.push_released(gro, inward, &mut common.rx, split_drops);
         }
         inward.share_seen(&mut common.entered);
         self.inside.transmit(&mut common.rx, &mut self.split_drops)?;

@@ -62,11 +62,11 @@ impl UdpPort {
             if waiting == 0 {
                 continue;
             }
-            match batch.packet(entry).outer {
-                Some(outer) if usize::from(outer.skip) <= batch.packet(entry).head.len() => {
+            match batch.outer(entry) {
+                Some(outer) => {
                     schedule.order.push(((usize::from(outer.slot) % slots) as u16, entry as u32));
                 }
-                _ => {
+                None => {
                     self.counters.drops.add_many(Drop::NoOuter, waiting as u64);
                     batch.sent_of(entry, waiting);
                 }
@@ -81,7 +81,7 @@ impl UdpPort {
         let whole = self.segment == OffloadState::On;
         let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())].min(self.max_burst);
         for &(slot, entry) in &schedule.order {
-            let Some(outer) = batch.packet(entry as usize).outer else { continue };
+            let Some(outer) = batch.outer(entry as usize) else { continue };
             let key = RunKey { slot: usize::from(slot), to: outer.to, tos: outer.tos, ttl: outer.ttl, df: outer.df };
             for (position, unit) in (batch.position(entry as usize)..).zip(batch.units_of(entry as usize)) {
                 let len = unit.len().saturating_sub(usize::from(outer.skip));

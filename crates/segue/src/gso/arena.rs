@@ -81,6 +81,19 @@ impl Arena {
         core::mem::take(&mut self.checksummed)
     }
 
+    /// Appends a segment without headers for a frame of `len` bytes that leaves as it is.
+    ///
+    /// # Errors
+    /// [`Refusal::Length`] if the frame is too long for a segment.
+    #[inline]
+    pub fn push_frame(&mut self, len: usize, is_verified: bool) -> Result<(), Refusal> {
+        let len = u32::try_from(len).map_err(|_| Refusal::Length)?;
+        self.start = self.heads.len();
+        let csum = if is_verified { SegmentCsum::Verified } else { SegmentCsum::AsIs };
+        self.finish_head(0..len, csum, None);
+        Ok(())
+    }
+
     /// Reserves memory for `count` heads of `len` bytes.
     pub(super) fn reserve(&mut self, count: usize, len: usize) -> Result<(), Refusal> {
         let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;

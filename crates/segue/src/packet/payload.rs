@@ -97,6 +97,12 @@ impl<B: Buffer> Frag<B> {
         self.start as usize..self.start as usize + self.len()
     }
 
+    /// Returns the bytes of the range like those of a payload that has no other range.
+    #[inline]
+    pub fn pieces(&self) -> Pieces<'_, B> {
+        Pieces { frags: core::slice::from_ref(self), skip: 0, left: self.len() }
+    }
+
     /// Returns the buffer itself.
     pub fn into_inner(self) -> B {
         self.buf

@@ -4,6 +4,7 @@ mod decapsulator;
 mod headers;
 mod inner;
 mod outer;
+mod plain;
 mod pull;
 mod received;
 mod refusal;
