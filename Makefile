@@ -56,11 +56,12 @@ test-full: ## what is too long for every test: all sizes with the released progr
 	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2
 	tools/run-tests --full $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
 
-check: ## form: format, lints, docs, layers, style, commits, licences, duplicates, no_std, scripts
+check: ## form: format, lints, docs, layers, style, commits, licences, duplicates, no_std, instructions, scripts
 	@tools/need check
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/bench-dpdk/Cargo.toml
+	$(CARGO) fmt --check --manifest-path tools/instructions/Cargo.toml
 	tools/commits --self-test
 	tools/commits
 	tools/layers --self-test
@@ -77,6 +78,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/api
 	tools/package
 	tools/no-std/run
+	tools/instructions/run
 	tools/run-tests --self-test
 	shellcheck .ci/run tools/cross tools/install-data tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh

@@ -1,0 +1,148 @@
+//! Workloads of the engine: parsing, GRO, GSO, checksums.
+
+use std::hint::black_box;
+
+use segue::checksum::Sum;
+use segue::gro::{Config, Frame, Gro, Popped};
+use segue::gso::{Arena, Frames, Limits, split, split_linear};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::time::Nanos;
+use segue::wire::{self, tcp};
+
+use crate::Workload;
+use crate::frames::Flow;
+
+/// Payload of a full segment, bytes.
+const FULL: usize = 1448;
+
+/// The buffer of a frame, which lives as long as the program.
+type Bytes = &'static [u8];
+
+fn keep(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Bytes> {
+    frames.into_iter().map(|frame| &*frame.leak()).collect()
+}
+
+fn flows(count: usize) -> Vec<Flow> {
+    (0..count).map(Flow::new).collect()
+}
+
+/// Returns full segments of this many flows in turn.
+fn data(flows: &mut [Flow], count: usize) -> Vec<Bytes> {
+    let number = flows.len();
+    keep((0..count).map(|index| flows[index % number].frame(FULL, 0)))
+}
+
+/// Returns a workload that pushes a burst into GRO, flushes, and takes everything out.
+fn gro(name: &'static str, frames: Vec<Bytes>, csum: Csum) -> Workload {
+    let mut gro: Gro<Bytes> = Gro::new(Config::default());
+    let mut pool = Pool::new(2048);
+    let run = move |frames: &[Bytes]| {
+        for frame in frames {
+            gro.push_frame(Frame { bytes: Frag::all(*frame), start: Start::Ethernet, csum }, Nanos(1), &mut pool);
+        }
+        gro.flush();
+        while let Some(popped) = gro.pop_unparsed() {
+            match black_box(popped) {
+                Popped::Packet(packet) => pool.put(packet),
+                Popped::Frame(_) => {}
+            }
+        }
+    };
+    let (mut run, packets) = (run, frames.len());
+    Workload { name, packets, run: Box::new(move || run(black_box(&frames))) }
+}
+
+/// Returns a workload that pushes `held` segments, which stay, and counts what `frames` take after them.
+fn behind(name: &'static str, held: Vec<Bytes>, frames: Vec<Bytes>) -> Workload {
+    let packets = frames.len();
+    let all = [held, frames].concat();
+    Workload { packets, ..gro(name, all, Csum::Verified) }
+}
+
+fn parse(name: &'static str, frame: Vec<u8>) -> Workload {
+    let frame: Bytes = frame.leak();
+    let run = move || {
+        for _ in 0..64 {
+            black_box(wire::parse(black_box(frame), Start::Ethernet, black_box(&Tunnels::NONE)));
+        }
+    };
+    Workload { name, packets: 64, run: Box::new(run) }
+}
+
+/// Returns a train of 44 full segments.
+fn train() -> Packet<Bytes> {
+    let mut packet = Packet::default();
+    let bytes: Bytes = Flow::new(1).frame(44 * FULL, 0).leak();
+    packet.load(Frag::all(bytes), Start::Ethernet, &Tunnels::NONE);
+    packet.offload.unit =
+        Unit::Train { csum: TrainCsum::Stale, gso: Gso { kind: GsoKind::Tcp, size: FULL as u16, fixed_ids: 0 } };
+    packet
+}
+
+/// Returns lengths of payload without order, from 1 to a full segment.
+fn lengths(count: usize) -> impl Iterator<Item = usize> {
+    let mut state = 1_u32;
+    (0..count).map(move |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        1 + (state >> 8) as usize % FULL
+    })
+}
+
+/// Returns every workload of the engine.
+pub(crate) fn all() -> Vec<Workload> {
+    let acks = |flows: &mut [Flow], count: usize| -> Vec<Bytes> {
+        let number = flows.len();
+        keep((0..count).map(|index| flows[index % number].frame(0, 0)))
+    };
+    let mut sixty_four = flows(64);
+    let held = data(&mut sixty_four, 64);
+    let mut eight = flows(8);
+    let random = keep(lengths(512).enumerate().map(|(index, len)| eight[index % 8].frame(len, 0)));
+    let mut reversed = data(&mut flows(1), 64);
+    reversed.reverse();
+    let mut small = flows(64);
+    let push = keep((0..512).map(|index| small[index % 64].frame(64, tcp::PSH)));
+    let mut many = flows(10_000);
+    let mut full = keep((0..10_000).map(|index| many[index].frame(FULL, 0)));
+    full.truncate(4096);
+    let scattered = {
+        let (packet, mut arena) = (train(), Arena::new());
+        let limits = Limits { csum: true, ..Limits::NONE };
+        move || {
+            arena.clear();
+            black_box(split(black_box(&packet), &limits, &mut arena)).expect("a train can be cut");
+        }
+    };
+    let linear = {
+        let (packet, mut frames) = (train(), Frames::new());
+        move || {
+            frames.clear();
+            black_box(split_linear(black_box(&packet), &Limits::NONE, &mut frames)).expect("a train can be cut");
+        }
+    };
+    let payload: Bytes = vec![0x5a; FULL].leak();
+    let sum = move || {
+        for _ in 0..64 {
+            black_box(Sum::of(black_box(payload)));
+        }
+    };
+    vec![
+        parse("parse TCP over IPv4", Flow::new(1).frame(FULL, 0)),
+        parse("parse TCP over IPv6", Flow::v6(1).frame(FULL, 0)),
+        gro("GRO, checksums known, 1 flow", data(&mut flows(1), 64), Csum::Verified),
+        gro("GRO, checksums known, 8 flows", data(&mut flows(8), 64), Csum::Verified),
+        gro("GRO, checksums known, 64 flows in bursts of 64", data(&mut flows(64), 64), Csum::Verified),
+        gro("GRO, verifying, 8 flows", data(&mut flows(8), 64), Csum::Unknown),
+        gro("GRO, IPv6, verifying, 1 flow", data(&mut [Flow::v6(1)], 64), Csum::Unknown),
+        gro("GRO, pure acknowledgments", acks(&mut flows(64), 512), Csum::Verified),
+        behind("GRO, pure acknowledgments behind 64 segments held", held, acks(&mut sixty_four, 448)),
+        gro("GRO, ICMP", keep((0..512).map(|_| Flow::new(1).ping())), Csum::Unknown),
+        gro("GRO, 64-byte segments with PSH, 64 flows", push, Csum::Verified),
+        gro("GRO, random sizes, 8 flows", random, Csum::Verified),
+        gro("GRO, reversed order", reversed, Csum::Verified),
+        gro("GRO, 4096 flows through a table of 256", full, Csum::Verified),
+        Workload { name: "GSO, scattered, checksums left to the port", packets: 44, run: Box::new(scattered) },
+        Workload { name: "GSO, copied, with checksums", packets: 44, run: Box::new(linear) },
+        Workload { name: "checksum of 1448 bytes", packets: 64, run: Box::new(sum) },
+    ]
+}

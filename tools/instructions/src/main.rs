@@ -1,0 +1,65 @@
+//! Runs each workload once, for callgrind to count: `tools/instructions/run` explains it.
+//!
+//! The names and the numbers of packets of the workloads are printed in the order in which they run, a line for each.
+
+mod engine;
+mod frames;
+mod product;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// A workload after its preparation and one run to warm up.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    /// Number of packets that one run handles.
+    pub(crate) packets: usize,
+    pub(crate) run: Box<dyn FnMut()>,
+}
+
+/// Runs a workload. Callgrind counts inside of this function alone, and writes what it has counted when it is left.
+#[inline(never)]
+fn measured(run: &mut dyn FnMut()) {
+    run();
+}
+
+/// Prints the median time of each workload for a packet, in nanoseconds, and the tenth and the ninetieth hundredth.
+fn time() -> ExitCode {
+    const RUNS: usize = 1001;
+    if let Some(fastest) = segue::checksum::implementations().last() {
+        fastest.choose();
+    }
+    for mut workload in engine::all().into_iter().chain(product::all()) {
+        let run = |_| {
+            let begin = Instant::now();
+            (workload.run)();
+            begin.elapsed().as_nanos() as f64 / workload.packets as f64
+        };
+        let mut times: Vec<f64> = (0..RUNS).map(run).collect();
+        times.sort_by(f64::total_cmp);
+        let [low, median, high] = [10, 50, 90].map(|percent| times[RUNS * percent / 100]);
+        println!("{median:7.1} ({low:.1}..{high:.1}) {}", workload.name);
+    }
+    ExitCode::SUCCESS
+}
+
+fn main() -> ExitCode {
+    // Vectors of one width on every machine: those that callgrind knows.
+    let Some(avx2) = segue::checksum::implementations().find(|implementation| implementation.name() == "avx2") else {
+        eprintln!("instructions: this processor has no AVX2");
+        return ExitCode::from(2);
+    };
+    avx2.choose();
+    // With a name that workload alone, for callgrind_annotate; with --time its time with the fastest vectors instead.
+    let only = std::env::args().nth(1);
+    if only.as_deref() == Some("--time") {
+        return time();
+    }
+    let chosen = |workload: &Workload| only.as_ref().is_none_or(|only| workload.name == only);
+    for mut workload in engine::all().into_iter().chain(product::all()).filter(chosen) {
+        (workload.run)();
+        println!("{} {}", workload.packets, workload.name);
+        measured(&mut *workload.run);
+    }
+    ExitCode::SUCCESS
+}

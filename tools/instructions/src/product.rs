@@ -1,0 +1,214 @@
+//! Workloads of the product: its pipelines between ports in memory, so that all but system calls is counted.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, Mode, OuterCsum};
+use segue::gro;
+use segue::gso::Limits;
+use segue::packet::{Csum, Frag, Frame, Start};
+use segue::time::Nanos;
+use segue_datapath::gateway::{self, Gateway, PortConfig};
+use segue_datapath::pipeline::Pipeline;
+use segue_datapath::tunnel::{self, Tunnel};
+use segue_port::{Burst, Counters, OffloadState, Page, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
+
+use crate::Workload;
+use crate::frames::Flow;
+
+/// What a port in memory receives in the next rounds.
+#[derive(Default)]
+struct Waiting {
+    frames: Vec<Page>,
+    bursts: Vec<Burst>,
+    at: usize,
+}
+
+/// A port in memory. What it receives is there already; what it sends is counted.
+struct Memory {
+    waiting: Rc<RefCell<Waiting>>,
+    sent: Rc<RefCell<usize>>,
+    start: Start,
+    csum: Csum,
+    limits: Limits,
+    counters: Counters,
+    file: File,
+}
+
+impl Memory {
+    fn new(start: Start, csum: Csum, limits: Limits) -> Memory {
+        let file = File::open("/dev/null").expect("there is a null device");
+        Memory { waiting: Rc::default(), sent: Rc::default(), start, csum, limits, counters: Counters::default(), file }
+    }
+}
+
+impl Port for Memory {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let Waiting { frames, bursts, at } = &mut *self.waiting.borrow_mut();
+        let first = *at;
+        for page in frames.iter().skip(first).take(budget) {
+            let frame = Frame { bytes: Frag::all(page.clone()), start: self.start, csum: self.csum };
+            into.packets.push_back(Received::Frame(frame));
+        }
+        into.bursts.extend(bursts.iter().skip(first).take(budget).cloned());
+        *at = (first + budget).min(frames.len().max(bursts.len()));
+        Ok(if *at - first == budget { Polled::More } else { Polled::Idle })
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut bytes = 0;
+        for unit in batch.units() {
+            bytes += unit.head().len() + unit.pieces().map(<[u8]>::len).sum::<usize>();
+            *self.sent.borrow_mut() += unit.segments();
+        }
+        std::hint::black_box(bytes);
+        let units = batch.len();
+        batch.sent(units);
+        Ok(Sent::All)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// The limits of a port that takes every train.
+const TRAINS: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, max_bytes: 65_600, ..Limits::NONE };
+
+fn pages(packets: &[Vec<u8>]) -> Vec<Page> {
+    // The pages outlive their pool.
+    let mut pool = PagePool::with_page_len(packets.len(), 1 << 16);
+    let page = |packet: &Vec<u8>| {
+        let mut page = pool.take().expect("the pool is large enough");
+        page.bytes_mut()[..packet.len()].copy_from_slice(packet);
+        page.freeze(packet.len())
+    };
+    packets.iter().map(page).collect()
+}
+
+/// Returns a workload in which `pipeline` handles all that waits, which `packets` leave for the other port.
+fn pipeline(
+    name: &'static str,
+    mut pipeline: impl Pipeline + 'static,
+    waiting: Rc<RefCell<Waiting>>,
+    sent: Rc<RefCell<usize>>,
+    packets: usize,
+) -> Workload {
+    let mut now = 0;
+    let run = move || {
+        waiting.borrow_mut().at = 0;
+        *sent.borrow_mut() = 0;
+        while *sent.borrow() < packets {
+            now += 1_000_000;
+            pipeline.round(Nanos(now)).expect("ports in memory do not fail");
+        }
+        assert_eq!(*sent.borrow(), packets);
+    };
+    Workload { name, packets, run: Box::new(run) }
+}
+
+/// Returns a gateway between two ports in memory, which receives these frames.
+fn gateway(name: &'static str, frames: &[Vec<u8>]) -> Workload {
+    let ports = [(); 2].map(|()| Memory::new(Start::Ethernet, Csum::Verified, TRAINS));
+    let (waiting, sent) = (Rc::clone(&ports[0].waiting), Rc::clone(&ports[1].sent));
+    waiting.borrow_mut().frames = pages(frames);
+    let ports = ports.map(|port| PortConfig {
+        name: "memory".to_owned(),
+        port: Box::new(port),
+        gro: Some(gro::Config::default()),
+        fragments: None,
+    });
+    let gateway = Gateway::new(gateway::Parts { ports, budget: 256, pages: PagePool::new(16) });
+    pipeline(name, gateway, waiting, sent, frames.len())
+}
+
+/// Returns a tunnel of GUE between ports in memory.
+fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
+    let [local, remote] = ENDS;
+    let config = Config::new(Mode::Ipip, Carrier::Gue { remcsum: false }, local, remote);
+    Tunnel::new(
+        tunnel::Outside {
+            name: "outside".to_owned(),
+            port: Box::new(outside),
+            csum: OuterCsum::Verified,
+            budget: 64,
+            pages: 64,
+        },
+        vec![tunnel::Parts {
+            inside_name: "inside".to_owned(),
+            inside: Box::new(inside),
+            encap: Encapsulator::new(config).expect("the configuration is valid"),
+            decap: Decapsulator::new(config).expect("the configuration is valid"),
+            remotes: vec![remote],
+            fdb: None,
+            flood: Vec::new(),
+            gro: Some(gro::Config::default()),
+        }],
+    )
+}
+
+const ENDS: [IpAddr; 2] =
+    [IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1)), IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2))];
+
+/// Returns a workload in which these packets come out of a tunnel, in bursts of equal datagrams.
+fn inward(name: &'static str, packets: &[Vec<u8>], at_once: usize) -> Workload {
+    let inside = Memory::new(Start::Ip, Csum::Unknown, TRAINS);
+    let outside = Memory::new(Start::Ip, Csum::Unknown, Limits { outer_csum: true, ..Limits::NONE });
+    let (waiting, sent) = (Rc::clone(&outside.waiting), Rc::clone(&inside.sent));
+    let datagrams = |packets: &[Vec<u8>]| -> Vec<u8> {
+        packets.iter().flat_map(|packet| [&[0, 4, 0, 0][..], packet].concat()).collect()
+    };
+    let bytes: Vec<Vec<u8>> = packets.chunks(at_once).map(datagrams).collect();
+    let burst = |page: Page| Burst {
+        page,
+        segment_len: packets[0].len() + 4,
+        peer: SocketAddr::new(ENDS[1], 50_000),
+        local: None,
+        tos: 0,
+        ttl: None,
+    };
+    waiting.borrow_mut().bursts = pages(&bytes).into_iter().map(burst).collect();
+    pipeline(name, tunnel(inside, outside), waiting, sent, packets.len())
+}
+
+/// Returns a workload in which these packets enter a tunnel.
+fn outward(name: &'static str, packets: &[Vec<u8>]) -> Workload {
+    let inside = Memory::new(Start::Ip, Csum::Verified, TRAINS);
+    let outside = Memory::new(Start::Ip, Csum::Unknown, Limits { outer_csum: true, ..Limits::NONE });
+    let (waiting, sent) = (Rc::clone(&inside.waiting), Rc::clone(&outside.sent));
+    waiting.borrow_mut().frames = pages(packets);
+    pipeline(name, tunnel(inside, outside), waiting, sent, packets.len())
+}
+
+/// Returns every workload of the product.
+pub(crate) fn all() -> Vec<Workload> {
+    let mut flows: Vec<Flow> = (0..8).map(Flow::new).collect();
+    let data: Vec<Vec<u8>> = (0..512).map(|index| flows[index % 8].frame(1448, 0)).collect();
+    let acks: Vec<Vec<u8>> = (0..512).map(|index| flows[index % 8].frame(0, 0)).collect();
+    let mut one = Flow::new(1);
+    let inner: Vec<Vec<u8>> = (0..512).map(|_| one.packet(1372, 0)).collect();
+    let inner_acks: Vec<Vec<u8>> = (0..512).map(|_| one.packet(0, 0)).collect();
+    vec![
+        gateway("gateway, 8 flows", &data),
+        gateway("gateway, pure acknowledgments", &acks),
+        inward("tunnel, inwards, 1 flow in bursts of 32", &inner, 32),
+        inward("tunnel, inwards, pure acknowledgments in bursts of 8", &inner_acks, 8),
+        outward("tunnel, outwards, pure acknowledgments", &inner_acks),
+    ]
+}
