@@ -59,7 +59,8 @@ impl PollSet {
     /// Waits until a descriptor is ready or the time is over.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let spec = timeout.map(|t| libc::timespec {
-            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+            // At most 68 years: the field has 32 bits on some machines.
+            tv_sec: t.as_secs().min(i32::MAX as u64) as _,
             tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
         });
         let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -181,17 +181,21 @@ pub(crate) fn own_cores() -> io::Result<Vec<usize>> {
 
 /// Makes the calling thread run only when no other thread on its processor is runnable (`SCHED_IDLE`).
 pub(crate) fn run_when_idle() -> io::Result<()> {
-    let lowest = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the pointer is to `lowest`; 0 is the calling thread.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
+    set_scheduler(0, libc::SCHED_IDLE, 0)
+}
+
+/// Sets policy and priority of a thread, 0 for the calling one (sched_setscheduler(2)). musl's function of this name
+/// always fails, since the call is not what POSIX says.
+fn set_scheduler(thread: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    // SAFETY: the kernel's struct sched_param is one int, which outlives the call.
+    let code = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const priority) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Gives a thread precedence over all ordinary ones and those of the lowest real-time priority.
 pub(crate) fn run_at_once(thread: u32) -> io::Result<()> {
     let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    let second = libc::sched_param { sched_priority: 2 };
-    // SAFETY: the pointer is to `second`.
-    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &raw const second) }).map(drop)
+    set_scheduler(thread, libc::SCHED_FIFO, 2)
 }
 
 /// Sets a socket option that is a number.

@@ -44,7 +44,8 @@ pub(crate) fn wait(interests: &[Interest<'_>], timeout: Option<Duration>) -> io:
 
 fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        // At most 68 years: the field has 32 bits on some machines.
+        tv_sec: time.as_secs().min(i32::MAX as u64) as _,
         tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
     }
 }

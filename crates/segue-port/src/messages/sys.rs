@@ -42,7 +42,10 @@ impl<const WORDS: usize> Control<WORDS> {
         // and so keeps the alignment of a cmsghdr, which that of u64 covers; CMSG_DATA stays inside the space.
         unsafe {
             let header = self.words.as_mut_ptr().cast::<u8>().add(self.len).cast::<libc::cmsghdr>();
-            header.write(libc::cmsghdr { cmsg_len: whole as _, cmsg_level: level, cmsg_type: kind });
+            // musl's structure has padding beside the three fields, for which zero is valid as for all of them.
+            let mut made: libc::cmsghdr = std::mem::zeroed();
+            (made.cmsg_len, made.cmsg_level, made.cmsg_type) = (whole as _, level, kind);
+            header.write(made);
             libc::CMSG_DATA(header).cast::<T>().write_unaligned(value);
         }
         self.len += space;
