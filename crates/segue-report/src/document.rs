@@ -1,0 +1,115 @@
+//! The documents of `segue bench -j`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The schema id of one bench.
+pub const SCHEMA: &str = "segue.bench/1";
+/// The schema id of several benches in one file.
+pub const ALL: &str = "segue.benches/1";
+
+/// One bench.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bench {
+    /// Always `segue.bench/1`.
+    pub schema: String,
+    /// The name.
+    pub bench: String,
+    /// The machine, and how the figures were measured.
+    pub machine: BTreeMap<String, Value>,
+    /// One row for each case.
+    pub rows: Vec<Row>,
+    /// Cases that could not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Value>,
+}
+
+/// One case with its results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Labels of the case with their values.
+    pub case: BTreeMap<String, Value>,
+    /// Results by name; the name carries the unit.
+    pub metrics: BTreeMap<String, Metric>,
+    /// Published figures under the names of the metrics: a number, or two for a range.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub seed: BTreeMap<String, Value>,
+}
+
+/// The samples of one result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// Smallest sample.
+    pub min: f64,
+    /// Median.
+    pub median: f64,
+    /// Largest sample.
+    pub max: f64,
+    /// All samples, in the order in which they were taken.
+    #[serde(default)]
+    pub samples: Vec<f64>,
+}
+
+/// Several benches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct All {
+    /// Always `segue.benches/1`.
+    pub schema: String,
+    /// The benches.
+    pub benches: Vec<Bench>,
+}
+
+/// Reads the benches of a file: one, or several. The error says what is wrong, with line and column.
+pub fn parse(text: &str) -> Result<Vec<Bench>, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let schema = value["schema"].as_str().unwrap_or_default().to_owned();
+    match schema.as_str() {
+        SCHEMA => serde_json::from_value(value).map(|bench| vec![bench]).map_err(|error| error.to_string()),
+        ALL => serde_json::from_value(value).map(|all: All| all.benches).map_err(|error| error.to_string()),
+        "" => Err("it has no key `schema`".to_owned()),
+        other => Err(format!("its schema is {other}, expected {SCHEMA} or {ALL}")),
+    }
+}
+
+impl Row {
+    /// Returns the values of the case's labels, as one line.
+    pub fn name(&self) -> String {
+        let words: Vec<String> = self.case.values().map(shown).collect();
+        words.join(" ")
+    }
+}
+
+/// Returns a value as text: a string without its quotes.
+pub(crate) fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+impl Metric {
+    /// Returns whether there are several samples, so that there is a spread.
+    pub fn has_spread(&self) -> bool {
+        self.samples.len() > 1
+    }
+}
+
+/// Whether more of a metric is better, worse, or neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More is better.
+    More,
+    /// Less is better.
+    Less,
+    /// The metric only describes the load.
+    Neither,
+}
+
+/// Returns what is better of a metric, by the unit in its name.
+pub fn better(metric: &str) -> Better {
+    match metric {
+        "gbps" | "mpps" | "kpps" => Better::More,
+        _ if metric.ends_with("_per_s") || metric.ends_with("_gbps") => Better::More,
+        _ if metric.ends_with("cpu_s_per_gb") || metric.ends_with("_us") || metric.ends_with("_ns") => Better::Less,
+        _ => Better::Neither,
+    }
+}
