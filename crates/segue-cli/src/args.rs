@@ -333,9 +333,15 @@ pub(crate) struct Lab {
 /// The arguments of `segue bench`.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// The bench to run
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES))]
+    /// The bench to run, or all; compare and report read earlier results
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES.iter().copied().chain(["all", "compare", "report"])))]
     pub(crate) name: Option<String>,
+    /// For compare two files of -j, for report any number
+    #[arg(value_name = "FILE.json", hide_short_help = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Where all and report put the page; that of the data ends in .json
+    #[arg(long, hide_short_help = true, value_name = "FILE.html", default_value = "segue-report.html")]
+    pub(crate) output: PathBuf,
     /// Every row
     #[arg(long, conflicts_with = "quick")]
     pub(crate) all: bool,

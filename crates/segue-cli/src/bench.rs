@@ -9,7 +9,7 @@ use crate::args::Bench;
 use crate::lab::failure_of;
 use crate::out::Out;
 use crate::progress::Shown;
-use crate::{simulation, version};
+use crate::{report, simulation, version};
 
 /// Runs `segue bench`.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
@@ -25,6 +25,20 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
         })?;
         out.data(&(said + "\n"));
         return Ok(());
+    }
+    match args.name.as_deref() {
+        Some("compare") => return report::compare(&args.files, out),
+        Some("report") => return report::report(&args.files, &args.output, out),
+        Some("all") => return all(args, out),
+        Some(name) if !args.files.is_empty() => {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("`bench {name}` reads no file"),
+                "segue bench compare A.json B.json",
+            )
+            .why("only compare and report do"));
+        }
+        _ => {}
     }
     let name = args.name.as_deref().ok_or_else(|| {
         Error::new(Kind::Missing, "`bench` needs the name of a bench", "segue bench lro")
@@ -63,6 +77,33 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     out.data(&found.text(&table));
     out.data(&format!("\n{}", table.caption()));
     Ok(())
+}
+
+/// Runs every bench, and writes the data and the page. A bench that cannot run here is named, and the others go on.
+fn all(args: &Bench, out: &Out) -> Result<(), Error> {
+    report::check_output(&args.output)?;
+    interrupt::catch().map_err(|error| {
+        Error::system("cannot catch signals", &error, "segue doctor").why("the kernel refused a signal handler")
+    })?;
+    segue_lab::enter_user_namespace().map_err(of_bench)?;
+    let mut texts = Vec::new();
+    for name in bench::NAMES {
+        let found = bench::named(name).map_err(of_bench)?;
+        let settings = settings(args, &found).map_err(of_bench)?;
+        let mut progress = Shown::new(&args.progress, out.quiet);
+        let outcome = found.run(&settings, &mut progress);
+        progress.clear();
+        match outcome.map_err(of_bench) {
+            Ok(table) => texts.push(table.to_json(false)),
+            Err(error) if error.kind == Kind::Interrupted => return Err(error),
+            Err(error) => out.error(&error),
+        }
+    }
+    let benches = texts.iter().map(|text| report::read("a bench", text)).collect::<Result<Vec<_>, _>>()?.concat();
+    if benches.is_empty() {
+        return Err(Error::new(Kind::System, "no bench could run here", "segue doctor").why("each of them said why"));
+    }
+    report::write(benches, &args.output, out)
 }
 
 fn settings(args: &Bench, of: &bench::Bench) -> Result<Settings, LabError> {

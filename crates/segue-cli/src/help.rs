@@ -260,13 +260,16 @@ group and the processes in it.
     },
     Page {
         name: "bench",
-        usage: "segue bench NAME [OPTION]...",
+        usage: "segue bench NAME|all|compare OLD NEW|report FILE... [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
-            ("segue bench rco --list", "rows, words to choose them by, and time"),
+            ("segue bench compare old.json new.json", "what changed beyond the spread"),
         ],
         more: "\
+all runs each, and writes segue-report.html and segue-report.json. compare exits
+1 where a case became worse; report makes the page of files that -j has printed.
+
 lro     receiving: LRO, the kernel with and without GRO
 ack     sending: ACK aggregation
 gso     sending: late segmentation, fragments, NAT on trains

@@ -37,6 +37,7 @@ mod out;
 mod pcap;
 mod progress;
 mod render;
+mod report;
 mod run;
 mod schema;
 mod set;
