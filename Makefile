@@ -9,7 +9,7 @@ SEGUE ?= $(OUT)/release/segue
 VM := $(OUT)/vm
 
 .DEFAULT_GOAL := help
-.PHONY: help build install demo quick test test-full check figures trust bench fuzz soak clean
+.PHONY: help build install dist deb demo quick test test-full check figures trust bench fuzz soak clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
@@ -34,6 +34,14 @@ install: ## the program with manual, completions, units and dissector below PREF
 	@[ -x '$(SEGUE)' ] || { echo 'make install: there is no $(SEGUE) yet; run make build first' >&2; exit 1; }
 	install -D -m 755 '$(SEGUE)' '$(DESTDIR)$(PREFIX)/bin/segue'
 	tools/install-data '$(GENERATOR)' '$(DESTDIR)' '$(PREFIX)'
+
+dist: ## static programs, Debian packages, SBOM and checksums for x86-64 and aarch64, in target/dist
+	@tools/need dist
+	tools/dist
+
+deb: build ## a Debian package of the release program, in target/dist
+	@tools/need deb
+	tools/deb '$(SEGUE)'
 
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
@@ -72,6 +80,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 	tools/licences --self-test
+	tools/sbom --self-test
 	tools/licences
 	tools/duplicates
 	tools/api --self-test
@@ -80,7 +89,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/install-data tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
+	shellcheck .ci/run tools/cross tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
