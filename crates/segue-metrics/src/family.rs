@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use segue_control::model::{Flow, Instance, Port, Seen, Side};
+use segue_control::model::{Flow, Instance, Port, Seen, Side, Tunnel};
 
 use crate::scrape::{Scrape, Sentence};
 
@@ -49,6 +49,8 @@ enum Values {
     Fastpath,
     /// One value for each offload of an instance.
     Offloads(fn(&segue_control::model::Offload) -> bool),
+    /// One value for each tunnel that has it.
+    Tunnel(fn(&Tunnel) -> Option<f64>),
     /// One value for each port.
     Port(fn(&Port) -> u64),
     /// One value for each port and direction.
@@ -184,6 +186,36 @@ pub const FAMILIES: &[Family] = &[
         "fastpath.on",
         "Whether the kernel carries packets of a tunnel past the process (1), where that was asked for.",
         Values::Fastpath,
+    ),
+    counter(
+        "segue_tunnel_received_total",
+        "tunnels{}.received",
+        "Datagrams from the other end that were for this tunnel.",
+        Values::Tunnel(|tunnel| Some(tunnel.received as f64)),
+    ),
+    counter(
+        "segue_tunnel_refused_total",
+        "tunnels{}.refused",
+        "Datagrams from the other end that were refused.",
+        Values::Tunnel(|tunnel| Some(tunnel.refused as f64)),
+    ),
+    gauge(
+        "segue_tunnel_received_age_seconds",
+        "tunnels{}.received_age_s",
+        "Time since the last datagram from the other end that was for this tunnel.",
+        Values::Tunnel(|tunnel| tunnel.received_age_s),
+    ),
+    gauge(
+        "segue_tunnel_sent_age_seconds",
+        "tunnels{}.sent_age_s",
+        "Time since the last packet that was sent.",
+        Values::Tunnel(|tunnel| tunnel.sent_age_s),
+    ),
+    gauge(
+        "segue_tunnel_mtu_bytes",
+        "tunnels{}.mtu",
+        "The MTU of the interface at the start.",
+        Values::Tunnel(|tunnel| Some(f64::from(tunnel.mtu))),
     ),
     counter(
         "segue_packets_total",
@@ -380,6 +412,7 @@ impl Family {
             Values::Kinds => vec!["name", "kind"],
             Values::Instance(_) | Values::Fastpath => vec!["name"],
             Values::Offloads(_) => vec!["name", "offload"],
+            Values::Tunnel(_) => vec!["name", "tunnel"],
             Values::Port(_) => PORT.to_vec(),
             Values::Flow(_) => [&PORT[..], &["direction"]].concat(),
             Values::Named { label, .. } => [&PORT[..], &[label]].concat(),
@@ -422,6 +455,15 @@ impl Family {
                 for instance in &scrape.instances {
                     for (offload, state) in &instance.offloads {
                         put(&[name(instance), Cow::from(offload.as_str())], f64::from(u8::from(of(state))));
+                    }
+                }
+            }
+            Values::Tunnel(of) => {
+                for instance in &scrape.instances {
+                    for (tunnel, state) in &instance.tunnels {
+                        if let Some(value) = of(state) {
+                            put(&[name(instance), Cow::from(tunnel.as_str())], value);
+                        }
                     }
                 }
             }
@@ -535,7 +577,10 @@ mod tests {
         numbers(&schema, &schema, "", &mut paths);
         assert!(paths.len() > 30, "{paths:?}");
         // Rates and sums are computed by Prometheus; an id is a label; a process id says nothing over time.
-        let left_out = |path: &str| path.starts_with("recent") || ["pid", "workers[].id", "drops"].contains(&path);
+        let left_out = |path: &str| {
+            path.starts_with("recent")
+                || ["pid", "workers[].id", "drops", "is_managed", "health[].notice"].contains(&path)
+        };
         let shown: BTreeSet<String> = FAMILIES
             .iter()
             .flat_map(|family| {
