@@ -3,21 +3,30 @@
 /// A capability that segue may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
+    /// Permission to read files and search directories whatever their mode.
+    DacReadSearch = 2,
+    /// Permission to signal processes of other users.
+    Kill = 5,
     /// Permission to create and change network interfaces.
     NetAdmin = 12,
     /// Permission to open packet and raw sockets.
     NetRaw = 13,
     /// Permission to enter namespaces.
     SysAdmin = 21,
+    /// Permission to exceed limits of resources.
+    SysResource = 24,
 }
 
 impl Capability {
     /// Returns the name in the spelling of capabilities(7).
     pub fn name(self) -> &'static str {
         match self {
+            Capability::DacReadSearch => "CAP_DAC_READ_SEARCH",
+            Capability::Kill => "CAP_KILL",
             Capability::NetAdmin => "CAP_NET_ADMIN",
             Capability::NetRaw => "CAP_NET_RAW",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
+            Capability::SysResource => "CAP_SYS_RESOURCE",
         }
     }
 

@@ -6,6 +6,8 @@
 //! - [`netfilter`] finds rules and policies that packets of this host pass;
 //! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
+//! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
+//!   give up;
 //! - [`capability`], [`interface`] and [`prefix`] are the small types for these.
 //!
 //! # Lifecycle
@@ -34,8 +36,10 @@
 pub mod capability;
 pub mod error_queue;
 pub mod interface;
+pub mod memory;
 pub mod netfilter;
 pub mod netlink;
 pub mod prefix;
+pub mod process;
 pub mod signals;
 pub mod sys;

@@ -1,0 +1,75 @@
+//! Numbers in memory that a process shares with the children that it forks.
+#![allow(unsafe_code, reason = "memory of mmap is behind a pointer")]
+
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+/// Atomic numbers, all zero at first, in a mapping that a forked child shares: each process sees what the other writes.
+#[derive(Debug)]
+pub struct SharedNumbers {
+    first: NonNull<AtomicU64>,
+    count: usize,
+}
+
+impl SharedNumbers {
+    /// Maps `count` numbers.
+    pub fn new(count: usize) -> io::Result<SharedNumbers> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let len = SharedNumbers::len_of(count);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces no other one.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let first = NonNull::new(at.cast::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedNumbers { first, count })
+    }
+
+    /// Returns the length of the mapping, bytes; the kernel takes no mapping of length 0.
+    fn len_of(count: usize) -> usize {
+        count.max(1) * size_of::<AtomicU64>()
+    }
+}
+
+impl Deref for SharedNumbers {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is aligned to a page, has room for `count` numbers, was filled with zeros by the kernel,
+        // and lives as long as `self`. Other processes write to it as well, by atomic operations alone.
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for SharedNumbers {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and no reference to it is left.
+        unsafe { libc::munmap(self.first.as_ptr().cast(), SharedNumbers::len_of(self.count)) };
+    }
+}
+
+// SAFETY: the value owns its mapping, and what it hands out are shared references to atomics.
+unsafe impl Send for SharedNumbers {}
+// SAFETY: as above.
+unsafe impl Sync for SharedNumbers {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn a_number_is_zero_at_first_and_keeps_what_another_thread_wrote() {
+        let numbers = SharedNumbers::new(3).unwrap();
+        assert!(numbers.iter().all(|number| number.load(Ordering::Relaxed) == 0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| numbers[2].store(7, Ordering::Relaxed));
+        });
+        let read: Vec<u64> = numbers.iter().map(|number| number.load(Ordering::Relaxed)).collect();
+        assert_eq!(read, [0, 0, 7]);
+    }
+}

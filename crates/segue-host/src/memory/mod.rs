@@ -1,0 +1,5 @@
+//! Memory that processes share.
+
+mod mmap;
+
+pub use mmap::SharedNumbers;

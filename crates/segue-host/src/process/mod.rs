@@ -1,0 +1,8 @@
+//! Processes: what a supervisor learns of its child, and what a process gives up before it meets a stranger's data.
+
+mod sys;
+
+pub use sys::{
+    Change, change, close_inherited, end, forget_environment, has_stopped_child, kill_group, limit_capabilities,
+    note_inherited, starts_with_all_rights,
+};

@@ -1,0 +1,206 @@
+//! The system calls behind [`crate::process`].
+#![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
+
+use std::ffi::{c_char, c_int};
+use std::fs;
+use std::io;
+use std::mem;
+use std::sync::OnceLock;
+
+use crate::capability::Capability;
+use crate::sys::{Ended, Pid, euid};
+
+/// A change of a child's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The child has ended.
+    Ended(Ended),
+    /// This signal has stopped the child.
+    Stopped(c_int),
+}
+
+/// Returns the next change of the child `pid` that has not been reported yet, without waiting.
+pub fn change(pid: Pid) -> io::Result<Option<Change>> {
+    let mut status: c_int = 0;
+    loop {
+        // SAFETY: `status` outlives the call.
+        match unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } {
+            0 => return Ok(None),
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            _ if libc::WIFEXITED(status) => return Ok(Some(Change::Ended(Ended::Exit(libc::WEXITSTATUS(status))))),
+            _ if libc::WIFSIGNALED(status) => return Ok(Some(Change::Ended(Ended::Signal(libc::WTERMSIG(status))))),
+            _ if libc::WIFSTOPPED(status) => return Ok(Some(Change::Stopped(libc::WSTOPSIG(status)))),
+            _ => {}
+        }
+    }
+}
+
+/// Returns whether a signal has stopped the child `pid` since the last call. The end of the child is left to others.
+pub fn has_stopped_child(pid: Pid) -> bool {
+    // SAFETY: siginfo_t is plain old data, for which all zeros is a value; it outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = mem::zeroed();
+        let Ok(id) = libc::id_t::try_from(pid) else { return false };
+        libc::waitid(libc::P_PID, id, &mut info, libc::WSTOPPED | libc::WNOHANG) == 0 && info.si_pid() != 0
+    }
+}
+
+/// Sends `signal` to each process of the group `group` that this process may signal.
+pub fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; no memory is touched.
+    match unsafe { libc::kill(-group, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends this process at once with `status`: no destructor runs, and no other thread is waited for.
+pub fn end(status: c_int) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// The descriptors that this process had when it began, beside the standard streams.
+static INHERITED: OnceLock<Vec<c_int>> = OnceLock::new();
+
+/// Notes the descriptors that another program left open for this one, and keeps them from the programs that this one
+/// starts. To be called before anything is opened.
+pub fn note_inherited() {
+    let listed = fs::read_dir("/proc/self/fd").map(|folder| {
+        let numbers = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<c_int>().ok());
+        numbers.filter(|number| *number > 2).collect::<Vec<_>>()
+    });
+    // SAFETY: fcntl with these arguments takes plain numbers; the descriptor of the listing itself is closed again.
+    let is_open = |number: &c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0;
+    let inherited: Vec<c_int> = listed.unwrap_or_default().into_iter().filter(is_open).collect();
+    for number in &inherited {
+        // SAFETY: plain numbers.
+        unsafe { libc::fcntl(*number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    let _ = INHERITED.set(inherited);
+}
+
+/// Closes the descriptors that [`note_inherited`] has noted. No value of this program owns one of them.
+pub fn close_inherited() {
+    for number in INHERITED.get().into_iter().flatten() {
+        // SAFETY: the descriptor was open before this program opened its first one, and stayed so; nothing here owns
+        // it.
+        unsafe { libc::close(*number) };
+    }
+}
+
+unsafe extern "C" {
+    /// The environment of the process (environ(7)).
+    static mut environ: *mut *mut c_char;
+}
+
+/// Overwrites the environment of this process, which a forked child has as a copy in its memory, and empties it. The
+/// process must have one thread.
+pub fn forget_environment() {
+    // SAFETY: `environ` is null or points to pointers, the last one null, to strings that end with a zero byte and that
+    // belong to the process, writable (execve(2), putenv(3)). The process has one thread, so that nothing else reads
+    // them meanwhile; afterwards the list is empty, so that nothing finds the strings any more.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            let text = *at;
+            let len = libc::strlen(text);
+            std::ptr::write_bytes(text, 0, len);
+            at = at.add(1);
+        }
+        libc::clearenv();
+    }
+}
+
+/// The kernel's capability header and sets (capget(2)), version 3.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Gives up all capabilities of the calling thread but `keep`, of which it keeps those that it has. The inheritable and
+/// the ambient set become empty.
+pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
+    const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    let header = Header { version: VERSION_3, pid: 0 };
+    let mut sets = [Sets::default(); 2];
+    // SAFETY: both structures have the layout of capget(2) version 3 and outlive the call.
+    if unsafe { libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let kept = keep.iter().fold(0u64, |kept, capability| kept | 1 << (*capability as u32));
+    for (at, set) in sets.iter_mut().enumerate() {
+        set.permitted &= (kept >> (32 * at)) as u32;
+        set.effective = set.permitted;
+        set.inheritable = 0;
+    }
+    // SAFETY: as above.
+    if unsafe { libc::syscall(libc::SYS_capset, &header, sets.as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Returns whether a program that this process starts has all rights of root, also after this process has given up its
+/// capabilities: for root, unless no_new_privs or the secure bits keep it from that (capabilities(7)).
+pub fn starts_with_all_rights() -> bool {
+    const SECBIT_NOROOT: c_int = 1;
+    // SAFETY: plain numbers.
+    let (privs, bits) = unsafe {
+        (libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), libc::prctl(libc::PR_GET_SECUREBITS, 0, 0, 0, 0))
+    };
+    euid() == 0 && privs == 0 && bits >= 0 && bits & SECBIT_NOROOT == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys::kill;
+
+    /// Returns the next change of a child, which is about to come.
+    fn next(pid: Pid) -> Change {
+        loop {
+            if let Some(found) = change(pid).unwrap() {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_stop_and_an_end_of_a_child_are_told_apart() {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as Pid;
+        assert_eq!(change(pid).unwrap(), None);
+        kill(pid, libc::SIGSTOP).unwrap();
+        assert_eq!(next(pid), Change::Stopped(libc::SIGSTOP));
+        kill(pid, libc::SIGCONT).unwrap();
+        kill(pid, libc::SIGSTOP).unwrap();
+        while !has_stopped_child(pid) {
+            std::thread::yield_now();
+        }
+        assert!(!has_stopped_child(pid), "reported once");
+        kill(pid, libc::SIGKILL).unwrap();
+        assert_eq!(next(pid), Change::Ended(Ended::Signal(libc::SIGKILL)));
+    }
+}
