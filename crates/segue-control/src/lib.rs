@@ -6,7 +6,7 @@
 //! - [`model`] and [`knobs`] are the documents of `segue.stat/1` and `segue.set/1`, [`mapping`] is a mapping of a NAT;
 //! - [`protocol`] has the requests and the responses;
 //! - [`client`] finds the sockets of this user, sends a request and reads the answer;
-//! - [`place`] names the directories of the sockets;
+//! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
 //! - [`suggest`] and [`units`] format suggestions and numbers for messages.
 //!
@@ -40,6 +40,7 @@
 pub mod client;
 pub mod error;
 pub mod knobs;
+pub mod lock;
 pub mod mapping;
 pub mod model;
 pub mod place;

@@ -417,10 +417,14 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     Ok(cred)
 }
 
-/// Waits for the exclusive lock of an open file and takes it (flock(2)).
-pub fn lock(file: &File) -> io::Result<()> {
+/// Takes the exclusive lock of an open file (flock(2)), unless another process has it; returns whether it was taken.
+pub fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: a plain call on an open descriptor.
-    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
+    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Runs `make` under the file mode creation mask `mask`. The process must have one thread.

@@ -4,7 +4,7 @@
 //! one request and one answer.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
+use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_control::place;
@@ -185,10 +186,8 @@ impl Bound {
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
         let path = path_in(directory, name);
         let failed = |error: &io::Error| refused(&path, error);
-        // Of two instances that start at the same time only one may find the socket stale. The lock ends with the
-        // descriptor.
-        let lock = File::open(directory).map_err(|error| failed(&error))?;
-        sys::lock(&lock).map_err(|error| failed(&error))?;
+        // Of two instances that start at the same time only one may find the socket stale.
+        let _lock = Lock::take(directory).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
             match UnixStream::connect(&path) {
                 Ok(_) => return Err(already_running(name, &path, naming)),
