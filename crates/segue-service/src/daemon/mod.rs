@@ -102,7 +102,7 @@ pub fn up(
     let socket = match successor_of {
         None => Bound::new(daemon.name(), daemon.naming())?,
         Some(line) => {
-            succession.inherited = Ports::take(line).map_err(|error| lost(&error))?;
+            succession.inherited = Ports::take(line, usize::MAX).map_err(|error| lost(&error))?;
             Bound::next(daemon.name())?
         }
     };

@@ -60,6 +60,11 @@ impl Record {
         bytes
     }
 
+    /// Returns whether the record comes with a descriptor.
+    fn carries_fd(&self) -> bool {
+        matches!(self, Record::Interface(_) | Record::Receive | Record::Send)
+    }
+
     fn parse(bytes: &[u8; RECORD_LEN]) -> Option<Record> {
         let [kind, a, b, c, d, name @ ..] = bytes;
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
@@ -84,7 +89,7 @@ pub struct Line(UnixStream);
 impl Line {
     /// Creates a line: returns the near end, and the far end for the standard input of an instance.
     pub fn pair() -> io::Result<(Line, OwnedFd)> {
-        let (near, far) = UnixStream::pair()?;
+        let (near, far) = sys::pair()?;
         near.set_write_timeout(Some(PATIENCE))?;
         far.set_write_timeout(Some(PATIENCE))?;
         Ok((Line(near), far.into()))
@@ -108,10 +113,14 @@ impl Line {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut bytes = [0; RECORD_LEN];
+        // The socket keeps the borders of messages: each is one record.
         let (len, fd) = sys::receive(&self.0, &mut bytes)?;
         match len {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            RECORD_LEN => Record::parse(&bytes).map(|record| (record, fd)).ok_or(io::ErrorKind::InvalidData.into()),
+            RECORD_LEN => {
+                let record = Record::parse(&bytes).filter(|record| record.carries_fd() == fd.is_some());
+                record.map(|record| (record, fd)).ok_or(io::ErrorKind::InvalidData.into())
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -147,11 +156,14 @@ impl Ports {
         line.say(&Record::End, None)
     }
 
-    /// Receives what [`Ports::give`] sends.
-    pub fn take(line: &Line) -> io::Result<Ports> {
+    /// Receives what [`Ports::give`] sends: at most `most` descriptors.
+    pub fn take(line: &Line, most: usize) -> io::Result<Ports> {
         let mut ports = Ports::default();
         let until = Instant::now() + PATIENCE;
         loop {
+            if ports.interfaces.len() + ports.sockets.receive.len() + ports.sockets.send.len() > most {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             match line.hear(until.saturating_duration_since(Instant::now()))? {
                 (Record::Interface(name), Some(fd)) => ports.interfaces.push((name, fd)),
                 (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
@@ -194,8 +206,9 @@ mod tests {
             Record::Sequence(name, 0xfedc_ba98),
             Record::Go,
         ];
+        let null = File::open("/dev/null").unwrap();
         for record in &records {
-            near.say(record, None).unwrap();
+            near.say(record, record.carries_fd().then(|| null.as_fd())).unwrap();
         }
         for record in records {
             assert_eq!(far.hear(PATIENCE).unwrap().0, record);
@@ -216,7 +229,7 @@ mod tests {
             sockets: Sockets { receive: vec![file("/dev/full")], send: Vec::new() },
         };
         ports.give(&near).unwrap();
-        let mut taken = Ports::take(&Line(UnixStream::from(far))).unwrap();
+        let mut taken = Ports::take(&Line(UnixStream::from(far)), 3).unwrap();
         let is = |fd: OwnedFd, path: &str| {
             use std::os::unix::fs::MetadataExt;
             File::from(fd).metadata().unwrap().rdev() == std::fs::metadata(path).unwrap().rdev()
@@ -229,10 +242,22 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_its_descriptor_is_no_interface() {
+    fn a_record_with_the_wrong_number_of_descriptors_is_refused() {
         let (near, far) = Line::pair().unwrap();
-        near.say(&Record::Interface("one".to_owned()), None).unwrap();
-        let error = Ports::take(&Line(UnixStream::from(far))).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let far = Line(UnixStream::from(far));
+        let is_refused = |record: Record, fd: Option<BorrowedFd<'_>>, most: usize| {
+            near.say(&record, fd).unwrap();
+            near.say(&Record::End, None).unwrap();
+            let refused = Ports::take(&far, most).is_err_and(|error| error.kind() == io::ErrorKind::InvalidData);
+            while far.hear(Duration::ZERO).is_ok() {}
+            refused
+        };
+        let null = File::open("/dev/null").unwrap();
+        let one = || Record::Interface("one".to_owned());
+        assert!(is_refused(one(), None, 1), "an interface without its descriptor");
+        assert!(is_refused(Record::Go, None, 1), "what is no port");
+        assert!(is_refused(Record::Ask, Some(null.as_fd()), 1), "a request with a descriptor");
+        assert!(is_refused(one(), Some(null.as_fd()), 0), "more than there can be");
+        assert!(!is_refused(one(), Some(null.as_fd()), 1));
     }
 }

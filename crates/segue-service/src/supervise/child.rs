@@ -20,6 +20,8 @@ use crate::handover::{Line, Ports, Record};
 const LINE_LEN: usize = 32 << 20;
 /// The first and the longest pause before an instance that ended by itself is restarted.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// Largest number of sockets of an instance, which pass through this process in a handover.
+const SOCKETS: usize = 1024;
 /// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
 
@@ -161,7 +163,10 @@ impl Instance {
     pub(super) fn ports(&self) -> Result<Ports, Error> {
         // Their descriptors pass through this process. Where it may not have as many, receiving them fails.
         let _ = sys::raise_open_file_limit(self.spec.members() as u64 + 256);
-        let asked = |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line));
+        // Sockets: one, or one for each source port and each protocol.
+        let most = self.spec.members() + SOCKETS;
+        let asked =
+            |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line, most));
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
         ports.map_err(|error| {
             Error::system(format!("{} does not hand over its ports", self.spec.name), &error, "segue doctor")
