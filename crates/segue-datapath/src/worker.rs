@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::board::{Board, Group, Sink};
@@ -53,17 +54,28 @@ const PARTING: u64 = 200_000_000;
 /// are published to `board` after every round, before the loop sleeps, so that those of an idle worker are exact.
 /// Values of `knobs` are in force from the round after they were set.
 ///
+/// `beat` is for a supervisor in another process: it has the number of the round, doubled, and its lowest bit is set
+/// while the loop waits. It is never zero from the first round on.
+///
 /// # Errors
 /// Where waiting fails, or a port has become useless (its device is gone). Faults of single packets are counted
 /// instead.
-pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, knobs: &Knobs) -> io::Result<()> {
+pub fn run(
+    pipeline: &mut dyn Pipeline,
+    stop: BorrowedFd<'_>,
+    board: &Board,
+    knobs: &Knobs,
+    beat: &AtomicU64,
+) -> io::Result<()> {
     let mut counts = Counts::default();
     let mut idle = IdlePolicy::default();
     let mut set = PollSet::default();
     let mut seen = 0;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
     const LOOK_EVERY: u64 = 64;
+    let tell = |rounds: u64, waits: bool| beat.store((rounds + 1) << 1 | u64::from(waits), Ordering::Relaxed);
     loop {
+        tell(counts.rounds, false);
         knobs.follow(&mut seen, |dial| pipeline.tune(dial));
         let round = pipeline.round(sys::now())?;
         counts.rounds += 1;
@@ -97,7 +109,10 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
         // A port that is writable again wakes the loop in any case.
         let reads = !matches!(mode, SleepMode::Timer(_));
         pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
-        match set.wait(timeout.map(Duration::from_nanos))? {
+        tell(counts.rounds, true);
+        let woken = set.wait(timeout.map(Duration::from_nanos))?;
+        tell(counts.rounds, false);
+        match woken {
             Woken::Stop => {
                 let parted = part(pipeline);
                 board.publish(|sink| {

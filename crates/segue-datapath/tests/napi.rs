@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -195,7 +196,7 @@ fn run(assignments: &[(&str, u64)]) -> [u64; 4] {
         stop.send(&[1]).unwrap();
         (inside.far, stop)
     });
-    worker::run(&mut gateway, end.as_fd(), &board, &knobs).unwrap();
+    worker::run(&mut gateway, end.as_fd(), &board, &knobs, &AtomicU64::new(0)).unwrap();
     sender.join().unwrap();
     assert_eq!(numbers(&outside), (0..FRAMES as u8).collect::<Vec<_>>());
     let of_loop = |key| read(&board, "", Group::Worker, key);

@@ -39,6 +39,7 @@ pub mod fastpath;
 pub mod gateway;
 pub mod handover;
 mod health;
+pub mod heartbeat;
 pub mod profile;
 pub mod reasons;
 pub mod report;

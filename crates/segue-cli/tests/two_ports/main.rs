@@ -11,6 +11,7 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 use segue::gro;
 use segue::time::Nanos;
@@ -291,8 +292,9 @@ fn the_loop_stops_and_shows_its_counters_under_a_flood() {
     let (stop, writer) = io::pipe().unwrap();
     let at = bench.round + 200;
     bench.stop = Some((at, writer));
-    let board = worker::board(&bench);
-    worker::run(&mut bench, stop.as_fd(), &board, &Knobs::default()).unwrap();
+    let (board, beat) = (worker::board(&bench), AtomicU64::new(0));
+    worker::run(&mut bench, stop.as_fd(), &board, &Knobs::default(), &beat).unwrap();
+    assert!(beat.into_inner() > 2, "the rounds were told");
     let late = bench.round - at;
     assert!(late <= 64, "{late} rounds until the signal was heard");
     let shown: u64 = (board.read())

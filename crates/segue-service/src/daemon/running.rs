@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use segue::hash;
 use segue_control::error::Error;
@@ -115,7 +116,7 @@ impl Running {
 
     /// Moves packets until the [`Stopper`] ends it.
     pub fn work(&mut self, name: &str) -> Result<(), Error> {
-        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs).map_err(|error| {
+        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs, &AtomicU64::new(0)).map_err(|error| {
             Error::system(format!("{name} can no longer move packets"), &error, "start it again")
                 .why("the interface or a socket is gone")
         })

@@ -1,0 +1,308 @@
+//! The heartbeat: each thread of an instance counts its rounds in memory that its supervisor reads.
+//!
+//! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
+//! round, or one of whose threads neither waits nor gets on for [`Limits::wall`]. Wall time counts only as far as the
+//! supervisor itself ran: on a machine that stood still, or that had no time for anybody, no healthy instance ends.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_host::memory::SharedNumbers;
+use segue_host::sys::Pid;
+
+/// A thread with a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// The packet loop, which is the main thread.
+    Packets,
+    /// The server of the control socket.
+    Control,
+    /// The thread that waits for signals and for the service.
+    Signals,
+    /// The follower of the kernel's routes.
+    Routes,
+}
+
+impl Thread {
+    /// Every thread, in the order of the numbers.
+    const ALL: [Thread; 4] = [Thread::Packets, Thread::Control, Thread::Signals, Thread::Routes];
+
+    /// Returns the name for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Thread::Packets => "packet loop",
+            Thread::Control => "control socket",
+            Thread::Signals => "signals",
+            Thread::Routes => "routes",
+        }
+    }
+}
+
+/// A number of a thread that has not begun.
+const NOT_BEGUN: u64 = 0;
+/// A number of a thread that has ended as it should.
+const OVER: u64 = u64::MAX;
+/// The bit of a thread that waits; the other bits count.
+pub const WAITS: u64 = 1;
+
+/// The numbers of an instance, for the threads and for the supervisor.
+#[derive(Clone, Debug)]
+pub struct Heartbeat(Arc<SharedNumbers>);
+
+impl Heartbeat {
+    /// Creates the numbers, which a child that is forked later shares.
+    pub fn new() -> io::Result<Heartbeat> {
+        Ok(Heartbeat(Arc::new(SharedNumbers::new(Thread::ALL.len())?)))
+    }
+
+    /// Returns the number of a thread.
+    pub fn of(&self, thread: Thread) -> &AtomicU64 {
+        &self.0[thread as usize]
+    }
+
+    /// Notes that a thread gets on.
+    pub fn beat(&self, thread: Thread) {
+        let number = self.of(thread);
+        number.store((number.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Notes that a thread waits for something that may never come.
+    pub fn wait(&self, thread: Thread) {
+        self.of(thread).fetch_or(WAITS, Ordering::Relaxed);
+    }
+
+    /// Returns whether a thread is in the middle of a round and does not finish it within `patience`. Returns at once
+    /// where the thread waits, has not begun, or has ended as it should.
+    pub fn is_stuck(&self, thread: Thread, patience: Duration) -> bool {
+        let number = || self.of(thread).load(Ordering::Relaxed);
+        let (first, begin) = (number(), Instant::now());
+        if first & WAITS != 0 || matches!(first, NOT_BEGUN | OVER) {
+            return false;
+        }
+        while number() == first {
+            if begin.elapsed() >= patience {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// Notes that a thread ends as it should, and is no longer watched.
+    pub fn over(&self, thread: Thread) {
+        self.of(thread).store(OVER, Ordering::Relaxed);
+    }
+}
+
+/// The times after which a thread without progress is a fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Processor time of the packet loop without a round.
+    pub cpu: Duration,
+    /// Time without a sign of a thread that does not wait.
+    pub wall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { cpu: Duration::from_secs(1), wall: Duration::from_secs(10) }
+    }
+}
+
+/// A fault that the supervisor found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The thread without progress.
+    pub thread: Thread,
+    /// What it used meanwhile.
+    pub how: How,
+}
+
+/// What a thread without progress used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// This much processor time.
+    Cpu(Duration),
+    /// This much time.
+    Wall(Duration),
+}
+
+/// The supervisor's end of the heartbeat.
+#[derive(Debug)]
+pub struct Watch {
+    heartbeat: Heartbeat,
+    limits: Limits,
+    /// The file in `/proc` with the state and the processor time of the main thread, where there is one.
+    stat: Option<File>,
+    seen: [Seen; Thread::ALL.len()],
+}
+
+/// What is known of a thread since its number changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    number: u64,
+    /// Processor time at the change.
+    cpu: Option<Duration>,
+    /// Time since then, as far as the supervisor ran.
+    wall: Duration,
+}
+
+impl Watch {
+    /// Watches the process `pid`, a child that shares `heartbeat`. Opens what it needs; later calls open nothing.
+    pub fn new(heartbeat: Heartbeat, limits: Limits, pid: Pid) -> Watch {
+        // The packet loop is the main thread, whose id is that of the process.
+        let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
+        Watch { heartbeat, limits, stat, seen: Default::default() }
+    }
+
+    /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself did
+    /// not run. Returns the first fault.
+    pub fn look(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
+        let main = self.stat.as_ref().and_then(read);
+        if main.is_some_and(|main| main.is_traced) {
+            // A debugger holds it.
+            self.seen = Default::default();
+            return None;
+        }
+        let passed = passed.min(2 * tick);
+        Thread::ALL.into_iter().find_map(|thread| {
+            let number = self.heartbeat.of(thread).load(Ordering::Relaxed);
+            let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
+            let seen = &mut self.seen[thread as usize];
+            if number != seen.number || matches!(number, NOT_BEGUN | OVER) {
+                *seen = Seen { number, cpu, wall: Duration::ZERO };
+                return None;
+            }
+            let used = cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+            if used >= self.limits.cpu {
+                return Some(Stall { thread, how: How::Cpu(used) });
+            }
+            if number & WAITS != 0 {
+                return None;
+            }
+            seen.wall += passed;
+            (seen.wall >= self.limits.wall).then_some(Stall { thread, how: How::Wall(seen.wall) })
+        })
+    }
+}
+
+/// State and processor time of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    is_traced: bool,
+    cpu: Duration,
+}
+
+fn read(stat: &File) -> Option<Usage> {
+    let mut bytes = [0; 1024];
+    let len = stat.read_at(&mut bytes, 0).ok()?;
+    usage(std::str::from_utf8(&bytes[..len]).ok()?)
+}
+
+/// Reads a line of `/proc/PID/stat` (proc_pid_stat(5)). The name of the thread, in brackets, may hold anything.
+fn usage(line: &str) -> Option<Usage> {
+    /// Ticks a second in these files, on every Linux (USER_HZ).
+    const TICKS: u64 = 100;
+    let mut fields = line.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let mut times = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
+    let ticks = times.next()?.checked_add(times.next()?)?;
+    Some(Usage { is_traced: state == "t", cpu: Duration::from_millis(ticks.saturating_mul(1000 / TICKS)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(250);
+
+    fn watch() -> (Heartbeat, Watch) {
+        let heartbeat = Heartbeat::new().unwrap();
+        let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
+        let watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen: Default::default() };
+        (heartbeat, watch)
+    }
+
+    #[test]
+    fn a_thread_that_neither_waits_nor_gets_on_is_a_fault_after_its_time() {
+        let (heartbeat, mut watch) = watch();
+        let mut looks = |heartbeat: &dyn Fn()| {
+            let all: Vec<Option<Stall>> = (0..6).map(|_| (heartbeat(), watch.look(TICK, TICK)).1).collect();
+            all.into_iter().flatten().next()
+        };
+        assert_eq!(looks(&|| ()), None, "nothing has begun");
+        assert_eq!(looks(&|| heartbeat.beat(Thread::Control)), None);
+        let found = looks(&|| ()).unwrap();
+        assert_eq!((found.thread, found.how), (Thread::Control, How::Wall(Duration::from_secs(1))));
+        heartbeat.over(Thread::Control);
+        heartbeat.of(Thread::Packets).store(6 | WAITS, Ordering::Relaxed);
+        assert_eq!(looks(&|| ()), None, "one has ended, and one waits for packets");
+    }
+
+    #[test]
+    fn a_round_that_does_not_end_is_seen_and_others_take_no_time() {
+        let heartbeat = Heartbeat::new().unwrap();
+        let packets = heartbeat.of(Thread::Packets);
+        let long = Duration::from_secs(3600);
+        for number in [NOT_BEGUN, OVER, 4 | WAITS] {
+            packets.store(number, Ordering::Relaxed);
+            assert!(!heartbeat.is_stuck(Thread::Packets, long), "{number}");
+        }
+        packets.store(4, Ordering::Relaxed);
+        assert!(heartbeat.is_stuck(Thread::Packets, Duration::from_millis(1)));
+        let looked = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while looked.load(Ordering::Relaxed) == 0 {
+                    heartbeat.beat(Thread::Packets);
+                }
+            });
+            assert!(!heartbeat.is_stuck(Thread::Packets, long));
+            looked.store(1, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn time_in_which_the_supervisor_did_not_run_counts_as_two_looks() {
+        let (heartbeat, mut watch) = watch();
+        heartbeat.beat(Thread::Packets);
+        assert_eq!(watch.look(TICK, TICK), None);
+        assert_eq!(watch.look(Duration::from_secs(3600), TICK), None, "the machine stood still");
+        assert_eq!(watch.look(TICK, TICK), None);
+        assert!(watch.look(TICK, TICK).is_some());
+    }
+
+    #[test]
+    fn a_loop_is_told_by_the_processor_time_of_the_thread() {
+        let (heartbeat, watch) = watch();
+        let own = File::open("/proc/thread-self/stat").unwrap();
+        let mut watch = Watch { stat: Some(own), ..watch };
+        heartbeat.of(Thread::Packets).store(8 | WAITS, Ordering::Relaxed);
+        let begin = read(watch.stat.as_ref().unwrap()).unwrap();
+        assert_eq!(watch.look(TICK, TICK), None);
+        let mut spun = 0u64;
+        let stall = loop {
+            (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
+            if let Some(stall) = watch.look(Duration::ZERO, TICK) {
+                break stall;
+            }
+        };
+        let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
+        let end = read(watch.stat.as_ref().unwrap()).unwrap();
+        assert!(used >= watch.limits.cpu && used <= end.cpu - begin.cpu, "{used:?}");
+    }
+
+    #[test]
+    fn a_line_of_the_kernel_is_read_whatever_the_name_holds() {
+        let line = "7 (a) R 1) t 1 7 7 0 -1 4194560 107 0 0 0 123 45 0 0 20 0 3 0 99 2 3";
+        assert_eq!(usage(line), Some(Usage { is_traced: true, cpu: Duration::from_millis(1680) }));
+        for bad in ["", "7 (a", "7 (a) R", "7 (a) R 1 7 7 0 -1 4194560 107 0 0 0 x 45"] {
+            assert_eq!(usage(bad), None, "{bad}");
+        }
+    }
+}
