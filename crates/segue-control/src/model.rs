@@ -40,6 +40,9 @@ pub struct Instance {
     /// Processor time used, user and system, seconds.
     #[serde(default)]
     pub cpu_s: f64,
+    /// The measures that keep the process from everything but its packets; missing where none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
     /// Packets dropped since the start, for all reasons and at all ports.
     #[serde(default)]
     pub drops: u64,
@@ -83,6 +86,41 @@ pub struct Fastpath {
     /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_daemon: BTreeMap<String, String>,
+}
+
+/// The state of a sandbox: the measures that are in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sandbox {
+    /// The user that the process became; `None` when the user did not change.
+    pub user: Option<String>,
+    /// Whether a supervisor waits for this process.
+    pub supervised: bool,
+    /// Whether the file system is out of reach.
+    pub landlock: bool,
+    /// Whether system calls are filtered.
+    pub seccomp: bool,
+}
+
+impl Sandbox {
+    /// Describes the sandbox, for the line that begins with "workers 1, ".
+    pub fn text(&self) -> String {
+        let user = match &self.user {
+            Some(user) => format!("as user {user}"),
+            None => "without capabilities".to_owned(),
+        };
+        let box_ = match (self.landlock, self.seccomp) {
+            (true, true) => "sandboxed",
+            (false, true) => "sandboxed (no Landlock here)",
+            (true, false) => "sandboxed (no seccomp here)",
+            (false, false) => "not sandboxed",
+        };
+        format!("{user}, {box_}")
+    }
+
+    /// Returns whether the kernel enforces all measures.
+    pub fn is_whole(&self) -> bool {
+        self.landlock && self.seccomp
+    }
 }
 
 /// One thread that moves packets.

@@ -93,6 +93,9 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     if let Some(fastpath) = &instance.fastpath {
         text.push_str(&kernel_path(fastpath, instance));
     }
+    if let Some(sandbox) = instance.sandbox.as_ref().filter(|sandbox| !sandbox.is_whole()) {
+        text.push_str(&format!("sandbox  {}\n", printable_line(&sandbox.text())));
+    }
     let summed: u64 = instance.ports.values().map(|port| port.checksummed_bytes).sum();
     text.push_str(&format!("payload bytes summed by segue: {summed}\n"));
     for hint in hints(instance, &flushes, &refusals) {
