@@ -113,6 +113,9 @@ pub(crate) struct Tunnel {
     /// Overwrite the capture file
     #[arg(short = 'f', long, requires = "trace")]
     pub(crate) force: bool,
+    /// Go on where the kernel has no Landlock or no seccomp filters
+    #[arg(long, hide_short_help = true)]
+    pub(crate) weak_sandbox: bool,
     /// Initial value of a knob of segue set; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,
@@ -139,6 +142,9 @@ pub(crate) struct Gateway {
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
+    /// Go on where the kernel has no Landlock or no seccomp filters
+    #[arg(long, hide_short_help = true)]
+    pub(crate) weak_sandbox: bool,
     /// Do not merge packets into trains
     #[arg(long)]
     pub(crate) no_lro: bool,

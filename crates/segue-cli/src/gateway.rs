@@ -4,7 +4,7 @@ use segue_control::error::Error;
 use segue_host::capability::Capability;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_service::daemon;
+use segue_service::daemon::{self, Start};
 use segue_service::gateway::config::{Config, Spelling};
 use segue_service::gateway::daemon::SCHEMA;
 use segue_service::gateway::endpoint::EndpointKind;
@@ -23,7 +23,10 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
             .why("no rtnetlink socket could be opened")
     })?;
     let plan = plan::plan(&config(args, Spelling::Option), &mut netlink)?;
-    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
+    if args.check {
+        return check(&plan, &mut netlink, out);
+    }
+    daemon::up(&plan, netlink, Start { watched, is_weak: args.weak_sandbox }, &out.staying())
 }
 
 /// Prints the plan of the gateway for `--check`, or returns what would keep it from starting. Changes nothing.

@@ -53,20 +53,17 @@ use std::process::ExitCode;
 use clap::Parser;
 use segue_control::client;
 use segue_control::error::{Error, Kind};
+use segue_host::process;
+use segue_service::fault;
 
 use crate::args::{Cli, Command};
 use crate::out::{Out, to_stderr};
 use crate::render::Rendered;
 
 fn main() -> ExitCode {
+    process::note_inherited();
     panic::set_hook(Box::new(|info| {
-        let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-        let payload = info.payload();
-        let text = payload.downcast_ref::<&str>().copied();
-        let what = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        let error =
-            Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j");
-        to_stderr(&error.why(what).text());
+        to_stderr(&fault::describe(info).text());
     }));
     // The panic hook has printed the message; only the exit status for "failed" remains.
     panic::catch_unwind(start).unwrap_or(ExitCode::from(1))

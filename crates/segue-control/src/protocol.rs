@@ -21,6 +21,18 @@ pub enum Request {
     Get(Topic),
     /// Changes knobs, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
     Set(Vec<(String, String)>),
+    /// Causes a fault, for tests: `{"fault":{"thread":"packets","kind":"panic"}}`. An instance takes it only where it
+    /// was started for that.
+    Fault(Fault),
+}
+
+/// A fault that a test asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The thread: `packets`, `control`, `signals` or `routes`.
+    pub thread: String,
+    /// What happens to it: `panic`, `loop`, `hang`, `fail`, or `none`.
+    pub kind: String,
 }
 
 /// The part of an instance's state that a request reads.

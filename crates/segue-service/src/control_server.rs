@@ -19,7 +19,7 @@ use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_control::place;
-use segue_control::protocol::{REQUEST_LEN, Request, Response, Topic};
+use segue_control::protocol::{Fault, REQUEST_LEN, Request, Response, Topic};
 use segue_host::sys::{self, Want};
 
 use crate::reasons;
@@ -44,6 +44,12 @@ pub trait KnobControl {
     /// Returns the mappings of the NAT; `None` where there is no NAT.
     fn mappings(&self) -> Option<Vec<Mapping>> {
         None
+    }
+    /// Takes note that the server gets on.
+    fn beat(&self) {}
+    /// Causes a fault, for tests.
+    fn fault(&self, _: &Fault) -> Result<(), Error> {
+        Err(Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#))
     }
     /// Sets all of these knobs, or none.
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
@@ -283,6 +289,7 @@ struct Client {
 impl Service {
     fn run(&mut self) {
         loop {
+            self.knobs.beat();
             let now = Instant::now();
             if now >= self.next_sample {
                 self.sample(now);
@@ -379,6 +386,9 @@ impl Service {
             Err(error) => error.into(),
             Ok(Request::Set(assignments)) => {
                 self.knobs.set(&assignments).map_or_else(Response::from, Response::Changed)
+            }
+            Ok(Request::Fault(fault)) => {
+                self.knobs.fault(&fault).map_or_else(Response::from, |()| Response::Changed(Vec::new()))
             }
             Ok(Request::Get(Topic::Nat)) => Response::Mappings(self.knobs.mappings()),
             Ok(Request::Get(Topic::Knobs)) => Response::Knobs(self.knobs.list()),

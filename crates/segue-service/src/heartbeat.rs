@@ -160,8 +160,8 @@ impl Watch {
         Watch { heartbeat, limits, stat, seen: Default::default() }
     }
 
-    /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself did
-    /// not run. Returns the first fault.
+    /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself
+    /// did not run. Returns the first fault.
     pub fn look(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
         let main = self.stat.as_ref().and_then(read);
         if main.is_some_and(|main| main.is_traced) {

@@ -36,6 +36,7 @@ pub mod control_server;
 pub mod daemon;
 pub mod diagnose;
 pub mod fastpath;
+pub mod fault;
 pub mod gateway;
 pub mod handover;
 mod health;

@@ -52,6 +52,9 @@ pub(crate) struct Chip {
 /// The arguments of `segue lan78xx model`.
 #[derive(Args, Debug)]
 pub(crate) struct Model {
+    /// Go on where the kernel has no Landlock or no seccomp filters
+    #[arg(long, hide_short_help = true)]
+    pub(crate) weak_sandbox: bool,
     /// Address and port to serve
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3240")]
     pub(crate) usbip: String,
@@ -115,6 +118,9 @@ pub(crate) struct Up {
     /// Most packets per poll; default: by mode
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) budget: Option<u32>,
+    /// Go on where the kernel has no Landlock or no seccomp filters
+    #[arg(long, hide_short_help = true)]
+    pub(crate) weak_sandbox: bool,
     /// Do not negotiate pause frames
     #[arg(long)]
     pub(crate) no_pause: bool,

@@ -7,7 +7,7 @@ use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use segue_lan78xx::usb::usbip::PORT;
 use segue_service::adapter::model::Plan;
-use segue_service::daemon;
+use segue_service::daemon::{self, Start};
 use segue_service::tap::Tap;
 
 use super::args;
@@ -21,11 +21,11 @@ pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
     let address = address(&args.usbip)?;
     let report = out.staying();
     let plan = Plan::new(args.name.clone(), address, config, tap, args.commands, Arc::clone(&report));
-    let mut netlink = Netlink::open().map_err(|error| {
+    let netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, &mut netlink, None, &report)
+    daemon::up(&plan, netlink, Start { watched: None, is_weak: args.weak_sandbox }, &report)
 }
 
 /// Parses the address to serve: `ADDR:PORT`, or one of the two with the default of the other.

@@ -6,7 +6,7 @@ use segue_lan78xx::model::Config as ModelConfig;
 use segue_service::adapter::plan::Plan;
 use segue_service::adapter::up::mac_text;
 use segue_service::adapter::usb::Usb;
-use segue_service::daemon;
+use segue_service::daemon::{self, Start};
 use segue_service::tap::Tap;
 
 use super::args;
@@ -98,17 +98,18 @@ fn plan(args: &args::Up) -> Result<Plan, Error> {
     plan.budget = args.budget;
     plan.pause = !args.no_pause;
     plan.eee = args.eee;
+    plan.is_weak = args.weak_sandbox;
     Ok(plan)
 }
 
 /// Runs `segue lan78xx up`.
 pub(super) fn run(args: &args::Up, out: &Out) -> Result<(), Error> {
     let plan = plan(args)?;
-    let mut netlink = Netlink::open().map_err(|error| {
+    let netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, &mut netlink, None, &out.staying())
+    daemon::up(&plan, netlink, Start { watched: None, is_weak: args.weak_sandbox }, &out.staying())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use segue_control::error::{Error, Kind};
 use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_service::daemon;
+use segue_service::daemon::{self, Start};
 use segue_service::diagnose::{self, Purpose};
 use segue_service::tunnel::daemon::free;
 use segue_service::tunnel::group::{self, Group};
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     if args.check {
         return check(&group, &mut netlink, out);
     }
-    daemon::up(&group, &mut netlink, watched, &out.staying())
+    daemon::up(&group, netlink, Start { watched, is_weak: args.weak_sandbox }, &out.staying())
 }
 
 /// Refuses to overwrite a capture file that has something in it, and to mix a capture with the output. An instance of

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use super::schema;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
+use crate::fault::Vitals;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
@@ -117,7 +118,7 @@ impl Daemon for Plan {
         let _ = self.bound.set(place);
         let wire_name = self.tap.as_ref().map(|tap| tap.name.clone());
         let (config, commands, out) = (self.config, self.commands, Arc::clone(&self.out));
-        let assemble = move || -> Result<Box<dyn Pipeline>, Error> {
+        let assemble = move |_: &Vitals| -> Result<Box<dyn Pipeline>, Error> {
             let wire = wire.map(|port| Wire::new(Box::new(port)));
             let server = Server::new(listener, BUS_ID, Model::new(config), wire).map_err(|error| {
                 Error::system("cannot listen", &error, "start again").why("the socket cannot be made non-blocking")

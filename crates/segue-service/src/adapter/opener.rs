@@ -2,7 +2,7 @@
 //! no packet, opens the device again on request and hands over the descriptor. That process starts before anything
 //! else is open, and reaches only what this one device needs.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use segue_lan78xx::usb::{Speed, Transport};
 
 use crate::handover::sys;
 use crate::report::to_stderr;
-use crate::sandbox::{Reach, confine};
+use crate::sandbox::{NewUser, Reach, confine};
 
 /// The place where a device is found again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,18 +46,35 @@ pub(super) struct Opener {
 
 impl Opener {
     /// Starts the process. This process must have one thread.
-    pub(super) fn start(source: Source) -> Result<Opener, Error> {
+    pub(super) fn start(source: Source, name: &str, is_weak: bool) -> Result<Opener, Error> {
         let failed = |error: io::Error| {
             Error::system("cannot start the process that opens an adapter again", &error, "segue doctor")
                 .why("a socket pair or a process could not be made")
         };
-        let (near, far) = UnixStream::pair().map_err(failed)?;
+        let (near, mut far) = sys::pair().map_err(failed)?;
+        // Not the user of the process that moves packets. Device files belong to users, so that with one of them it
+        // stays the same.
+        let user = match source {
+            Source::Here(_) => NewUser::default(),
+            Source::Usbip { .. } => NewUser::choose(&format!("{name} opener"))?,
+        };
         match fork().map_err(failed)? {
-            Forked::Parent(_) => Ok(Opener { socket: near, asked: false, lost: false }),
+            Forked::Parent(_) => {
+                drop(far);
+                // Until the other process has its user, another instance could choose the same one.
+                // One that could not be confined has ended, and said so.
+                let _ = (&near).read_exact(&mut [0]);
+                drop(user);
+                Ok(Opener { socket: near, asked: false, lost: false })
+            }
             Forked::Child => {
-                let served = sys::keep_only(far).map_err(|error| error.to_string()).and_then(|far| {
-                    source.confine()?;
-                    serve(far, &source).map_err(|error| error.to_string())
+                drop(near);
+                let served = user.switch().and_then(|()| {
+                    let text = |error: io::Error| error.to_string();
+                    far = sys::keep_only(far).map_err(text)?;
+                    source.confine(is_weak)?;
+                    far.write_all(&[1]).map_err(text)?;
+                    serve(far, &source).map_err(text)
                 });
                 if let Err(why) = &served {
                     to_stderr(&format!("note: an adapter that was unplugged will not be opened again: {why}\n"));
@@ -136,8 +153,8 @@ fn taken_over(answer: &[u8; ANSWER_LEN], fd: OwnedFd) -> Option<Box<dyn Transpor
 }
 
 impl Source {
-    fn confine(&self) -> Result<(), String> {
-        confine(&match self {
+    fn confine(&self, is_weak: bool) -> Result<(), String> {
+        let reach = match self {
             Source::Here(_) => Reach {
                 read: &["/sys/bus/usb", "/sys/devices"],
                 devices: &["/dev/bus/usb"],
@@ -147,7 +164,8 @@ impl Source {
             Source::Usbip { server, .. } => {
                 Reach { tcp_port: server.first().map(SocketAddr::port), ..Reach::default() }
             }
-        })
+        };
+        confine(&reach, is_weak)
     }
 
     /// Opens the device, if it is there with this chip; returns it with its identity. A device with another chip is
@@ -218,7 +236,6 @@ fn answer(mut socket: UnixStream, source: &Source) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::net::TcpListener;
     use std::thread;
     use std::time::{Duration, Instant};

@@ -43,6 +43,8 @@ pub struct Plan {
     pub pause: bool,
     /// Whether autonegotiation offers Energy Efficient Ethernet.
     pub eee: bool,
+    /// Whether the process that opens the adapter again goes on without a part of its sandbox.
+    pub is_weak: bool,
     pub(super) found: std::cell::OnceCell<Found>,
 }
 
@@ -61,6 +63,7 @@ impl Plan {
             mac: None,
             pause: true,
             eee: false,
+            is_weak: false,
             found: std::cell::OnceCell::new(),
         }
     }

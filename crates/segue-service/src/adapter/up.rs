@@ -28,6 +28,8 @@ use super::schema;
 use super::usb::Usb;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
+use crate::fault::Vitals;
+use crate::heartbeat::Limits;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
@@ -36,6 +38,10 @@ use crate::tap::Tap;
 const SET_UP: Duration = Duration::from_secs(60);
 /// Pages of memory for packets in the pipeline: at most 128 MiB.
 const PAGES: usize = 1024;
+
+/// Longest duration of one round: where the adapter comes back, the driver sets it up again in between, which takes
+/// some hundred round trips over a network.
+const ROUND: Duration = Duration::from_secs(90);
 
 type AnyDriver = Driver<Box<dyn Transport>>;
 
@@ -56,7 +62,8 @@ impl Plan {
     /// Opens and sets up everything, under a guard.
     fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
         // The opener is forked before this process has any device open.
-        let opener = self.usb.source()?.map(Opener::start).transpose()?;
+        let opener =
+            self.usb.source()?.map(|source| Opener::start(source, &self.tap.name, self.is_weak)).transpose()?;
         // The kernel's driver need not be bound to the device.
         let platform_mac = self.usb.platform_mac();
         let mut usb = self.usb.transport(guard, netlink, out)?;
@@ -115,7 +122,7 @@ impl Plan {
             budget: self.weight(),
             pages: segue_port::PagePool::new(PAGES),
         };
-        let assemble = move || -> Result<Box<dyn Pipeline>, Error> {
+        let assemble = move |_: &Vitals| -> Result<Box<dyn Pipeline>, Error> {
             watcher.start().map_err(|error| {
                 Error::system("cannot follow the interface", &error, "segue doctor").why("a thread did not start")
             })?;
@@ -209,6 +216,10 @@ impl Daemon for Plan {
 
     fn ioctls(&self) -> &'static [u64] {
         if matches!(self.usb, Usb::Here(_)) { &usbfs::IOCTLS } else { &[] }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { wall: ROUND, ..Limits::default() }
     }
 
     fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {

@@ -14,7 +14,9 @@ use segue_host::sys::{self, Want};
 use super::kernel::Forwarding;
 use super::show;
 use crate::control_server::SocketFile;
+use crate::fault::Vitals;
 use crate::handover::{Line, Ports, Record};
+use crate::heartbeat::Thread;
 use crate::report::Report;
 
 /// Interval at which the loop checks whether packets still move.
@@ -30,6 +32,7 @@ pub(super) struct ControlLoop<'a> {
     pub(super) socket: &'a SocketFile,
     pub(super) hurry: Option<Box<dyn Fn() + Send>>,
     pub(super) forwarding: Option<Forwarding>,
+    pub(super) vitals: &'a Vitals,
 }
 
 /// Handles events until a signal requests the end or the packet loop has ended.
@@ -41,6 +44,7 @@ pub(super) fn wait(
 ) -> Result<(), Error> {
     let mut forwards = false;
     loop {
+        control.vitals.beat(Thread::Signals);
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
         fds.extend(control.line.map(|line| (line.as_fd(), Want::Read)));
         let ready = sys::poll(&fds, LOOK)

@@ -14,8 +14,10 @@ use serde_json::Value;
 use super::kernel::{ChecksumDrops, Forwarding};
 use super::running::Offloads;
 use crate::fastpath::Fastpath;
+use crate::fault::Vitals;
 use crate::handover::Ports;
 use crate::health::Sources;
+use crate::heartbeat::Limits;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -46,6 +48,10 @@ pub trait Daemon {
     fn ioctls(&self) -> &'static [u64] {
         &[]
     }
+    /// Returns how long a thread may make no progress before the supervisor ends the instance.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
     /// Opens and sets up everything with all rights. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
     /// Returns the lines for people that report that the instance is up.
@@ -65,6 +71,9 @@ pub struct Succession {
 
 /// A function that returns the problems of an instance beside those of its offloads.
 pub type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
+
+/// A function that assembles the pipeline, and starts the threads that feed it.
+pub type Assemble = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Error>>;
 
 /// Devices that are open and not in use yet.
 pub struct Opened {
@@ -89,12 +98,12 @@ pub struct Opened {
     /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
     /// Assembles the pipeline, inside of the sandbox.
-    pub assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
+    pub assemble: Assemble,
 }
 
 impl Opened {
     /// Creates a value with the parts that every instance has.
-    pub fn new(offloads: Offloads, assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>) -> Opened {
+    pub fn new(offloads: Offloads, assemble: Assemble) -> Opened {
         Opened {
             offloads,
             sender: None,

@@ -2,6 +2,7 @@
 
 mod control_loop;
 mod definition;
+mod faulty;
 pub mod kernel;
 pub mod knobs;
 pub mod mappings;
@@ -19,22 +20,29 @@ use std::time::{Duration, Instant};
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob, Setting};
 use segue_control::mapping::Mapping;
-use segue_control::model::Instance;
+use segue_control::model::{Complaint, Instance};
+use segue_control::protocol::Fault;
 use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
 use self::control_loop::{ControlLoop, hurry, wait};
-pub use self::definition::{Complaints, Daemon, NAMING, Opened, Succession};
+pub use self::definition::{Assemble, Complaints, Daemon, NAMING, Opened, Succession};
+use self::faulty::Faulty;
 use self::knobs::SharedKnobs;
 use self::running::{Running, Stopper};
 use crate::control_server::{Bound, KnobControl, Server};
 use crate::fastpath::{self, Fastpath};
+use crate::fault::{self, Vitals};
 use crate::handover::{Line, Ports, Record};
 use crate::health::Health;
+use crate::heartbeat::{Heartbeat, Thread};
 use crate::report::Report;
-use crate::sandbox;
+use crate::sandbox::{self, Life, Sandbox};
+
+/// Longest round of the packet loop that is no problem, as far as the control socket looks.
+const STUCK: Duration = Duration::from_millis(250);
 
 /// The connection of this process to its supervisor.
 #[derive(Debug)]
@@ -42,6 +50,15 @@ pub struct Watched {
     line: Line,
     /// Whether this process is a successor, which takes over the ports of another one.
     is_successor: bool,
+}
+
+/// How an instance is started, beside its plan.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The supervisor that started this process, if one did.
+    pub watched: Option<Watched>,
+    /// Whether the instance goes on where the kernel lacks a part of the sandbox.
+    pub is_weak: bool,
 }
 
 /// Makes this process end with its supervisor, if it has one.
@@ -83,12 +100,8 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
 
 /// Runs an instance from its start to its end: opens everything, gives up the rights that are no longer needed, and
 /// moves packets until a signal.
-pub fn up(
-    daemon: &impl Daemon,
-    netlink: &mut Netlink,
-    watched: Option<Watched>,
-    report: &Arc<dyn Report>,
-) -> Result<(), Error> {
+pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
+    let Start { watched, is_weak } = start;
     let out = &**report;
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
@@ -97,6 +110,9 @@ pub fn up(
         daemon.notes().iter().for_each(|note| out.note(&format!("note: {note}")));
     }
     let knobs = daemon.knobs()?;
+    let vitals = Vitals::new().map_err(|error| {
+        Error::system("cannot share memory with a child", &error, "segue doctor").why("mmap failed")
+    })?;
     let mut succession = Succession { has_successors: watched.is_some(), ..Succession::default() };
     let successor_of = watched.as_ref().filter(|watched| watched.is_successor).map(|watched| &watched.line);
     let socket = match successor_of {
@@ -118,15 +134,21 @@ pub fn up(
         health,
         hurry,
         assemble,
-    } = daemon.open(netlink, &mut succession, out)?;
+    } = daemon.open(&mut netlink, &mut succession, out)?;
     drop(succession);
+    // The process that moves packets has no use for a connection that was opened to change the system.
+    drop(netlink);
     let follower = fastpath.as_ref().filter(|fastpath| fastpath.is_loaded()).map(|_| Netlink::open()).transpose();
     let follower = follower.map_err(|error| {
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
-    let reach = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some() };
-    let sandbox = sandbox::enter(&mut signals, socket.file(), &reach, out)?;
-    let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
+    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some() };
+    let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
+    let life = Life { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
+    let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
+    fault::end_on_panic(report);
+    let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals);
+    let (mut running, stopper) = Running::new(pipeline, offloads.clone(), knobs)?;
     if let Some(line) = successor_of {
         out.value(&show::successor_json(daemon));
         if !begin(line, &mut signals, &mut running)? {
@@ -139,7 +161,15 @@ pub fn up(
     let health = health.map_err(|error| {
         Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")
     })?;
-    let snapshot = snapshot(daemon, watched.is_some(), since, reader, fastpath.clone(), complaints, health);
+    let snapshot = snapshot(
+        daemon,
+        (&sandbox, &vitals.heartbeat, watched.is_some()),
+        since,
+        reader,
+        fastpath.clone(),
+        complaints,
+        health,
+    );
     let file = socket.file().clone();
     let announced = Announced {
         knobs: running.knobs(),
@@ -148,6 +178,7 @@ pub fn up(
         out: Arc::clone(report),
         sender,
         fastpath: fastpath.clone(),
+        vitals: vitals.clone(),
     };
     announced.permit();
     let _follower = match (&fastpath, follower) {
@@ -171,9 +202,10 @@ pub fn up(
         socket: &file,
         hurry,
         forwarding,
+        vitals: &vitals,
     };
     let outcome = work(&mut running, stopper, &mut control, &snapshot, daemon.name(), out);
-    down(daemon, server, &snapshot, &running, since, out);
+    down(daemon, server, &snapshot, &running, since, &vitals.heartbeat, out);
     outcome
 }
 
@@ -185,6 +217,7 @@ struct Announced {
     out: Arc<dyn Report>,
     sender: Option<FeedSender>,
     fastpath: Option<Fastpath>,
+    vitals: Vitals,
 }
 
 impl Announced {
@@ -204,6 +237,14 @@ impl KnobControl for Announced {
 
     fn list(&self) -> Vec<Knob> {
         self.knobs.list()
+    }
+
+    fn beat(&self) {
+        self.vitals.beat(Thread::Control);
+    }
+
+    fn fault(&self, fault: &Fault) -> Result<(), Error> {
+        self.vitals.wish(fault)
     }
 
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
@@ -230,9 +271,12 @@ fn work(
     out: &dyn Report,
 ) -> Result<(), Error> {
     let ended = AtomicBool::new(false);
+    let vitals = control.vitals;
+    let heartbeat = &vitals.heartbeat;
     thread::scope(|scope| {
         let waiter = thread::Builder::new().name("signals".to_owned()).spawn_scoped(scope, || {
             let outcome = wait(control, &ended, snapshot, out);
+            heartbeat.over(Thread::Signals);
             stopper.stop();
             hurry(control, &ended);
             outcome
@@ -240,9 +284,9 @@ fn work(
         let waiter = waiter.map_err(|error| {
             Error::system("cannot listen to signals", &error, "segue doctor").why("its thread did not start")
         })?;
-        let worked = running.work(name);
+        let worked = running.work(name, heartbeat);
         ended.store(true, Ordering::Relaxed);
-        // The waiting thread panics only on a fault of the program, which has been printed then.
+        // A panic of the waiting thread has ended the process.
         let waited = waiter.join().unwrap_or(Ok(()));
         worked.and(waited)
     })
@@ -251,7 +295,7 @@ fn work(
 /// Returns a function that reads the state of the instance, callable at any time and from any thread.
 fn snapshot(
     daemon: &impl Daemon,
-    is_managed: bool,
+    (sandbox, heartbeat, is_managed): (&Sandbox, &Heartbeat, bool),
     since: Instant,
     read: impl Fn(&mut Instance) + Send + Sync + Clone + 'static,
     fastpath: Option<Fastpath>,
@@ -259,6 +303,7 @@ fn snapshot(
     health: Option<Health>,
 ) -> impl Fn() -> Instance + Send + Sync + Clone + 'static {
     let (name, kind, pid) = (daemon.name().to_owned(), daemon.kind(), process::id());
+    let (sandbox, heartbeat) = (sandbox.clone(), heartbeat.clone());
     move || {
         let mut instance = Instance {
             name: name.clone(),
@@ -267,11 +312,20 @@ fn snapshot(
             is_managed,
             uptime_s: since.elapsed().as_secs_f64(),
             cpu_s: sys::cpu_seconds(),
+            sandbox: Some(sandbox.clone()),
             ..Instance::default()
         };
         read(&mut instance);
         if let Some(fastpath) = &fastpath {
             fastpath.fill(&mut instance);
+        }
+        if heartbeat.is_stuck(Thread::Packets, STUCK) {
+            instance.health.push(Complaint {
+                what: "no packet moves".to_owned(),
+                why: Some("the packet loop does not finish its round; the supervisor ends it".to_owned()),
+                code: "stuck".to_owned(),
+                ..Complaint::default()
+            });
         }
         instance.count_drops();
         if let Some(complaints) = &complaints {
@@ -291,10 +345,12 @@ fn down(
     snapshot: &impl Fn() -> Instance,
     running: &Running,
     since: Instant,
+    heartbeat: &Heartbeat,
     out: &dyn Report,
 ) {
     let instance = snapshot();
     server.stop();
+    heartbeat.over(Thread::Control);
     let after = since.elapsed();
     if out.is_json() {
         out.value(&show::down_json(daemon, &instance, running, after));

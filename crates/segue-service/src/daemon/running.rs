@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use segue::hash;
 use segue_control::error::Error;
@@ -20,6 +19,7 @@ use segue_port::{OffloadState, Port as DataPort};
 
 use super::kernel::{ChecksumDrops, Forwarding};
 use super::knobs::SharedKnobs;
+use crate::heartbeat::{Heartbeat, Thread};
 
 /// Number of ports from which on an instance leaves out counters that are zero.
 const MANY_PORTS: usize = 16;
@@ -115,8 +115,11 @@ impl Running {
     }
 
     /// Moves packets until the [`Stopper`] ends it.
-    pub fn work(&mut self, name: &str) -> Result<(), Error> {
-        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs, &AtomicU64::new(0)).map_err(|error| {
+    pub fn work(&mut self, name: &str, heartbeat: &Heartbeat) -> Result<(), Error> {
+        let beat = heartbeat.of(Thread::Packets);
+        let worked = worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs, beat);
+        heartbeat.over(Thread::Packets);
+        worked.map_err(|error| {
             Error::system(format!("{name} can no longer move packets"), &error, "start it again")
                 .why("the interface or a socket is gone")
         })

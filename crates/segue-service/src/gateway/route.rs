@@ -17,6 +17,7 @@ use super::plan::Plan;
 use crate::daemon::Opened;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::diagnose;
+use crate::fault::Vitals;
 use crate::report::Report;
 use crate::router_feed::{Advertised, Follower};
 
@@ -50,7 +51,7 @@ pub(super) fn open(
     let key: Key = flow_key()?;
     let parts = Parts { ports, budget, pages, feed, nat, key };
     let told = sender.clone();
-    let assemble = Box::new(move || {
+    let assemble = Box::new(move |_: &Vitals| {
         follower.start(told).map_err(failed)?;
         Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
     });

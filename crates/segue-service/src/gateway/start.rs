@@ -28,6 +28,7 @@ use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{NAMING, Opened};
 use crate::diagnose::{self, Purpose};
+use crate::fault::Vitals;
 use crate::report::Report;
 use crate::tap::Tap;
 
@@ -68,7 +69,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         return Ok(Opened { claim, forwarding, ..opened });
     }
     let parts = Parts { ports, budget: BUDGET, pages };
-    let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
+    let assemble = Box::new(move |_: &Vitals| Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
     Ok(Opened { claim, ..Opened::new(offloads, assemble) })
 }
 

@@ -119,6 +119,14 @@ const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OPENING_HERE: &[libc::c_long] = &[];
 
+/// Additional system calls of a process that waits for its child and removes a socket; Landlock limits the files.
+const WAITING: &[libc::c_long] =
+    &[libc::SYS_wait4, libc::SYS_kill, libc::SYS_pread64, libc::SYS_statx, libc::SYS_unlinkat];
+#[cfg(target_arch = "x86_64")]
+const WAITING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_unlink, libc::SYS_lstat];
+#[cfg(not(target_arch = "x86_64"))]
+const WAITING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
+
 /// `FIONBIO`, and the ioctls of a TUN or TAP device while it runs.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
 const IOCTLS: &[u64] = &[
@@ -146,6 +154,8 @@ pub(super) enum Purpose {
     Packets,
     /// The process opens devices for another one.
     Opening,
+    /// The process waits for its child.
+    Waiting,
 }
 
 /// Filters this thread and those that it starts.
@@ -170,6 +180,7 @@ fn programs(purpose: Purpose, more: &Allowed<'_>) -> Result<[BpfProgram; 2], sec
     let calls = match purpose {
         Purpose::Packets => [EVERYWHERE, ALLOWED, ALLOWED_HERE],
         Purpose::Opening => [EVERYWHERE, OPENING, OPENING_HERE],
+        Purpose::Waiting => [EVERYWHERE, WAITING, WAITING_HERE],
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         calls.into_iter().flatten().map(|&call| (call, Vec::new())).collect();

@@ -1,162 +1,151 @@
 //! The sandbox: a process gives up its rights once every device is open.
 //!
-//! As root, a supervisor remains that only waits, passes signals on, removes the control socket and passes the exit
-//! status on; the process that moves packets becomes `nobody`. Where the user cannot change, only capabilities are
-//! dropped. Landlock then removes the file system, and seccomp every system call that moving packets does not need.
+//! A supervisor remains that waits, watches the [`heartbeat`](crate::heartbeat), passes signals on, removes the control
+//! socket and passes the exit status on. The process that moves packets, its child, becomes a user of its own where
+//! this one is root ([`user`]), and drops all capabilities, the environment and the descriptors that others left open.
+//! Landlock then removes the file system, and seccomp every system call that moving packets does not need. Where one of
+//! them is missing, the instance ends, unless its user chose a weak sandbox.
 
 mod filter;
 mod opening;
 mod supervisor;
+mod user;
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use schemars::JsonSchema;
 use segue_control::error::{Error, Kind};
+use segue_control::lock::Lock;
+pub use segue_control::model::Sandbox;
+use segue_host::process;
 use segue_host::signals::Signals;
 use segue_host::sys::{self, Forked};
-use serde::Serialize;
 
 use crate::control_server::SocketFile;
+use crate::heartbeat::{Heartbeat, Limits};
 use crate::report::Report;
 
 pub use filter::Allowed;
-pub use opening::{Reach, confine};
+pub use opening::{NewUser, Reach, confine};
 
-/// The state of a sandbox: the measures that are in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Sandbox {
-    /// The user that the process became; `None` when the user did not change.
-    pub user: Option<String>,
-    /// Whether a supervisor waits for this process.
-    pub supervised: bool,
-    /// Whether the file system is out of reach.
-    pub landlock: bool,
-    /// Whether system calls are filtered.
-    pub seccomp: bool,
+/// What a sandbox is made for.
+#[derive(Debug)]
+pub struct Life<'a> {
+    /// The name of the instance.
+    pub name: &'a str,
+    /// The heartbeat of the process that moves packets.
+    pub heartbeat: &'a Heartbeat,
+    /// The times after which the supervisor ends that process.
+    pub limits: Limits,
+    /// What that process may do besides the usual.
+    pub allowed: Allowed<'a>,
+    /// Whether the process goes on where the kernel has no Landlock, or no filters of system calls.
+    pub is_weak: bool,
 }
 
-impl Sandbox {
-    /// Describes the sandbox, for the line that begins with "workers 1, ".
-    pub fn text(&self) -> String {
-        let user = match &self.user {
-            Some(user) => format!("as user {user}"),
-            None => "without capabilities".to_owned(),
-        };
-        let box_ = match (self.landlock, self.seccomp) {
-            (true, true) => "sandboxed",
-            (false, true) => "sandboxed (no Landlock here)",
-            (true, false) => "sandboxed (no seccomp here)",
-            (false, false) => "not sandboxed",
-        };
-        format!("{user}, {box_}")
-    }
-}
-
-/// The user and the group that the process changes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct User {
-    name: String,
-    uid: u32,
-    gid: u32,
-}
-
-/// Forks a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
-/// process that goes on; the supervisor never returns. The process must have one thread.
+/// Forks the process that moves packets, which gives up what it no longer needs, and returns in it; the supervisor
+/// never returns. The process must have one thread.
+///
+/// # Errors
+/// Where a right cannot be given up, which also ends the instance, unless [`Life::is_weak`] allows it.
 pub fn enter(
     signals: &mut Signals,
     socket: &SocketFile,
-    allowed: &Allowed<'_>,
-    out: &dyn Report,
+    life: &Life<'_>,
+    out: &Arc<dyn Report>,
 ) -> Result<Sandbox, Error> {
-    let user = other_user();
-    if user.is_some() {
-        match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
-            Forked::Parent(child) => supervisor::run(child, signals, socket),
-            Forked::Child => {}
+    let folder = socket.folder().unwrap_or(Path::new("/"));
+    let chosen = user::other(life.name, folder)?;
+    let told = io::pipe().map_err(|error| failed("cannot start the process that moves packets", &error))?;
+    let (hears, tells) = told;
+    match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
+        Forked::Parent(child) => {
+            drop(tells);
+            // Until the child has its user, another instance could choose the same one.
+            let _ = io::Read::read_to_end(&mut &hears, &mut Vec::new());
+            drop(chosen);
+            supervisor::run(child, signals, socket, life, &**out)
         }
+        Forked::Child => {}
     }
+    drop(hears);
     let parent = sys::parent_pid();
+    process::close_inherited();
+    process::forget_environment();
     // After a change of user the process may no longer do this.
     sys::drop_bounding_set();
-    if let Some(user) = &user {
+    let mut name = None;
+    if let Some((user, lock)) = chosen {
         sys::switch_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
+        lock.into_iter().for_each(Lock::leave_to_parent);
+        name = Some(user.name);
     }
+    drop(tells);
     sys::drop_capabilities().map_err(|error| failed("cannot drop capabilities", &error))?;
     sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
-    if user.is_some() {
-        // The change of user has cleared an earlier request for the signal; a parent that has ended before now counts
-        // as well.
-        sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
-        if sys::parent_pid() != parent {
-            return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
-        }
+    // A change of user clears a request for the signal; a parent that has ended before now counts as well.
+    sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
+    if sys::parent_pid() != parent {
+        return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
     }
-    let own_socket = if user.is_none() { socket.folder().map(Path::to_owned) } else { None };
-    let removes = own_socket.map(|folder| (folder, AccessFs::RemoveFile.into()));
-    let landlock = restrict(removes.as_slice(), None);
+    let landlock = restrict(&[], None, Signalling::Inside);
+    let seccomp = filter::apply(filter::Purpose::Packets, &life.allowed);
+    let sandbox = Sandbox { user: name, supervised: true, landlock, seccomp: seccomp.is_ok() };
     if !landlock {
-        out.note("note: this kernel has no Landlock; the file system stays within reach of this user's rights");
+        missing("Landlock", "the file system stays within reach of this user's rights", life.is_weak, out)?;
     }
-    let seccomp = match filter::apply(filter::Purpose::Packets, allowed) {
-        Ok(()) => true,
-        Err(why) => {
-            out.note(&format!("note: no filter of system calls here ({why})"));
-            false
-        }
-    };
-    Ok(Sandbox { supervised: user.is_some(), user: user.map(|user| user.name), landlock, seccomp })
-}
-
-/// Returns the user `nobody`, where this process is root and may become that user.
-fn other_user() -> Option<User> {
-    if sys::euid() != 0 {
-        return None;
+    if let Err(why) = seccomp {
+        missing("filters of system calls", &why, life.is_weak, out)?;
     }
-    let user = nobody(&fs::read_to_string("/etc/passwd").unwrap_or_default());
-    // In a user namespace only mapped ids exist, and groups can be dropped only where that is allowed.
-    let maps =
-        |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|text| text.lines().any(|line| has_id(line, id)));
-    let groups = fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() == "allow");
-    const CAP_SETGID: u32 = 6;
-    const CAP_SETUID: u32 = 7;
-    let caps = sys::capabilities().unwrap_or(0);
-    let may = groups && caps >> CAP_SETGID & 1 == 1 && caps >> CAP_SETUID & 1 == 1;
-    (may && maps("/proc/self/uid_map", user.uid) && maps("/proc/self/gid_map", user.gid)).then_some(user)
+    Ok(sandbox)
 }
 
-/// Returns the entry `nobody` of a passwd file, with the usual numbers where there is none.
-fn nobody(passwd: &str) -> User {
-    let entry = passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == "nobody").then_some(())?;
-        let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-        // An entry with the numbers of root is not accepted.
-        (uid != 0 && gid != 0).then_some((uid, gid))
-    });
-    let (uid, gid) = entry.unwrap_or((65_534, 65_534));
-    User { name: "nobody".to_owned(), uid, gid }
+/// Reports a part of the sandbox that the kernel does not have: an error, unless `is_weak` allows it.
+fn missing(what: &str, why: &str, is_weak: bool, out: &Arc<dyn Report>) -> Result<(), Error> {
+    if is_weak {
+        out.note(&format!("note: no {what} here: {why}"));
+        return Ok(());
+    }
+    Err(weak(&format!("no {what} here")).why(why))
 }
 
-/// Returns whether a line of uid_map or gid_map (first inside, first outside, count) has `id` inside.
-fn has_id(line: &str, id: u32) -> bool {
-    let fields: Vec<u32> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    matches!(fields[..], [inside, _, len] if id >= inside && id - inside < len)
+/// Returns the error for a process that the kernel does not confine.
+fn weak(what: &str) -> Error {
+    let hint = format!("a kernel with Landlock and seccomp (segue doctor), or to go on without: {WEAK}");
+    Error::new(Kind::System, what, hint).why("this kernel lacks Landlock, or filters of system calls")
+}
+
+/// The option by which a user goes on without a part of the sandbox.
+pub const WEAK: &str = "--weak-sandbox";
+
+/// The processes that a process may signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signalling {
+    /// Those with the same restrictions, which are itself.
+    Inside,
+    /// Any that its user and capabilities allow.
+    Anybody,
 }
 
 /// Denies the file system except `folders` with these rights, and, where the kernel can, TCP except connections to
-/// `tcp_port`, abstract sockets and signals to processes outside. Returns whether the kernel enforces it.
-fn restrict(folders: &[(PathBuf, BitFlags<AccessFs>)], tcp_port: Option<u16>) -> bool {
+/// `tcp_port`, abstract sockets and, unless `signalling` allows them, signals to processes outside. Returns whether the
+/// kernel enforces it.
+fn restrict(folders: &[(PathBuf, BitFlags<AccessFs>)], tcp_port: Option<u16>, signalling: Signalling) -> bool {
     let abi = ABI::V6;
+    let scopes = match signalling {
+        Signalling::Inside => Scope::from_all(abi),
+        Signalling::Anybody => Scope::AbstractUnixSocket.into(),
+    };
     let made = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(abi)))
-        .and_then(|rules| rules.scope(Scope::from_all(abi)))
+        .and_then(|rules| rules.scope(scopes))
         .and_then(|rules| rules.create());
     let Ok(mut rules) = made else { return false };
     for (path, access) in folders {
@@ -181,21 +170,9 @@ fn failed(what: &str, error: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-
-    #[test]
-    fn nobody_is_read_from_the_passwd_file_and_is_never_root() {
-        let text = "root:x:0:0:root:/root:/bin/sh\nnobody:x:99:98:x:/:/bin/false\n";
-        assert_eq!(nobody(text), User { name: "nobody".into(), uid: 99, gid: 98 });
-        assert_eq!(nobody("nobody:x:0:0:::\n").uid, 65_534);
-        assert_eq!(nobody("").gid, 65_534);
-    }
-
-    #[test]
-    fn a_namespace_of_one_user_has_no_nobody() {
-        assert!(!has_id("         0       1000          1", 65_534));
-        assert!(has_id("         0          0 4294967295", 65_534));
-    }
 
     #[test]
     fn landlock_takes_the_file_system_away() {
@@ -208,7 +185,7 @@ mod tests {
         let (dir, file) = (directory.clone(), keep.clone());
         // Landlock applies to the calling thread and those that it starts.
         std::thread::spawn(move || {
-            assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], None));
+            assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], None, Signalling::Inside));
             assert_eq!(fs::read("/etc/passwd").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
             assert!(fs::File::create(dir.join("segue-new")).is_err());
             assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());

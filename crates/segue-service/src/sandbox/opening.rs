@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{AccessFs, BitFlags};
-use segue_host::sys;
+use segue_control::error::Error;
+use segue_control::lock::Lock;
+use segue_control::place;
+use segue_host::{process, sys};
 
 use super::filter::{self, Allowed, Purpose};
-use super::{other_user, restrict};
+use super::user::{self, User};
+use super::{Signalling, restrict};
 
 /// The files, ioctls and ports that such a process may still use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,13 +26,36 @@ pub struct Reach<'a> {
     pub tcp_port: Option<u16>,
 }
 
-/// Confines this process to `reach`. The process must have one thread; where this fails, it must end.
-pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
-    let text = |error: std::io::Error| error.to_string();
-    sys::drop_bounding_set();
-    if let Some(user) = other_user().filter(|_| reach.devices.is_empty()) {
-        sys::switch_user(user.uid, user.gid).map_err(text)?;
+/// The user that such a process changes to, where it changes.
+#[derive(Debug, Default)]
+pub struct NewUser(Option<(User, Option<Lock>)>);
+
+impl NewUser {
+    /// Chooses a user for a process of this name. It is this process's until the value is dropped, and by then that of
+    /// the process that has changed to it.
+    pub fn choose(name: &str) -> Result<NewUser, Error> {
+        let folder = place::for_new().map_err(|error| {
+            Error::system("cannot choose a user for another process", &error, "segue doctor")
+                .why("no directory for control sockets can be used")
+        })?;
+        Ok(NewUser(user::other(name, &folder)?))
     }
+
+    /// Changes to the user; to be called by a forked child.
+    pub fn switch(self) -> Result<(), String> {
+        let Some((user, lock)) = self.0 else { return Ok(()) };
+        lock.into_iter().for_each(Lock::leave_to_parent);
+        sys::drop_bounding_set();
+        sys::switch_user(user.uid, user.gid).map_err(|error| error.to_string())
+    }
+}
+
+/// Confines this process to `reach`. The process must have one thread; where this fails, it must end. Where the kernel
+/// has no Landlock, or no filters of system calls, it goes on only if `is_weak` allows that.
+pub fn confine(reach: &Reach<'_>, is_weak: bool) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    process::forget_environment();
+    sys::drop_bounding_set();
     sys::drop_capabilities().map_err(text)?;
     sys::no_new_privs().map_err(text)?;
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -39,7 +66,11 @@ pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
         .filter(|(path, _)| Path::new(path).exists())
         .map(|(path, access)| (PathBuf::from(path), access))
         .collect();
-    // Without Landlock the user's own rights are the limit.
-    let _ = restrict(&folders, reach.tcp_port);
-    filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, maps: false })
+    if !restrict(&folders, reach.tcp_port, Signalling::Inside) && !is_weak {
+        return Err("this kernel has no Landlock".to_owned());
+    }
+    match filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, maps: false }) {
+        Err(why) if !is_weak => Err(why),
+        _ => Ok(()),
+    }
 }

@@ -1,34 +1,72 @@
-//! The process that stays root and only waits.
+//! The process that waits for the one that moves packets, and ends it where it no longer gets on.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use landlock::AccessFs;
+use segue_control::error::{Error, Kind};
+use segue_host::capability::Capability;
+use segue_host::process::{Change, change, forget_environment, limit_capabilities};
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
 
+use super::{Life, Signalling, filter, restrict};
 use crate::control_server::SocketFile;
-use crate::report::to_stderr;
+use crate::heartbeat::{How, Stall, Watch};
+use crate::report::Report;
 
-/// Waits for `child`, passes signals on to it, removes the socket, and ends with the child's status.
-pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
+/// Interval of the looks at the heartbeat.
+const TICK: Duration = Duration::from_millis(250);
+/// Shortest time between two messages about a process that somebody stops again and again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Waits for `child`, watches its heartbeat, passes signals on to it, removes the socket, and ends with the child's
+/// status.
+pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: &Life<'_>, out: &dyn Report) -> ! {
     // The devices belong to the child alone: an interface must go when the child ends. This closes the old descriptor
     // of `signals` as well, which nothing uses again, since this function never returns.
     sys::close_from(3);
+    forget_environment();
+    let end = |error: &Error| -> ! {
+        let _ = sys::kill(child, libc::SIGKILL);
+        out.error(error);
+        finish(Ended::Exit(1), socket, life, out)
+    };
     match Signals::new() {
         Ok(again) => std::mem::forget(std::mem::replace(signals, again)),
-        Err(_) => finish(Ended::Exit(1), socket),
+        Err(error) => end(&Error::system("cannot read signals", &error, "segue doctor").why("in the supervisor")),
     }
-    let mut now = false;
+    let mut watch = Watch::new(life.heartbeat.clone(), life.limits, child);
+    if let Err(error) = confine(socket, life) {
+        end(&error);
+    }
+    let (mut now, mut looked, mut told) = (false, Instant::now(), None::<Instant>);
     loop {
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
-        match sys::wait(child, false) {
-            Ok(Some(Ended::Signal(libc::SIGKILL))) if now => finish(Ended::Exit(130), socket),
-            Ok(Some(ended)) => finish(ended, socket),
-            Ok(None) => {}
-            Err(_) => finish(Ended::Exit(1), socket),
+        loop {
+            match change(child) {
+                Ok(Some(Change::Ended(Ended::Signal(libc::SIGKILL)))) if now => {
+                    finish(Ended::Exit(130), socket, life, out)
+                }
+                Ok(Some(Change::Ended(ended))) => finish(ended, socket, life, out),
+                // Packets do not wait for whoever stopped it.
+                Ok(Some(Change::Stopped(number))) => {
+                    let _ = sys::kill(child, libc::SIGCONT);
+                    if told.is_none_or(|told| told.elapsed() >= QUIET) {
+                        told = Some(Instant::now());
+                        let name = life.name;
+                        out.warn(&format!(
+                            "{name}: signal {number} stopped the process that moves packets; it goes on"
+                        ));
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => finish(Ended::Exit(1), socket, life, out),
+            }
         }
-        let _ = sys::poll(&[(signals.as_fd(), Want::Read)], Duration::from_secs(60));
+        let _ = sys::poll(&[(signals.as_fd(), Want::Read)], TICK);
         while let Ok(Some((action, number))) = signals.receive() {
             match action {
                 SignalAction::Child => {}
@@ -41,19 +79,55 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
                 }
             }
         }
+        let passed = looked.elapsed();
+        if passed >= TICK {
+            looked = Instant::now();
+            if let Some(stall) = watch.look(passed, TICK) {
+                end(&stalled(life.name, stall));
+            }
+        }
     }
 }
 
-fn finish(ended: Ended, socket: &SocketFile) -> ! {
+/// Gives up everything but signals to the child and the removal of the socket.
+fn confine(socket: &SocketFile, life: &Life<'_>) -> Result<(), Error> {
+    let failed = |error: &std::io::Error| super::failed("cannot confine the supervisor", error);
+    sys::drop_bounding_set();
+    limit_capabilities(&[Capability::Kill]).map_err(|error| failed(&error))?;
+    sys::no_new_privs().map_err(|error| failed(&error))?;
+    let folder = socket.folder().map(Path::to_owned);
+    let removes: Vec<_> = folder.map(|folder| (folder, AccessFs::RemoveFile.into())).into_iter().collect();
+    // The child says what is missing here.
+    let landlock = restrict(&removes, None, Signalling::Anybody);
+    let seccomp = filter::apply(filter::Purpose::Waiting, &filter::Allowed::default());
+    match (landlock, seccomp) {
+        (true, Ok(())) => Ok(()),
+        _ if life.is_weak => Ok(()),
+        _ => Err(super::weak("the supervisor cannot be confined")),
+    }
+}
+
+fn stalled(name: &str, Stall { thread, how }: Stall) -> Error {
+    let thread = thread.name();
+    let what = match how {
+        How::Cpu(used) => {
+            format!("{name}: the {thread} used {:.1} s of processor time without a round", used.as_secs_f64())
+        }
+        How::Wall(passed) => format!("{name}: nothing was heard of the {thread} for {} s", passed.as_secs()),
+    };
+    Error::new(Kind::Internal, what, "start again; report it with the output of segue --version -v -j")
+        .why("a fault of segue: the process was ended")
+}
+
+fn finish(ended: Ended, socket: &SocketFile, life: &Life<'_>, out: &dyn Report) -> ! {
     socket.remove();
     process::exit(match ended {
         Ended::Exit(status) => status,
         Ended::Signal(number) => {
-            to_stderr(&format!(
-                "error: the process that moves packets was ended by signal {number}\n\
-                 why:  a fault of segue, or somebody sent it\n\
-                 try:  start again; report it with the output of segue --version -v -j\n"
-            ));
+            let what = format!("{}: the process that moves packets was ended by signal {number}", life.name);
+            let hint = "start again; report it with the output of segue --version -v -j";
+            let why = "a fault of segue, somebody sent it, or the kernel had no memory left";
+            out.error(&Error::new(Kind::Internal, what, hint).why(why));
             1
         }
     })

@@ -31,6 +31,7 @@ use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::fastpath;
+use crate::fault::Vitals;
 use crate::handover::Ports;
 
 /// Largest number of reads from one port in one round: enough to fill a batch, few enough to stay in the cache.
@@ -97,7 +98,7 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     offloads.add("", &*outside.port, off);
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
     let group = group.clone();
-    let assemble = Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows));
+    let assemble = Box::new(move |_: &Vitals| assemble(&group, tuns, outside, trace, entropy, flows));
     Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, senders))
 }
 

@@ -1,0 +1,121 @@
+//! Faults of segue itself: a panic ends the whole instance, and a test can ask a running instance for a fault.
+//!
+//! Requests for faults come over the control socket, which only the instance's user and root can open, and are taken
+//! only by an instance that was started with `SEGUE_FAULTS=1` in its environment: whoever can do either can also kill
+//! the process. The released program has them, so that what is tested is what is released.
+
+use std::panic::{self, PanicHookInfo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use segue_control::error::{Error, Kind};
+use segue_control::protocol::Fault;
+use segue_host::process;
+
+use crate::heartbeat::{Heartbeat, Thread};
+use crate::report::Report;
+
+/// The environment variable that makes an instance take requests for faults.
+pub const VARIABLE: &str = "SEGUE_FAULTS";
+
+/// Describes a panic.
+pub fn describe(info: &PanicHookInfo<'_>) -> Error {
+    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let what = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j").why(what)
+}
+
+/// Makes a panic of any thread end this process with status 1. A thread that unwinds alone would leave an instance that
+/// answers and moves nothing.
+pub(crate) fn end_on_panic(out: &Arc<dyn Report>) {
+    let out = Arc::clone(out);
+    panic::set_hook(Box::new(move |info| {
+        out.error(&describe(info));
+        process::end(1);
+    }));
+}
+
+/// The faults that a test can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Wish {
+    None,
+    Panic,
+    /// A loop that uses the processor and never ends.
+    Loop,
+    /// A wait that never ends.
+    Hang,
+    /// A failure of what the thread asks of the kernel, until another wish.
+    Fail,
+}
+
+/// The state of an instance's threads: their heartbeat, and the faults that they are asked for.
+#[derive(Clone, Debug)]
+pub struct Vitals {
+    /// The heartbeat.
+    pub heartbeat: Heartbeat,
+    /// The wish for each thread; `None` where the instance takes none.
+    wishes: Option<Arc<[AtomicU8; 4]>>,
+}
+
+impl Vitals {
+    /// Creates the state of an instance, before its process is forked.
+    pub fn new() -> std::io::Result<Vitals> {
+        let is_test = std::env::var_os(VARIABLE).is_some_and(|value| value == "1");
+        Ok(Vitals { heartbeat: Heartbeat::new()?, wishes: is_test.then(Arc::default) })
+    }
+
+    /// Returns whether the instance takes requests for faults.
+    pub(crate) fn takes_wishes(&self) -> bool {
+        self.wishes.is_some()
+    }
+
+    /// Notes that a thread gets on, and does what a test wishes, as [`Vitals::grant`].
+    pub fn beat(&self, thread: Thread) -> bool {
+        self.heartbeat.beat(thread);
+        self.grant(thread)
+    }
+
+    /// Does what a test wishes for a thread, which is the caller; returns whether its requests to the kernel are to
+    /// fail.
+    pub fn grant(&self, thread: Thread) -> bool {
+        let Some(wishes) = &self.wishes else { return false };
+        let wish = wishes[thread as usize].load(Ordering::Relaxed);
+        match wish {
+            wish if wish == Wish::Panic as u8 => panic!("a test asked for it"),
+            wish if wish == Wish::Loop as u8 => loop {
+                std::hint::spin_loop();
+            },
+            wish if wish == Wish::Hang as u8 => loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            },
+            wish => wish == Wish::Fail as u8,
+        }
+    }
+
+    /// Takes a request for a fault.
+    pub(crate) fn wish(&self, fault: &Fault) -> Result<(), Error> {
+        let refused = |text: &str| Err(Error::new(Kind::Usage, text, "a test of segue"));
+        let Some(wishes) = &self.wishes else { return refused("this instance takes no requests for faults") };
+        let thread = match fault.thread.as_str() {
+            "packets" => Thread::Packets,
+            "control" => Thread::Control,
+            "signals" => Thread::Signals,
+            "routes" => Thread::Routes,
+            _ => return refused("there is no such thread"),
+        };
+        let wish = match fault.kind.as_str() {
+            "panic" => Wish::Panic,
+            "loop" => Wish::Loop,
+            "hang" => Wish::Hang,
+            "fail" => Wish::Fail,
+            "none" => Wish::None,
+            _ => return refused("there is no such fault"),
+        };
+        wishes[thread as usize].store(wish as u8, Ordering::Relaxed);
+        Ok(())
+    }
+}
