@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use segue_control::error::together;
-use segue_control::error::{Error, printable};
+use segue_control::error::{Error, Kind as ErrorKind, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
 use segue_service::daemon::knobs as daemon_knobs;
@@ -39,8 +39,20 @@ fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Err
 }
 
 /// Checks whether an instance can run on this host, and describes it. Changes nothing.
-pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
-    let at_words = |error| located(&spec.tokens, &spec.header, text, error);
+pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> Result<Checked, Refusal> {
+    let at_words = |error: Error| {
+        let is_of_host = matches!(
+            error.kind,
+            ErrorKind::NotFound
+                | ErrorKind::Unreachable
+                | ErrorKind::InUse
+                | ErrorKind::NoPermission
+                | ErrorKind::Denied
+                | ErrorKind::NoTun
+                | ErrorKind::System
+        );
+        Refusal { error: located(&spec.tokens, &spec.header, text, error), is_of_host }
+    };
     let mut listens = None;
     let (knobs, words) = match spec.plan.clone() {
         InstancePlan::Tunnels(plans) => {
@@ -59,7 +71,7 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
         }
     };
     let knobs = knobs.map_err(at_words)?;
-    check_knobs(spec, text, daemon_knobs::listed(&knobs))?;
+    check_knobs(spec, text, daemon_knobs::listed(&knobs)).map_err(|error| Refusal { error, is_of_host: false })?;
     Ok(Checked { words, listens })
 }
 
@@ -73,6 +85,14 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
         }
     }
     together(errors).map_or(Ok(()), Err)
+}
+
+/// The reason why an instance cannot run on this host.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) error: Error,
+    /// Whether the host may change so that the instance can run: an interface comes, an address becomes free.
+    pub(super) is_of_host: bool,
 }
 
 /// The result of checking one instance.

@@ -22,7 +22,7 @@ use segue_service::supervise::service::{Configuration, SCHEMA, Service, count};
 use segue_service::supervise::spec::InstanceSpec;
 use serde_json::{Value, json};
 
-use self::config::Checked;
+use self::config::{Checked, Refusal};
 use self::source::Text;
 use crate::args::Run;
 use crate::out::Out;
@@ -46,14 +46,16 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     })?;
     let text = open(path)?;
     let specs = config::read(&text)?;
-    let plans = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink)?;
-    if args.check {
+    let checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
+    let may_come = |checked: &Result<String, Refusal>| checked.as_ref().err().is_none_or(|refusal| refusal.is_of_host);
+    if args.check || !checked.iter().any(Result::is_ok) && !checked.is_empty() || !checked.iter().all(may_come) {
+        let plans = whole(checked)?;
         show(&text, &specs, &plans, out);
         return Ok(());
     }
     let file = ConfigFile { path: path.to_owned(), text };
     let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
-    service.life(specs)
+    service.life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| r.error))).collect())
 }
 
 fn open(path: &Path) -> Result<Text, Error> {
@@ -103,15 +105,26 @@ fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
     Ok(bytes.len())
 }
 
-/// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, or a description of
-/// each.
+/// Returns the descriptions of all instances, or all errors.
+fn whole(checked: Vec<Result<String, Refusal>>) -> Result<Vec<String>, Error> {
+    let (mut plans, mut errors) = (Vec::new(), Vec::new());
+    for checked in checked {
+        match checked {
+            Ok(plan) => plans.push(plan),
+            Err(refusal) => errors.push(refusal.error),
+        }
+    }
+    together(errors).map_or(Ok(plans), Err)
+}
+
+/// Checks whether `specs` can run on this host beside `others`, which run. Returns a description or an error for each.
 fn check(
     specs: &[&InstanceSpec],
     others: &[InstanceSpec],
     text: &Text,
     netlink: &mut Netlink,
-) -> Result<Vec<String>, Error> {
-    let (mut plans, mut errors) = (Vec::new(), Vec::new());
+) -> Vec<Result<String, Refusal>> {
+    let mut found = Vec::new();
     let mut ports: HashMap<u16, Vec<(IpAddr, &InstanceSpec)>> = HashMap::new();
     for spec in others {
         if let Some(place) = spec.listens(netlink) {
@@ -121,27 +134,30 @@ fn check(
     for spec in specs {
         let Checked { words, listens } = match config::check(spec, text, netlink) {
             Ok(checked) => checked,
-            Err(error) => {
-                errors.push(error);
+            Err(refusal) => {
+                found.push(Err(refusal));
                 continue;
             }
         };
-        plans.push(words);
-        let Some(place) = listens else { continue };
+        let Some(place) = listens else {
+            found.push(Ok(words));
+            continue;
+        };
         let known = ports.entry(place.port()).or_default();
         // The unspecified address covers all addresses.
         let same = |ip: IpAddr| {
             ip == place.ip() || ip.is_ipv4() == place.is_ipv4() && (ip.is_unspecified() || place.ip().is_unspecified())
         };
-        if let Some((_, first)) = known.iter().find(|(ip, _)| same(*ip)) {
+        let taken = known.iter().find(|(ip, _)| same(*ip)).map(|(_, first)| {
             let line = text.line(first.header.start);
             let message = format!("`{}` and `{}` would both listen on {place}, UDP", first.name, spec.name);
             let note = format!("line {line} has the first: the same `local` in each lets them share the port");
-            errors.push(text.error(&spec.header, message, note));
-        }
+            Refusal { error: text.error(&spec.header, message, note), is_of_host: false }
+        });
+        found.push(taken.map_or(Ok(words), Err));
         known.push((place.ip(), spec));
     }
-    together(errors).map_or(Ok(plans), Err)
+    found
 }
 
 /// Shows what would run, for `--check`.
@@ -189,7 +205,7 @@ impl Configuration for ConfigFile {
     }
 
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error> {
-        check(specs, others, &self.text, netlink).map(drop)
+        whole(check(specs, others, &self.text, netlink)).map(drop)
     }
 
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error> {

@@ -79,12 +79,14 @@ impl Pair {
         self.service.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Returns name and process id of each instance of the first host.
+    /// Returns name and process id of each instance of the first host that runs.
     pub(crate) fn stat(&self) -> Vec<(String, u64)> {
         let text = self.near.run(SEGUE, &["stat", "-j"]).unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();
         let instances = document["instances"].as_array().unwrap();
-        instances.iter().map(|i| (i["name"].as_str().unwrap().to_owned(), i["pid"].as_u64().unwrap())).collect()
+        let all = instances.iter().map(|i| (i["name"].as_str().unwrap().to_owned(), i["pid"].as_u64().unwrap()));
+        // One without a process is listed with its reason.
+        all.filter(|(_, pid)| *pid != 0).collect()
     }
 
     pub(crate) fn knob(&self, name: &str, knob: &str) -> String {

@@ -1,29 +1,59 @@
 //! One supervised instance: a child process that reports events on its standard output.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
+use segue_control::knobs::{Change, Knob};
 use segue_control::protocol::Failure;
+use segue_control::{model, place, units};
 use segue_host::sys;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::spec::InstanceSpec;
+use crate::control_server::{Bound, KnobControl, Server};
+use crate::daemon::NAMING;
+use crate::fault;
 use crate::handover::{Line, Ports, Record};
 
-/// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
-const LINE_LEN: usize = 32 << 20;
-/// The first and the longest pause before an instance that ended by itself is restarted.
+/// Longest event line, bytes: this, and as much again for each tunnel. The longest is the down event, with all
+/// counters.
+const LINE_LEN: usize = 64 << 10;
+/// Longest time in which an instance must come up.
+pub(super) const START: Duration = Duration::from_secs(30);
+/// The first and the longest pause before an instance is restarted that does not start, or that ends again and again.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// Largest number of sockets of an instance, which pass through this process in a handover.
-const SOCKETS: usize = 1024;
 /// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
+/// Number of faults, and the time in which they happen, up to which an instance that was up is restarted at once.
+const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(60));
+/// Time for the other processes of an instance to end after the first one, by themselves.
+const GRACE: Duration = Duration::from_secs(1);
+/// Largest number of sockets of an instance, which pass through this process in a handover.
+const SOCKETS: usize = 1024;
+/// The variables of the environment that an instance gets.
+const ENVIRONMENT: &[&str] = &[
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TERM",
+    "NO_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "RUST_BACKTRACE",
+    "container",
+    "XDG_RUNTIME_DIR",
+    place::VARIABLE,
+    fault::VARIABLE,
+    "SEGUE_SIMD",
+];
 
 /// A supervised instance, with its process while one runs.
 #[derive(Debug)]
@@ -33,6 +63,12 @@ pub(super) struct Instance {
     /// The time of the next restart.
     pub(super) again: Option<Instant>,
     pause: Duration,
+    /// The times of its latest faults.
+    faults: VecDeque<Instant>,
+    /// What keeps the instance from running, and since when.
+    absence: Option<(SystemTime, Error)>,
+    /// Answers on the control socket while the instance has no process.
+    stand_in: Option<Server>,
     /// Whether the instance is one side of a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
@@ -54,6 +90,8 @@ struct Process {
     began: Instant,
     /// The failure that the process reported.
     failure: Option<Error>,
+    /// When the process ended, where another one of the instance still has its output open.
+    died: Option<Instant>,
 }
 
 /// The progress of a process, by its events.
@@ -80,7 +118,18 @@ impl Instance {
     /// Creates an instance without a process.
     pub(super) fn new(spec: InstanceSpec) -> Instance {
         let (is_quiet, is_awaited, is_replaced) = (false, true, false);
-        Instance { spec, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
+        Instance {
+            spec,
+            process: None,
+            again: None,
+            pause: PAUSES[0],
+            faults: VecDeque::new(),
+            absence: None,
+            stand_in: None,
+            is_quiet,
+            is_awaited,
+            is_replaced,
+        }
     }
 
     /// Starts the process; after a failure the next attempt is due after a pause.
@@ -108,17 +157,92 @@ impl Instance {
         options: &[String],
     ) -> Result<(), Error> {
         self.again = None;
+        self.stand_down();
         let made = self.make(assignments, ports, options);
-        if made.is_err() {
-            self.put_off();
+        if let Err(error) = &made {
+            self.put_off(false, error);
         }
         made
     }
 
-    /// Schedules a restart after a pause, the next time after a longer one.
-    fn put_off(&mut self) {
-        self.again = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(PAUSES[1]);
+    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause, and
+    /// the next time after a longer one.
+    fn put_off(&mut self, was_up: bool, error: &Error) {
+        let now = Instant::now();
+        let (most, span) = AT_ONCE;
+        self.faults.retain(|at| now.duration_since(*at) < span);
+        self.faults.push_back(now);
+        if was_up && self.faults.len() <= most {
+            self.again = Some(now);
+        } else {
+            self.again = Some(now + self.pause);
+            self.pause = (self.pause * 2).min(PAUSES[1]);
+        }
+        let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
+        self.absence = Some((since, error.clone()));
+    }
+
+    /// Notes an error that keeps the instance from being started now.
+    pub(super) fn refuse(&mut self, error: &Error) {
+        self.put_off(false, error);
+    }
+
+    /// Answers on the control socket where the instance has no process for a while, so that its name and the reason are
+    /// among what runs.
+    pub(super) fn stand_in(&mut self) {
+        let is_soon = self.again.is_none_or(|again| again.saturating_duration_since(Instant::now()) < GRACE / 4);
+        let Some((since, error)) = self.absence.clone().filter(|_| !self.runs() && !is_soon) else { return };
+        if self.stand_in.is_some() {
+            return;
+        }
+        let why = error.message;
+        let absent = model::Instance {
+            name: self.spec.name.clone(),
+            kind: self.spec.kind.command().to_owned(),
+            ports: self.spec.devs().into_iter().map(|dev| (dev, model::Port::default())).collect(),
+            health: vec![model::Complaint {
+                what: "down".to_owned(),
+                why: Some(format!("{why}; it is started again and again")),
+                since: Some(units::rfc3339(since)),
+            }],
+            ..model::Instance::default()
+        };
+        let name = absent.name.clone();
+        // Without a socket the instance is missing from what runs, which is no reason to end.
+        let bound = Bound::new(&name, NAMING).ok();
+        self.stand_in = bound.and_then(|bound| bound.serve(None, move || absent.clone(), Absent(name)).ok());
+    }
+
+    /// Gives the control socket up, for a process of the instance.
+    pub(super) fn stand_down(&mut self) {
+        self.stand_in.take().into_iter().for_each(Server::stop);
+    }
+
+    /// Returns when this instance is to be tended next, where its state alone does not tell.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let process = self.process.as_ref()?;
+        let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);
+        process.died.map(|died| died + GRACE).or(starts)
+    }
+
+    /// Continues a process that somebody stopped, and kills what is left of one that ended or never came up.
+    pub(super) fn tend(&mut self) {
+        let is_due = self.due().is_some_and(|due| due <= Instant::now());
+        let Some(process) = &mut self.process else { return };
+        let pid = process.child.id() as sys::Pid;
+        if segue_host::process::has_stopped_child(pid) {
+            let _ = sys::kill(pid, libc::SIGCONT);
+        }
+        if process.died.is_none() && process.child.try_wait().is_ok_and(|status| status.is_some()) {
+            process.died = Some(Instant::now());
+        }
+        if is_due {
+            if process.died.is_none() && process.failure.is_none() {
+                process.failure = Some(late(&self.spec.name));
+            }
+            process.kill();
+            process.died = Some(Instant::now());
+        }
     }
 
     fn make(
@@ -143,9 +267,8 @@ impl Instance {
         let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
         // Signals from the terminal come to this process, which passes on those that are meant for all.
         command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
-        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
-            command.env_remove(name);
-        }
+        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command.env_clear().envs(kept);
         let mut child = command.spawn().map_err(|error| failed(&error))?;
         // This process's copy of the far end closes, so that the end of the instance closes the line.
         drop(command);
@@ -155,7 +278,7 @@ impl Instance {
         let (began, state) = (Instant::now(), State::Starts);
         // An instance that fails to take them reports why it ends.
         let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
-        self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None });
+        self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None });
         Ok(())
     }
 
@@ -220,9 +343,11 @@ impl Instance {
             Err(_) => 0,
         };
         process.text.extend_from_slice(&bytes[..len]);
-        while let Some(end) = process.text.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = process.text.drain(..=end).collect();
-            let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
+        let mut begin = 0;
+        while let Some(len) = process.text[begin..].iter().position(|&byte| byte == b'\n') {
+            let line = &process.text[begin..begin + len];
+            begin += len + 1;
+            let Ok(value) = serde_json::from_slice::<Value>(line) else { continue };
             if let Some(error) = value.get("error") {
                 let reported = Failure::deserialize(error).unwrap_or_default();
                 process.failure = Some(failure(&self.spec.name, reported));
@@ -230,14 +355,24 @@ impl Instance {
             }
             match value["event"].as_str() {
                 Some("successor") => process.state = State::IsReady,
-                Some("up") => process.state = State::IsUp,
+                Some("up") => {
+                    process.state = State::IsUp;
+                    self.absence = None;
+                }
                 Some("down") => process.state = State::IsDown(sequences(&value)),
                 _ => {}
             }
             events.push(Event::Said(value));
         }
-        if process.text.len() > LINE_LEN {
+        process.text.drain(..begin);
+        // A process that is what it should be has no such line.
+        if process.text.len() > LINE_LEN * (1 + self.spec.members()) {
             process.text.clear();
+            let what = format!("{} does not answer as an instance does", self.spec.name);
+            let error =
+                Error::new(Kind::Internal, what, "segue --version -v -j").why("a line of its output has no end");
+            process.failure.get_or_insert(error);
+            process.kill();
         }
         // The standard output is closed by all its users: the process has ended, or is about to.
         if len == 0 {
@@ -255,17 +390,20 @@ impl Instance {
         if process.began.elapsed() > WELL {
             self.pause = PAUSES[0];
         }
-        self.put_off();
-        process.failure.take().unwrap_or_else(|| {
+        let was_up = matches!(process.state, State::IsUp | State::IsDown(_));
+        let error = process.failure.take().unwrap_or_else(|| {
             let how = status.map_or("in an unknown way".to_owned(), |status: ExitStatus| status.to_string());
             Error::new(Kind::System, format!("{name} has ended ({how})"), "its own messages stand above")
                 .why("its process ended though nobody asked for it")
-        })
+        });
+        self.put_off(was_up, &error);
+        error
     }
 
     /// Requests the end of the instance and waits for it; kills the process after `patience`.
     pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(Value)) {
         self.again = None;
+        self.stand_down();
         self.signal(libc::SIGTERM);
         let until = Instant::now() + patience;
         while let Some(process) = &self.process {
@@ -279,11 +417,11 @@ impl Instance {
                         Event::Ended(_) => {}
                     }
                 }
-            } else if left.is_zero() {
-                self.signal(libc::SIGKILL);
-                if let Some(mut process) = self.process.take() {
-                    let _ = process.child.wait();
-                }
+            } else if left.is_zero()
+                && let Some(mut process) = self.process.take()
+            {
+                process.kill();
+                let _ = process.child.wait();
             }
         }
         self.again = None;
@@ -293,10 +431,39 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            let _ = process.child.kill();
+            process.kill();
             let _ = process.child.wait();
         }
+        self.stand_down();
     }
+}
+
+impl Process {
+    /// Kills all processes of the instance: they are a group.
+    fn kill(&mut self) {
+        let _ = segue_host::process::kill_group(self.child.id() as sys::Pid, libc::SIGKILL);
+        let _ = self.child.kill();
+    }
+}
+
+/// The answers of an instance without a process.
+struct Absent(String);
+
+impl KnobControl for Absent {
+    fn list(&self) -> Vec<Knob> {
+        Vec::new()
+    }
+
+    fn set(&self, _: &[(String, String)]) -> Result<Vec<Change>, Error> {
+        let hint = format!("segue stat {} -j", self.0);
+        Err(Error::new(Kind::System, format!("{} does not run now", self.0), hint).why("it could not be started"))
+    }
+}
+
+/// Returns the error for an instance that does not come up in time.
+pub(super) fn late(name: &str) -> Error {
+    Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
+        .why(format!("nothing was heard of it for {} s", START.as_secs()))
 }
 
 /// Returns the sequence numbers of a down event.
@@ -318,6 +485,94 @@ fn failure(name: &str, failure: Failure) -> Error {
     let Failure { message, why, hint, os_error, .. } = failure;
     let message = if message.is_empty() { "failed".to_owned() } else { message };
     // An instance names itself in some of its messages.
-    let message = if message.starts_with(&format!("{name} ")) { message } else { format!("{name}: {message}") };
+    let message =
+        if [' ', ':'].iter().any(|next| message.strip_prefix(name).is_some_and(|rest| rest.starts_with(*next))) {
+            message
+        } else {
+            format!("{name}: {message}")
+        };
     Error { why, os_error, ..Error::new(Kind::System, message, hint) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervise::spec::{InstancePlan, Kind as InstanceKind};
+
+    /// Returns an instance whose process is a shell with this script.
+    fn instance(script: &str) -> Instance {
+        let spec = InstanceSpec {
+            kind: InstanceKind::Tunnel,
+            name: "sg0".to_owned(),
+            tokens: Vec::new(),
+            assignments: Vec::new(),
+            header: 0..0,
+            plan: InstancePlan::Tunnels(Vec::new()),
+        };
+        let (line, stdin) = Line::pair().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (began, state) = (Instant::now(), State::Starts);
+        let process = Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None };
+        let mut instance = Instance::new(spec);
+        instance.process = Some(process);
+        instance
+    }
+
+    /// Reads until the process has ended; returns the number of events before that, and the reason.
+    fn end(instance: &mut Instance) -> (usize, Error) {
+        let mut said = 0;
+        loop {
+            for event in instance.read() {
+                match event {
+                    Event::Said(_) => said += 1,
+                    Event::Ended(error) => return (said, error),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_ends_its_process() {
+        let mut lines = instance("for n in 1 2 3; do echo '{\"event\":\"x\"}'; done; printf '{'; exit 3");
+        let (said, error) = end(&mut lines);
+        assert_eq!((said, error.message.as_str()), (3, "sg0 has ended (exit status: 3)"));
+        let mut endless = instance("while :; do printf '%01000d' 0; done");
+        let (said, error) = end(&mut endless);
+        assert_eq!((said, error.message.as_str()), (0, "sg0 does not answer as an instance does"));
+    }
+
+    #[test]
+    fn the_first_faults_of_a_minute_restart_at_once_and_later_ones_after_growing_pauses() {
+        let mut instance = instance("exit 0");
+        let _ = end(&mut instance);
+        instance.faults.clear();
+        let error = Error::new(Kind::System, "a fault", "none");
+        let mut pause = |was_up: bool| {
+            instance.put_off(was_up, &error);
+            instance.again.unwrap().saturating_duration_since(Instant::now()).as_millis().div_ceil(1000)
+        };
+        assert_eq!([true, true, true, true, true, true].map(&mut pause), [0, 0, 0, 2, 4, 8]);
+        assert_eq!([false; 4].map(&mut pause), [16, 30, 30, 30], "one that does not start waits");
+    }
+
+    #[test]
+    fn what_a_dead_process_left_behind_is_killed() {
+        // The first process ends, and another one keeps its output open.
+        let mut instance = instance("sleep 1000 & exit 0");
+        let begin = Instant::now();
+        while instance.due().is_none() {
+            instance.tend();
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        while instance.process.as_ref().is_some_and(|process| process.died.is_none()) {
+            instance.tend();
+        }
+        std::thread::sleep(GRACE + Duration::from_millis(10));
+        instance.tend();
+        let (_, error) = end(&mut instance);
+        assert_eq!(error.message, "sg0 has ended (exit status: 0)");
+    }
 }

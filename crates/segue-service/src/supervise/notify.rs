@@ -37,6 +37,11 @@ impl Notify {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
+    /// Reports the present state in one line.
+    pub(super) fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}"));
+    }
+
     /// Reports that the configuration is read again.
     pub(super) fn reloading(&self) {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", sys::monotonic_usec()));

@@ -10,8 +10,8 @@ use segue_control::error::{Error, Kind, together};
 use segue_control::{client, knobs};
 use serde_json::json;
 
-use super::child::{Instance, State};
-use super::service::{Configuration, START, STOP_EACH, Service, count, end, patience};
+use super::child::{Instance, START, State, late};
+use super::service::{Configuration, STOP_EACH, Service, end, patience};
 use super::spec::InstanceSpec;
 use crate::control_server::{forget_next, take_name};
 
@@ -91,14 +91,16 @@ impl Service {
                 self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
             }
         }
-        let up = count(self.instances.iter().filter(|instance| instance.is_up()).count());
-        self.notify.ready(&format!("{up} up"));
+        self.reported = self.status();
+        self.notify.ready(&self.reported);
     }
 
     /// Changes the running instances to match the configuration. Everything that can be checked is checked before the
     /// first change; a change that fails later is reverted.
     fn follow(&mut self) -> Result<Outcome, Error> {
         self.configuration.load()?;
+        // What stands in for instances without a process has their names.
+        self.instances.iter_mut().for_each(Instance::stand_down);
         // An instance that is not up yet would not receive a request.
         self.settle();
         let Difference { kept, turns, handovers, fresh, mut outcome } = self.difference(self.configuration.specs()?)?;
@@ -366,8 +368,7 @@ impl Service {
                     .why("the service was stopped"));
             }
             if left == Duration::ZERO {
-                return Err(Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
-                    .why(format!("nothing was heard of it for {} s", START.as_secs())));
+                return Err(late(name));
             }
         }
     }

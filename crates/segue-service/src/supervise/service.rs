@@ -8,12 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::Knob;
 use segue_control::units;
+use segue_host::capability::Capability;
 use segue_host::netlink::Netlink;
+use segue_host::process;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
-use super::child::{Event, Instance, State};
+use super::child::{Event, Instance, START, State, late};
 use super::notify::Notify;
 use super::spec::InstanceSpec;
 use crate::report::Report;
@@ -21,8 +23,6 @@ use crate::report::Report;
 /// The schema id of the JSON that `segue run -j` prints, one object for each event; instances have schemas of their
 /// own.
 pub const SCHEMA: &str = "segue.run/1";
-/// Longest time in which an instance must come up.
-pub(super) const START: Duration = Duration::from_secs(30);
 /// Longest time in which an instance must end before it is killed.
 const STOP: Duration = Duration::from_secs(10);
 /// Additional time to end for each interface: the kernel removes them one by one.
@@ -77,6 +77,8 @@ pub struct Service {
     pub(super) stop: bool,
     /// Time of the last watchdog message to the service manager.
     alive: Instant,
+    /// The state that the service manager knows.
+    pub(super) reported: String,
 }
 
 impl Service {
@@ -103,20 +105,31 @@ impl Service {
             reload: false,
             stop: false,
             alive,
+            reported: String::new(),
         })
     }
 
     /// Runs the service from its start to its end.
-    pub fn life(&mut self, specs: Vec<InstanceSpec>) -> Result<(), Error> {
-        let outcome = self.start_all(specs.into_iter().map(Instance::new).collect());
-        if let Err(error) = outcome {
+    /// An instance with an error is started later, again and again, as one that does not come up.
+    ///
+    /// # Errors
+    /// Where no instance comes up.
+    pub fn life(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
+        confine()?;
+        if let Err(error) = self.begin(specs) {
             self.stop_all();
             return Err(error);
         }
         self.ready();
         while !self.stop {
+            self.instances.iter_mut().for_each(Instance::stand_in);
             self.wait(self.pause());
             self.restart();
+            let status = self.status();
+            if status != self.reported && !self.stop {
+                self.notify.status(&status);
+                self.reported = status;
+            }
             if std::mem::take(&mut self.reload) && !self.stop {
                 self.reload();
             }
@@ -126,16 +139,62 @@ impl Service {
         Ok(())
     }
 
+    /// Starts the instances. One that does not come up is reported and started again later, unless none does.
+    fn begin(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
+        let mut failed: Vec<(String, Error)> = Vec::new();
+        for (spec, refused) in specs {
+            let mut instance = Instance::new(spec);
+            let started = match refused {
+                Some(error) => {
+                    instance.refuse(&error);
+                    Err(error)
+                }
+                None => instance.start(&self.options),
+            };
+            failed.extend(started.err().map(|error| (instance.spec.name.clone(), error)));
+            self.instances.push(instance);
+        }
+        while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
+            let ended = self.wait(START);
+            failed.extend(ended.into_iter().map(|(at, error)| (self.instances[at].spec.name.clone(), error)));
+        }
+        let is_lost = !self.stop && !self.instances.iter().any(Instance::is_up);
+        if let Some((_, error)) = failed.first().filter(|_| is_lost) {
+            return Err(error.clone());
+        }
+        for instance in &mut self.instances {
+            instance.is_awaited = false;
+        }
+        for (name, error) in &failed {
+            if let Some(instance) = self.instances.iter().find(|instance| instance.spec.name == *name) {
+                self.tell_end(instance, error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the state in one line, for people.
+    pub(super) fn status(&self) -> String {
+        let up = self.instances.iter().filter(|instance| instance.is_up()).count();
+        let absent: Vec<&str> =
+            self.instances.iter().filter(|i| !i.is_up()).map(|instance| instance.spec.name.as_str()).collect();
+        let up = count(up);
+        if absent.is_empty() { format!("{up} up") } else { format!("{up} up, not up: {}", absent.join(" ")) }
+    }
+
     fn ready(&mut self) {
-        let status = format!("{} up", count(self.instances.iter().filter(|instance| instance.is_up()).count()));
+        let status = self.status();
         self.notify.ready(&status);
+        self.reported.clone_from(&status);
         if !self.stop {
-            self.say(&status, json!({ "event": "ready", "instances": self.names() }));
+            self.say(&status, json!({ "event": "ready", "instances": self.names(true), "absent": self.names(false) }));
         }
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.instances.iter().map(|instance| instance.spec.name.as_str()).collect()
+    /// Returns the names of the instances that are up, or of those that are not.
+    fn names(&self, up: bool) -> Vec<&str> {
+        let those = self.instances.iter().filter(|instance| instance.is_up() == up);
+        those.map(|instance| instance.spec.name.as_str()).collect()
     }
 
     /// Reports a line for people, or an event for programs.
@@ -167,6 +226,7 @@ impl Service {
         let due = instance.again.filter(|_| !instance.is_replaced);
         let pause = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
         let text = match due {
+            Some(_) if pause.is_zero() => format!("{name} starts again at once"),
             Some(_) => format!("{name} starts again in {}", units::long_duration(pause)),
             None => format!("{name} is replaced at once"),
         };
@@ -184,13 +244,11 @@ impl Service {
         while self.instances[first..].iter().any(|instance| !instance.is_up()) && !self.stop {
             let left = until.saturating_duration_since(Instant::now());
             let failed = self.wait(left).into_iter().find(|(at, _)| *at >= first).map(|(_, error)| error);
-            let late = || {
+            let slow = || {
                 let slow = self.instances[first..].iter().find(|instance| !instance.is_up());
-                let name = slow.map_or("", |instance| instance.spec.name.as_str());
-                Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
-                    .why(format!("nothing was heard of it for {} s", START.as_secs()))
+                late(slow.map_or("", |instance| instance.spec.name.as_str()))
             };
-            if let Some(error) = failed.or_else(|| left.is_zero().then(late)) {
+            if let Some(error) = failed.or_else(|| left.is_zero().then(slow)) {
                 let out = Arc::clone(&self.out);
                 self.instances.drain(first..).for_each(|instance| end(instance, &*out));
                 return Err(error);
@@ -202,6 +260,10 @@ impl Service {
     /// Waits for signals and events, at most `longest`. Returns the instances that ended, with the reasons.
     pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
         let longest = self.notify.watchdog.map_or(longest, |often| longest.min(often));
+        let due = self.instances.iter().filter_map(Instance::due).min();
+        // One additional millisecond, so that the wait does not end just before it.
+        let soon = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        let longest = soon.map_or(longest, |soon| longest.min(soon));
         let mut fds = vec![(self.signals.as_fd(), Want::Read)];
         let mut whose = Vec::new();
         for (at, instance) in self.instances.iter().enumerate() {
@@ -236,9 +298,10 @@ impl Service {
         if ready.first().is_some_and(|ready| *ready) {
             self.hear();
         }
+        self.instances.iter_mut().for_each(Instance::tend);
+        // The service manager watches this process; this process watches the instances.
         if let Some(often) = self.notify.watchdog
             && self.alive.elapsed() >= often
-            && self.instances.iter().all(Instance::is_up)
         {
             self.alive = Instant::now();
             self.notify.alive();
@@ -287,6 +350,7 @@ impl Service {
     /// after its pause.
     pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
         for mut instance in gone {
+            instance.stand_down();
             // An instance that had ended by itself keeps its pause.
             if instance.again.is_none() {
                 instance.again = Some(Instant::now());
@@ -319,6 +383,20 @@ impl Service {
         self.instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, &mut |_| ()));
         self.instances.clear();
     }
+}
+
+/// Gives up the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
+/// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
+/// again.
+fn confine() -> Result<(), Error> {
+    // Where they would not have them, they need what this process has.
+    if !process::starts_with_all_rights() {
+        return Ok(());
+    }
+    let kept = [Capability::Kill, Capability::DacReadSearch, Capability::SysResource];
+    process::limit_capabilities(&kept).map_err(|error| {
+        Error::system("cannot drop capabilities", &error, "segue doctor").why("the service does not need them")
+    })
 }
 
 /// Forwards an event of an instance to the output of the service.
