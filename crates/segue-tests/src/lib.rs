@@ -9,6 +9,7 @@
 //! - [`Stat`]: counters of a running instance.
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
+//! - [`faults`]: a service with many instances, and faults of them.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
@@ -30,6 +31,7 @@
 //! sent: `SEGUE_FULL` and `SEGUE_SOAK` send more.
 
 pub mod capture;
+pub mod faults;
 pub mod flood;
 mod ground;
 pub mod guest;

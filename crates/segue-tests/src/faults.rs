@@ -1,0 +1,194 @@
+//! A service with many tunnels between two hosts, and faults of its threads and processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{Family, LinkForm, Peer, Process, reach};
+use serde_json::Value;
+
+use crate::capture::Directory;
+use crate::{Ground, sys};
+
+/// Longest wait for anything that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
+#[derive(Debug)]
+pub struct Service {
+    /// The hosts.
+    pub ground: Ground,
+    /// The service at host A, whose instances take requests for faults.
+    pub near: Process,
+    /// The service at host B.
+    pub far: Process,
+    /// The control sockets at host A.
+    directory: Directory,
+}
+
+/// A fault of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A thread does this: `panic`, `loop`, `hang`.
+    Thread(&'static str, &'static str),
+    /// The process that moves packets gets this signal.
+    Worker(i32),
+    /// Its supervisor gets this signal.
+    Supervisor(i32),
+}
+
+impl Fault {
+    /// Returns whether a new process takes the instance's place.
+    pub fn ends(self) -> bool {
+        !matches!(self, Fault::Worker(libc::SIGSTOP) | Fault::Supervisor(libc::SIGSTOP))
+    }
+}
+
+/// Returns the table of tunnel `net` at one end.
+pub fn tunnel(end: Peer, net: u8, more: &str) -> String {
+    let (local, remote) = (end.address(0, Family::V4), end.other().address(0, Family::V4));
+    format!(
+        "[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nencap = \"gue\"\nport = {port}\n\
+         encap-dport = {port}\naddr = \"{address}\"\n{more}\n",
+        port = 6080 + u16::from(net),
+        address = end.prefix(net, Family::V4),
+    )
+}
+
+impl Service {
+    /// Starts tunnels 1 to `count` between both hosts, with `more` in the file of host A and `env` in its environment.
+    /// `None` where the test cannot run, which is noted under `name`.
+    #[track_caller]
+    pub fn start(name: &str, count: u8, more: &str, env: &[(&str, &str)]) -> Option<Service> {
+        let ground = Ground::new(name, LinkForm::Veth, &[])?;
+        let directory = Directory::new();
+        let start = |end: Peer, more: &str| {
+            let host = if matches!(end, Peer::A) { &ground.a } else { &ground.b };
+            let text: String = (1..=count).map(|net| tunnel(end, net, "")).collect();
+            let folder = directory.file(host.name());
+            fs::DirBuilder::new().mode(0o755).create(&folder).unwrap();
+            let file = folder.join("segue.toml");
+            fs::write(&file, text + more).unwrap();
+            let mut command = host.command(&ground.program);
+            command.args(["run", "-j", "-c"]).arg(&file);
+            command.env("SEGUE_RUNTIME_DIR", &folder).env("SEGUE_FAULTS", "1");
+            if matches!(end, Peer::A) {
+                command.envs(env.iter().copied());
+            }
+            let mut service = Process::spawn(command, b"").unwrap();
+            if let Err(error) = service.wait_for_line("\"event\":\"ready\"", 2 * PATIENCE) {
+                panic!("{error}: {}", tail(&service));
+            }
+            service
+        };
+        let (far, near) = (start(Peer::B, ""), start(Peer::A, more));
+        Some(Service { near, far, directory, ground })
+    }
+
+    /// Returns the file of the service at host A.
+    pub fn file(&self) -> PathBuf {
+        self.directory.file(self.ground.a.name()).join("segue.toml")
+    }
+
+    /// Sends a request to the instance `name` at host A; `None` where nothing answers.
+    pub fn ask(&self, name: &str, request: &str) -> Option<Value> {
+        let path = self.directory.file(self.ground.a.name()).join(format!("{name}.sock"));
+        let mut stream = UnixStream::connect(path).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
+        stream.write_all(format!("{request}\n").as_bytes()).ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    /// Returns the state of the instance `name`; `None` where nothing answers.
+    pub fn stat(&self, name: &str) -> Option<Value> {
+        Some(self.ask(name, r#"{"get":"stat"}"#)?["instance"].take())
+    }
+
+    /// Returns the id of the process that moves the packets of `name`; `None` where there is none.
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        u32::try_from(self.stat(name)?["pid"].as_u64()?).ok().filter(|pid| *pid != 0)
+    }
+
+    /// Returns the process ids of tunnels 1 to `count`, by name.
+    pub fn pids(&self, count: u8) -> BTreeMap<String, Option<u32>> {
+        (1..=count).map(|net| format!("sg{net}")).map(|name| (name.clone(), self.pid(&name))).collect()
+    }
+
+    /// Returns whether datagrams pass through tunnel `net` both ways within `longest`.
+    pub fn passes(&self, net: u8, longest: Duration) -> bool {
+        let [a, b] = [Peer::A, Peer::B].map(|end| end.address(net, Family::V4));
+        reach((&self.ground.a, a), (&self.ground.b, b), longest).is_ok()
+    }
+
+    /// Returns the events that the service at host A has reported.
+    pub fn events(&self) -> Vec<Value> {
+        self.near.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Causes a fault of tunnel `net`, and returns how long it takes until packets pass again.
+    ///
+    /// # Panics
+    /// Where that takes longer than [`PATIENCE`], or where the instance says that it is well though it moves nothing.
+    #[track_caller]
+    pub fn fault(&self, net: u8, fault: Fault) -> Duration {
+        let name = format!("sg{net}");
+        let pid = self.pid(&name).unwrap_or_else(|| panic!("{name} does not answer: {}", tail(&self.near)));
+        let begin = Instant::now();
+        match fault {
+            Fault::Thread(thread, kind) => {
+                let request = format!(r#"{{"fault":{{"thread":"{thread}","kind":"{kind}"}}}}"#);
+                // A fault of the thread that answers comes before its answer.
+                let answer = self.ask(&name, &request).unwrap_or_default();
+                assert!(answer.get("error").is_none(), "{answer}");
+            }
+            Fault::Worker(signal) => sys::signal(pid, signal).unwrap(),
+            Fault::Supervisor(signal) => sys::signal(parent(pid), signal).unwrap(),
+        }
+        // The packet loop meets its fault with the next packet.
+        self.passes(net, Duration::from_millis(1));
+        while fault.ends() && self.pid(&name).is_none_or(|now| now == pid) {
+            assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: {}", tail(&self.near));
+            let dead = || !self.passes(net, Duration::from_millis(100));
+            if dead()
+                && let Some(stat) = self.stat(&name)
+                && dead()
+                && self.pid(&name) == Some(pid)
+            {
+                assert_ne!(stat["health"], Value::Array(Vec::new()), "{fault:?} {name}: dead and well: {stat}");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(self.passes(net, PATIENCE), "{fault:?} {name}: {}", tail(&self.near));
+        begin.elapsed()
+    }
+}
+
+/// Returns the last lines that a service has printed, for messages.
+pub fn tail(service: &Process) -> String {
+    let last = |text: &str| -> String {
+        let lines: Vec<&str> = text.lines().collect();
+        let cut = |line: &&str| line.chars().take(300).collect::<String>() + "\n";
+        lines[lines.len().saturating_sub(5)..].iter().map(cut).collect()
+    };
+    format!("{}{}", last(&service.stdout()), last(&service.stderr()))
+}
+
+/// Returns the parent of a process.
+pub fn parent(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    field(&status, "PPid").parse().unwrap()
+}
+
+/// Returns the first word of a field of `/proc/PID/status`.
+#[track_caller]
+pub fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|line| line.split_whitespace().next()).unwrap_or_else(|| panic!("no {name} in {status}"))
+}

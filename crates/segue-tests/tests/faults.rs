@@ -1,0 +1,170 @@
+//! Whatever happens to a thread or a process of an instance, packets pass again, nothing says that it is well
+//! meanwhile, and no other instance notices.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_tests::capture::Directory;
+use segue_tests::faults::{Fault, PATIENCE, Service, tail, tunnel};
+use segue_tests::{sys, test_name};
+
+/// The faults, the frequent ones twice. An instance has three of them in a minute before its restarts are delayed.
+const FAULTS: [Fault; 12] = [
+    Fault::Thread("packets", "panic"),
+    Fault::Worker(libc::SIGSTOP),
+    Fault::Worker(libc::SIGKILL),
+    Fault::Thread("packets", "loop"),
+    Fault::Supervisor(libc::SIGSTOP),
+    Fault::Worker(libc::SIGILL),
+    Fault::Thread("control", "panic"),
+    Fault::Worker(libc::SIGSTOP),
+    Fault::Supervisor(libc::SIGKILL),
+    Fault::Thread("signals", "panic"),
+    Fault::Thread("packets", "panic"),
+    Fault::Worker(libc::SIGABRT),
+];
+
+/// Number of faults that each instance has.
+const EACH: usize = 4;
+
+#[test]
+fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
+    let injections = std::env::var("SEGUE_INJECTIONS").ok().and_then(|text| text.parse::<usize>().ok()).unwrap_or(50);
+    let count = u8::try_from(injections.div_ceil(EACH).clamp(1, 50)).unwrap();
+    let Some(service) = Service::start(test_name!(), count, "", &[]) else { return };
+    let slowest = AtomicU64::new(0);
+    let times = std::sync::Mutex::new(Vec::new());
+    let before = service.pids(count);
+    let ends = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for lane in 0..2 {
+            let (service, slowest, ends, times) = (&service, &slowest, &ends, &times);
+            scope.spawn(move || {
+                for number in 0..injections {
+                    // Each lane has instances of its own.
+                    let at = number % usize::from(count);
+                    if at % 2 != lane {
+                        continue;
+                    }
+                    let net = u8::try_from(1 + at).unwrap();
+                    let fault = FAULTS[(number + number / usize::from(count)) % FAULTS.len()];
+                    let took = service.fault(net, fault);
+                    ends.fetch_add(u64::from(fault.ends()), Ordering::Relaxed);
+                    slowest.fetch_max(took.as_millis() as u64, Ordering::Relaxed);
+                    times.lock().unwrap().push((took, fault));
+                }
+            });
+        }
+    });
+    // A figure, not an assertion: it depends on what else the machine does.
+    let mut times = times.into_inner().unwrap();
+    times.sort_by_key(|(took, _)| *took);
+    let p99 = times[(times.len() * 99).div_ceil(100) - 1].0;
+    println!(
+        "{injections} faults: p99 {} ms, slowest {} ms {:?}",
+        p99.as_millis(),
+        slowest.load(Ordering::Relaxed),
+        times.last()
+    );
+    let ended = service.events().iter().filter(|event| event["event"] == "ended").count() as u64;
+    assert_eq!(ended, ends.load(Ordering::Relaxed), "no instance ended but for its own fault");
+    let after = service.pids(count);
+    assert!(after.values().all(Option::is_some), "{after:?}");
+    assert_ne!(before, after);
+}
+
+#[test]
+fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
+    let Some(service) = Service::start(test_name!(), 2, "", &[]) else { return };
+    let other = service.pid("sg2");
+    // Both at once: the control socket's thread gets its ten seconds too.
+    thread::scope(|scope| {
+        scope.spawn(|| service.fault(1, Fault::Thread("packets", "hang")));
+    });
+    assert_eq!(service.pid("sg2"), other);
+    let error = service.events().into_iter().find_map(|event| event["error"]["message"].as_str().map(str::to_owned));
+    assert!(error.as_ref().is_some_and(|text| text.contains("nothing was heard of the packet loop")), "{error:?}");
+}
+
+#[test]
+fn faults_of_one_instance_are_requested_only_where_it_was_started_for_that() {
+    let Some(service) = Service::start(test_name!(), 1, "", &[("SEGUE_FAULTS", "0")]) else { return };
+    let pid = service.pid("sg1");
+    let answer = service.ask("sg1", r#"{"fault":{"thread":"packets","kind":"panic"}}"#).unwrap();
+    assert_eq!(answer["error"]["kind"], "usage", "{answer}");
+    assert!(service.passes(1, PATIENCE));
+    assert_eq!(service.pid("sg1"), pid);
+}
+
+/// Returns what `done` finds, which it does within [`PATIENCE`].
+#[track_caller]
+fn until<T>(what: &str, service: &Service, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = done() {
+            return found;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}: {}", tail(&service.near));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
+    let directory = Directory::new();
+    let path = directory.file("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let count = if std::env::var_os("SEGUE_FULL").is_some() { 50 } else { 8 };
+    let broken = "[[gateway]]\nin = \"late0\"\nout = \"tap:tap9\"\nname = \"gw9\"\n";
+    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "400000")];
+    let Some(service) = Service::start(test_name!(), count, broken, &env) else { return };
+    let messages = || {
+        let mut bytes = [0; 2000];
+        let len = manager.recv(&mut bytes).expect("the service manager hears nothing");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let alive = |times: usize| {
+        for _ in 0..times {
+            while messages() != "WATCHDOG=1" {}
+        }
+    };
+    let before = service.pids(count);
+    assert!(before.values().all(Option::is_some), "all others run: {before:?}");
+    let ready = std::iter::repeat_with(messages).find(|text| text.starts_with("READY=1")).unwrap();
+    assert!(ready.ends_with("up, not up: gw9"), "{ready}");
+    // It has a name and a reason, and the service is alive.
+    let absent = |service: &Service| {
+        let stat = service.stat("gw9")?;
+        (stat["pid"] == 0 && stat["health"][0]["what"] == "down").then_some(stat)
+    };
+    let stat = until("gw9 is named", &service, || absent(&service));
+    assert!(stat["health"][0]["why"].as_str().unwrap().contains("late0"), "{stat}");
+    alive(3);
+    // Its interface comes, and goes again while the gateway runs.
+    let ip = |words: &[&str]| service.ground.a.run("ip", words).unwrap();
+    ip(&["link", "add", "late0", "type", "veth", "peer", "name", "late1"]);
+    ip(&["link", "set", "late0", "up"]);
+    let pid = until("gw9 runs", &service, || service.pid("gw9"));
+    ip(&["link", "del", "late0"]);
+    // It may have ended by itself.
+    let _ = sys::signal(pid, libc::SIGKILL);
+    until("gw9 is down", &service, || absent(&service));
+    alive(3);
+    // A reload with one more that cannot run is refused, and changes nothing.
+    let text = fs::read_to_string(service.file()).unwrap();
+    fs::write(service.file(), text + &tunnel(segue_lab::Peer::A, 200, "").replace("198.18.0.1", "198.18.0.77"))
+        .unwrap();
+    sys::signal(service.near.id(), libc::SIGHUP).unwrap();
+    until("the reload is refused", &service, || {
+        service.events().into_iter().find(|event| event["event"] == "reload_refused")
+    });
+    alive(2);
+    let after: BTreeMap<String, Option<u32>> = service.pids(count);
+    assert_eq!(before, after, "no other instance was lost");
+    assert!(service.passes(1, PATIENCE) && service.passes(count, PATIENCE));
+}

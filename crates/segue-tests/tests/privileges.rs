@@ -1,0 +1,153 @@
+//! What each process of an instance may do, and who may get in its way.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use segue_lab::{LinkForm, Peer, Process};
+use segue_tests::capture::Directory;
+use segue_tests::faults::{field, parent, tunnel};
+use segue_tests::{Ground, Stat, test_name};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const WORDS: &str = "dev sg1 local 198.18.0.1 remote 198.18.0.2 encap gue";
+
+/// The bits of the capabilities in `/proc/PID/status` (linux/capability.h).
+const KILL: u64 = 1 << 5;
+const DAC_READ_SEARCH: u64 = 1 << 2;
+const SYS_RESOURCE: u64 = 1 << 24;
+
+/// Starts `segue` with these words at host A, from a shell that leaves a file and a secret to it.
+fn start(ground: &Ground, words: &str) -> Process {
+    let script = format!("exec 7</etc/hostname 8<>/dev/null; SECRET=hush exec {} {words}", ground.program.display());
+    let mut command = ground.a.command("sh");
+    command.args(["-c", &script]);
+    Process::spawn(command, b"").unwrap()
+}
+
+/// Waits until the instance `sg1` answers, and returns the id of the process that moves packets.
+#[track_caller]
+fn worker(ground: &Ground, process: &mut Process) -> u32 {
+    let begin = Instant::now();
+    loop {
+        let output = ground.a.command(&ground.program).args(["stat", "sg1", "-j"]).output().unwrap();
+        if output.status.success() {
+            let pid = Stat::read(&ground.a, &ground.program, "sg1").json()["pid"].as_u64().unwrap();
+            return u32::try_from(pid).unwrap();
+        }
+        assert!(process.ended().is_none() && begin.elapsed() < PATIENCE, "{}", process.last_words());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns what the descriptors of a process lead to.
+fn descriptors(pid: u32) -> BTreeSet<String> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    folder.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string())).collect()
+}
+
+/// Returns whether a process has an rtnetlink socket.
+fn has_netlink(pid: u32) -> bool {
+    let table = fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap();
+    let inodes: BTreeSet<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
+    descriptors(pid)
+        .iter()
+        .any(|to| to.strip_prefix("socket:[").is_some_and(|i| inodes.contains(i.trim_end_matches(']'))))
+}
+
+#[track_caller]
+fn status(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap()
+}
+
+/// Returns the effective and the permitted capabilities of a process.
+fn capabilities(pid: u32) -> [u64; 2] {
+    let status = status(pid);
+    ["CapEff", "CapPrm"].map(|name| u64::from_str_radix(field(&status, name), 16).unwrap())
+}
+
+/// Checks that a process has nothing of the shell that it comes from.
+#[track_caller]
+fn assert_clean(pid: u32) {
+    let open = descriptors(pid);
+    assert!(!open.contains("/etc/hostname"), "{pid}: {open:?}");
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    assert!(!environment.windows(4).any(|word| word == b"hush"), "{pid} has the secret");
+}
+
+#[test]
+fn each_process_has_the_rights_of_its_table_and_no_others() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sh"]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    fs::write(&file, tunnel(Peer::A, 1, "")).unwrap();
+    for words in [format!("tunnel {WORDS}"), format!("run -c {}", file.display())] {
+        let mut process = start(&ground, &words);
+        let worker = worker(&ground, &mut process);
+        let supervisor = parent(worker);
+        let user: u32 = field(&status(worker), "Uid").parse().unwrap();
+        assert!((60_706..=61_183).contains(&user) || fs::read_to_string("/etc/passwd").unwrap().contains("segue:"));
+        for (pid, kept) in [(worker, 0), (supervisor, KILL)] {
+            let text = status(pid);
+            assert_eq!(capabilities(pid), [kept; 2], "{words}: {text}");
+            assert_eq!(u64::from_str_radix(field(&text, "CapBnd"), 16).unwrap(), 0, "{words}: {text}");
+            assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1", "2"), "{words}: {text}");
+            assert_clean(pid);
+            assert!(!has_netlink(pid), "{words}: {pid} can ask the kernel for changes");
+        }
+        if words.starts_with("run") {
+            let service = parent(supervisor);
+            assert_eq!(service, process.id());
+            // A machine may have taken some of them from root.
+            let [effective, permitted] = capabilities(service);
+            assert_eq!(effective, permitted);
+            assert_eq!(effective & !(KILL | DAC_READ_SEARCH | SYS_RESOURCE), 0, "{}", status(service));
+            assert_ne!(effective & KILL, 0);
+        }
+        process.terminate();
+        assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
+        assert!(!Path::new(&format!("/proc/{worker}")).exists());
+    }
+}
+
+#[test]
+fn no_two_instances_share_a_user() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sh"]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    fs::write(&file, (1..=4).map(|net| tunnel(Peer::A, net, "")).collect::<String>()).unwrap();
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut process = Process::spawn(command, b"").unwrap();
+    process.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
+    let pids = (1..=4).map(|net| Stat::read(&ground.a, &ground.program, &format!("sg{net}")).json()["pid"].as_u64());
+    let users: BTreeSet<String> = pids.map(|pid| field(&status(pid.unwrap() as u32), "Uid").to_owned()).collect();
+    let is_named = fs::read_to_string("/etc/passwd").unwrap().lines().any(|line| line.starts_with("segue:"));
+    assert_eq!(users.len(), if is_named { 1 } else { 4 }, "{users:?}");
+}
+
+#[test]
+fn no_other_user_can_hold_up_a_start() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv", "flock", "sleep"]) else { return };
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
+    let hold = |file: &str| {
+        let mut command = ground.a.command("setpriv");
+        command.args(nobody).args(["flock", "-n", file, "sleep", "1000"]);
+        Process::spawn(command, b"").unwrap()
+    };
+    // Before the start: the directory, which every user can open; and what the start leaves there.
+    let held = hold("/run/segue");
+    std::thread::sleep(Duration::from_millis(200));
+    let mut process = start(&ground, &format!("tunnel {WORDS}"));
+    worker(&ground, &mut process);
+    process.terminate();
+    assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0));
+    drop(held);
+    // The lock itself, which the next start takes, cannot be opened.
+    ground.a.run("sh", &["-c", "umask 077; : > /run/segue/.lock"]).unwrap();
+    let mut refused = hold("/run/segue/.lock");
+    assert_ne!(refused.wait(PATIENCE).unwrap().code(), Some(0));
+    let mut process = start(&ground, &format!("tunnel {WORDS}"));
+    worker(&ground, &mut process);
+}
