@@ -3,6 +3,6 @@
 mod sys;
 
 pub use sys::{
-    Change, change, close_inherited, end, forget_environment, has_stopped_child, kill_group, limit_capabilities,
-    note_inherited, starts_with_all_rights,
+    Change, adopt_orphans, change, close_inherited, end, forget_environment, has_stopped_child, kill_group,
+    limit_capabilities, note_inherited, starts_with_all_rights, wait_for_group,
 };

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::capability::Capability;
 use crate::sys::{Ended, Pid, euid};
@@ -56,6 +57,30 @@ pub fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
     match unsafe { libc::kill(-group, signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes this process the parent of orphans among its descendants (PR_SET_CHILD_SUBREAPER), so that it can wait for them.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits for the end of all children in the process group `group`, for `longest` at most; returns whether they have
+/// ended. What they had open is closed then.
+pub fn wait_for_group(group: Pid, longest: Duration) -> bool {
+    let until = Instant::now() + longest;
+    loop {
+        // SAFETY: a null status is allowed; nothing else is touched.
+        match unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) } {
+            0 if Instant::now() >= until => return false,
+            0 => std::thread::sleep(Duration::from_millis(2)),
+            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => return true,
+            _ => {}
+        }
     }
 }
 
@@ -189,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_stop_and_an_end_of_a_child_are_told_apart() {
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id() as Pid;
         assert_eq!(change(pid).unwrap(), None);
         kill(pid, libc::SIGSTOP).unwrap();
@@ -202,5 +227,6 @@ mod tests {
         assert!(!has_stopped_child(pid), "reported once");
         kill(pid, libc::SIGKILL).unwrap();
         assert_eq!(next(pid), Change::Ended(Ended::Signal(libc::SIGKILL)));
+        assert!(child.wait().is_err(), "its end was reported already");
     }
 }

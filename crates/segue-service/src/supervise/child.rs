@@ -387,6 +387,8 @@ impl Instance {
             return Error::new(Kind::System, format!("{name} has ended"), "segue run");
         };
         let status = process.child.wait();
+        // The last one closes its output before its interfaces.
+        segue_host::process::wait_for_group(process.child.id() as sys::Pid, GRACE);
         if process.began.elapsed() > WELL {
             self.pause = PAUSES[0];
         }

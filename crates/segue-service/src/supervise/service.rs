@@ -115,6 +115,8 @@ impl Service {
     /// # Errors
     /// Where no instance comes up.
     pub fn life(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
+        // Where this is not possible, an orphan of an instance may be there for a moment longer than that.
+        let _ = process::adopt_orphans();
         confine()?;
         if let Err(error) = self.begin(specs) {
             self.stop_all();
