@@ -6,6 +6,8 @@ use std::io;
 use std::mem;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Has the kernel split each send into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
 pub fn set_udp_segment(socket: &UdpSocket, size: u16) -> io::Result<()> {
@@ -176,4 +178,26 @@ fn bpf(command: libc::c_int, attributes: &mut [u64]) -> io::Result<libc::c_int> 
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), std::mem::size_of_val(attributes)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
+}
+
+/// Makes a command find a kernel without the system call `number`: it fails with ENOSYS, for all that the command
+/// starts. Needs root.
+pub fn without_call(command: &mut Command, number: libc::c_long) {
+    // The number of the call is the first field of seccomp_data.
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
+    let is_it = step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32);
+    let refuse = step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+    let allow = step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW);
+    let mut program = [load, is_it, refuse, allow];
+    let install = move || {
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: the kernel copies the program, which outlives the call.
+        match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec, `install` makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(install) };
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use segue_lab::{LinkForm, Peer, Process};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{field, parent, tunnel};
-use segue_tests::{Ground, Stat, test_name};
+use segue_tests::{Ground, Stat, sys, test_name};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const WORDS: &str = "dev sg1 local 198.18.0.1 remote 198.18.0.2 encap gue";
@@ -94,8 +94,8 @@ fn each_process_has_the_rights_of_its_table_and_no_others() {
             assert_eq!(u64::from_str_radix(field(&text, "CapBnd"), 16).unwrap(), 0, "{words}: {text}");
             assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1", "2"), "{words}: {text}");
             assert_clean(pid);
-            assert!(!has_netlink(pid), "{words}: {pid} can ask the kernel for changes");
         }
+        assert!(!has_netlink(supervisor), "{words}: it can ask the kernel for changes");
         if words.starts_with("run") {
             let service = parent(supervisor);
             assert_eq!(service, process.id());
@@ -150,4 +150,32 @@ fn no_other_user_can_hold_up_a_start() {
     assert_ne!(refused.wait(PATIENCE).unwrap().code(), Some(0));
     let mut process = start(&ground, &format!("tunnel {WORDS}"));
     worker(&ground, &mut process);
+}
+
+#[test]
+fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    for (call, what, left) in [
+        (libc::SYS_landlock_create_ruleset, "Landlock", "sandboxed (no Landlock here)"),
+        (libc::SYS_seccomp, "filters of system calls", "sandboxed (no seccomp here)"),
+    ] {
+        let start = |more: &[&str]| {
+            let mut command = ground.a.command(&ground.program);
+            command.arg("tunnel").args(WORDS.split(' ')).args(more);
+            sys::without_call(&mut command, call);
+            Process::spawn(command, b"").unwrap()
+        };
+        let mut refused = start(&[]);
+        let status = refused.wait(PATIENCE).unwrap();
+        assert_eq!(status.code(), Some(1), "{what}: {}", refused.last_words());
+        assert!(refused.stderr().contains("--weak-sandbox"), "{what}: {}", refused.stderr());
+        assert!(!ground.a.has_device("sg1"), "{what}");
+        let mut weak = start(&["--weak-sandbox"]);
+        worker(&ground, &mut weak);
+        let why = ground.a.command(&ground.program).args(["stat", "sg1", "--why"]).output().unwrap();
+        let text = String::from_utf8_lossy(&why.stdout).into_owned();
+        assert!(text.contains("sandbox  ") && text.contains(left), "{what}: {text}");
+        weak.terminate();
+        assert_eq!(weak.wait(PATIENCE).unwrap().code(), Some(0), "{what}: {}", weak.last_words());
+    }
 }

@@ -66,7 +66,7 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
             (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
         }
         InstancePlan::Metrics => {
-            check_knobs(spec, text, Vec::new())?;
+            check_knobs(spec, text, Vec::new()).map_err(|error| Refusal { error, is_of_host: false })?;
             return Ok(Checked { words: format!("segue metrics {}\n", spec.words().join(" ")), listens });
         }
     };

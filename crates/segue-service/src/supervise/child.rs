@@ -199,11 +199,14 @@ impl Instance {
         let absent = model::Instance {
             name: self.spec.name.clone(),
             kind: self.spec.kind.command().to_owned(),
+            is_managed: true,
             ports: self.spec.devs().into_iter().map(|dev| (dev, model::Port::default())).collect(),
             health: vec![model::Complaint {
                 what: "down".to_owned(),
                 why: Some(format!("{why}; it is started again and again")),
                 since: Some(units::rfc3339(since)),
+                code: "down".to_owned(),
+                ..model::Complaint::default()
             }],
             ..model::Instance::default()
         };
