@@ -8,9 +8,9 @@ use segue_control::lock::Lock;
 use segue_control::place;
 use segue_host::{process, sys};
 
+use super::confinement::{Signalling, restrict};
 use super::filter::{self, Allowed, Purpose};
 use super::user::{self, User};
-use super::{Signalling, restrict};
 
 /// The files, ioctls and ports that such a process may still use.
 #[derive(Clone, Copy, Debug, Default)]

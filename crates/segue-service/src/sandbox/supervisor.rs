@@ -12,7 +12,8 @@ use segue_host::process::{Change, change, forget_environment, limit_capabilities
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
 
-use super::{Life, Signalling, filter, restrict};
+use super::confinement::{Life, Signalling, failed, restrict, weak};
+use super::filter;
 use crate::control_server::SocketFile;
 use crate::heartbeat::{How, Stall, Watch};
 use crate::report::Report;
@@ -91,10 +92,10 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: 
 
 /// Gives up everything but signals to the child and the removal of the socket.
 fn confine(socket: &SocketFile, life: &Life<'_>) -> Result<(), Error> {
-    let failed = |error: &std::io::Error| super::failed("cannot confine the supervisor", error);
+    let refused = |error: &std::io::Error| failed("cannot confine the supervisor", error);
     sys::drop_bounding_set();
-    limit_capabilities(&[Capability::Kill]).map_err(|error| failed(&error))?;
-    sys::no_new_privs().map_err(|error| failed(&error))?;
+    limit_capabilities(&[Capability::Kill]).map_err(|error| refused(&error))?;
+    sys::no_new_privs().map_err(|error| refused(&error))?;
     let folder = socket.folder().map(Path::to_owned);
     let removes: Vec<_> = folder.map(|folder| (folder, AccessFs::RemoveFile.into())).into_iter().collect();
     // The child says what is missing here.
@@ -103,7 +104,7 @@ fn confine(socket: &SocketFile, life: &Life<'_>) -> Result<(), Error> {
     match (landlock, seccomp) {
         (true, Ok(())) => Ok(()),
         _ if life.is_weak => Ok(()),
-        _ => Err(super::weak("the supervisor cannot be confined")),
+        _ => Err(weak("the supervisor cannot be confined")),
     }
 }
 
