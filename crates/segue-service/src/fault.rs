@@ -41,7 +41,7 @@ pub(crate) fn end_on_panic(out: &Arc<dyn Report>) {
 /// The faults that a test can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Wish {
+enum Injected {
     None,
     Panic,
     /// A loop that uses the processor and never ends.
@@ -85,14 +85,14 @@ impl Vitals {
         let Some(wishes) = &self.wishes else { return false };
         let wish = wishes[thread as usize].load(Ordering::Relaxed);
         match wish {
-            wish if wish == Wish::Panic as u8 => panic!("a test asked for it"),
-            wish if wish == Wish::Loop as u8 => loop {
+            wish if wish == Injected::Panic as u8 => panic!("a test asked for it"),
+            wish if wish == Injected::Loop as u8 => loop {
                 std::hint::spin_loop();
             },
-            wish if wish == Wish::Hang as u8 => loop {
+            wish if wish == Injected::Hang as u8 => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            wish => wish == Wish::Fail as u8,
+            wish => wish == Injected::Fail as u8,
         }
     }
 
@@ -108,11 +108,11 @@ impl Vitals {
             _ => return refused("there is no such thread"),
         };
         let wish = match fault.kind.as_str() {
-            "panic" => Wish::Panic,
-            "loop" => Wish::Loop,
-            "hang" => Wish::Hang,
-            "fail" => Wish::Fail,
-            "none" => Wish::None,
+            "panic" => Injected::Panic,
+            "loop" => Injected::Loop,
+            "hang" => Injected::Hang,
+            "fail" => Injected::Fail,
+            "none" => Injected::None,
             _ => return refused("there is no such fault"),
         };
         wishes[thread as usize].store(wish as u8, Ordering::Relaxed);

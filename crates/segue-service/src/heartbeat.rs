@@ -139,12 +139,12 @@ pub struct Watch {
     limits: Limits,
     /// The file in `/proc` with the state and the processor time of the main thread, where there is one.
     stat: Option<File>,
-    seen: [Seen; Thread::ALL.len()],
+    seen: [LastBeat; Thread::ALL.len()],
 }
 
 /// What is known of a thread since its number changed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct LastBeat {
     number: u64,
     /// Processor time at the change.
     cpu: Option<Duration>,
@@ -175,7 +175,7 @@ impl Watch {
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
             let seen = &mut self.seen[thread as usize];
             if number != seen.number || matches!(number, NOT_BEGUN | OVER) {
-                *seen = Seen { number, cpu, wall: Duration::ZERO };
+                *seen = LastBeat { number, cpu, wall: Duration::ZERO };
                 return None;
             }
             let used = cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));

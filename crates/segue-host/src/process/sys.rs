@@ -60,7 +60,8 @@ pub fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
     }
 }
 
-/// Makes this process the parent of orphans among its descendants (PR_SET_CHILD_SUBREAPER), so that it can wait for them.
+/// Makes this process the parent of orphans among its descendants (PR_SET_CHILD_SUBREAPER), so that it can wait for
+/// them.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: plain numbers.
     match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
