@@ -2,9 +2,9 @@
 //!
 //! A supervisor remains that waits, watches the [`heartbeat`](crate::heartbeat), passes signals on, removes the control
 //! socket and passes the exit status on. The process that moves packets, its child, becomes a user of its own where
-//! this one is root ([`user`]), and drops all capabilities, the environment and the descriptors that others left open.
-//! Landlock then removes the file system, and seccomp every system call that moving packets does not need. Where one of
-//! them is missing, the instance ends, unless its user chose a weak sandbox.
+//! this one is root (`sandbox::user`), and drops all capabilities, the environment and the descriptors that others left
+//! open. Landlock then removes the file system, and seccomp every system call that moving packets does not need. Where
+//! one of them is missing, the instance ends, unless its user chose a weak sandbox.
 
 mod confinement;
 mod filter;
