@@ -271,7 +271,8 @@ fn a_signal_ends_a_set_up_that_waits_for_its_server() {
     let kill = |signal: &str, process: &Process| {
         let pid = process.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        for pid in children.split_ascii_whitespace().chain([&pid.to_string()[..]]) {
+        // The supervisor first, which lets a stopped child go on.
+        for pid in [&pid.to_string()[..]].into_iter().chain(children.split_ascii_whitespace()) {
             a.run("kill", &[signal, pid]).unwrap();
         }
     };
