@@ -263,7 +263,7 @@ pub(crate) struct Nat {
 #[derive(Args, Debug)]
 pub(crate) struct Stop {
     /// Names of the instances
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) names: Vec<String>,
 }
 

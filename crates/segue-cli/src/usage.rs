@@ -95,7 +95,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
             let needed = needed.split(' ').next().unwrap_or_default();
             let message = match needed.starts_with('-') {
                 true => format!("`{}` is missing, which another option needs", origin.written(needed)),
-                false => format!("{} is missing", needed.trim_matches(['<', '>'])),
+                false => format!("{} is missing", needed.trim_matches(['<', '>', '.'])),
             };
             Error::new(Kind::Missing, message, help)
         }

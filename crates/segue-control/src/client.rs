@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_host::sys;
+use segue_host::{process, sys};
 use serde_json::Value;
 
 use crate::error::{Error, Kind, printable};
@@ -72,7 +72,7 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     })
 }
 
-/// Ends the instance `name` as SIGTERM does, and waits until its control socket is gone, at most `longest`. One that
+/// Ends the instance `name` as SIGTERM does, and waits until its process has ended, at most `longest`. One that
 /// `segue run` would start again is left alone.
 pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
     let instance = one(name)?;
@@ -98,8 +98,12 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
         Error::system(format!("cannot stop {}", printable(name)), error, format!("sudo segue stop {}", printable(name)))
             .why("only its owner and root may")
     };
-    match pid {
-        Some(Ok(pid)) if pid > 0 => sys::kill(pid, libc::SIGTERM).map_err(|error| failed(&error))?,
+    let ends = match pid {
+        Some(Ok(pid)) if pid > 0 => {
+            let ends = process::watch_end(pid).map_err(|error| failed(&error))?;
+            sys::kill(pid, libc::SIGTERM).map_err(|error| failed(&error))?;
+            ends
+        }
         Some(Err(error)) => return Err(failed(&error)),
         _ => {
             return Err(Error::new(
@@ -109,10 +113,15 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
             )
             .why("it runs in another process namespace"));
         }
-    }
+    };
     let begin = Instant::now();
-    while running(name).is_some() {
-        if begin.elapsed() > longest {
+    loop {
+        let left = longest.saturating_sub(begin.elapsed());
+        let ended = sys::poll(&[(ends.as_fd(), sys::Want::Read)], left).is_ok_and(|ready| ready.first() == Some(&true));
+        if ended {
+            return Ok(());
+        }
+        if left.is_zero() {
             return Err(Error::new(
                 Kind::System,
                 format!("{} has not ended after {} s", printable(name), longest.as_secs()),
@@ -120,9 +129,7 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
             )
             .why("it got SIGTERM"));
         }
-        thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
 }
 
 /// Sets knobs of the instance `name`, all of them or none, and returns the changes in the order in which they were

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::fs;
 use std::io;
 use std::mem;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,18 @@ pub enum Change {
     Ended(Ended),
     /// This signal has stopped the child.
     Stopped(c_int),
+}
+
+/// Returns a descriptor of the process `pid` (Linux 5.3), which is readable once the process has ended, a child or not.
+pub fn watch_end(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two numbers, and what it returns belongs to the caller alone.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).map_err(|_| io::ErrorKind::InvalidData)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Returns the next change of the child `pid` that has not been reported yet, without waiting.

@@ -20,6 +20,8 @@ use crate::report::Report;
 
 /// Interval of the looks at the heartbeat.
 const TICK: Duration = Duration::from_millis(250);
+/// Longest wait for the end of a process that was killed.
+const LAST: Duration = Duration::from_secs(5);
 /// Shortest time between two messages about a process that somebody stops again and again.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,11 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: 
     let end = |error: &Error| -> ! {
         let _ = sys::kill(child, libc::SIGKILL);
         out.error(error);
+        // Its interfaces and ports are free once it has ended.
+        let begin = Instant::now();
+        while begin.elapsed() < LAST && !matches!(change(child), Ok(Some(Change::Ended(_))) | Err(_)) {
+            let _ = sys::poll(&[], Duration::from_millis(2));
+        }
         finish(Ended::Exit(1), socket, life, out)
     };
     match Signals::new() {
