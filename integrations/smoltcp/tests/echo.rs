@@ -21,20 +21,29 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 const DATA: usize = 2 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Sets its flag when it is dropped, also by a panic, so that the server ends and the test with it.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs the server until `stop`; returns the packets that smoltcp sent and the writes that they took.
 fn serve(mut device: Trains, stop: &AtomicBool) -> (u64, u64) {
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut device, Instant::now());
     interface.update_ip_addrs(|addresses| addresses.push("198.18.0.2/24".parse::<IpCidr>().unwrap()).unwrap());
     let mut sockets = SocketSet::new(Vec::new());
     let buffer = || tcp::SocketBuffer::new(vec![0; 256 * 1024]);
-    let handle = sockets.add(tcp::Socket::new(buffer(), buffer()));
+    let mut socket = tcp::Socket::new(buffer(), buffer());
+    // Before the first poll: a connection would be refused in between.
+    socket.listen(7).unwrap();
+    let handle = sockets.add(socket);
     let (mut writes, mut bytes) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         interface.poll(Instant::now(), &mut device, &mut sockets);
         let socket = sockets.get_mut::<tcp::Socket>(handle);
-        if !socket.is_open() {
-            socket.listen(7).unwrap();
-        }
         let mut idle = true;
         while socket.can_recv() && socket.can_send() {
             let room = socket.send_capacity() - socket.send_queue();
@@ -76,6 +85,7 @@ fn smoltcp_echoes_a_stream_of_the_kernel_in_trains() {
     let data: Vec<u8> = (0..DATA).map(|n| (n * 3 + n / 251) as u8).collect();
     let (bytes, writes) = thread::scope(|scope| {
         let server = scope.spawn(|| serve(device, &stop));
+        let stops = Stop(&stop);
         let got = host.enter(|| {
             let mut stream = TcpStream::connect("198.18.0.2:7").unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -88,7 +98,7 @@ fn smoltcp_echoes_a_stream_of_the_kernel_in_trains() {
                 got
             })
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         assert!(got.unwrap() == data, "every byte comes back");
         server.join().unwrap()
     });
