@@ -7,8 +7,6 @@ mod sys;
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 use segue::packet::Csum;
 use segue_lan78xx::driver::{Config, Driver, Error, LookupResult};
@@ -21,20 +19,17 @@ use sys::{LEFT, Scarce};
 
 #[global_allocator]
 static ALLOCATOR: Scarce = Scarce;
-/// Serializes the tests, which share the allocator.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Allows memory for `left` more transfers while `work` runs.
+/// Allows this thread memory for `left` more transfers while `work` runs.
 fn with_memory_for<R>(left: usize, work: impl FnOnce() -> R) -> R {
-    LEFT.store(left, Ordering::Relaxed);
+    LEFT.set(left);
     let result = work();
-    LEFT.store(usize::MAX, Ordering::Relaxed);
+    LEFT.set(usize::MAX);
     result
 }
 
 #[test]
 fn a_driver_without_memory_for_its_transfers_does_not_open_and_says_so() {
-    let _guard = ONE_AT_A_TIME.lock();
     for left in 0..=40 {
         let usb = local(chip(Speed::Super));
         let opened = with_memory_for(left, || Driver::open(usb, Config::napi(Speed::Super)).map(drop));
@@ -45,7 +40,6 @@ fn a_driver_without_memory_for_its_transfers_does_not_open_and_says_so() {
 
 #[test]
 fn a_driver_that_allocates_as_it_goes_counts_what_it_lacks_and_goes_on() {
-    let _guard = ONE_AT_A_TIME.lock();
     let mut rig = Rig::new(Speed::Super, Config::standard(Speed::Super));
     // Receiving: the allocation at a completion fails; the used memory goes back after the poll.
     rig.model().receive(datagram(true, 1, 100));
@@ -64,7 +58,6 @@ fn a_driver_that_allocates_as_it_goes_counts_what_it_lacks_and_goes_on() {
 
 #[test]
 fn a_device_that_comes_back_while_there_is_no_memory_is_taken_once_there_is() {
-    let _guard = ONE_AT_A_TIME.lock();
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     let looks = Rc::new(Cell::new(0));
     let counted = looks.clone();

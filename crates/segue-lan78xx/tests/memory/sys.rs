@@ -1,18 +1,21 @@
-//! An allocator that refuses large allocations on request.
+//! An allocator that refuses large allocations of a thread on request.
 #![allow(unreachable_pub, reason = "a module of a test program")]
 #![allow(unsafe_code, reason = "a global allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
-/// Size from which on an allocation counts as that of a transfer; no other allocation of these tests is between it and
-/// [`PAGE`].
+/// Size from which on an allocation counts as that of a transfer; no other allocation of a test's own thread is between it
+/// and [`PAGE`].
 pub const LARGE: usize = 9000;
 /// Size from which on an allocation is a page of the receive side.
 pub const PAGE: usize = 100_000;
 
-/// Number of transfers whose allocation is still granted.
-pub static LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
+thread_local! {
+    /// Number of transfers whose allocation is still granted to this thread. The program of the tests allocates as much in
+    /// threads of its own, at any moment, and ends where it is refused.
+    pub static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
 
 pub struct Scarce;
 
@@ -20,12 +23,10 @@ pub struct Scarce;
 unsafe impl GlobalAlloc for Scarce {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if (LARGE..PAGE).contains(&layout.size()) {
-            let left = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| match left {
-                usize::MAX => Some(usize::MAX),
-                left => left.checked_sub(1),
-            });
-            if left.is_err() {
-                return std::ptr::null_mut();
+            match LEFT.get() {
+                0 => return std::ptr::null_mut(),
+                usize::MAX => {}
+                left => LEFT.set(left - 1),
             }
         }
         // SAFETY: the caller's layout is passed on.
