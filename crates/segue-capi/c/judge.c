@@ -48,6 +48,62 @@ static void outs_free(struct segue_out *outs, size_t count) {
     free(outs);
 }
 
+static void check(int holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "judge: %s\n", what);
+        exit(8);
+    }
+}
+
+/* Joins the same packets in their own memory: the results must be the trains, whose bytes are copied first since a call
+ * ends the memory of the one before. */
+static void join_in_place(struct segue_joiner *joiner, const struct segue_buf *bufs, uint32_t count, ptrdiff_t made,
+                          const struct segue_train *trains, const struct segue_piece *pieces) {
+    enum { HEADER = 10, OFFSET = 16 };
+    struct segue_out *wanted = outs_new((size_t)made, ROOM), *outs = outs_new(count, ROOM);
+    size_t *list = (size_t *)calloc(count, sizeof *list);
+    ptrdiff_t at, other, found;
+    size_t piece;
+    if (!wanted || !outs || !list) exit(9);
+    for (at = 0; at < made; at++) {
+        for (piece = 0; piece < trains[at].count; piece++) {
+            const struct segue_piece *one = &pieces[trains[at].first + piece];
+            memcpy(wanted[at].base + wanted[at].len, one->base, one->len);
+            wanted[at].len += one->len;
+        }
+    }
+    for (at = 0; at < (ptrdiff_t)count; at++) {
+        memcpy(outs[at].base + OFFSET, bufs[at].base, bufs[at].len);
+        outs[at].len = bufs[at].len;
+    }
+    check(segue_join_in_place(joiner, outs, count, OFFSET, list, count - 1) == SEGUE_ERR_ROOM, "a list too short");
+    check(segue_join_in_place(joiner, outs, count, HEADER - 1, list, count) < 0, "no room for a header");
+    check(segue_join_in_place(joiner, outs, count, ROOM, list, count) == SEGUE_ERR_ROOM, "no room for a packet");
+    check(segue_join_in_place(joiner, outs, count, OFFSET, list, count) == made, "as many in place");
+    for (at = 0; at < made; at++) {
+        const struct segue_out *out = &outs[list[at]];
+        check(at == 0 || list[at - 1] < list[at], "in order");
+        found = -1;
+        for (other = 0; found < 0 && other < made; other++) {
+            if (wanted[other].len == out->len + HEADER
+                && memcmp(wanted[other].base, out->base + OFFSET - HEADER, wanted[other].len) == 0) found = other;
+        }
+        check(found >= 0, "the same train in place");
+        wanted[found].len = 0; /* each once */
+    }
+    /* Without room behind them packets stay alone, unchanged. */
+    for (at = 0; at < (ptrdiff_t)count; at++) {
+        outs[at].len = bufs[at].len;
+        outs[at].room = OFFSET + bufs[at].len;
+        memcpy(outs[at].base + OFFSET, bufs[at].base, bufs[at].len);
+    }
+    check(segue_join_in_place(joiner, outs, count, OFFSET, list, count) == (ptrdiff_t)count, "all stay alone");
+    for (at = 0; at < (ptrdiff_t)count; at++) {
+        check(outs[at].len == bufs[at].len && memcmp(outs[at].base + OFFSET, bufs[at].base, bufs[at].len) == 0, "unchanged");
+    }
+    outs_free(wanted, (size_t)made), outs_free(outs, count), free(list);
+}
+
 static void join(struct segue_joiner *joiner, uint32_t count) {
     struct segue_buf *bufs = (struct segue_buf *)calloc(count, sizeof *bufs);
     struct segue_train *trains = (struct segue_train *)calloc(count, sizeof *trains);
@@ -77,15 +133,9 @@ static void join(struct segue_joiner *joiner, uint32_t count) {
         if (used != trains[at].len) exit(7);
         put(flat, used);
     }
+    join_in_place(joiner, bufs, count, made, trains, pieces);
     for (at = 0; at < count; at++) free(memory[at]);
     free(memory), free(flat), free(bufs), free(trains), free(pieces);
-}
-
-static void check(int holds, const char *what) {
-    if (!holds) {
-        fprintf(stderr, "judge: %s\n", what);
-        exit(8);
-    }
 }
 
 static void faults(void) {
@@ -145,6 +195,13 @@ int main(int argc, char **argv) {
         if (kind == 's') {
             struct segue_out *outs = outs_new(64, ROOM);
             put_outs(outs, segue_split(splitter, bytes, len, outs, 64, 0));
+            struct segue_out *again = outs_new(64, ROOM);
+            ptrdiff_t at, number = segue_split_with(splitter, bytes, 10, bytes + 10, len - 10, again, 64, 2);
+            for (at = 0; at < number; at++) {
+                check(again[at].len == outs[at].len && !memcmp(again[at].base + 2, outs[at].base, outs[at].len), "the same");
+            }
+            check(number > 0 && segue_split_with(splitter, bytes, 11, bytes, len, again, 64, 0) < 0, "a header's length");
+            outs_free(again, 64);
             check(segue_split(splitter, bytes, len, outs, 0, 0) < 0, "no place for a packet");
             check(segue_split(splitter, bytes, len, outs, 64, ROOM) < 0, "no room for a packet");
             outs_free(outs, 64);

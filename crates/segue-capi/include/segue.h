@@ -67,6 +67,10 @@ void segue_splitter_free(struct segue_splitter *splitter);
 ptrdiff_t segue_split(struct segue_splitter *splitter, const uint8_t *unit, size_t len, struct segue_out *outs,
                       size_t count, size_t offset);
 
+/* Does the same for a packet whose virtio-net header, of header_len bytes, lies elsewhere. */
+ptrdiff_t segue_split_with(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
+                           const uint8_t *packet, size_t len, struct segue_out *outs, size_t count, size_t offset);
+
 /* ---- join: the packets of a batch into trains for a device ---- */
 
 #define SEGUE_PLAIN 0xffffffffu /* offloads: none; trains are IP packets of up to 64 kB with their checksum */
@@ -111,6 +115,12 @@ void segue_joiner_free(struct segue_joiner *joiner);
  * and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
+
+/* Joins a batch in the packets' own memory: each has len bytes behind offset bytes of its memory, in which the virtio-net
+ * header has room. A train lies in the memory of its first packet, whose len grows; what does not fit there stays alone.
+ * Lists the packets to be written, from their virtio-net header on, in one call each, and returns their number. */
+ptrdiff_t segue_join_in_place(struct segue_joiner *joiner, struct segue_out *packets, size_t count, size_t offset,
+                              size_t *to_write, size_t write_count);
 
 /* ---- tunnels ---- */
 

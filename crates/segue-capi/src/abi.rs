@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use segue::easy::{Joiner, Splitter};
+use segue::easy::{Joiner, Packets, Splitter};
 use segue::gro::{Config, Profile};
 use segue::gso::{Frames, Limits};
 use segue::hash::Key;
@@ -15,6 +15,7 @@ use segue::packet::{Csum, Start};
 use segue::virtio::{Form, VirtioNet};
 
 use crate::error::{self, ARGUMENT, Code, NULL, PANIC, ROOM};
+use crate::plan::Plan;
 use crate::tunnel::Tunnel;
 
 /// The result of a call in which the library panicked.
@@ -35,6 +36,13 @@ pub struct SegueOut {
     base: *mut u8,
     room: usize,
     len: usize,
+}
+
+impl SegueOut {
+    /// Returns whether `len` bytes lie behind `offset` bytes of the memory.
+    fn holds(&self, offset: usize) -> bool {
+        self.room.checked_sub(offset).is_some_and(|room| self.len <= room)
+    }
 }
 
 /// A piece of a train, with the layout of an `iovec`.
@@ -95,8 +103,10 @@ pub struct SegueSplitter(Splitter);
 /// A joiner with the memory of its last batch.
 pub struct SegueJoiner {
     joiner: Joiner,
+    header_len: usize,
     fronts: Vec<u8>,
     fronts_at: Vec<usize>,
+    plan: Plan,
 }
 
 /// A tunnel.
@@ -279,22 +289,58 @@ pub unsafe extern "C" fn segue_split(
         // SAFETY: the caller's promise.
         let (splitter, unit, outs) =
             unsafe { (splitter.as_mut().ok_or(NULL)?, many(unit, len)?, many_mut(outs, count)?) };
-        let packets = splitter.0.read(unit).map_err(Code::code)?;
-        if packets.len() > outs.len() {
+        // SAFETY: as above.
+        unsafe { place(splitter.0.read(unit).map_err(Code::code)?, outs, offset) }
+    })
+}
+
+/// Does the same as [`segue_split`] for a packet whose virtio-net header lies elsewhere.
+///
+/// # Safety
+/// As for [`segue_split`]; `header` must point to `header_len` bytes.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "C has no slices")]
+pub unsafe extern "C" fn segue_split_with(
+    splitter: *mut SegueSplitter,
+    header: *const u8,
+    header_len: usize,
+    packet: *const u8,
+    len: usize,
+    outs: *mut SegueOut,
+    count: usize,
+    offset: usize,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (splitter, header, packet, outs) = unsafe {
+            (splitter.as_mut().ok_or(NULL)?, many(header, header_len)?, many(packet, len)?, many_mut(outs, count)?)
+        };
+        let form = Form::of_len(header_len).ok_or(ARGUMENT)?;
+        let header = VirtioNet::parse(header, form).ok_or(ARGUMENT)?;
+        // SAFETY: as above.
+        unsafe { place(splitter.0.read_with(&header, packet).map_err(Code::code)?, outs, offset) }
+    })
+}
+
+/// Writes packets to the caller's memory, all or none, and returns their number.
+///
+/// # Safety
+/// As for [`segue_split`].
+unsafe fn place(packets: Packets<'_>, outs: &mut [SegueOut], offset: usize) -> Result<usize, isize> {
+    if packets.len() > outs.len() {
+        return Err(ROOM);
+    }
+    for (packet, out) in packets.iter().zip(&*outs) {
+        if out.room.checked_sub(offset).is_none_or(|room| room < packet.len()) {
             return Err(ROOM);
         }
-        for (packet, out) in packets.iter().zip(&*outs) {
-            if out.room.checked_sub(offset).is_none_or(|room| room < packet.len()) {
-                return Err(ROOM);
-            }
-        }
-        for (packet, out) in packets.iter().zip(&mut *outs) {
-            // SAFETY: the caller's promise: each has its own memory.
-            let memory = unsafe { many_mut(out.base, out.room)? };
-            out.len = packet.write_to(&mut memory[offset..]).map_err(|_| ROOM)?;
-        }
-        Ok(packets.len())
-    })
+    }
+    for (packet, out) in packets.iter().zip(&mut *outs) {
+        // SAFETY: the caller's promise: each has its own memory.
+        let memory = unsafe { many_mut(out.base, out.room)? };
+        out.len = packet.write_to(&mut memory[offset..]).map_err(|_| ROOM)?;
+    }
+    Ok(packets.len())
 }
 
 /// Creates a joiner; null for a configuration that is none.
@@ -308,17 +354,23 @@ pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *
     if config.size < size_of::<SegueJoinerConfig>() {
         return ptr::null_mut();
     }
-    let rules = Config {
+    let mut rules = Config {
         profile: if config.profile == 0 { Profile::Strict } else { Profile::linux() },
         ..Config::vpn(Key(config.key))
     };
+    if !Limits::tun(config.offloads).uso {
+        // They would be joined, and cut again.
+        rules.max_udp_packets = 0;
+    }
     let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
         (u32::MAX, _) if config.header_len == 0 => Joiner::plain(Key(config.key)),
         (u32::MAX, _) | (_, None) => return ptr::null_mut(),
         (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
     };
     let joiner = joiner.starting_with(if config.ethernet == 0 { Start::Ip } else { Start::Ethernet });
-    Box::into_raw(Box::new(SegueJoiner { joiner, fronts: Vec::new(), fronts_at: Vec::new() }))
+    let header_len = config.header_len as usize;
+    let (fronts, fronts_at) = (Vec::new(), Vec::new());
+    Box::into_raw(Box::new(SegueJoiner { joiner, header_len, fronts, fronts_at, plan: Plan::default() }))
 }
 
 /// Frees a joiner; null is none.
@@ -357,7 +409,7 @@ pub unsafe extern "C" fn segue_join(
         if trains.len() < count || pieces.len() / 2 < count {
             return Err(ROOM);
         }
-        let SegueJoiner { joiner, fronts, fronts_at } = joiner;
+        let SegueJoiner { joiner, fronts, fronts_at, .. } = joiner;
         fronts.clear();
         fronts_at.clear();
         let mut batch = joiner.batch();
@@ -391,6 +443,75 @@ pub unsafe extern "C" fn segue_join(
         drop(batch);
         for (train, front) in trains.iter().zip(&*fronts_at) {
             pieces[train.first].base = fronts[*front..].as_ptr();
+        }
+        Ok(made)
+    })
+}
+
+/// Joins a batch of packets in their own memory, each behind `offset` bytes of it: a train lies in the memory of its
+/// first packet, whose length grows up to the room there. Lists the packets to be written, in order, and returns their
+/// number; the virtio-net header of each stands in front of it. What does not fit stays alone.
+///
+/// # Safety
+/// `packets` must point to `count` places with memory that nothing else uses, `to_write` to `write_count` values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn segue_join_in_place(
+    joiner: *mut SegueJoiner,
+    packets: *mut SegueOut,
+    count: usize,
+    offset: usize,
+    to_write: *mut usize,
+    write_count: usize,
+) -> isize {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (joiner, packets) = unsafe { (joiner.as_mut().ok_or(NULL)?, many_mut(packets, count)?) };
+        // SAFETY: as above.
+        let to_write = unsafe { many_mut(to_write, write_count)? };
+        let SegueJoiner { joiner, header_len, plan, .. } = joiner;
+        if to_write.len() < packets.len() || packets.iter().any(|packet| !packet.holds(offset)) {
+            return Err(ROOM);
+        }
+        if offset < *header_len {
+            return Err(ARGUMENT);
+        }
+        let mut batch = joiner.batch();
+        for packet in &*packets {
+            // SAFETY: the caller's promise; nothing is written before the batch ends.
+            let memory = unsafe { many(packet.base.cast_const(), packet.room)? };
+            batch.push(&memory[offset..offset + packet.len]);
+        }
+        plan.make(&mut batch, packets.len());
+        drop(batch);
+        for packet in &*packets {
+            // SAFETY: the caller's promise.
+            let memory = unsafe { many_mut(packet.base, packet.room)? };
+            memory[offset - *header_len..offset].fill(0);
+        }
+        for train in &plan.trains {
+            let (front, sources) = (&plan.fronts[train.front.clone()], &plan.sources[train.sources.clone()]);
+            let Some(first) = sources.first().map(|source| source.0) else { continue };
+            let (base, mut at) = (packets[first].base, offset - *header_len + front.len());
+            let payload: usize = sources.iter().map(|source| source.1.len()).sum();
+            if packets[first].room.checked_sub(at).is_none_or(|room| room < payload) {
+                continue;
+            }
+            for (number, range) in sources {
+                // SAFETY: both ranges are within the rooms, as was checked; those of one packet may overlap. Only the
+                // first packet of a train is written to, and no other train has payload in it.
+                unsafe { ptr::copy(packets[*number].base.add(offset + range.start), base.add(at), range.len()) };
+                at += range.len();
+                plan.is_merged[*number] = *number != first;
+            }
+            // SAFETY: as above.
+            let memory = unsafe { many_mut(base, packets[first].room)? };
+            memory[offset - *header_len..][..front.len()].copy_from_slice(front);
+            packets[first].len = at - offset;
+        }
+        let mut made = 0;
+        for number in (0..packets.len()).filter(|number| !plan.is_merged[*number]) {
+            to_write[made] = number;
+            made += 1;
         }
         Ok(made)
     })

@@ -6,4 +6,5 @@
 
 pub mod abi;
 mod error;
+mod plan;
 mod tunnel;
