@@ -1,0 +1,58 @@
+// The functions of wireguard-go's package tun that join and split packets, on segue: the same names, arguments and
+// results. integrations/go/run puts this file beside that package's own, whose functions it takes away.
+
+package tun
+
+import (
+	"errors"
+	"sync"
+
+	segue "github.com/segue-net/segue/integrations/go"
+)
+
+var (
+	splitters  = sync.Pool{New: func() any { return segue.NewSplitter() }}
+	tcpJoiners = sync.Pool{New: func() any { return joiner(segue.OffloadsTCP) }}
+	allJoiners = sync.Pool{New: func() any { return joiner(segue.OffloadsTCPUDP) }}
+)
+
+func joiner(offloads uint32) *segue.Joiner {
+	j, err := segue.NewJoiner(offloads)
+	if err != nil {
+		panic(err) // the system has no random numbers
+	}
+	return j
+}
+
+// handleGRO joins the packets in bufs, and lists in toWrite those to be written. The tables are not used: what segue
+// keeps is in its joiner.
+func handleGRO(bufs [][]byte, offset int, _ *tcpGROTable, _ *udpGROTable, canUDPGRO bool, toWrite *[]int) error {
+	pool := &tcpJoiners
+	if canUDPGRO {
+		pool = &allJoiners
+	}
+	j := pool.Get().(*segue.Joiner)
+	defer pool.Put(j)
+	var err error
+	*toWrite, err = j.Join(bufs, offset, *toWrite)
+	return err
+}
+
+// gsoSplit writes the packets of the train in to outBuffs.
+func gsoSplit(in []byte, hdr virtioNetHdr, outBuffs [][]byte, sizes []int, outOffset int, _ bool) (int, error) {
+	var header [virtioNetHdrLen]byte
+	if err := hdr.encode(header[:]); err != nil {
+		return 0, err
+	}
+	// No more buffers are passed than the train can fill.
+	if most := len(in)/max(int(hdr.gsoSize), 1) + 1; most < len(outBuffs) {
+		outBuffs = outBuffs[:most]
+	}
+	s := splitters.Get().(*segue.Splitter)
+	defer splitters.Put(s)
+	n, err := s.Split(header[:], in, outBuffs, sizes, outOffset)
+	if errors.Is(err, segue.ErrRoom) {
+		err = ErrTooManySegments
+	}
+	return n, err
+}
