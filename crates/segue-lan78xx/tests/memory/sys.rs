@@ -5,15 +5,15 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Size from which on an allocation counts as that of a transfer; no other allocation of a test's own thread is between it
-/// and [`PAGE`].
+/// Size from which on an allocation counts as that of a transfer; no other allocation of a test's own thread is between
+/// it and [`PAGE`].
 pub const LARGE: usize = 9000;
 /// Size from which on an allocation is a page of the receive side.
 pub const PAGE: usize = 100_000;
 
 thread_local! {
-    /// Number of transfers whose allocation is still granted to this thread. The program of the tests allocates as much in
-    /// threads of its own, at any moment, and ends where it is refused.
+    /// Number of transfers whose allocation is still granted to this thread. The program of the tests allocates as much
+    /// in threads of its own, at any moment, and ends where it is refused.
     pub static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
