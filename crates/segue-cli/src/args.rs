@@ -1,4 +1,4 @@
-//! The commands of segue and their dashed options. The keywords of `segue tunnel` are in [`crate::grammar`].
+//! The commands of segue and their dashed options. The keywords of `segue tunnel` are in [`segue_grammar`].
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -9,9 +9,9 @@ use segue_control::client;
 use segue_control::error::{Error, Kind};
 
 use crate::args::{Cli, Complete, Completions};
-use crate::grammar::tunnel::WORDS;
-use crate::grammar::{Takes, Word};
 use crate::out::Out;
+use segue_grammar::tunnel::WORDS;
+use segue_grammar::{Takes, Word};
 
 const BASH: &str = include_str!("complete/segue.bash");
 const ZSH: &str = include_str!("complete/segue.zsh");

@@ -7,8 +7,8 @@ use segue_control::suggest::nearest;
 use segue_service::reasons;
 
 use crate::args::Cli;
-use crate::grammar::help::entry;
-use crate::grammar::{help as grammar_help, tunnel};
+use segue_grammar::help::entry;
+use segue_grammar::{help as grammar_help, tunnel};
 
 /// The hand-written part of a command's help: usage line, examples and closing text.
 pub(crate) struct Page {

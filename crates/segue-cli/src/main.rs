@@ -1,7 +1,7 @@
 //! The program `segue`: its words, help and output. The other crates do the work.
 //!
-//! clap parses commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`; [`render`] and [`out`]
-//! print results, as text or as JSON.
+//! clap parses commands and dashed options, [`segue_grammar`] the keyword grammar of `segue tunnel`; [`render`] and
+//! [`out`] print results, as text or as JSON.
 //!
 //! # Lifecycle
 //! 1. The command line is parsed. One that is wrong ends here, with a caret under the wrong word, and changes nothing.
@@ -26,7 +26,6 @@ mod bench;
 mod complete;
 mod doctor;
 mod gateway;
-mod grammar;
 mod help;
 mod lab;
 mod lan78xx;

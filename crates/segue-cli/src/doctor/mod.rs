@@ -7,8 +7,8 @@ use segue_control::error::{Error, Kind};
 use serde_json::json;
 
 use self::check::{Check, Status};
-use crate::grammar::help::WIDTH;
 use crate::out::Out;
+use segue_grammar::help::WIDTH;
 
 /// The id of the JSON that `segue doctor -j` prints.
 const SCHEMA: &str = "segue.doctor/1";

@@ -4,10 +4,10 @@ use clap::{Command, CommandFactory};
 
 use super::roff::Page;
 use crate::args::Cli;
-use crate::grammar::help::{sentence, spelling};
-use crate::grammar::tunnel::WORDS;
 use crate::help;
 use crate::{lan78xx, pcap};
+use segue_grammar::help::{sentence, spelling};
+use segue_grammar::tunnel::WORDS;
 
 const EXIT: &[(&str, &str)] = &[
     ("0", "Done."),

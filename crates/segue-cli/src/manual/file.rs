@@ -3,11 +3,11 @@
 use segue_service::supervise::spec::Kind;
 
 use super::roff::Page;
-use crate::grammar::help::sentence;
-use crate::grammar::tunnel::WORDS;
-use crate::grammar::{Takes, Word};
 use crate::help;
 use crate::run::keys;
+use segue_grammar::help::sentence;
+use segue_grammar::tunnel::WORDS;
+use segue_grammar::{Takes, Word};
 
 /// The example with every key, which a test reads.
 const EXAMPLE: &str = include_str!("../../../../docs/segue.toml");

@@ -10,10 +10,10 @@ use segue_service::supervise::spec::{InstancePlan, Kind, Token};
 use super::source::Text;
 use crate::args::{Cli, Command};
 use crate::gateway;
-use crate::grammar::parse;
-use crate::grammar::tunnel::WORDS;
 use crate::tunnel::plan::plan;
 use crate::usage::{self, Origin};
+use segue_grammar::parse;
+use segue_grammar::tunnel::WORDS;
 
 /// Points an error about words at their place in the file.
 pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {

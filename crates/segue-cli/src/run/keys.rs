@@ -13,9 +13,9 @@ use toml::de::{DeTable, DeValue};
 use super::command::{located, parsed};
 use super::source::Text;
 use crate::args::Cli;
-use crate::grammar::parse;
-use crate::grammar::{Takes, Word, tunnel::WORDS};
 use crate::usage::{self, Origin};
+use segue_grammar::parse;
+use segue_grammar::{Takes, Word, tunnel::WORDS};
 
 /// Options that a file cannot have.
 const NOT_HERE: &[&str] = &["check", "force", "set", "list", "once", "openmetrics"];

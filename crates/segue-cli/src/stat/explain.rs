@@ -7,7 +7,7 @@ use segue_control::model::{Complaint, Fastpath, Flow, Instance, OUTER_CSUM, Port
 use segue_control::units;
 
 use super::table::plain_table;
-use crate::grammar::help::wrapped;
+use segue_grammar::help::wrapped;
 
 /// Stages that a packet passes after it was received on a port, in that order.
 const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out", "encap"];

@@ -18,8 +18,8 @@ use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::{show, start};
 
 use crate::args::Tunnel;
-use crate::grammar::{parse, tunnel};
 use crate::out::Out;
+use segue_grammar::{parse, tunnel};
 
 /// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use segue_host::prefix::Prefix;
 use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
-use crate::grammar::parse::{Parsed, Value};
+use segue_grammar::parse::{Parsed, Value};
 
 /// The registered UDP port of GUE.
 const GUE_PORT: u16 = 6080;

@@ -1,10 +1,10 @@
 use segue_control::error::Error;
 use segue_service::tunnel::plan::*;
 
-use crate::grammar::parse::parse;
-use crate::grammar::tunnel::WORDS;
 use crate::render::Rendered;
 use crate::tunnel::plan::plan;
+use segue_grammar::parse::parse;
+use segue_grammar::tunnel::WORDS;
 
 fn made(line: &str) -> Result<Plan, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

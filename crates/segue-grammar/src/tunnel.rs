@@ -1,6 +1,6 @@
 //! The keywords of `segue tunnel`.
 
-use super::{Takes, Word};
+use crate::{Takes, Word};
 
 const GRE: &[(&str, &[&str])] = &[("mode", &["gre", "ip6gre", "gretap", "ip6gretap"])];
 const BRIDGE: &[(&str, &[&str])] = &[("mode", &["vxlan", "geneve"])];
@@ -8,7 +8,7 @@ const VXLAN: &[(&str, &[&str])] = &[("mode", &["vxlan"])];
 const PORT: Takes = Takes::Number { min: 1, max: 65_535, or: &[] };
 
 /// Every keyword, in the order in which help shows them.
-pub(crate) const WORDS: &[Word] = &[
+pub const WORDS: &[Word] = &[
     Word {
         name: "dev",
         takes: Takes::Device,

@@ -2,14 +2,18 @@
 //!
 //! One table describes every keyword. The parser, the help, the suggestions and the names in JSON come from it, so
 //! that they agree. Only full keywords are accepted: a script must not change its meaning when a keyword is added.
+//!
+//! # Promises
+//! - A refusal is a [`segue_control::error::Error`] that points at the wrong word, and suggests a similar one.
+//! - Parsing opens nothing and asks nothing: names of hosts and interfaces are checked by their form only.
 
-pub(crate) mod help;
-pub(crate) mod parse;
-pub(crate) mod tunnel;
+pub mod help;
+pub mod parse;
+pub mod tunnel;
 
 /// The value that follows a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub enum Takes {
     /// No value; `no` before the word switches it off.
     Switch,
     /// A number in this range, or one of the names.
@@ -48,7 +52,7 @@ pub(crate) enum Takes {
 
 impl Takes {
     /// Returns the number of tokens that follow the word.
-    pub(crate) fn tokens(self) -> usize {
+    pub fn tokens(self) -> usize {
         match self {
             Takes::Switch => 0,
             Takes::Ports => 2,
@@ -59,34 +63,34 @@ impl Takes {
 
 /// One keyword of the grammar.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Word {
+pub struct Word {
     /// The keyword.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Other spellings, for users of iproute2.
-    pub(crate) aliases: &'static [&'static str],
+    pub aliases: &'static [&'static str],
     /// The value that follows.
-    pub(crate) takes: Takes,
+    pub takes: Takes,
     /// The placeholder of the value in help.
-    pub(crate) metavar: &'static str,
+    pub metavar: &'static str,
     /// The default, as it would be written; empty when there is none.
-    pub(crate) default: &'static str,
+    pub default: &'static str,
     /// The unit of a number; empty for none.
-    pub(crate) unit: &'static str,
+    pub unit: &'static str,
     /// One sentence on the keyword.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
     /// Other keywords that must have one of these values.
-    pub(crate) needs: &'static [(&'static str, &'static [&'static str])],
+    pub needs: &'static [(&'static str, &'static [&'static str])],
     /// Other keywords that this one contradicts.
-    pub(crate) conflicts: &'static [&'static str],
+    pub conflicts: &'static [&'static str],
     /// Whether the keyword is required.
-    pub(crate) required: bool,
+    pub required: bool,
     /// Whether the keyword may be repeated.
-    pub(crate) repeats: bool,
+    pub repeats: bool,
 }
 
 impl Word {
     /// A keyword with default settings, to be varied by the tables.
-    pub(crate) const PLAIN: Word = Word {
+    pub const PLAIN: Word = Word {
         name: "",
         aliases: &[],
         takes: Takes::Switch,
@@ -101,7 +105,7 @@ impl Word {
     };
 
     /// Returns every spelling, and whether it switches on: `csum` is on, `nocsum` off.
-    pub(crate) fn spellings(&self) -> impl Iterator<Item = (String, bool)> + '_ {
+    pub fn spellings(&self) -> impl Iterator<Item = (String, bool)> + '_ {
         let names = std::iter::once(self.name).chain(self.aliases.iter().copied());
         names.flat_map(|name| {
             let off = (self.takes == Takes::Switch).then(|| (format!("no{name}"), false));

@@ -1,12 +1,12 @@
 //! The part of help that comes from a table of keywords.
 
-use super::{Takes, Word};
+use crate::{Takes, Word};
 
 /// Widest line of help, columns.
-pub(crate) const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// Returns a word as it is written in a synopsis.
-pub(crate) fn spelling(word: &Word) -> String {
+pub fn spelling(word: &Word) -> String {
     match word.takes {
         Takes::Switch => format!("[no]{}", word.name),
         _ => format!("{} {}", word.name, word.metavar),
@@ -14,7 +14,7 @@ pub(crate) fn spelling(word: &Word) -> String {
 }
 
 /// Returns every word with its sentence, default and unit.
-pub(crate) fn complete(table: &[Word]) -> String {
+pub fn complete(table: &[Word]) -> String {
     let mut text = String::new();
     for word in table {
         text.push_str(&entry(&spelling(word), &sentence(word)));
@@ -23,7 +23,7 @@ pub(crate) fn complete(table: &[Word]) -> String {
 }
 
 /// Returns every word in a few lines: required words first, the others in brackets.
-pub(crate) fn synopsis(table: &[Word]) -> String {
+pub fn synopsis(table: &[Word]) -> String {
     let shown = |word: &Word| match (word.required, word.repeats) {
         (true, _) => spelling(word),
         (false, true) => format!("[{}]...", spelling(word)),
@@ -37,7 +37,7 @@ pub(crate) fn synopsis(table: &[Word]) -> String {
 }
 
 /// Returns an entry of a list: `name`, then its text in a column of its own, wrapped.
-pub(crate) fn entry(name: &str, text: &str) -> String {
+pub fn entry(name: &str, text: &str) -> String {
     const COLUMN: usize = 24;
     let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
     let indent = " ".repeat(COLUMN);
@@ -50,7 +50,7 @@ pub(crate) fn entry(name: &str, text: &str) -> String {
 }
 
 /// Returns the sentence of a word with its default, unit and other spellings.
-pub(crate) fn sentence(word: &Word) -> String {
+pub fn sentence(word: &Word) -> String {
     let mut text = word.help.to_owned();
     if !word.default.is_empty() {
         let unit = if word.unit.is_empty() { String::new() } else { format!(", in {}", word.unit) };
@@ -63,7 +63,7 @@ pub(crate) fn sentence(word: &Word) -> String {
 }
 
 /// Wraps parts to lines of at most [`WIDTH`] columns; the first line begins with `first`, the others with `next`.
-pub(crate) fn wrapped(parts: &[String], first: &str, next: &str) -> String {
+pub fn wrapped(parts: &[String], first: &str, next: &str) -> String {
     let mut text = String::new();
     let mut line = first.to_owned();
     let mut empty = true;
@@ -88,7 +88,7 @@ pub(crate) fn wrapped(parts: &[String], first: &str, next: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grammar::tunnel::WORDS;
+    use crate::tunnel::WORDS;
 
     #[test]
     fn help_names_every_word_in_80_columns() {

@@ -10,11 +10,11 @@ use segue_host::interface::check_name;
 use segue_host::prefix::Prefix;
 use segue_service::supervise::spec::ALSO;
 
-use super::{Takes, Word};
+use crate::{Takes, Word};
 
 /// The value of a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub enum Value {
     /// A switch, on or off.
     Switch(bool),
     /// A number.
@@ -37,7 +37,7 @@ pub(crate) enum Value {
 
 /// A keyword that was given.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub struct Given {
     word: &'static Word,
     value: Value,
     /// The index of the keyword.
@@ -46,7 +46,7 @@ pub(crate) struct Given {
 
 /// The keywords of one tunnel, checked against the table.
 #[derive(Debug)]
-pub(crate) struct Parsed {
+pub struct Parsed {
     command: &'static str,
     /// The words of the whole command.
     tokens: Arc<[String]>,
@@ -57,11 +57,7 @@ pub(crate) struct Parsed {
 
 /// Parses `tokens` by `table`; they may be the words of several tunnels with [`ALSO`] between them. `command` is the
 /// command of the hint.
-pub(crate) fn parse_each(
-    command: &'static str,
-    table: &'static [Word],
-    tokens: &[String],
-) -> Result<Vec<Parsed>, Error> {
+pub fn parse_each(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Vec<Parsed>, Error> {
     let tokens: Arc<[String]> = tokens.into();
     let mut each = Vec::new();
     let mut from = 0;
@@ -72,9 +68,11 @@ pub(crate) fn parse_each(
     Ok(each)
 }
 
-/// Parses `tokens` by `table`; `command` is the command that the hint of an error names.
-#[cfg(test)]
-pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
+/// Parses `tokens` by `table` as the words of one tunnel; `command` is the command that the hint of an error names.
+///
+/// # Errors
+/// The first wrong word, as for [`parse_each`].
+pub fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
     parse_range(command, table, &tokens.into(), 0..tokens.len())
 }
 
@@ -119,28 +117,28 @@ fn parse_range(
 
 impl Parsed {
     /// Returns the value of a keyword, if it was given.
-    pub(crate) fn value_of(&self, name: &str) -> Option<&Value> {
+    pub fn value_of(&self, name: &str) -> Option<&Value> {
         self.given.iter().find(|given| given.word.name == name).map(|given| &given.value)
     }
 
     /// Returns all values of a keyword that repeats, with their indexes.
-    pub(crate) fn values_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Value, usize)> + 'a {
+    pub fn values_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Value, usize)> + 'a {
         self.given.iter().filter(move |given| given.word.name == name).map(|given| (&given.value, given.at + 1))
     }
 
     /// Returns the index of a keyword, if it was given.
-    pub(crate) fn place_of(&self, name: &str) -> Option<usize> {
+    pub fn place_of(&self, name: &str) -> Option<usize> {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
 
     /// Returns an error that points at token `at`; [`end`](Self::end) is the place after the last one.
-    pub(crate) fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
+    pub fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
         let place = Place { words: self.tokens.to_vec(), at, note: note.into(), nearest: None };
         Error::new(kind, message, format!("{} --help", self.command)).at(place)
     }
 
     /// Returns the place of something that is missing.
-    pub(crate) fn end(&self) -> usize {
+    pub fn end(&self) -> usize {
         self.own.end
     }
 
@@ -225,9 +223,13 @@ fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
 }
 
 /// The fault of a value in words, and the nearest valid value, if one is near.
-pub(crate) type Wrong = (String, Option<String>);
+pub type Wrong = (String, Option<String>);
 
-pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
+/// Parses the value `token` of a word that takes `takes`.
+///
+/// # Errors
+/// What is expected, and the nearest valid value.
+pub fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
     let expected = |text: &str| (format!("expected {text}"), None);
     match takes {
         Takes::Switch => Ok(Value::Switch(true)),
@@ -356,15 +358,14 @@ fn address_note(token: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grammar::tunnel::WORDS;
-    use crate::render::Rendered;
+    use crate::tunnel::WORDS;
 
     fn tokens(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
     fn ok(line: &str) -> Parsed {
-        parse("segue tunnel", WORDS, &tokens(line)).unwrap_or_else(|error| panic!("{line}: {}", error.text()))
+        parse("segue tunnel", WORDS, &tokens(line)).unwrap_or_else(|error| panic!("{line}: {}", error.message))
     }
 
     fn wrong(line: &str) -> (String, Place) {
