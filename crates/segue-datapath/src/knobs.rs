@@ -54,21 +54,6 @@ pub struct Knob {
     pub default: u64,
 }
 
-/// Reason for which a knob was not set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// No knob has this name.
-    Unknown,
-    /// The knob does not take this value.
-    Value,
-    /// The knob cannot be changed, for this reason.
-    Fixed(&'static str),
-    /// Another knob must have this value.
-    Needs(String, u64),
-    /// Another knob is on and needs this knob's present value.
-    Needed(String),
-}
-
 /// The knobs of one pipeline, shared with the threads that set them.
 #[derive(Debug, Default)]
 pub struct Knobs {
@@ -107,47 +92,29 @@ impl Knobs {
         self.iter().find(|(knob, _)| knob.name == name)
     }
 
-    /// Sets a knob; the worker takes the value over at its next round. Returns the value before.
+    /// Sets a knob; the worker takes the value over at its next round. Returns the value before, or `None` where no
+    /// knob has this name or it does not take this number; nothing was changed then.
     ///
-    /// # Errors
-    /// The reason, if the knob was not set; nothing was changed then.
-    pub fn set(&self, name: &str, value: u64) -> Result<u64, Refused> {
-        let at = self.list.iter().position(|knob| knob.name == name).ok_or(Refused::Unknown)?;
-        let knob = &self.list[at];
-        let before = self.values[at].load(Ordering::Relaxed);
-        if !knob.values.takes(value) {
-            return Err(Refused::Value);
+    /// Whether the knob may be changed ([`Knob::fixed`], [`Knob::needs`]) is the rule of those that set it: they check
+    /// several assignments together and say what is wrong with which.
+    pub fn set(&self, name: &str, value: u64) -> Option<u64> {
+        let at = self.list.iter().position(|knob| knob.name == name)?;
+        if !self.list[at].values.takes(value) {
+            return None;
         }
-        if let Some(why) = knob.fixed
-            && value != before
-        {
-            return Err(Refused::Fixed(why));
-        }
-        if let Some((other, needed)) = &knob.needs
-            && value != 0
-            && self.get(other).is_some_and(|(_, has)| has != *needed)
-        {
-            return Err(Refused::Needs(other.clone(), *needed));
-        }
-        if let Some((other, _)) = self.iter().find(|(other, has)| other.breaks(name, value) && *has != 0) {
-            return Err(Refused::Needed(other.name.clone()));
-        }
-        self.values[at].store(value, Ordering::Relaxed);
+        let before = self.values[at].swap(value, Ordering::Relaxed);
         // A thread that reads the new generation reads the new value.
         self.generation.fetch_add(1, Ordering::Release);
-        Ok(before)
+        Some(before)
     }
 
     /// Sets a knob before the start, like [`Knobs::set`]: the value becomes the knob's default.
-    ///
-    /// # Errors
-    /// The errors of [`Knobs::set`].
-    pub fn preset(&mut self, name: &str, value: u64) -> Result<(), Refused> {
-        self.set(name, value)?;
+    pub fn preset(&mut self, name: &str, value: u64) -> Option<u64> {
+        let before = self.set(name, value)?;
         if let Some(knob) = self.list.iter_mut().find(|knob| knob.name == name) {
             knob.default = value;
         }
-        Ok(())
+        Some(before)
     }
 
     /// Has `tune` take the values over if one was set since the generation `seen`, which is 0 at the start; for a
@@ -200,11 +167,6 @@ impl Dial<'_> {
 }
 
 impl Knob {
-    /// Returns whether this knob must be 0 once the knob `other` has this value.
-    fn breaks(&self, other: &str, value: u64) -> bool {
-        self.needs.as_ref().is_some_and(|(name, needed)| name == other && *needed != value)
-    }
-
     /// Returns a switch that can be changed and needs no other knob.
     pub(crate) fn switch(name: impl Into<String>, help: &'static str) -> Knob {
         let name = name.into();

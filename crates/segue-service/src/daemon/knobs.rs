@@ -32,7 +32,7 @@ impl SharedKnobs {
 pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], assignments: &[(String, String)]) -> Result<Knobs, Error> {
     for (name, value) in preset {
         // The names and values are those of the program itself.
-        if knobs.preset(name, *value).is_err() {
+        if knobs.preset(name, *value).is_none() {
             return Err(Error::new(Kind::Internal, format!("{name} cannot be {value}"), "segue --version -v -j")
                 .why("the words of the command and the knobs disagree"));
         }
@@ -52,56 +52,20 @@ pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change
         needs && matches!(text, "0" | "off") && assignments.iter().filter(|(other, _)| other == name).count() == 1
     };
     order.sort_by_key(|(_, (name, text))| !is_off(name, text));
-    let mut numbers = Vec::new();
+    let mut checked = Vec::new();
     for (at, (name, text)) in order {
         let (knob, number) = model::check(&shadow, name, text).map_err(|wrong| (at, wrong))?;
         let value = knob.setting(number);
         if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {
-            knob.value = value.clone();
+            let before = std::mem::replace(&mut knob.value, value.clone());
+            checked.push((number, Change { name: name.clone(), before, value }));
         }
-        numbers.push(Checked { at, name, number, value });
     }
-    apply(knobs, numbers)
-}
-
-/// An assignment that passed its checks.
-struct Checked<'a> {
-    /// Index of the assignment.
-    at: usize,
-    name: &'a str,
-    number: u64,
-    value: Setting,
-}
-
-/// Sets knobs in this order. One that is refused in spite of the checks takes back those before it.
-fn apply(knobs: &Knobs, assignments: Vec<Checked<'_>>) -> Result<Vec<Change>, (usize, model::Wrong)> {
-    let mut changed = Vec::new();
-    let mut done: Vec<(&str, u64)> = Vec::new();
-    for Checked { at, name, number, value } in assignments {
-        let Ok(before) = knobs.set(name, number) else {
-            for (name, before) in done.into_iter().rev() {
-                // Each step leads back to a state that was valid.
-                let _ = knobs.set(name, before);
-            }
-            return Err((at, disagreement(name, &value)));
-        };
-        done.push((name, before));
-        let before = knobs.get(name).map_or(Setting::Number(before), |(knob, _)| setting(knob.values, before));
-        changed.push(Change { name: name.to_owned(), before, value });
+    // What the check lets through is a number of a knob that there is.
+    for (number, change) in &checked {
+        knobs.set(&change.name, *number);
     }
-    Ok(changed)
-}
-
-/// Returns the refusal of an assignment that passed the checks and that the datapath does not take.
-fn disagreement(name: &str, value: &Setting) -> model::Wrong {
-    model::Wrong {
-        is_name: false,
-        kind: Kind::Internal,
-        message: format!("{name} cannot be {value}"),
-        note: "the checks of the knobs disagree".to_owned(),
-        nearest: None,
-        good: "segue --version -v -j".to_owned(),
-    }
+    Ok(checked.into_iter().map(|(_, change)| change).collect())
 }
 
 /// Returns every knob in the form of the control socket.
@@ -161,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_refusal_of_the_datapath_takes_back_the_assignments_before_it() {
+    /// A switch `first`, a switch `second` that needs it, and a fixed one.
+    fn knobs() -> Knobs {
         let knob = |name: &str| Knob {
             name: name.to_owned(),
             values: Values::Switch,
@@ -172,16 +136,46 @@ mod tests {
             needs: None,
             default: 0,
         };
-        let knobs = Knobs::of(|dial| {
+        Knobs::of(|dial| {
             dial.switch(|| knob("first"), &mut true);
-            dial.switch(|| knob("second"), &mut false);
-        });
-        let assignment = |at, name, number| Checked { at, name, number, value: Setting::Number(number) };
-        let (at, wrong) = apply(&knobs, vec![assignment(1, "first", 0), assignment(0, "second", 2)]).unwrap_err();
-        assert_eq!((at, wrong.kind, wrong.message.as_str()), (0, Kind::Internal, "second cannot be 2"));
-        assert_eq!(knobs.iter().map(|(_, value)| value).collect::<Vec<_>>(), [1, 0]);
-        let changed = apply(&knobs, vec![assignment(0, "first", 0), assignment(1, "second", 1)]).unwrap();
-        assert_eq!(changed.iter().map(|change| change.before.clone()).collect::<Vec<_>>(), [1, 0].map(Setting::Number));
-        assert_eq!(knobs.iter().map(|(_, value)| value).collect::<Vec<_>>(), [0, 1]);
+            dial.switch(|| Knob { needs: Some(("first".to_owned(), 1)), ..knob("second") }, &mut false);
+            dial.switch(|| Knob { fixed: Some("made without it"), ..knob("third") }, &mut false);
+        })
+    }
+
+    fn assignments(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn values(knobs: &Knobs) -> Vec<u64> {
+        knobs.iter().map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn a_refused_assignment_changes_none_of_the_knobs() {
+        let knobs = knobs();
+        for (wrong, at, message) in [
+            (&[("first", "0"), ("second", "1")][..], 1, "second needs first 1"),
+            (&[("second", "1"), ("first", "0")][..], 1, "second needs first 1"),
+            (&[("second", "1"), ("third", "1")][..], 1, "third cannot be changed here"),
+            (&[("second", "1"), ("fourth", "1")][..], 1, "no knob is called `fourth`"),
+            (&[("first", "2")][..], 0, "`2` is not a value of first"),
+        ] {
+            let (index, refusal) = set(&knobs, &assignments(wrong)).unwrap_err();
+            assert_eq!((index, refusal.message.as_str()), (at, message), "{wrong:?}");
+            assert_eq!(values(&knobs), [1, 0, 0], "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn assignments_that_depend_on_each_other_are_made_in_the_order_that_works() {
+        let knobs = knobs();
+        let changes = set(&knobs, &assignments(&[("second", "1"), ("third", "0")])).unwrap();
+        assert_eq!(changes.iter().map(|change| change.before.clone()).collect::<Vec<_>>(), [0, 0].map(Setting::Number));
+        assert_eq!(values(&knobs), [1, 1, 0]);
+        set(&knobs, &assignments(&[("first", "0"), ("second", "off")])).unwrap();
+        assert_eq!(values(&knobs), [0, 0, 0]);
+        set(&knobs, &assignments(&[("first", "on"), ("second", "on")])).unwrap();
+        assert_eq!(values(&knobs), [1, 1, 0]);
     }
 }
