@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use segue_host::{process, sys};
+use segue_host::{peer, process, sys};
 use serde_json::Value;
 
 use crate::error::{Error, Kind, printable};
@@ -93,7 +93,7 @@ pub fn stop(name: &str, longest: Duration) -> Result<(), Error> {
         .why("one process has all tunnels of a port"));
     }
     let path = running(name);
-    let pid = path.as_ref().map(|path| UnixStream::connect(path).and_then(|stream| sys::peer_pid(&stream)));
+    let pid = path.as_ref().map(|path| UnixStream::connect(path).and_then(|stream| peer::pid(&stream)));
     let failed = |error: &io::Error| {
         Error::system(format!("cannot stop {}", printable(name)), error, format!("sudo segue stop {}", printable(name)))
             .why("only its owner and root may")

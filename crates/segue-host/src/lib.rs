@@ -39,6 +39,7 @@ pub mod interface;
 pub mod memory;
 pub mod netfilter;
 pub mod netlink;
+pub mod peer;
 pub mod prefix;
 pub mod process;
 pub mod signals;

@@ -398,25 +398,6 @@ fn with_abstract(
     Ok(fd.into())
 }
 
-/// Returns the user id of the process at the other end of a local socket at the time of its connect (SO_PEERCRED).
-pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
-    peer(stream).map(|cred| cred.uid)
-}
-
-/// Returns the id of the process that listens at the other end of a local socket, as of its listen(2) (SO_PEERCRED).
-pub fn peer_pid(stream: &UnixStream) -> io::Result<Pid> {
-    peer(stream).map(|cred| cred.pid)
-}
-
-fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
-    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
-    let to = (&raw mut cred).cast();
-    // SAFETY: `to` and `len` describe `cred`, which outlives the call.
-    check(unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) })?;
-    Ok(cred)
-}
-
 /// Takes the exclusive lock of an open file (flock(2)), unless another process has it; returns whether it was taken.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: a plain call on an open descriptor.
@@ -617,12 +598,6 @@ mod tests {
         (&left).write_all(b"x").unwrap();
         let ready = poll(&[(left.as_fd(), Want::Read), (right.as_fd(), Want::Read)], Duration::from_secs(1)).unwrap();
         assert_eq!(ready, [false, true]);
-    }
-
-    #[test]
-    fn the_peer_of_a_socket_pair_is_this_user() {
-        let (left, _right) = UnixStream::pair().unwrap();
-        assert_eq!(peer_uid(&left).unwrap(), euid());
     }
 
     #[test]

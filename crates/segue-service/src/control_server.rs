@@ -20,6 +20,7 @@ use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_control::place;
 use segue_control::protocol::{Fault, REQUEST_LEN, Request, Response, Topic};
+use segue_host::peer;
 use segue_host::sys::{self, Want};
 
 use crate::reasons;
@@ -349,7 +350,7 @@ impl Service {
 
     fn accept(&mut self, now: Instant) {
         let Ok((stream, _)) = self.listener.accept() else { return };
-        let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == self.owner);
+        let allowed = peer::uid(&stream).is_ok_and(|uid| uid == 0 || uid == self.owner);
         if allowed && stream.set_nonblocking(true).is_ok() {
             self.clients.push(Client {
                 stream,

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
-use segue_host::sys;
+use segue_host::{peer, sys};
 
 /// Largest number of repeated connections to sockets with a full queue, over all of them. Each follows a pause, since a
 /// gateway accepts connections at a limited rate ([`crate::control_server`]).
@@ -115,7 +115,7 @@ enum Holder {
 fn holder(name: &str, patience: &mut u32) -> Holder {
     loop {
         match sys::connect_abstract(name.as_bytes()) {
-            Ok(stream) => return sys::peer_uid(&stream).map_or(Holder::Unknown, Holder::User),
+            Ok(stream) => return peer::uid(&stream).map_or(Holder::Unknown, Holder::User),
             Err(error) if error.kind() == ErrorKind::WouldBlock && *patience > 0 => {
                 *patience -= 1;
                 thread::sleep(PAUSE);
