@@ -15,12 +15,12 @@ use crate::error::{Error, Kind, printable};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::{Instance, Side};
-use crate::place;
+use crate::place::{self, READERS};
 use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, Topic};
 use crate::suggest::nearest;
 
 /// Longest wait for the answer of an instance.
-const ANSWER_TIME: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// The result of asking every instance.
 #[derive(Debug, Default)]
@@ -143,6 +143,9 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
     match serde_json::from_value(request(name, &wanted, Ok)?) {
         Ok(Response::Changed(changed)) => Ok(changed),
         // The caller has checked the assignments, so that a refusal means that something has changed in between.
+        Ok(Response::Error(refused)) if refused.kind == Kind::NoPermission.name() => {
+            Err(Error::new(Kind::NoPermission, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
+        }
         Ok(Response::Error(refused)) => {
             Err(Error::new(Kind::Conflict, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
         }
@@ -161,7 +164,7 @@ fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, se
     let mut dead = false;
     let mut ask = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, wanted).and_then(|answer| Ok(read(answer)?)) {
+            match talk(path, &wanted.line(), ANSWER_TIME).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),
@@ -205,7 +208,7 @@ fn sockets() -> Vec<(String, PathBuf)> {
 
 /// Requests the state of the instance behind the socket `path`.
 fn ask(path: &Path) -> io::Result<Instance> {
-    Ok(instance(talk(path, &Request::Get(Topic::Stat))?)?)
+    Ok(instance(talk(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
 }
 
 /// Extracts the state of the instance from an answer.
@@ -221,12 +224,12 @@ fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
 
-/// Sends a request to the socket `path` and returns the answer. Each read and write waits at most [`ANSWER_TIME`].
-fn talk(path: &Path, wanted: &Request) -> io::Result<Value> {
+/// Sends a request line to the socket `path` and returns the answer. Each read and write waits at most `longest`.
+pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(ANSWER_TIME))?;
-    stream.set_write_timeout(Some(ANSWER_TIME))?;
-    stream.write_all(format!("{}\n", wanted.line()).as_bytes())?;
+    stream.set_read_timeout(Some(longest))?;
+    stream.set_write_timeout(Some(longest))?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
     if bytes.is_empty() {
@@ -253,7 +256,7 @@ fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => made
             .kind(Kind::NoPermission)
-            .why(format!("only its owner and root may use {}", path.display()))
+            .why(format!("only its owner, root and the group of {READERS} may use {}", path.display()))
             .hint(format!("sudo segue stat {}", printable(name))),
         _ if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => made
             .why(format!("it did not answer within {} s", ANSWER_TIME.as_secs()))

@@ -10,6 +10,12 @@ use segue_host::sys;
 /// The environment variable that overrides the directory of control sockets.
 pub const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
 
+/// The environment variable that names the group whose members may read the state of instances.
+pub const READERS: &str = "SEGUE_GROUP";
+
+/// The ending of the name of a service's socket; those of instances end in `.sock`.
+pub const SERVICE: &str = ".service";
+
 /// A directory that may hold control sockets.
 struct Place {
     path: PathBuf,
@@ -19,6 +25,30 @@ struct Place {
 /// Returns the directory that the environment names, if it names one.
 pub fn chosen() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Returns whether the environment names a group that may read.
+pub fn has_readers() -> bool {
+    std::env::var_os(READERS).is_some_and(|name| !name.is_empty())
+}
+
+/// Returns the group that may read the state, if the environment names one: a name of /etc/group, or a number.
+pub fn readers() -> io::Result<Option<u32>> {
+    let Some(name) = std::env::var(READERS).ok().filter(|name| !name.is_empty()) else { return Ok(None) };
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let known = fs::read_to_string("/etc/group").unwrap_or_default();
+    let found = known.lines().find_map(|line| group(line, &name));
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{READERS}: there is no group {name}"));
+    found.map(Some).ok_or_else(missing)
+}
+
+/// Returns the id in a line of group(5), where the line is of this group.
+fn group(line: &str, wanted: &str) -> Option<u32> {
+    let mut fields = line.split(':');
+    let (name, _, id) = (fields.next()?, fields.next()?, fields.next()?);
+    (name == wanted).then(|| id.parse().ok()).flatten()
 }
 
 /// Returns the directories for this user, the preferred one first.
@@ -110,6 +140,14 @@ fn mapped(line: &str, uid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_found_by_its_whole_name() {
+        assert_eq!(group("adm:x:4:syslog,user", "adm"), Some(4));
+        for line in ["adm:x:4:", "ad:x:", "ad:x:many:", ""] {
+            assert_eq!(group(line, "ad"), None, "{line}");
+        }
+    }
 
     #[test]
     fn the_uid_map_gives_the_id_outside() {

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -18,17 +18,15 @@ use segue_control::knobs::{Change, Knob};
 use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
-use segue_control::place;
-use segue_control::protocol::{Fault, REQUEST_LEN, Request, Response, Topic};
-use segue_host::peer;
+use segue_control::place::{self, SERVICE};
+use segue_control::protocol::{Fault, Request, Response, Topic};
 use segue_host::sys::{self, Want};
 
+use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
 use crate::reasons;
 
 /// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
-/// Longest duration of a connection.
-const CLIENT_TIME: Duration = Duration::from_secs(2);
 /// Largest number of connections to the doorbell that are accepted and closed at a time. Together with the pause after
 /// them it keeps the cost of a flood of connections negligible.
 const VISITORS: usize = 16;
@@ -64,6 +62,8 @@ pub struct Bound {
     file: Removed,
     listener: UnixListener,
     owner: u32,
+    /// The group whose members may read.
+    readers: Option<u32>,
     /// A socket pair that ends the server when either end closes. It is created early, since the sandbox allows no new
     /// socket.
     stop: (UnixStream, UnixStream),
@@ -150,6 +150,10 @@ fn path_in(directory: &Path, name: &str) -> PathBuf {
 }
 
 fn refused(path: &Path, error: &io::Error) -> Error {
+    if place::has_readers() {
+        return Error::system(format!("cannot open the control socket {}", path.display()), error, "getent group")
+            .why(format!("{} must name a group that exists, and that this user may give a file to", place::READERS));
+    }
     Error::system(format!("cannot open the control socket {}", path.display()), error, "segue doctor")
         .why("the file system refused")
 }
@@ -190,14 +194,36 @@ impl Bound {
         cleared.and_then(|()| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
     }
 
+    /// Opens the socket of a service, which is called `name`, or `name-2` and so on where another service has that
+    /// name.
+    ///
+    /// The process must have one thread, as for [`Bound::new`].
+    pub(crate) fn service(name: &str) -> Result<Bound, Error> {
+        const MOST: usize = 1000;
+        let directory = directory()?;
+        let mut taken = None;
+        for number in 1..=MOST {
+            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            let path = directory.join(format!("{name}{SERVICE}"));
+            match Bound::at_path(&directory, path, |path| already_running(&name, path, "segue stat")) {
+                Err(error) if error.kind == Kind::InUse => taken = Some(error),
+                other => return other,
+            }
+        }
+        Err(taken.unwrap_or_else(|| Error::new(Kind::InUse, "no name is free", "segue stat")))
+    }
+
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
-        let path = path_in(directory, name);
+        Bound::at_path(directory, path_in(directory, name), |path| already_running(name, path, naming))
+    }
+
+    fn at_path(directory: &Path, path: PathBuf, busy: impl Fn(&Path) -> Error) -> Result<Bound, Error> {
         let failed = |error: &io::Error| refused(&path, error);
         // Of two instances that start at the same time only one may find the socket stale.
         let _lock = Lock::take(directory).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
             match UnixStream::connect(&path) {
-                Ok(_) => return Err(already_running(name, &path, naming)),
+                Ok(_) => return Err(busy(&path)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     fs::remove_file(&path).map_err(|error| failed(&error))?;
                 }
@@ -212,7 +238,22 @@ impl Bound {
         let file = Removed(SocketFile::new(made, path)?);
         let stop = UnixStream::pair()?;
         listener.set_nonblocking(true)?;
-        Ok(Bound { file, listener, owner: sys::euid(), stop })
+        let readers = place::readers()?;
+        if let Some(group) = readers {
+            chown(made, None, Some(group))?;
+            fs::set_permissions(made, fs::Permissions::from_mode(0o660))?;
+        }
+        Ok(Bound { file, listener, owner: sys::euid(), readers, stop })
+    }
+
+    /// Accepts a connection of the owner or of root; `None` where there is none.
+    pub(crate) fn accept(&self, until: Instant) -> Option<Connection> {
+        Connection::accept(&self.listener, self.owner, self.readers, until)
+    }
+
+    /// Returns the descriptor that is readable when a connection waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Returns the file of the socket.
@@ -228,13 +269,14 @@ impl Bound {
         snapshot: impl Fn() -> Instance + Send + 'static,
         knobs: impl KnobControl + Send + 'static,
     ) -> io::Result<Server> {
-        let Bound { listener, file, owner, stop: (stop, stopped) } = self;
+        let Bound { listener, file, owner, readers, stop: (stop, stopped) } = self;
         let mut service = Service {
             listener,
             doorbell,
             next_visit: Instant::now(),
             _file: file,
             owner,
+            readers,
             stopped,
             clients: Vec::new(),
             samples: VecDeque::new(),
@@ -271,20 +313,13 @@ struct Service {
     /// The time before which no connection to the doorbell is accepted.
     next_visit: Instant,
     owner: u32,
+    readers: Option<u32>,
     stopped: UnixStream,
-    clients: Vec<Client>,
+    clients: Vec<Connection>,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
     snapshot: Box<dyn Fn() -> Instance + Send>,
     knobs: Box<dyn KnobControl + Send>,
-}
-
-struct Client {
-    stream: UnixStream,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-    sent: usize,
-    until: Instant,
 }
 
 impl Service {
@@ -303,7 +338,7 @@ impl Service {
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
             let full = self.clients.len() >= CLIENTS;
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
-            fds.extend(self.clients.iter().map(|client| (client.stream.as_fd(), client.want())));
+            fds.extend(self.clients.iter().map(|client| (client.fd(), client.want())));
             let places = fds.len();
             fds.extend(doorbell.iter().map(|socket| (socket.as_fd(), Want::Read)));
             if !full {
@@ -349,42 +384,26 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        let Ok((stream, _)) = self.listener.accept() else { return };
-        let allowed = peer::uid(&stream).is_ok_and(|uid| uid == 0 || uid == self.owner);
-        if allowed && stream.set_nonblocking(true).is_ok() {
-            self.clients.push(Client {
-                stream,
-                request: Vec::new(),
-                answer: Vec::new(),
-                sent: 0,
-                until: now + CLIENT_TIME,
-            });
-        }
+        self.clients.extend(Connection::accept(&self.listener, self.owner, self.readers, now + CLIENT_TIME));
     }
 
     /// Reads or writes as much as is possible; returns `false` at the end of the connection.
-    fn step(&self, client: &mut Client) -> bool {
-        if client.answer.is_empty() {
+    fn step(&self, client: &mut Connection) -> bool {
+        if !client.is_answered() {
             match client.read() {
-                Read1::More => return true,
-                Read1::Closed => return false,
-                Read1::Line(line) => {
-                    client.answer = self.answer(&line).line().into_bytes();
-                    client.answer.push(b'\n');
-                }
-                Read1::TooLong => {
-                    let error =
-                        Error::new(Kind::Usage, "the request is too long", format!("at most {REQUEST_LEN} bytes"));
-                    client.answer = (Response::from(error).line() + "\n").into_bytes();
-                }
+                ReadOutcome::More => return true,
+                ReadOutcome::Closed => return false,
+                ReadOutcome::Line(line) => client.reply(&self.answer(&line, client.may_change).line()),
+                ReadOutcome::TooLong => client.reply(&Response::from(too_long()).line()),
             }
         }
         client.write()
     }
 
-    fn answer(&self, line: &[u8]) -> Response {
+    fn answer(&self, line: &[u8], may_change: bool) -> Response {
         match Request::parse(line) {
             Err(error) => error.into(),
+            Ok(Request::Set(_) | Request::Fault(_)) if !may_change => only_reading().into(),
             Ok(Request::Set(assignments)) => {
                 self.knobs.set(&assignments).map_or_else(Response::from, Response::Changed)
             }
@@ -408,51 +427,11 @@ impl Service {
     }
 }
 
-enum Read1 {
-    More,
-    Line(Vec<u8>),
-    TooLong,
-    Closed,
-}
-
-impl Client {
-    fn want(&self) -> Want {
-        if self.answer.is_empty() { Want::Read } else { Want::Write }
-    }
-
-    fn read(&mut self) -> Read1 {
-        let mut bytes = [0; REQUEST_LEN];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => Read1::Closed,
-            Ok(len) => {
-                self.request.extend_from_slice(&bytes[..len]);
-                match self.request.iter().position(|&byte| byte == b'\n') {
-                    Some(end) if end <= REQUEST_LEN => Read1::Line(self.request[..end].to_vec()),
-                    None if self.request.len() <= REQUEST_LEN => Read1::More,
-                    _ => Read1::TooLong,
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read1::More,
-            Err(_) => Read1::Closed,
-        }
-    }
-
-    fn write(&mut self) -> bool {
-        match self.stream.write(&self.answer[self.sent..]) {
-            Ok(len) => {
-                self.sent += len;
-                len > 0 && self.sent < self.answer.len()
-            }
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::os::unix::fs::PermissionsExt;
+    use std::io::{BufRead, BufReader, Write};
 
+    use segue_control::protocol::REQUEST_LEN;
     use serde_json::{Value, json};
 
     use super::*;

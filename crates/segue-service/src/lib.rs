@@ -32,6 +32,7 @@
 
 pub mod adapter;
 pub mod apply;
+mod connection;
 pub mod control_server;
 pub mod daemon;
 pub mod diagnose;

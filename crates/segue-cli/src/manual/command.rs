@@ -24,6 +24,11 @@ const SIGNALS: &[(&str, &str)] = &[
 
 const VARIABLES: &[(&str, &str)] = &[
     ("SEGUE_RUNTIME_DIR", "The directory of control sockets instead of the usual ones."),
+    (
+        "SEGUE_GROUP",
+        "The group whose members may read the state of an instance that is started with it: its control socket then belongs to \
+         that group. A name or a number. Changes are for its owner and root alone.",
+    ),
     ("SEGUE_SIMD", "The checksum implementation to use instead of the fastest one, for measurements."),
     ("NO_COLOR, CLICOLOR_FORCE, TERM", "Whether output has colour, where --color is auto."),
 ];

@@ -51,6 +51,7 @@ const ENVIRONMENT: &[&str] = &[
     "container",
     "XDG_RUNTIME_DIR",
     place::VARIABLE,
+    place::READERS,
     fault::VARIABLE,
     "SEGUE_SIMD",
 ];

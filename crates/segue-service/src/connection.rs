@@ -1,0 +1,114 @@
+//! One connection to a control socket: a request line, and an answer line.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use segue_control::error::{Error, Kind};
+use segue_control::protocol::REQUEST_LEN;
+use segue_host::peer;
+use segue_host::sys::Want;
+
+/// Longest time for a request, and for the reading of an answer.
+pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
+
+/// A connection that neither reads nor writes more than is possible at once.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: UnixStream,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    sent: usize,
+    /// Whether the client may change something: it is root or the owner.
+    pub(crate) may_change: bool,
+    /// The end of the connection, whatever is missing then.
+    pub(crate) until: Instant,
+}
+
+/// What has come of a request.
+#[derive(Debug)]
+pub(crate) enum ReadOutcome {
+    More,
+    Line(Vec<u8>),
+    TooLong,
+    Closed,
+}
+
+impl Connection {
+    /// Accepts a connection of root, of the user `owner`, or of a member of the group `readers`; `None` where there is
+    /// none, or of another process.
+    pub(crate) fn accept(
+        listener: &UnixListener,
+        owner: u32,
+        readers: Option<u32>,
+        until: Instant,
+    ) -> Option<Connection> {
+        let (stream, _) = listener.accept().ok()?;
+        let may_change = peer::uid(&stream).is_ok_and(|uid| uid == 0 || uid == owner);
+        let may_read = may_change || readers.is_some_and(|group| peer::is_in_group(&stream, group).unwrap_or(false));
+        let is_ready = may_read && stream.set_nonblocking(true).is_ok();
+        let (request, answer) = (Vec::new(), Vec::new());
+        is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until })
+    }
+
+    /// Returns the descriptor to wait for.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Returns what to wait for: the request, or room for the answer.
+    pub(crate) fn want(&self) -> Want {
+        if self.is_answered() { Want::Write } else { Want::Read }
+    }
+
+    /// Returns whether there is an answer to write.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.answer.is_empty()
+    }
+
+    /// Reads what has come.
+    pub(crate) fn read(&mut self) -> ReadOutcome {
+        let mut bytes = [0; REQUEST_LEN];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => ReadOutcome::Closed,
+            Ok(len) => {
+                self.request.extend_from_slice(&bytes[..len]);
+                match self.request.iter().position(|&byte| byte == b'\n') {
+                    Some(end) if end <= REQUEST_LEN => ReadOutcome::Line(self.request[..end].to_vec()),
+                    None if self.request.len() <= REQUEST_LEN => ReadOutcome::More,
+                    _ => ReadOutcome::TooLong,
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadOutcome::More,
+            Err(_) => ReadOutcome::Closed,
+        }
+    }
+
+    /// Sets the answer, a line without its end.
+    pub(crate) fn reply(&mut self, line: &str) {
+        self.answer = format!("{line}\n").into_bytes();
+    }
+
+    /// Writes as much of the answer as is possible; returns `false` at the end of the connection.
+    pub(crate) fn write(&mut self) -> bool {
+        match self.stream.write(&self.answer[self.sent..]) {
+            Ok(len) => {
+                self.sent += len;
+                len > 0 && self.sent < self.answer.len()
+            }
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Returns the refusal of a request that is too long.
+pub(crate) fn too_long() -> Error {
+    Error::new(Kind::Usage, "the request is too long", format!("at most {REQUEST_LEN} bytes"))
+}
+
+/// Returns the refusal of a change by a client that may only read.
+pub(crate) fn only_reading() -> Error {
+    Error::new(Kind::NoPermission, "this user may only read", "sudo, with the same command")
+        .why("only the owner of the instance and root may change it")
+}
