@@ -1,0 +1,269 @@
+//! Tests of what people ran into who tried segue: each was a fault of the program once.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{Family, Host, LinkForm, Peer, Process};
+use segue_tests::capture::Directory;
+use segue_tests::{Ground, sys, test_name, traffic};
+use serde_json::Value;
+
+/// Time within which something must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn segue(host: &Host, program: &Path, line: &str) -> Output {
+    host.command(program).args(line.split_whitespace()).output().expect("segue runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns exit status, stdout and stderr of a command line.
+fn said(host: &Host, program: &Path, line: &str) -> (Option<i32>, String, String) {
+    let output = segue(host, program, line);
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Waits until `done` returns a value.
+#[track_caller]
+fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts `segue run` with a file of this text, and waits until it is ready.
+#[track_caller]
+fn service(ground: &Ground, file: &Path, text: &str) -> Process {
+    fs::write(file, text).expect("a file");
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(file);
+    let service = Process::spawn(command, b"").expect("segue starts");
+    until("the service is not ready", || service.stdout().contains("\"event\":\"ready\"").then_some(()));
+    service
+}
+
+/// Returns a tunnel of a file, by name and key; tunnels of one port share it.
+fn tunnel(dev: &str, key: u32, port: u16) -> String {
+    format!(
+        "[[tunnel]]\ndev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {key}\n\
+         port = {port}\nencap-dport = {port}\n"
+    )
+}
+
+#[test]
+fn a_reload_waits_says_what_changed_and_fails_when_the_file_is_refused() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let (file, other) = (directory.file("near.toml"), directory.file("more.toml"));
+    let both = |key: u32| tunnel("blue", 1, 6080) + &tunnel("red", key, 6080);
+    let mut near = service(&ground, &file, &both(2));
+    let shown = file.display().to_string();
+    let reload = |line: &str| said(&ground.a, &ground.program, &format!("reload {line}"));
+
+    // One tunnel of a port differs: it is named, and the other one goes on.
+    fs::write(&file, both(3)).expect("a file");
+    let (code, stdout, stderr) = reload("-j");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let done: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
+    assert_eq!((&done["schema"], &done["tunnels"]["changed"]), (&"segue.reload/1".into(), &["red"].into()), "{done}");
+    assert_eq!(done["handed_over"], Value::from(["blue"].as_slice()), "{done}");
+    // The file is in force when the command has ended.
+    let (_, stat, _) = said(&ground.a, &ground.program, "stat -j");
+    assert!(stat.contains("\"red\"") && stat.contains("\"blue\""), "{stat}");
+    fs::write(&file, both(4)).expect("a file");
+    let (code, _, stderr) = reload("near");
+    assert!(code == Some(0) && stderr.contains("(changed red)"), "{stderr}");
+
+    // A wrong file: the place of the error, exit 1, and what runs goes on.
+    fs::write(&file, both(5) + "remot = 1\n").expect("a file");
+    let (code, stdout, stderr) = reload(&shown);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains(&format!("{shown}:17:1: unknown key `remot`")) && stderr.contains("remote"), "{stderr}");
+    let (code, stdout, stderr) = reload("-j");
+    let refused: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
+    assert!(code == Some(1) && refused["error"]["line"] == 17, "{refused} {stderr}");
+    assert!(said(&ground.a, &ground.program, "stat red").0 == Some(0));
+    // An instance that does not start: refused as a whole.
+    let taken = traffic::inside(&ground.a, || std::net::UdpSocket::bind("198.18.0.1:6099")).expect("a port");
+    fs::write(&file, both(4) + &tunnel("green", 1, 6099)).expect("a file");
+    let (code, _, stderr) = reload("");
+    assert!(code == Some(1) && stderr.contains("6099"), "{stderr}");
+    assert!(!ground.a.has_device("green") && ground.a.has_device("red"));
+    drop(taken);
+
+    // Two services: the command asks which. One that was killed leaves a file that is no service.
+    let mut more = service(&ground, &other, &tunnel("white", 1, 6070));
+    let (code, _, stderr) = reload("");
+    assert!(code == Some(2) && stderr.contains("reload more") && stderr.contains("reload near"), "{stderr}");
+    assert_eq!(reload("more").0, Some(0));
+    let (code, _, stderr) = reload("nears");
+    assert!(code == Some(1) && stderr.contains("reload near"), "{stderr}");
+    sys::signal(more.id(), libc::SIGKILL).expect("a signal");
+    more.wait(PATIENCE).expect("it ends");
+    assert_eq!(reload("").0, Some(0), "one is left");
+    until("white is in the way", || (!ground.a.has_device("white")).then_some(()));
+    let mut more = service(&ground, &other, &tunnel("white", 1, 6070));
+    assert_eq!(reload("more").0, Some(0), "the name is free again");
+    for service in [&mut near, &mut more] {
+        service.terminate();
+        assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0));
+    }
+    let (code, _, stderr) = reload("");
+    assert!(code == Some(1) && stderr.contains("no service runs"), "{stderr}");
+    let left = ground.a.run("ls", &["-A", "/run/segue"]).expect("ls");
+    assert_eq!(left.trim(), "", "nothing is left behind");
+}
+
+/// Puts the program where every user may run it.
+fn copy_for_all(program: &Path, directory: &Directory) -> PathBuf {
+    let copy = directory.file("segue");
+    fs::copy(program, &copy).expect("a copy");
+    fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("rights");
+    fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).expect("rights");
+    copy
+}
+
+/// Runs a command line as a user without rights who belongs to a group.
+fn as_user(host: &Host, program: &Path, group: u32, line: &str) -> (Option<i32>, String, String) {
+    let mut command = host.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", &format!("--groups={group}"), "--inh-caps=-all"]);
+    command.args(["--bounding-set=-all"]).arg(program).args(line.split_whitespace()).env_remove("XDG_RUNTIME_DIR");
+    let output = command.output().expect("setpriv runs");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn members_of_a_group_read_the_counters_and_change_nothing() {
+    const READERS: u32 = 40_123;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv"]) else { return };
+    let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
+    if !whole {
+        return segue_tests::skip(test_name!(), "a user namespace has one user");
+    }
+    let directory = Directory::new();
+    let program = copy_for_all(&ground.program, &directory);
+    let file = directory.file("readable.toml");
+    fs::write(&file, tunnel("blue", 1, 6080)).expect("a file");
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file).env("SEGUE_GROUP", READERS.to_string());
+    let service = Process::spawn(command, b"").expect("segue starts");
+    until("the service is not ready", || service.stdout().contains("\"event\":\"ready\"").then_some(()));
+    let reader = |line: &str| as_user(&ground.a, &program, READERS, line);
+    let (code, stdout, stderr) = reader("stat blue -j");
+    assert!(code == Some(0) && stdout.contains("checksummed_bytes"), "{stdout}{stderr}");
+    assert_eq!(reader("set blue").0, Some(0), "the knobs");
+    for line in ["set blue net.inet.tcp.gso 0", "stop blue", "reload readable"] {
+        let (code, stdout, stderr) = reader(line);
+        assert_ne!(code, Some(0), "{line}: {stdout}{stderr}");
+        assert!(stderr.contains("try:"), "{line}: {stderr}");
+    }
+    let (_, knob, _) = said(&ground.a, &ground.program, "set blue net.inet.tcp.gso -q");
+    assert_eq!(knob.trim(), "1", "nothing has changed");
+    // Another group sees nothing.
+    let (code, stdout, stderr) = as_user(&ground.a, &program, READERS + 1, "stat blue -j");
+    assert!(code == Some(1) && !stdout.contains("checksummed_bytes"), "{stdout}{stderr}");
+}
+
+#[test]
+fn doctor_does_not_contradict_itself_and_looks_at_the_links_that_are_up() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let link = segue_lab::DEVICE;
+    ground.a.run("ethtool", &["-K", link, "tx", "off"]).expect("ethtool");
+    let checks = |line: &str| -> Vec<Value> {
+        let output = segue(&ground.a, &ground.program, line);
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["checks"].as_array().cloned().expect("checks")
+    };
+    let named = |checks: &[Value], name: &str| -> Vec<Value> {
+        checks.iter().filter(|check| check["name"] == name).cloned().collect()
+    };
+    // The host has no default route.
+    let found = named(&checks("doctor -j"), "link offloads");
+    let fix = format!("sudo ethtool -K {link} tx on");
+    let mends = |check: &Value| check["fix"].as_str().is_some_and(|text| text.starts_with(&fix));
+    assert!(found.iter().any(|check| check["status"] == "missing" && mends(check)), "{found:?}");
+    let found = named(&checks(&format!("doctor {link} -j")), "link offloads");
+    assert!(found.len() == 1 && found[0]["found"].as_str().is_some_and(|text| text.contains(link)), "{found:?}");
+    let (code, _, stderr) = said(&ground.a, &ground.program, "doctor nosuch0");
+    assert!(code == Some(1) && stderr.contains("nosuch0"), "{stderr}");
+    // Where the device is missing, nothing that needs it is said to work.
+    ground.a.run("mount", &["-t", "tmpfs", "none", "/dev/net"]).expect("a mount");
+    let found = checks("doctor -j");
+    assert_eq!(named(&found, "tun device")[0]["status"], "needed", "{found:?}");
+    for check in &found {
+        let text = check["found"].as_str().unwrap_or_default();
+        assert!(!text.contains("segue lab works"), "{check}");
+        assert!(check["name"] != "container" || check["status"] != "ok" || text == "none that shows", "{check}");
+    }
+}
+
+#[test]
+fn advice_that_ends_something_says_what() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sysctl"]) else { return };
+    let link = segue_lab::DEVICE;
+    let (code, _, stderr) = said(&ground.a, &ground.program, &format!("gateway {link} tap:t0 --check"));
+    assert!(code == Some(1) && stderr.contains("addr flush") && stderr.contains("ends what uses"), "{stderr}");
+    let (_, help, _) = said(&ground.a, &ground.program, "help gateway");
+    assert!(help.contains("addr flush") && help.contains("which ends what uses them"), "{help}");
+    ground.a.run("sysctl", &["-qw", &format!("net.ipv4.conf.{link}.forwarding=1")]).expect("sysctl");
+    ground.a.run("ip", &["link", "add", "other", "type", "veth", "peer", "name", "far"]).expect("a link");
+    let (code, _, stderr) = said(&ground.a, &ground.program, &format!("gateway {link} other --route --check"));
+    assert!(code == Some(1) && stderr.contains("forwarding=0") && stderr.contains("containers"), "{stderr}");
+}
+
+#[test]
+fn a_bench_that_needs_root_says_so() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["setpriv", "iperf3", "tc"]) else { return };
+    let directory = Directory::new();
+    let program = copy_for_all(&ground.program, &directory);
+    let (code, stdout, stderr) = as_user(&ground.a, &program, 65_534, "bench lro --quick");
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    assert!(stderr.contains("root") && stderr.contains("sudo segue bench"), "{stderr}");
+    assert!(!stderr.contains("echo"), "{stderr}");
+}
+
+#[test]
+fn a_mistyped_name_is_answered_with_the_nearest_one() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("near.toml");
+    let _service = service(&ground, &file, &tunnel("blue", 1, 6080));
+    let (code, _, stderr) = said(&ground.a, &ground.program, "set blue net.inet.tcp.gsp 0");
+    assert!(code != Some(0) && stderr.contains("`net.inet.tcp.gso`"), "{stderr}");
+    assert!(stderr.lines().count() <= 5 && stderr.matches("net.inet").count() <= 4, "{stderr}");
+    fs::write(&file, tunnel("blue", 1, 6080) + "remot = \"198.18.0.2\"\n").expect("a file");
+    let (code, _, stderr) = said(&ground.a, &ground.program, &format!("run --check -c {}", file.display()));
+    assert!(code == Some(1) && stderr.contains("`remote`"), "{stderr}");
+    assert!(stderr.lines().count() <= 7 && !stderr.contains("encaplimit"), "{stderr}");
+}
+
+#[test]
+fn what_why_says_is_defined_and_its_shares_are_of_the_same_whole() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let shape = segue_tests::Shape::new(segue_tests::Inside::Gre, segue_tests::Carrier::Gue, Family::V4);
+    let pair = segue_tests::Pair::start(&ground, shape, 1);
+    // Packets that differ in what GRO compares: another type of service each.
+    for tos in ["0x10", "0x20"] {
+        let to = Peer::B.address(1, Family::V4).to_string();
+        ground.a.run("ping", &["-q", "-c", "2", "-i", "0.05", "-Q", tos, &to]).expect("ping");
+    }
+    traffic::file(pair.place(Peer::A, Family::V4), pair.place(Peer::B, Family::V4), 1 << 20, 7);
+    let (code, why, stderr) = said(&ground.b, &ground.program, "stat sg1 --why");
+    assert_eq!(code, Some(0), "{stderr}");
+    for word in ["A unit is a packet, or a train of several", "decap takes", "entry cuts", "encap adds", "gso cuts"] {
+        assert!(why.contains(word), "no `{word}` in {why}");
+    }
+    assert!(!why.contains(" 0.0 %"), "a share that is not 0 is shown as 0: {why}");
+    assert!(!why.contains("refused because: "), "a count is no share: {why}");
+}
