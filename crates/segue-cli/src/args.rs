@@ -80,8 +80,10 @@ pub(crate) enum Command {
     Set(Set),
     /// tunnels and gateways of a file, as one service
     Run(Run),
+    /// make a running service read its file again, and wait
+    Reload(Reload),
     /// what this host can do, and what would fix the rest
-    Doctor,
+    Doctor(Doctor),
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
     /// tables of measurements beside what others published
@@ -281,6 +283,17 @@ pub(crate) struct Run {
     pub(crate) check: bool,
 }
 
+/// The arguments of `segue reload`.
+#[derive(Args, Debug)]
+pub(crate) struct Reload {
+    /// The service, by its name or its file; default: the only one
+    #[arg(value_name = "SERVICE|FILE")]
+    pub(crate) service: Option<String>,
+    /// Longest wait for the outcome, seconds
+    #[arg(long, value_name = "SECS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) timeout: u32,
+}
+
 /// The arguments of `segue set`.
 #[derive(Args, Debug)]
 pub(crate) struct Set {
@@ -293,6 +306,14 @@ pub(crate) struct Set {
     /// Check whether the values can be set; change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
+}
+
+/// The arguments of `segue doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Links whose offloads are checked; default: all that are up
+    #[arg(value_name = "LINK")]
+    pub(crate) links: Vec<String>,
 }
 
 /// The arguments of `segue lab`.
@@ -427,7 +448,8 @@ impl Command {
             Command::Stop(_) => "stop",
             Command::Set(_) => "set",
             Command::Run(_) => "run",
-            Command::Doctor => "doctor",
+            Command::Reload(_) => "reload",
+            Command::Doctor(_) => "doctor",
             Command::Lab(_) => "lab",
             Command::Bench(_) => "bench",
             Command::Pcap(_) => "pcap",

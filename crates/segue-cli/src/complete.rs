@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use clap::{Arg, Command as Tree, CommandFactory};
-use segue_control::client;
 use segue_control::error::{Error, Kind};
+use segue_control::{client, services};
 
 use crate::args::{Cli, Complete, Completions};
 use crate::out::Out;
@@ -93,9 +93,11 @@ fn next(before: &[&str], current: &str) -> Next {
     match path[..] {
         ["tunnel"] => tunnel(&rest),
         ["stat" | "nat" | "top"] if positional == 0 => Next::Words(instances()),
+        ["reload"] if positional == 0 => Next::Words(services()),
         ["set"] if positional == 0 => Next::Words(instances()),
         ["set"] => Next::Words(knobs(&rest)),
         ["gateway"] if positional < 2 => Next::Words(interfaces()),
+        ["doctor"] => Next::Words(interfaces()),
         ["help"] => Next::Words(commands(&root)),
         _ if tree.has_subcommands() && positional == 0 => Next::Words(commands(tree)),
         _ => match tree.get_positionals().nth(positional) {
@@ -203,6 +205,10 @@ fn values_of(word: &Word) -> Vec<Candidate> {
 
 fn instances() -> Vec<Candidate> {
     client::all().instances.iter().map(|instance| candidate(&instance.name, &instance.kind)).collect()
+}
+
+fn services() -> Vec<Candidate> {
+    services::all().iter().map(|service| candidate(&service.name, &service.state.file)).collect()
 }
 
 fn interfaces() -> Vec<Candidate> {

@@ -202,7 +202,7 @@ The file of segue run and the option --set take the same names.
         usage: "segue run -c FILE [OPTION]...",
         examples: &[
             ("segue run -c segue.toml --check", "what would run, or file, line and column of what is wrong"),
-            ("segue run -c segue.toml", "all of it until Ctrl-C; kill -HUP reads the file again"),
+            ("segue run -c segue.toml", "all of it until Ctrl-C; segue reload reads it again"),
         ],
         more: "\
 The file is TOML:
@@ -220,11 +220,11 @@ The file is TOML:
   out = \"tap:lro0\"
   hold-us = 50
 
-Each instance has a process of its own. SIGHUP reads the file again: unchanged
-instances continue, changed knobs are set, the rest is stopped or started;
-unchanged tunnels that share a port lose no packets. If the file is wrong or an
-instance does not start, what runs stays as it is. An instance that ends by
-itself is started again. More in docs/run.md.
+Each instance has a process of its own. segue reload, or SIGHUP, reads the file
+again: unchanged instances continue, changed knobs are set, the rest is stopped
+or started; unchanged tunnels that share a port lose no packets. If the file is
+wrong or an instance does not start, what runs stays as it is. An instance that
+ends by itself is started again. More in docs/run.md.
 
 Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd is
 told of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2
@@ -232,15 +232,33 @@ used wrongly.
 ",
     },
     Page {
+        name: "reload",
+        usage: "segue reload [SERVICE|FILE] [OPTION]...",
+        examples: &[
+            ("segue reload", "the only service of this host reads its file again"),
+            ("segue reload /etc/segue/blue.toml", "the service of that file"),
+            ("segue reload blue", "the same, by its name"),
+        ],
+        more: "\
+The command waits until all of the file is in force, and says what was done. If
+the file is wrong or an instance does not start, it prints the errors and exits
+with 1, and what runs stays as it is. SIGHUP to segue run does the same, without
+an answer. A service has the name of its file, without .toml; its socket is
+NAME.service beside the control sockets, for its owner and root.
+",
+    },
+    Page {
         name: "doctor",
-        usage: "segue doctor [OPTION]...",
+        usage: "segue doctor [LINK]... [OPTION]...",
         examples: &[
             ("segue doctor", "a table with a remedy for what is missing"),
+            ("segue doctor eth1", "the same, with the offloads of that link"),
             ("segue doctor -j", "the same for programs and bug reports"),
         ],
         more: "\
 Nothing of the host is changed: devices are tried in a network namespace of
 their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
+Without LINK, the offloads of up to 8 links that are up are checked.
 ",
     },
     Page {
@@ -349,7 +367,8 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Commands that the overview leaves out; `segue help` lists them.
-const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop"];
+const LESS_USED: &[&str] =
+    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {

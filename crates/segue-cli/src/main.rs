@@ -35,6 +35,7 @@ mod nat;
 mod out;
 mod pcap;
 mod progress;
+mod reload;
 mod render;
 mod report;
 mod run;
@@ -84,7 +85,7 @@ fn start() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The JSON of `doctor` already contains its failures.
-            let complete = out.json && matches!(cli.command, Some(Command::Doctor));
+            let complete = out.json && matches!(cli.command, Some(Command::Doctor(_)));
             // The user pressed Ctrl-C and needs no message about it.
             let known = error.kind == Kind::Shown || !out.json && error.kind == Kind::Interrupted;
             if !complete && !known {
@@ -153,7 +154,8 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Nat(args)) => nat::run(args, out),
         Some(Command::Run(args)) => run::run(args, out),
-        Some(Command::Doctor) => doctor::run(out),
+        Some(Command::Reload(args)) => reload::run(args, out),
+        Some(Command::Doctor(args)) => doctor::run(&args.links, out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),

@@ -158,6 +158,10 @@ impl Report for Out {
     fn error(&self, error: &Error) {
         Out::error(self, error);
     }
+
+    fn text_of(&self, error: &Error) -> String {
+        anstream::adapter::strip_str(&error.text()).to_string()
+    }
 }
 
 /// Writes to stderr, ignoring errors such as a closed stderr.

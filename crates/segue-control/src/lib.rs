@@ -5,7 +5,8 @@
 //!
 //! - [`model`] and [`knobs`] are the documents of `segue.stat/1` and `segue.set/1`, [`mapping`] is a mapping of a NAT;
 //! - [`protocol`] has the requests and the responses;
-//! - [`client`] finds the sockets of this user, sends a request and reads the answer;
+//! - [`client`] finds the sockets of this user, sends a request and reads the answer; [`services`] does so for
+//!   services;
 //! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
 //! - [`suggest`] and [`units`] format suggestions and numbers for messages.
@@ -45,5 +46,6 @@ pub mod mapping;
 pub mod model;
 pub mod place;
 pub mod protocol;
+pub mod services;
 pub mod suggest;
 pub mod units;

@@ -35,6 +35,120 @@ pub struct Fault {
     pub kind: String,
 }
 
+/// A request to a service, on the socket of the service itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceRequest {
+    /// Reads the state: `{"get":"service"}`.
+    Get(ServiceTopic),
+    /// Loads the configuration again, and waits for the outcome: `{"reload":{}}`.
+    Reload {},
+}
+
+/// The part of a service's state that a request reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceTopic {
+    /// The file and the instances.
+    Service,
+}
+
+/// The state of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceState {
+    /// Its configuration file, with all folders.
+    pub file: String,
+    /// Process id.
+    pub pid: u32,
+    /// The names of the instances that are up.
+    pub instances: Vec<String>,
+    /// The names of those that are not.
+    pub absent: Vec<String>,
+}
+
+/// The outcome of a reload: names of instances, and of tunnels.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    /// The configuration file, as the service was given it.
+    pub file: String,
+    /// Instances that continue as they are.
+    pub unchanged: Vec<String>,
+    /// Instances whose knobs were set.
+    pub knobs: Vec<String>,
+    /// Instances some of whose tunnels continue in a new process.
+    pub handed_over: Vec<String>,
+    /// Of these, the tunnels that differ, are new, or are gone.
+    pub tunnels: ChangedTunnels,
+    /// Instances that were stopped and started anew.
+    pub restarted: Vec<String>,
+    /// New instances.
+    pub started: Vec<String>,
+    /// Instances that are no longer in the file.
+    pub stopped: Vec<String>,
+}
+
+/// The tunnels that a handover changed, by the names of their interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChangedTunnels {
+    /// Tunnels that were made anew.
+    pub changed: Vec<String>,
+    /// New tunnels.
+    pub added: Vec<String>,
+    /// Tunnels that were removed.
+    pub removed: Vec<String>,
+}
+
+impl Reloaded {
+    /// Returns the outcome in one line.
+    pub fn text(&self) -> String {
+        let list = |what: &str, names: &[String]| {
+            if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
+        };
+        let ChangedTunnels { changed, added, removed } = &self.tunnels;
+        let inner = [("changed", changed), ("added", added), ("removed", removed)]
+            .map(|(what, names)| list(what, names))
+            .concat();
+        let inner = inner.strip_prefix(", ").map(|inner| format!(" ({inner})")).unwrap_or_default();
+        format!(
+            "reloaded {}: {} unchanged{}{}{inner}{}{}{}",
+            self.file,
+            self.unchanged.len(),
+            list("knobs set", &self.knobs),
+            list("handed over", &self.handed_over),
+            list("restarted", &self.restarted),
+            list("started", &self.started),
+            list("stopped", &self.stopped)
+        )
+    }
+}
+
+/// The answer of a service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceResponse {
+    /// The answer to [`ServiceTopic::Service`].
+    Service(Box<ServiceState>),
+    /// The answer to [`ServiceRequest::Reload`]: the file is in force.
+    Reloaded(Box<Reloaded>),
+    /// The refusal of a reload: nothing has changed.
+    Refused(Box<Refused>),
+    /// The refusal of any other request.
+    Error(Box<Failure>),
+}
+
+/// Why a reload was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    /// All errors for people, with file, line and caret.
+    pub text: String,
+    /// The object of the JSON form, `error` of [`Error::json`].
+    pub error: Value,
+}
+
 /// The part of an instance's state that a request reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,10 +218,47 @@ impl Response {
     }
 }
 
+impl ServiceRequest {
+    /// Parses a request line.
+    pub fn parse(line: &[u8]) -> Result<ServiceRequest, Error> {
+        let good = r#"{"reload":{}} or {"get":"service"}"#;
+        serde_json::from_slice(line).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
+    }
+
+    /// Returns the request as one line, without its end.
+    pub fn line(&self) -> String {
+        line(self)
+    }
+}
+
+impl ServiceResponse {
+    /// Returns the refusal of a reload; `text` is the error for people.
+    pub fn refused(error: &Error, text: &str) -> ServiceResponse {
+        ServiceResponse::Refused(Box::new(Refused { text: text.to_owned(), error: error.json()["error"].take() }))
+    }
+
+    /// Returns the answer as one line, without its end.
+    pub fn line(&self) -> String {
+        line(self)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let Error { kind, message, why, hint, os_error, .. } = error;
+        Failure { kind: kind.name().to_owned(), message, why, hint, os_error }
+    }
+}
+
 impl From<Error> for Response {
     fn from(error: Error) -> Response {
-        let Error { kind, message, why, hint, os_error, .. } = error;
-        Response::Error(Box::new(Failure { kind: kind.name().to_owned(), message, why, hint, os_error }))
+        Response::Error(Box::new(error.into()))
+    }
+}
+
+impl From<Error> for ServiceResponse {
+    fn from(error: Error) -> ServiceResponse {
+        ServiceResponse::Error(Box::new(error.into()))
     }
 }
 

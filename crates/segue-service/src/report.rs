@@ -21,6 +21,10 @@ pub trait Report: Send + Sync {
     fn change(&self, command: &str, call: &str);
     /// Reports a failure that does not end the service.
     fn error(&self, error: &Error);
+    /// Returns a failure as text for people, without colour.
+    fn text_of(&self, error: &Error) -> String {
+        format!("error: {}\n", error.message)
+    }
 }
 
 /// Writes `text` to stderr and ignores a closed stderr.

@@ -13,9 +13,9 @@ use segue_grammar::help::WIDTH;
 /// The id of the JSON that `segue doctor -j` prints.
 const SCHEMA: &str = "segue.doctor/1";
 
-/// Runs `segue doctor`.
-pub(crate) fn run(out: &Out) -> Result<(), Error> {
-    let checks = probe::all();
+/// Runs `segue doctor`; `links` are those to check, or none for all that are up.
+pub(crate) fn run(links: &[String], out: &Out) -> Result<(), Error> {
+    let checks = probe::all(links)?;
     let needed: Vec<&str> =
         checks.iter().filter(|check| check.status == Status::Needed).map(|check| check.name).collect();
     if out.json {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_has_a_reason_and_lines_fit() {
-        let checks = probe::all();
+        let checks = probe::all(&[]).unwrap();
         for check in &checks {
             if check.status != Status::Ok {
                 assert!(check.why.is_some(), "{} has no reason", check.name);

@@ -4,9 +4,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
-use segue_control::error::os_text;
+use segue_control::error::{Error, Kind, os_text, printable};
 use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
@@ -15,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{Check, Status};
 
-/// Runs all checks and returns their results in the order of the table.
-pub(super) fn all() -> Vec<Check> {
+/// Runs all checks and returns their results in the order of the table; `links` are those whose offloads are checked,
+/// or none for all that are up.
+pub(super) fn all(links: &[String]) -> Result<Vec<Check>, Error> {
+    let links = if links.is_empty() { links_up() } else { named(links)? };
     // The child processes come first: fork is safe only while the process has one thread.
     let tun = sys::in_child(|| serde_json::to_vec(&tun_in_namespace()).unwrap_or_default())
         .ok()
@@ -24,12 +27,14 @@ pub(super) fn all() -> Vec<Check> {
     let user_namespace =
         sys::in_child(|| vec![u8::from(sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).is_ok())]);
     let mut checks = Vec::new();
-    checks.push(device());
+    let device = device();
+    let has_device = device.status == Status::Ok;
+    checks.push(device);
     checks.extend(tun_checks(tun.as_ref()));
     checks.extend(udp());
     checks.push(capabilities());
-    checks.push(namespaces(user_namespace.as_deref().unwrap_or_default() == [1], tun.as_ref()));
-    checks.push(container());
+    checks.push(namespaces(user_namespace.as_deref().unwrap_or_default() == [1], tun.as_ref(), has_device));
+    checks.push(container(has_device));
     checks.push(landlock());
     checks.push(seccomp());
     checks.push(lsm());
@@ -37,8 +42,8 @@ pub(super) fn all() -> Vec<Check> {
     checks.push(fastpath());
     checks.push(af_xdp());
     checks.push(Check::ok("simd", crate::version::simd()));
-    checks.extend(links());
-    checks
+    checks.extend(link_offloads(&links));
+    Ok(checks)
 }
 
 /// The results of the child process that tries TUN devices.
@@ -229,10 +234,14 @@ fn capabilities() -> Check {
     )
 }
 
-fn namespaces(user: bool, tun: Option<&Tun>) -> Check {
+fn namespaces(user: bool, tun: Option<&Tun>, has_device: bool) -> Check {
     let network = tun.is_some_and(|tun| tun.namespace.is_some());
-    if user {
-        return Check::ok("namespaces", "user and network namespaces; segue lab works without root");
+    match (user, has_device) {
+        (true, true) => return Check::ok("namespaces", "user and network namespaces; segue lab works without root"),
+        (true, false) => {
+            return Check::ok("namespaces", "user and network namespaces; segue lab needs the tun device as well");
+        }
+        (false, _) => {}
     }
     let knob = [
         ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
@@ -249,9 +258,16 @@ fn namespaces(user: bool, tun: Option<&Tun>) -> Check {
     Check::not("namespaces", Status::Missing, found, lost, fix.map(|(_, _, fix)| (*fix).to_owned()))
 }
 
-fn container() -> Check {
+fn container(has_device: bool) -> Check {
     match Container::find() {
         Container::No => Check::ok("container", "none that shows"),
+        other if !has_device => Check::not(
+            "container",
+            Status::Missing,
+            other.name(),
+            "it does not give this process the tun device",
+            Some(other.remedy().replace('\n', "; ")),
+        ),
         other => {
             Check::ok("container", format!("{}; for a tunnel: {}", other.name(), other.remedy().replace('\n', "; ")))
         }
@@ -319,16 +335,19 @@ fn af_xdp() -> Check {
     }
 }
 
-/// Checks the offloads of the links towards the outside, and what enabling them would gain.
-fn links() -> Vec<Check> {
+/// Checks the offloads of links, and what enabling them would gain.
+fn link_offloads(links: &[String]) -> Vec<Check> {
     const GTXCSUM: u32 = 0x16;
     const GGSO: u32 = 0x23;
     const GGRO: u32 = 0x2b;
     let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return Vec::new() };
-    let Some(names) = outside_links() else { return Vec::new() };
+    if links.is_empty() {
+        let why = "no link but loopback is up, so that no packet leaves this host";
+        return vec![Check::not("link offloads", Status::Unknown, "nothing to check", why, None)];
+    }
     let mut checks = Vec::new();
-    for name in names {
-        let flag = |command| sys::ethtool_flag(socket.as_fd(), &name, command).ok();
+    for name in links {
+        let flag = |command| sys::ethtool_flag(socket.as_fd(), name, command).ok();
         let off: Vec<(&str, &str)> = [
             (GTXCSUM, "tx", "trains leave without a checksum pass over the payload"),
             (GGSO, "gso", "trains are cut at the driver, not before"),
@@ -380,18 +399,36 @@ fn fastpath() -> Check {
     }
 }
 
-/// Returns the names of the links that default routes use, or `None` if the kernel could not be asked.
-fn outside_links() -> Option<Vec<String>> {
-    let mut netlink = Netlink::open().ok()?;
-    let mut names = Vec::new();
-    // Addresses for documentation (RFC 5737, RFC 3849): no host has them, so their route is the default route.
-    for address in ["192.0.2.1", "2001:db8::1"] {
-        let route = address.parse().ok().and_then(|address| netlink.route(address, None).ok());
-        if let Some(link) = route.and_then(|route| netlink.link(route.link).ok())
-            && !names.contains(&link.name)
-        {
-            names.push(link.name);
+/// Returns the names of the links that are up, without loopback and without interfaces that a program made (TUN).
+fn links_up() -> Vec<String> {
+    /// Largest number of links that are checked; others can be named.
+    const MOST: usize = 8;
+    const UP: u32 = 1;
+    let text = |name: &str, file: &str| fs::read_to_string(format!("/sys/class/net/{name}/{file}")).unwrap_or_default();
+    let is_up = |name: &String| {
+        let flags = u32::from_str_radix(text(name, "flags").trim().trim_start_matches("0x"), 16).unwrap_or(0);
+        let is_tun = Path::new("/sys/class/net").join(name).join("tun_flags").exists();
+        name != "lo" && !is_tun && flags & UP != 0 && text(name, "carrier").trim() == "1"
+    };
+    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_up).collect();
+    names.sort();
+    names.truncate(MOST);
+    names
+}
+
+/// Returns the links that the user has named, which must exist.
+fn named(links: &[String]) -> Result<Vec<String>, Error> {
+    let mut netlink = Netlink::open().map_err(|error| {
+        Error::system("cannot ask the kernel for links", &error, "segue doctor")
+            .why("no rtnetlink socket could be opened")
+    })?;
+    for name in links {
+        if !netlink.link_named(name).is_ok_and(|link| link.is_some()) {
+            return Err(Error::new(Kind::NotFound, format!("there is no link `{}`", printable(name)), "ip -br link")
+                .why("links are named as ip shows them"));
         }
     }
-    Some(names)
+    Ok(links.to_vec())
 }

@@ -195,6 +195,10 @@ impl Configuration for ConfigFile {
         self.path.display().to_string()
     }
 
+    fn path(&self) -> String {
+        std::fs::canonicalize(&self.path).as_deref().unwrap_or(&self.path).display().to_string()
+    }
+
     fn load(&mut self) -> Result<(), Error> {
         self.text = open(&self.path)?;
         Ok(())

@@ -3,5 +3,6 @@
 mod child;
 mod notify;
 mod reload;
+mod requests;
 pub mod service;
 pub mod spec;

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
+use segue_control::protocol::{ChangedTunnels, Reloaded};
 use segue_control::{client, knobs};
 use serde_json::json;
 
@@ -21,17 +22,6 @@ const PARTING: Duration = Duration::from_secs(3);
 
 /// Knobs with their values.
 type Assignments = Vec<(String, String)>;
-
-/// The result of a reload, by name.
-#[derive(Debug, Default)]
-struct Outcome {
-    unchanged: Vec<String>,
-    knobs: Vec<String>,
-    handed_over: Vec<String>,
-    restarted: Vec<String>,
-    started: Vec<String>,
-    stopped: Vec<String>,
-}
 
 /// An instance whose tunnels continue, in part, in another instance.
 #[derive(Debug)]
@@ -52,52 +42,37 @@ struct Difference {
     turns: Vec<(String, Assignments)>,
     handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
-    outcome: Outcome,
+    outcome: Reloaded,
 }
 
 impl Service {
     /// Loads the configuration again, and applies it as a whole or not at all.
     pub(super) fn reload(&mut self) {
         self.notify.reloading();
-        match self.follow() {
+        self.requests.begin();
+        let followed = self.follow();
+        let text = match &followed {
             Ok(done) => {
-                let list = |what: &str, names: &[String]| {
-                    if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
-                };
-                let text = format!(
-                    "reloaded {}: {} unchanged{}{}{}{}{}",
-                    self.configuration.name(),
-                    done.unchanged.len(),
-                    list("knobs set", &done.knobs),
-                    list("handed over", &done.handed_over),
-                    list("restarted", &done.restarted),
-                    list("started", &done.started),
-                    list("stopped", &done.stopped)
-                );
-                let event = json!({
-                    "event": "reloaded",
-                    "unchanged": done.unchanged,
-                    "knobs": done.knobs,
-                    "handed_over": done.handed_over,
-                    "restarted": done.restarted,
-                    "started": done.started,
-                    "stopped": done.stopped,
-                });
-                self.say(&text, event);
+                let mut event = json!(done);
+                event["event"] = json!("reloaded");
+                self.say(&done.text(), event);
+                String::new()
             }
             Err(error) => {
-                self.complain(&error);
+                self.complain(error);
                 let text = "the reload was refused: what runs goes on as it is";
                 self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
+                self.out.text_of(error)
             }
-        }
+        };
+        self.requests.answer(&followed, &text);
         self.reported = self.status();
         self.notify.ready(&self.reported);
     }
 
     /// Changes the running instances to match the configuration. Everything that can be checked is checked before the
     /// first change; a change that fails later is reverted.
-    fn follow(&mut self) -> Result<Outcome, Error> {
+    fn follow(&mut self) -> Result<Reloaded, Error> {
         self.configuration.load()?;
         // What stands in for instances without a process has their names.
         self.instances.iter_mut().for_each(Instance::stand_down);
@@ -148,6 +123,7 @@ impl Service {
                 instance.spec = spec;
             }
         }
+        outcome.file = self.configuration.name();
         for (name, assignments) in turns {
             // The assignments were checked a moment ago, so that only an instance that has ended can refuse them.
             if let Err(error) = client::set(&name, &assignments) {
@@ -200,6 +176,7 @@ impl Service {
             if let Some((at, shared)) = shares.next() {
                 let old = left.remove(at);
                 outcome.handed_over.push(spec.name.clone());
+                note_tunnels(&mut outcome.tunnels, &old.spec, &spec, &shared);
                 handovers.push(Handover { of: old.spec.name.clone(), spec, shared });
                 continue;
             }
@@ -372,6 +349,16 @@ impl Service {
             }
         }
     }
+}
+
+/// Notes which tunnels differ between an instance and its successor, which share those with the interfaces `shared`.
+fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &InstanceSpec, shared: &[String]) {
+    let (had, has) = (old.devs(), new.devs());
+    let (changed, added): (Vec<String>, Vec<String>) =
+        has.iter().filter(|dev| !shared.contains(dev)).cloned().partition(|dev| had.contains(dev));
+    tunnels.changed.extend(changed);
+    tunnels.added.extend(added);
+    tunnels.removed.extend(had.into_iter().filter(|dev| !has.contains(dev)));
 }
 
 /// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::Knob;
+use segue_control::protocol::ServiceState;
 use segue_control::units;
 use segue_host::capability::Capability;
 use segue_host::netlink::Netlink;
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::child::{Event, Instance, START, State, late};
 use super::notify::Notify;
+use super::requests::Requests;
 use super::spec::InstanceSpec;
 use crate::report::Report;
 
@@ -33,6 +35,10 @@ const STOP_NOW: Duration = Duration::from_secs(2);
 pub trait Configuration {
     /// Returns the name for people.
     fn name(&self) -> String;
+    /// Returns the name that is the same in every folder, for clients of the service.
+    fn path(&self) -> String {
+        self.name()
+    }
     /// Loads the present content.
     fn load(&mut self) -> Result<(), Error>;
     /// Returns the instances of the content that was loaded last, or all errors that can be found without a query to
@@ -71,7 +77,9 @@ pub struct Service {
     pub(super) out: Arc<dyn Report>,
     /// Additional options of every instance.
     pub(super) options: Vec<String>,
-    /// Whether a signal has requested a reload that is not made yet.
+    /// The clients of the service's own control socket.
+    pub(super) requests: Requests,
+    /// Whether a signal or a client has requested a reload that is not made yet.
     reload: bool,
     /// Whether a signal has requested the end of the service.
     pub(super) stop: bool,
@@ -102,6 +110,7 @@ impl Service {
             notify,
             out,
             options,
+            requests: Requests::default(),
             reload: false,
             stop: false,
             alive,
@@ -117,6 +126,11 @@ impl Service {
     pub fn life(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
         // Where this is not possible, an orphan of an instance may be there for a moment longer than that.
         let _ = process::adopt_orphans();
+        match Requests::open(&self.configuration.name()) {
+            Ok(requests) => self.requests = requests,
+            // The signal does the same.
+            Err(error) => self.complain(&error.hint("kill -HUP instead of segue reload")),
+        }
         confine()?;
         if let Err(error) = self.begin(specs) {
             self.stop_all();
@@ -137,6 +151,7 @@ impl Service {
             }
         }
         self.notify.stopping();
+        self.requests.close();
         self.stop_all();
         Ok(())
     }
@@ -197,6 +212,17 @@ impl Service {
     fn names(&self, up: bool) -> Vec<&str> {
         let those = self.instances.iter().filter(|instance| instance.is_up() == up);
         those.map(|instance| instance.spec.name.as_str()).collect()
+    }
+
+    /// Returns the state for clients.
+    fn state(&self) -> ServiceState {
+        let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+        ServiceState {
+            file: self.configuration.path(),
+            pid: std::process::id(),
+            instances: owned(self.names(true)),
+            absent: owned(self.names(false)),
+        }
     }
 
     /// Reports a line for people, or an event for programs.
@@ -262,7 +288,7 @@ impl Service {
     /// Waits for signals and events, at most `longest`. Returns the instances that ended, with the reasons.
     pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
         let longest = self.notify.watchdog.map_or(longest, |often| longest.min(often));
-        let due = self.instances.iter().filter_map(Instance::due).min();
+        let due = self.instances.iter().filter_map(Instance::due).chain(self.requests.due()).min();
         // One additional millisecond, so that the wait does not end just before it.
         let soon = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         let longest = soon.map_or(longest, |soon| longest.min(soon));
@@ -274,6 +300,8 @@ impl Service {
                 whose.push(at);
             }
         }
+        let clients = fds.len();
+        fds.extend(self.requests.fds());
         // A failure of poll would repeat at once; the pause keeps the loop from spinning.
         let ready = sys::poll(&fds, longest).unwrap_or_else(|_| {
             std::thread::sleep(Duration::from_millis(100));
@@ -300,6 +328,9 @@ impl Service {
         if ready.first().is_some_and(|ready| *ready) {
             self.hear();
         }
+        let mut requests = std::mem::take(&mut self.requests);
+        self.reload |= requests.serve(ready.get(clients..).unwrap_or_default(), || self.state());
+        self.requests = requests;
         self.instances.iter_mut().for_each(Instance::tend);
         // The service manager watches this process; this process watches the instances.
         if let Some(often) = self.notify.watchdog

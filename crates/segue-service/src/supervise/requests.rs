@@ -1,0 +1,160 @@
+//! Requests to a service: a control socket beside those of its instances, on which a client asks for a reload and waits
+//! for its outcome.
+//!
+//! The service serves it between its other events, so that a reload is answered when all of it is done. All resources
+//! are bounded: clients at a time, bytes of a request, and the time for it.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Instant;
+
+use segue_control::error::Error;
+use segue_control::protocol::{Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic};
+use segue_host::sys::Want;
+
+use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
+use crate::control_server::Bound;
+
+/// Largest number of clients at a time; further ones wait in the queue of the socket.
+const CLIENTS: usize = 16;
+/// Longest name of a service, bytes: the path of a socket has at most 107.
+const NAME_LEN: usize = 48;
+
+/// The control socket of a service, and its clients.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    bound: Option<Bound>,
+    clients: Vec<Client>,
+}
+
+#[derive(Debug)]
+struct Client {
+    connection: Connection,
+    /// Whether it has asked for a reload, and is to be told of its outcome.
+    waits: bool,
+    /// Whether the reload that it waits for is being made.
+    is_served: bool,
+}
+
+impl Requests {
+    /// Opens the socket of the service of a file. The process must have one thread.
+    pub(super) fn open(file: &str) -> Result<Requests, Error> {
+        Ok(Requests { bound: Some(Bound::service(&service_name(file))?), clients: Vec::new() })
+    }
+
+    /// Returns the descriptors to wait for: those of the clients, then that of the socket.
+    pub(super) fn fds(&self) -> Vec<(BorrowedFd<'_>, Want)> {
+        let mut fds: Vec<_> =
+            self.reading().map(|(_, client)| (client.connection.fd(), client.connection.want())).collect();
+        if self.clients.len() < CLIENTS {
+            fds.extend(self.bound.as_ref().map(|bound| (bound.fd(), Want::Read)));
+        }
+        fds
+    }
+
+    /// Returns the clients whose descriptors are waited for: one that waits for a reload has nothing to say.
+    fn reading(&self) -> impl Iterator<Item = (usize, &Client)> {
+        self.clients.iter().enumerate().filter(|(_, client)| !client.waits)
+    }
+
+    /// Returns when the next client has had its time.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.reading().map(|(_, client)| client.connection.until).min()
+    }
+
+    /// Serves what is ready, in the order of [`Requests::fds`]. Returns whether a client asks for a reload.
+    pub(super) fn serve(&mut self, ready: &[bool], state: impl Fn() -> ServiceState) -> bool {
+        let now = Instant::now();
+        let places: Vec<usize> = self.reading().map(|(at, _)| at).collect();
+        let (mut gone, mut asked) = (Vec::new(), false);
+        for (&at, ready) in places.iter().zip(ready) {
+            let client = &mut self.clients[at];
+            if now >= client.connection.until || *ready && !client.step(&state) {
+                gone.push(at);
+            }
+            asked |= client.waits;
+        }
+        gone.into_iter().rev().for_each(|at| drop(self.clients.remove(at)));
+        if ready.len() > places.len()
+            && ready.last() == Some(&true)
+            && let Some(connection) = self.bound.as_ref().and_then(|bound| bound.accept(now + CLIENT_TIME))
+        {
+            self.clients.push(Client { connection, waits: false, is_served: false });
+        }
+        asked
+    }
+
+    /// Notes that a reload begins: its outcome is for those that have asked until now.
+    pub(super) fn begin(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.is_served = client.waits);
+    }
+
+    /// Tells those that wait for this reload how it ended.
+    pub(super) fn answer(&mut self, outcome: &Result<Reloaded, Error>, text: &str) {
+        let response = match outcome {
+            Ok(reloaded) => ServiceResponse::Reloaded(Box::new(reloaded.clone())),
+            Err(error) => ServiceResponse::refused(error, text),
+        };
+        for client in self.clients.iter_mut().filter(|client| client.is_served) {
+            (client.waits, client.is_served) = (false, false);
+            client.connection.until = Instant::now() + CLIENT_TIME;
+            client.connection.reply(&response.line());
+        }
+    }
+
+    /// Closes the socket, and removes its file.
+    pub(super) fn close(&mut self) {
+        *self = Requests::default();
+    }
+}
+
+impl Client {
+    /// Reads or writes as much as is possible; returns `false` at the end of the connection.
+    fn step(&mut self, state: impl Fn() -> ServiceState) -> bool {
+        if !self.connection.is_answered() {
+            let response = match self.connection.read() {
+                ReadOutcome::More => return true,
+                ReadOutcome::Closed => return false,
+                ReadOutcome::TooLong => ServiceResponse::from(too_long()),
+                ReadOutcome::Line(line) => match ServiceRequest::parse(&line) {
+                    Ok(ServiceRequest::Reload {}) if !self.connection.may_change => only_reading().into(),
+                    Ok(ServiceRequest::Reload {}) => {
+                        self.waits = true;
+                        return true;
+                    }
+                    Ok(ServiceRequest::Get(ServiceTopic::Service)) => ServiceResponse::Service(Box::new(state())),
+                    Err(error) => error.into(),
+                },
+            };
+            self.connection.reply(&response.line());
+        }
+        self.connection.write()
+    }
+}
+
+/// Returns the name of the service of a file: that of the file without its ending, in characters that need no quotes.
+fn service_name(file: &str) -> String {
+    let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
+    let kept = stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.@".contains(c) { c } else { '_' });
+    let name: String = kept.take(NAME_LEN).collect();
+    if name.trim_matches('.').is_empty() { "segue".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_the_name_of_its_file() {
+        for (file, name) in [
+            ("/etc/segue/segue.toml", "segue"),
+            ("/etc/segue/blue.net.toml", "blue.net"),
+            ("a b\u{1b}/c d.toml", "c_d"),
+            ("/dev/stdin", "stdin"),
+            ("..", "segue"),
+        ] {
+            assert_eq!(service_name(file), name, "{file}");
+        }
+        assert!(service_name(&"x".repeat(300)).len() <= NAME_LEN);
+    }
+}
