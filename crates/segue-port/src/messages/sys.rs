@@ -66,6 +66,9 @@ pub(crate) struct SendScratch {
     headers: Vec<libc::mmsghdr>,
 }
 
+// SAFETY: its pointers are used by the call that wrote them, and by none after it.
+unsafe impl Send for SendScratch {}
+
 impl std::fmt::Debug for SendScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SendScratch")
@@ -166,6 +169,10 @@ pub(crate) struct RecvScratch {
     headers: Vec<libc::mmsghdr>,
     got: usize,
 }
+
+// SAFETY: its pointers into the caller's memory are used by the call that wrote them, and by none after it; those into
+// its own arrays stay right where it moves to.
+unsafe impl Send for RecvScratch {}
 
 impl std::fmt::Debug for RecvScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -7,6 +7,7 @@
 
 mod config;
 mod filter;
+mod own;
 mod port;
 mod probe;
 mod raw;
@@ -19,6 +20,7 @@ mod sockets;
 mod tests;
 
 pub use config::{AUTO_SLOTS, Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads};
+pub use own::{Datagrams, Receiver, Sender};
 pub use port::{UDP_SEGMENT_ON, UdpPort};
 pub use raw::{RawConfig, RawPort};
 pub use sockets::Sockets;

@@ -1,0 +1,301 @@
+//! Datagrams through a UDP socket that the caller keeps: many a call, runs by UDP_SEGMENT and UDP_GRO.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use crate::messages::{RecvScratch, SendScratch};
+use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
+
+/// Largest UDP payload of an IPv4 packet, which is that of a run too.
+const MAX_RUN: usize = 65_507;
+/// Largest number of datagrams of a run: every kernel with UDP_SEGMENT takes as many.
+const MAX_SEGMENTS: usize = 64;
+/// Time after which UDP_SEGMENT is tried again where the interface has no checksum offload.
+const RETRY: Duration = Duration::from_secs(1);
+/// Length of the memory for one message that is received: the longest run.
+const WINDOW: usize = 1 << 16;
+/// Messages of one receive.
+const WINDOWS: usize = 16;
+
+/// Sends datagrams through a UDP socket of the caller's, as few system calls as can be.
+///
+/// Consecutive datagrams to one address with equal length, of which the last may be shorter, are handed to the kernel
+/// as one (UDP_SEGMENT, Linux 4.18), and several such runs by one call. The socket may be connected or not, blocking or
+/// not; it is never waited for. One sender may serve several sockets, from any thread.
+///
+/// ```
+/// use std::net::UdpSocket;
+/// use segue_port::udp::Sender;
+///
+/// let (socket, peer) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// let datagrams = [[1; 1200], [2; 1200], [3; 1200]];
+/// let to = peer.local_addr()?;
+/// let sent = Sender::new().send(&socket, &datagrams, |datagram| (datagram, Some(to)))?;
+/// assert_eq!(sent, 3);
+/// # let mut buffer = [0; 2000];
+/// # assert_eq!((0..3).map(|_| peer.recv(&mut buffer).unwrap()).sum::<usize>(), 3600);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Sender {
+    scratch: SendScratch,
+    /// Number of datagrams of each message of a call.
+    runs: Vec<usize>,
+    /// The time at which UDP_SEGMENT is tried again, after a device refused it.
+    retry: Option<Instant>,
+    refused: u64,
+}
+
+impl Sender {
+    /// Creates a sender.
+    pub fn new() -> Sender {
+        Sender::default()
+    }
+
+    /// Sends datagrams in their order, and returns how many the kernel took: all, unless the socket is full. `of` gives
+    /// the bytes and the destination of each, which is `None` for a connected socket.
+    ///
+    /// A run that the kernel refuses, because the interface has no checksum offload (before Linux 6.11) or because its
+    /// datagrams are longer than the path takes, is sent again datagram by datagram.
+    ///
+    /// # Errors
+    /// The error of the first datagram; [`ErrorKind::WouldBlock`] where the socket is full. After an error further
+    /// behind, those before it were sent and are counted; the next call, with the rest, meets it again if it lasts.
+    pub fn send<'a, T>(
+        &mut self,
+        socket: impl AsFd,
+        datagrams: &'a [T],
+        of: impl Fn(&'a T) -> (&'a [u8], Option<SocketAddr>),
+    ) -> io::Result<usize> {
+        let (mut done, mut plain_to) = (0, 0);
+        while let Some(first) = datagrams.get(done) {
+            let to = of(first).1;
+            if self.retry.is_some_and(|at| Instant::now() >= at) {
+                self.retry = None;
+            }
+            let (mut calls, runs) = (self.scratch.begin(), &mut self.runs);
+            runs.clear();
+            // Length of the run's first datagram, bytes in all, and whether a shorter one has ended it.
+            let (mut size, mut bytes, mut ended) = (0, 0, true);
+            for (at, datagram) in datagrams.iter().enumerate().skip(done) {
+                let (piece, dest) = of(datagram);
+                let joins = !ended && piece.len() <= size && !piece.is_empty() && bytes + piece.len() <= MAX_RUN;
+                let may_join = at >= plain_to && self.retry.is_none();
+                if dest != to {
+                    break;
+                }
+                let is_full = runs.len() == MAX_MESSAGES;
+                match runs.last_mut() {
+                    Some(count) if joins && may_join && *count < MAX_SEGMENTS => {
+                        *count += 1;
+                        if *count == 2 {
+                            calls.control(libc::SOL_UDP, UDP_SEGMENT, size as u16);
+                        }
+                        ended = piece.len() < size;
+                        bytes += piece.len();
+                    }
+                    _ if is_full => break,
+                    _ => {
+                        calls.message();
+                        runs.push(1);
+                        (size, bytes, ended) = (piece.len(), piece.len(), piece.is_empty());
+                    }
+                }
+                calls.piece(piece);
+            }
+            match calls.send(socket.as_fd(), to, 0) {
+                Ok(sent) => done += runs[..sent].iter().sum::<usize>(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => match (runs[0], error.raw_os_error()) {
+                    (run @ 2.., Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE)) => {
+                        self.refused += 1;
+                        plain_to = done + run;
+                        if error.raw_os_error() == Some(libc::EIO) {
+                            self.retry = Some(Instant::now() + RETRY);
+                        }
+                    }
+                    _ if done > 0 => return Ok(done),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(done)
+    }
+
+    /// Returns how many runs the kernel has refused, which were then sent datagram by datagram.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+/// Receives datagrams from a UDP socket of the caller's, as few system calls as can be.
+///
+/// The kernel hands over a run of datagrams of one flow in one piece (UDP_GRO, Linux 5.0), and several such runs by one
+/// call. What came may be changed where it lies, such as opened by a cipher. It takes 1 MiB of memory.
+///
+/// ```
+/// use std::net::UdpSocket;
+/// use segue_port::udp::Receiver;
+///
+/// let (socket, peer) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// let mut receiver = Receiver::new(&socket);
+/// peer.send_to(b"hello", socket.local_addr()?)?;
+/// # let mut wait = [0; 1];
+/// # socket.peek(&mut wait)?;
+/// // When the socket is readable:
+/// for (datagram, from) in receiver.receive(&socket)?.iter_mut() {
+///     assert_eq!((&*datagram, from), (&b"hello"[..], peer.local_addr()?));
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Receiver {
+    scratch: RecvScratch,
+    memory: Vec<u8>,
+    /// Length of what is in each window, length of each datagram in it, and its sender.
+    got: Vec<(usize, usize, SocketAddr)>,
+}
+
+impl Receiver {
+    /// Creates a receiver, and asks the socket for whole runs; a kernel without them gives single datagrams.
+    pub fn new(socket: impl AsFd) -> Receiver {
+        // Only slower without.
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1);
+        Receiver { scratch: RecvScratch::default(), memory: vec![0; WINDOWS * WINDOW], got: Vec::new() }
+    }
+
+    /// Receives what waits, without waiting itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] where nothing waits, or an error of the socket, such as
+    /// [`ErrorKind::ConnectionRefused`] on a connected one.
+    pub fn receive(&mut self, socket: impl AsFd) -> io::Result<Datagrams<'_>> {
+        self.got.clear();
+        let mut call = self.scratch.begin();
+        self.memory.chunks_exact_mut(WINDOW).for_each(|window| call.window(window));
+        let count = call.receive(socket.as_fd())?;
+        for index in 0..count {
+            let received = self.scratch.received(index);
+            let Some(from) = received.peer else { continue };
+            self.got.push((received.len, received.segment_len.unwrap_or(received.len), from));
+        }
+        Ok(Datagrams { memory: &mut self.memory, got: &self.got })
+    }
+}
+
+/// The datagrams of one receive.
+#[derive(Debug)]
+pub struct Datagrams<'a> {
+    memory: &'a mut [u8],
+    got: &'a [(usize, usize, SocketAddr)],
+}
+
+impl Datagrams<'_> {
+    /// Returns the datagrams in their order, each with the address of its sender.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&mut [u8], SocketAddr)> {
+        let windows = self.memory.chunks_exact_mut(WINDOW).zip(self.got);
+        windows.flat_map(|(window, (len, size, from))| {
+            let whole = &mut window[..(*len).min(WINDOW)];
+            // An empty datagram is one too.
+            let (empty, whole) = if whole.is_empty() { (Some(whole), &mut [][..]) } else { (None, whole) };
+            empty.into_iter().chain(whole.chunks_mut((*size).max(1))).map(|datagram| (datagram, *from))
+        })
+    }
+
+    /// Returns the number of messages that the kernel handed over, each with one run of datagrams.
+    pub fn runs(&self) -> usize {
+        self.got.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv6Addr, UdpSocket};
+    use std::thread;
+
+    use super::*;
+    use crate::testing::{self, bytes};
+
+    /// Receives until `count` datagrams came; returns them with their senders, and the number of runs.
+    fn receive(receiver: &mut Receiver, socket: &UdpSocket, count: usize) -> (Vec<(Vec<u8>, SocketAddr)>, usize) {
+        let (mut all, mut runs, begin) = (Vec::new(), 0, Instant::now());
+        while all.len() < count {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} of {count} came", all.len());
+            match receiver.receive(socket) {
+                Ok(mut got) => {
+                    runs += got.runs();
+                    all.extend(got.iter_mut().map(|(datagram, from)| (datagram.to_vec(), from)));
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        (all, runs)
+    }
+
+    #[test]
+    fn datagrams_of_all_lengths_arrive_in_order_at_two_addresses() {
+        if testing::namespace().is_none() {
+            return;
+        }
+        testing::wait_for_local(Ipv6Addr::LOCALHOST);
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let [from, a, b] = [(); 3].map(|()| UdpSocket::bind(host).unwrap());
+            let (mut at_a, mut at_b) = (Receiver::new(&a), Receiver::new(&b));
+            let lens = [1200, 1200, 1200, 700, 700, 0, 0, 3, 1300, 1300, 1, 1, 1, 1400, 9, 9000, 9000];
+            let to = |at: usize| if at % 11 < 6 { &a } else { &b };
+            let datagrams: Vec<_> =
+                lens.into_iter().enumerate().map(|(at, len)| (bytes(len, at), to(at).local_addr().unwrap())).collect();
+            let mut sender = Sender::new();
+            let sent = sender.send(&from, &datagrams, |(bytes, to)| (bytes, Some(*to))).unwrap();
+            assert_eq!(sent, datagrams.len());
+            for (receiver, socket) in [(&mut at_a, &a), (&mut at_b, &b)] {
+                let here = socket.local_addr().unwrap();
+                let wanted: Vec<_> = datagrams.iter().filter(|(_, to)| *to == here).map(|(bytes, _)| bytes).collect();
+                let (got, runs) = receive(receiver, socket, wanted.len());
+                assert!(got.iter().all(|(_, peer)| *peer == from.local_addr().unwrap()));
+                assert!(got.iter().map(|(bytes, _)| bytes).eq(wanted));
+                assert!(sender.refused() > 0 || runs < got.len(), "{runs} runs");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_the_kernel_refuses_is_sent_datagram_by_datagram() {
+        let [from, to] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        from.connect(to.local_addr().unwrap()).unwrap();
+        let mut receiver = Receiver::new(&to);
+        // The kernel cuts nothing without checksums (EINVAL).
+        sys::set_option(from.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let datagrams: Vec<_> = (0..9).map(|at| bytes(1000, at)).collect();
+        let mut sender = Sender::new();
+        assert_eq!(sender.send(&from, &datagrams, |bytes| (bytes, None)).unwrap(), 9);
+        assert_eq!(sender.refused(), 1);
+        let (got, _) = receive(&mut receiver, &to, 9);
+        assert!(got.iter().map(|(bytes, _)| bytes).eq(&datagrams));
+    }
+
+    #[test]
+    fn what_is_sent_before_an_error_is_counted() {
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let good = (vec![1; 100], to.local_addr().unwrap());
+        let bad = (vec![1; 70_000], to.local_addr().unwrap());
+        let mut sender = Sender::new();
+        let datagrams = [good.clone(), good.clone(), bad, good];
+        assert_eq!(sender.send(&from, &datagrams, |(bytes, to)| (bytes, Some(*to))).unwrap(), 2);
+        let error = sender.send(&from, &datagrams[2..], |(bytes, to)| (bytes, Some(*to))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn both_move_between_threads() {
+        fn is_send<T: Send>() {}
+        is_send::<Sender>();
+        is_send::<Receiver>();
+    }
+}
