@@ -227,7 +227,7 @@ fn every_kind_of_port_is_handed_over() {
 }
 
 #[test]
-fn what_cannot_be_made_leaves_the_port_as_it_was() {
+fn failed_handover_leaves_the_port_unchanged() {
     let base = keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, "ttl = 9");
     let Some(pair) = Pair::with(&base, &keyed(Peer::B, 1, ""), &[]) else { return };
     let mut streams = streams(&pair);

@@ -12,7 +12,7 @@ try() { $SEGUE \"$@\"; echo \"status $?\"; echo --- >&2; }
 ";
 
 #[test]
-fn what_a_router_cannot_be_is_refused_with_a_way_out() {
+fn invalid_router_configurations_are_refused_with_a_hint() {
     let script = format!(
         "{TWO}route() {{ try gateway eth0 peer0 --route \"$@\"; }}
 route --nat 198.18.5.1; route --nat 127.0.0.1; route --nat 239.0.0.1; route --nat 169.254.1.1; route --nat 0.0.0.0

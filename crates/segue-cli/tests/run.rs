@@ -111,7 +111,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
 }
 
 #[test]
-fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
+fn ended_instance_is_restarted_without_affecting_others() {
     let Some(pair) = pair(&(tunnel(Peer::A, 1, "") + &tunnel(Peer::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(200);
@@ -135,7 +135,7 @@ fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
 }
 
 #[test]
-fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
+fn refused_reload_changes_nothing_and_failed_starts_are_reported() {
     let both = |more: &str| tunnel(Peer::A, 1, more) + &tunnel(Peer::A, 2, more);
     let Some(pair) = pair(&both(""), &[]) else { return };
     let begin = Instant::now();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_read_under_its_name() {
+    fn published_counters_are_read_by_name() {
         let mut values = [1, 2];
         let collect = |values: [u64; 2]| {
             move |sink: &mut Sink<'_>| {

@@ -123,7 +123,7 @@ fn frames_whose_identification_stands_still_are_not_handed_on_for_others_to_coun
 }
 
 #[test]
-fn what_joins_with_nothing_leaves_as_it_came() {
+fn unmerged_frames_leave_unchanged() {
     in_both_forms(|| {
         let mut here = Bench::default();
         let mut bad = frame(&sender(Ids::Counting).send(100, 0).bytes());
@@ -192,7 +192,7 @@ fn with_a_hold_time_a_train_waits_for_it_and_the_loop_knows_until_when() {
 }
 
 #[test]
-fn memory_that_is_held_is_let_go_when_it_is_missing() {
+fn held_packets_are_released_when_pages_run_out() {
     in_both_forms(|| {
         let config = gro::Config { hold: Nanos(1_000_000), ..gro::Config::default() };
         let mut here = bench(Some(config), [trains(); 2], 64, 4);
@@ -236,7 +236,7 @@ fn a_blocked_port_holds_back_its_source_and_not_the_other_way() {
 }
 
 #[test]
-fn what_a_port_refuses_goes_again_in_smaller_form() {
+fn refused_trains_are_resent_in_smaller_units() {
     in_both_forms(|| {
         let mut here = Bench::default();
         let frames = segments(&mut sender(Ids::Counting), 12);
@@ -267,7 +267,7 @@ fn too_long() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn trains_of_packets_that_are_too_long_fare_as_the_packets_do_alone() {
+fn segments_of_oversized_trains_are_treated_like_single_packets() {
     in_both_forms(|| {
         // The MTU is known to the port, or only to the configuration of the gateway; the port accepts trains, or none.
         for (takes, fragments) in [(trains(), true), (Limits::NONE, true), (trains(), false), (Limits::NONE, false)] {

@@ -125,7 +125,7 @@ fn set(pipeline: &mut Gateway, assignments: &[(&str, u64)]) -> Knobs {
 }
 
 #[test]
-fn what_a_port_gives_beyond_its_weight_comes_first_in_its_next_poll() {
+fn packets_beyond_the_weight_are_processed_first_in_the_next_poll() {
     let (mut gateway, [inside, outside]) = gateway(4);
     for n in 0..10 {
         inside.far.send(&frame(n)).unwrap();

@@ -143,7 +143,7 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
 /// Tests RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
 /// broadcast. A change of another route does not count as a confirmation.
 #[test]
-fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
+fn repeated_kernel_entry_does_not_restore_a_failed_neighbour() {
     in_both_forms(|| {
         let mut here = Bench::new(1500);
         here.tables(0, &[server(OLD)]);
@@ -178,7 +178,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
 
 /// Tests that a first report of the kernel, or one that differs from the last, updates the cache.
 #[test]
-fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
+fn new_kernel_entry_completes_a_pending_resolution() {
     in_both_forms(|| {
         for changes in [[Some(NEW), None], [None, Some(OLD)]] {
             let mut here = Bench::new(1500);
@@ -246,7 +246,7 @@ fn dropped_packets_neither_keep_an_entry_nor_cause_a_probe() {
 }
 
 #[test]
-fn one_that_is_no_longer_set_by_hand_is_not_sent_to_where_there_is_no_room() {
+fn former_permanent_neighbour_is_resolved_again_when_the_cache_is_full() {
     in_both_forms(|| {
         let mut here = Bench::new(1500);
         let others = |host: u32| Neighbour {
@@ -264,7 +264,7 @@ fn one_that_is_no_longer_set_by_hand_is_not_sent_to_where_there_is_no_room() {
 }
 
 #[test]
-fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
+fn permanent_neighbour_with_invalid_link_address_is_solicited() {
     in_both_forms(|| {
         for mac in [EVERYBODY, [0; 6]] {
             let mut here = Bench::new(1500);
@@ -277,7 +277,7 @@ fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
 }
 
 #[test]
-fn senders_that_no_host_can_be_are_no_neighbours_and_get_no_answer() {
+fn invalid_sender_addresses_create_no_neighbour_and_get_no_reply() {
     in_both_forms(|| {
         let mut here = Bench::new(1500);
         here.tables(0, &[server(OLD)]);

@@ -136,7 +136,7 @@ fn a_blocked_port_holds_back_its_source_and_loses_nothing() {
 }
 
 #[test]
-fn what_a_port_refuses_goes_again_in_smaller_form() {
+fn refused_trains_are_resent_in_smaller_units() {
     in_both_forms(|| {
         let packets = segments(10);
         let mut here = bench(64);
@@ -148,7 +148,7 @@ fn what_a_port_refuses_goes_again_in_smaller_form() {
 }
 
 #[test]
-fn datagrams_of_strangers_are_dropped_under_their_name() {
+fn datagrams_from_unknown_peers_are_dropped_with_a_reason() {
     in_both_forms(|| {
         let mut here = bench(64);
         here.outside.borrow_mut().peer = Some("198.18.0.77:6080".parse().unwrap());
@@ -234,7 +234,7 @@ fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_thousand_tunnels_on_one_port_get_what_is_theirs_and_nothing_else() {
+fn a_thousand_tunnels_on_one_port_receive_only_their_own_datagrams() {
     in_both_forms(|| {
         let mut here = many(500);
         let packets = segments(3);
@@ -283,7 +283,7 @@ fn many_tunnels_send_each_under_its_own_key_to_its_own_remote() {
 }
 
 #[test]
-fn tunnels_that_always_have_more_than_a_round_takes_have_turns() {
+fn saturated_tunnels_are_served_round_robin() {
     in_both_forms(|| {
         let mut here = many(2);
         let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
@@ -321,7 +321,7 @@ fn counters_of_tunnels_with_nothing_new_stay_what_they_were() {
 }
 
 #[test]
-fn what_is_held_in_one_tunnel_leaves_in_time_though_the_others_are_silent() {
+fn held_packets_leave_at_their_deadline_while_other_tunnels_are_idle() {
     in_both_forms(|| {
         let mut here = many_with(2, gro::Config { hold: Nanos(1000), ..gro::Config::default() });
         here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(here.configs[3].remote, 6080));

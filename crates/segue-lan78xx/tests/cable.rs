@@ -189,7 +189,7 @@ fn heard(rig: &mut Rig) -> u64 {
 }
 
 #[test]
-fn a_wire_that_is_looked_at_late_makes_up_for_it() {
+fn paced_wire_catches_up_after_a_late_poll() {
     let mut rig = paced();
     let before = heard(&mut rig);
     for number in 0..1000 {

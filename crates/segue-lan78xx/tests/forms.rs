@@ -104,7 +104,7 @@ fn the_chip_sums_what_software_sums_whatever_the_field_held() {
 }
 
 #[test]
-fn a_frame_behind_which_another_flow_a_push_or_a_wrong_sum_comes_is_not_joined_with_it() {
+fn frame_is_not_merged_across_another_flow_psh_or_wrong_checksum() {
     use segue::gro::{self, Gro};
     let trains = |change: &dyn Fn(usize, &mut Vec<u8>)| {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));

@@ -237,7 +237,7 @@ fn filled() -> (Rig, u64) {
 }
 
 #[test]
-fn whatever_happens_to_the_chip_every_received_frame_is_handed_over_or_has_a_reason() {
+fn every_received_frame_is_delivered_or_counted_under_chip_faults() {
     type Event = fn(&mut Model);
     fn write(model: &mut Model, index: u16, value: u32) {
         let setup = Setup { request_type: request::OUT, request: request::WRITE_REGISTER, value: 0, index, length: 4 };

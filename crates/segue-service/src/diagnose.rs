@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_ends_at_the_systems_text() {
+    fn every_system_error_has_a_cause_and_a_hint() {
         let address: SocketAddr = "198.18.0.1:6080".parse().unwrap();
         for code in 1..134 {
             let error = os(code);

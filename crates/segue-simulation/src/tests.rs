@@ -46,7 +46,7 @@ fn a_host_without_costs_is_idle_and_at_the_wires_limit() {
 }
 
 #[test]
-fn what_a_slow_host_cannot_take_is_lost_at_a_named_place_and_nothing_else() {
+fn overload_losses_of_a_slow_host_are_counted_where_they_occur() {
     // Both forms submit a bounded number of transfers, so that the wire is paused and the switch fills up, not the
     // chip. Only the old form has a queue in front of the stack.
     let slow = Target { speed: 6.0, ..ROUND };
@@ -63,7 +63,7 @@ fn what_a_slow_host_cannot_take_is_lost_at_a_named_place_and_nothing_else() {
 }
 
 #[test]
-fn a_dearer_transfer_costs_the_form_with_more_of_them_more() {
+fn higher_transfer_cost_penalizes_the_form_with_more_transfers() {
     let idle = |urb, form| measure(Target { urb, ..ROUND }, form, Traffic::TcpRx).idle_percent;
     let cost = |form| idle(0.0, form) - idle(20_000.0, form);
     assert!(cost(Form::Standard) > 1.5 * cost(Form::Napi) && cost(Form::Napi) > 1.0);

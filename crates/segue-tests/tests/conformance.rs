@@ -317,7 +317,7 @@ fn full_size_kernel_of_the_guest_makes_the_trains_of_the_table() {
 }
 
 #[test]
-fn what_no_kernel_is_shown_is_listed() {
+fn conformance_cases_not_run_on_kernels_are_listed() {
     let rows: Vec<&str> = conformance::rows().iter().filter(|row| !row.in_kernels).map(|row| row.name).collect();
     assert_eq!(rows, NOT_IN_KERNELS);
 }

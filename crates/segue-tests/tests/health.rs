@@ -170,7 +170,7 @@ fn an_offload_that_is_switched_off_is_named_with_the_command_that_switches_it_on
 }
 
 #[test]
-fn a_peer_that_ends_is_refused_and_one_that_comes_back_is_well() {
+fn health_reports_refused_while_the_peer_is_stopped_and_ok_when_it_returns() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
     for (inside, carrier, what) in [(Gre, Gue, "refuses UDP 6081"), (Gre, Bare, "198.18.0.2")] {
@@ -187,7 +187,7 @@ fn a_peer_that_ends_is_refused_and_one_that_comes_back_is_well() {
 }
 
 #[test]
-fn ends_that_differ_are_told_so_where_the_packets_are_dropped() {
+fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
     let key = |words: &'static [&'static str]| shape(Gre, Gue, words);

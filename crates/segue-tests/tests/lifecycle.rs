@@ -221,7 +221,7 @@ fn the_process_that_moves_packets_has_no_rights_left() {
 }
 
 #[test]
-fn what_is_used_wrongly_exits_with_2_and_makes_nothing() {
+fn usage_errors_exit_with_2_and_create_nothing() {
     let Some(ground) = ground(test_name!(), &["ls"]) else { return };
     let before = state(&ground.a);
     let base = ["dev", "sg1", "remote", "198.18.0.2"];
@@ -258,7 +258,7 @@ fn what_is_used_wrongly_exits_with_2_and_makes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_done_exits_with_1_and_makes_nothing() {
+fn failures_exit_with_1_and_create_nothing() {
     let Some(ground) = ground(test_name!(), &["ls"]) else { return };
     let before = state(&ground.a);
     for (words, said) in [

@@ -173,7 +173,7 @@ fn invalid_neighbour_messages_neither_create_nor_change_entries() {
 }
 
 #[test]
-fn one_that_is_not_where_it_is_said_to_be_is_found_again() {
+fn neighbour_at_a_wrong_link_address_is_resolved_again() {
     let Some(routed) = Routed::new(test_name!(), &["python3"], NAT) else { return };
     let server = &routed.ground.b;
     let echoes = [V4, V6].map(|family| Echo::start(routed.server(family), 0));
@@ -212,7 +212,7 @@ fn a_neighbour_that_changes_together_with_a_route_is_followed() {
 /// Tests that repeated reports of an old neighbour entry, which the kernel sends with each change of routes, do not
 /// override a new link address.
 #[test]
-fn one_that_has_moved_is_found_and_one_that_is_gone_is_reported_while_routes_change() {
+fn moved_neighbours_are_resolved_and_lost_ones_reported_during_route_changes() {
     let Some(routed) = Routed::new(test_name!(), &["python3", "ping"], NAT) else { return };
     let (server, router) = (&routed.ground.b, &routed.router);
     let echo = Echo::start(routed.server(V4), 0);
@@ -247,7 +247,7 @@ fn one_that_has_moved_is_found_and_one_that_is_gone_is_reported_while_routes_cha
 }
 
 #[test]
-fn when_as_many_are_known_as_may_be_new_ones_are_still_found_and_those_in_use_stay() {
+fn full_neighbour_cache_evicts_unused_entries_and_resolves_new_ones() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
     let server = &routed.ground.b;
     ip(server, "route add local 198.19.0.0/16 dev lo");

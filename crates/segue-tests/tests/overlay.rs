@@ -163,12 +163,12 @@ fn three_ends(name: &str, outer: Family) {
 }
 
 #[test]
-fn three_ends_over_ipv4_learn_who_is_where() {
+fn three_vxlan_endpoints_over_ipv4_learn_the_remote_of_each_station() {
     three_ends(test_name!(), Family::V4);
 }
 
 #[test]
-fn three_ends_over_ipv6_learn_who_is_where() {
+fn three_vxlan_endpoints_over_ipv6_learn_the_remote_of_each_station() {
     three_ends(test_name!(), Family::V6);
 }
 

@@ -283,7 +283,7 @@ fn senders_hear_what_stops_their_packets() {
 }
 
 #[test]
-fn senders_learn_the_mtu_of_a_narrow_way_and_others_are_fragmented() {
+fn df_senders_learn_the_path_mtu_and_other_packets_are_fragmented() {
     let Some(routed) = Routed::new(test_name!(), &["ping"], NAT) else { return };
     ip(&routed.router, "link set out mtu 1400");
     ip(&routed.ground.b, "link set eth0 mtu 1400");
@@ -313,7 +313,7 @@ fn senders_learn_the_mtu_of_a_narrow_way_and_others_are_fragmented() {
 }
 
 #[test]
-fn hosts_that_are_not_there_hold_up_nobody() {
+fn unreachable_hosts_do_not_delay_other_traffic() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
     // Every frame has a place in the ring of its own.
     for port in PORTS {

@@ -228,7 +228,7 @@ fn resets(host: &Host) -> u64 {
 
 /// Tests a train of three packets that exceed the egress MTU and a short last one: each packet is treated by itself.
 #[test]
-fn the_packets_of_a_train_that_is_too_long_fare_as_they_do_alone() {
+fn segments_of_an_oversized_train_are_treated_like_single_packets() {
     let Some(routed) = Routed::new(test_name!(), &["ping"], NAT) else { return };
     ip(&routed.router, "link set out mtu 1400");
     assert!(routed.segue(&["set", "gw0", "net.gro.dev.in.hold_us=200000"]).status.success());

@@ -223,7 +223,7 @@ fn pcapng_with_all_that_it_may_have_reads_back_and_copies_byte_for_byte() {
 }
 
 #[test]
-fn what_we_write_is_what_wireshark_reads_and_it_is_silent_about_our_option() {
+fn wireshark_reads_written_files_without_warning_about_the_undo_option() {
     let file = pcapng();
     let (seen, _) = read_all(&file);
     let temp = Temp::new("all.pcapng", &file);

@@ -64,7 +64,7 @@ Device \"t0\" does not exist.
 }
 
 #[test]
-fn what_a_gateway_cannot_stand_between_is_refused_with_a_way_out() {
+fn unsuitable_gateway_interfaces_are_refused_with_a_hint() {
     let script = format!(
         "{BARE}try() {{ $SEGUE gateway \"$@\"; echo \"status $?\"; echo --- >&2; }}
 try eth0 tap:t0; try none tap:t0; try peer0 peer0; try peer0 tap:t0@nowhere; try peer0 tap:eth0; try peer0 lo --tap-mtu 1400
@@ -126,7 +126,7 @@ $SEGUE stat --health; echo \"healthy $?\"
 }
 
 #[test]
-fn what_a_second_gateway_or_the_name_of_a_tap_takes_is_refused_by_the_check_as_by_the_run() {
+fn occupied_interface_pairs_and_tap_names_are_refused_by_check_and_run() {
     let script = format!(
         "{BARE}{PAIRS}ip netns add red; ip -n red link add t0 type veth; ip link add t1 type veth; ip tuntap add dev t2 mode tun
 {}try() {{ echo \"== $*\" >&2; $SEGUE gateway \"$@\"; echo \"status $?\"; }}

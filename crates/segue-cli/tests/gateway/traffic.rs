@@ -11,7 +11,7 @@ use crate::bump::{Bump, PATIENCE, TAP, address, bytes, datagrams, stream, stream
 use crate::common::SEGUE;
 
 #[test]
-fn what_hosts_say_to_each_other_crosses_both_ways() {
+fn traffic_passes_in_both_directions() {
     for form in [LinkForm::Nic, LinkForm::Veth] {
         let Some(bump) = Bump::new(form, &[]) else { return };
         address(&bump.receiver, TAP, Peer::B);

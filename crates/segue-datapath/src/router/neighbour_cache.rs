@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_used_is_asked_at_its_address_and_no_answer_ends_it() {
+    fn used_entry_is_probed_by_unicast_and_deleted_after_failed_probes() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         find(&mut cache, host, at(0));
         assert_eq!(cache.mark_used(&host, at(29)), None);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_override_flag_another_address_is_only_a_doubt() {
+    fn advertisement_without_override_flag_keeps_the_address_and_starts_probing() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         find(&mut cache, host, at(0));
         assert_eq!(cache.observe(host, &claim(B, true, false), HasPending::No, at(1)), Change::default());
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_by_hand_stands_and_the_kernel_counts_where_it_says_something_new() {
+    fn permanent_entries_are_not_overridden_and_only_changed_kernel_entries_apply() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         assert!(cache.pin(host, A));
         assert_eq!(cache.observe(host, &claim(B, true, true), HasPending::Yes, at(0)), Change::default());
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_of_the_kernels_word_is_remembered_as_there_may_be_neighbours() {
+    fn kernel_entries_are_bounded_by_the_neighbour_limit() {
         let mut cache = NeighbourCache::default();
         (0..2 * MAX_LEARNED as u128).for_each(|host| {
             cache.kernel_update(hop(1, host), A, Freshness::New, HasPending::No, at(0));
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_no_longer_set_by_hand_is_known_where_there_is_room_and_else_gone() {
+    fn former_permanent_entry_is_kept_only_while_the_cache_has_room() {
         let mut cache = NeighbourCache::default();
         assert!(cache.pin(hop(1, 7), A) && cache.pin(hop(1, 8), A));
         assert!(cache.kernel_update(hop(1, 7), A, Freshness::New, HasPending::No, at(0)).is_linked);

@@ -113,7 +113,7 @@ fn hosts_that_use_one_identification_do_not_share_it_outside() {
 }
 
 #[test]
-fn what_is_refused_is_refused_to_its_last_fragment() {
+fn all_fragments_of_a_refused_datagram_are_dropped() {
     let mut nat = nat(|_| ());
     let stray = fragments(&udp(SERVER, (OUTSIDE, 9), LONG).bytes(), 1500, 0);
     for piece in &stray {
@@ -136,7 +136,7 @@ fn what_is_refused_is_refused_to_its_last_fragment() {
 }
 
 #[test]
-fn fragments_between_hosts_inside_take_the_way_of_the_first() {
+fn hairpinned_fragments_follow_their_first_fragment() {
     let mut nat = nat(|_| ());
     let (a, b) = (CLIENT, ([198, 18, 0, 2], 2000));
     out(&mut nat, &udp(b, SERVER, 1), 0).unwrap();

@@ -158,7 +158,7 @@ fn a_connection_goes_out_and_its_answers_come_back() {
 }
 
 #[test]
-fn a_mapping_is_the_same_whoever_is_talked_to_and_no_port_serves_two() {
+fn mapping_is_endpoint_independent_and_outside_ports_are_exclusive() {
     let mut nat = nat(|_| ());
     let other = ([198, 18, 0, 2], CLIENT.1);
     let port = |bytes: &[u8]| judge(bytes).transport.unwrap().ports.0;
@@ -396,7 +396,7 @@ fn mappings_end_after_their_time_and_not_before() {
 }
 
 #[test]
-fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
+fn tcp_mapping_expires_with_its_longest_lived_connection() {
     const DATA: u8 = 0x18;
     let other = |number: u16| ([198, 19, 0, 2], 8000 + number);
     let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
@@ -461,7 +461,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
 }
 
 #[test]
-fn tables_are_bounded_and_what_is_over_makes_room() {
+fn nat_tables_are_bounded_and_evict_or_refuse_when_full() {
     let mut nat = nat(|config| (config.most, config.most_per_host) = (10, 4));
     let from = |host: u8, port| ([198, 18, 0, host], port);
     // With an answer, mappings are kept for their time.
@@ -500,7 +500,7 @@ fn tables_are_bounded_and_what_is_over_makes_room() {
 }
 
 #[test]
-fn what_has_no_port_is_refused_by_name() {
+fn protocols_without_ports_are_dropped_with_a_reason() {
     let mut nat = nat(|_| ());
     let raw = |ip, protocol| build::Packet { ip, l4: L4::Raw(protocol), data: vec![1; 40] };
     let v6 = Ip::V6(build::V6::new(0, 1, 2));

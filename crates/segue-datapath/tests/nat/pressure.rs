@@ -118,7 +118,7 @@ fn limits_may_change_while_mappings_are_there() {
 }
 
 #[test]
-fn nobody_outside_keeps_a_mapping_alive() {
+fn inbound_packets_do_not_refresh_a_mapping() {
     // The server itself, and a stranger, try it all the time (RFC 4787, REQ-6).
     for from in [SERVER, STRANGER] {
         let mut nat = nat(|_| ());

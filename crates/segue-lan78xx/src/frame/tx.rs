@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_driver_would_write_is_no_command() {
+    fn invalid_tx_commands_are_rejected() {
         let good = Command::plain(60).emit();
         assert!(Command::parse(&good[..7]).is_none());
         for (at, value) in [(0, 0), (3, 0x80), (3, 0x40), (2, 0x50), (2, 0x60), (7, 0x80), (7, 0x40)] {

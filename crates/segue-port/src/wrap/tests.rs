@@ -250,7 +250,7 @@ fn a_full_disk_costs_the_trace_and_not_the_port() {
 }
 
 #[test]
-fn what_a_port_knows_is_known_through_every_wrapper() {
+fn every_wrapper_forwards_the_properties_of_its_port() {
     fn knows(port: &dyn Port) {
         assert_eq!(port.path_mtu(2), Some(1323));
         assert_eq!(port.path(0, 3).unwrap().peer.to_string(), "198.18.0.5:0");

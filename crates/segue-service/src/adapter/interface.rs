@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_about_the_own_interface_counts() {
+    fn the_latest_link_message_of_the_interface_applies() {
         let state = |up, mtu, promiscuous| Some(Interface { up, mtu, mac: [2, 0, 0, 0, 0, 7], promiscuous });
         let words = told(vec![link(7, true, 1500, 0), link(8, false, 9000, 1), link(7, true, 1400, 2)]);
         let hear = |index, words: &[u8]| View::new(index, "lan0", tap()).hear(words);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_leaves_is_up_as_it_was_set_last_and_followed_again_when_it_is_back() {
+    fn interface_in_another_namespace_keeps_its_last_settings_and_is_followed_after_return() {
         let named = |index, up, name: &str, mac| {
             let mut link = link(index, up, 1400, 0);
             link.attributes[1] = LinkAttribute::Address(vec![2, 0, 0, 0, 0, mac]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_no_such_interface_is_heard_and_one_is_found_by_its_name() {
+    fn missing_interface_is_reported_and_an_existing_one_is_found_by_name() {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (_states, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
         let answer = |watcher: &mut Watcher| {

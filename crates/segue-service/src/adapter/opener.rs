@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_leaves_an_answer_unread_or_takes_none_is_an_end_like_any_other() {
+    fn opener_ends_cleanly_with_unread_or_undeliverable_replies() {
         // The port is closed.
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let source = Source::Usbip { server: vec![closed], bus_id: "1-1".to_owned() };

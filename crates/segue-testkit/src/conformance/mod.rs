@@ -70,7 +70,7 @@ mod tests {
     use crate::oracle;
 
     #[test]
-    fn a_release_tells_the_rules() {
+    fn kernel_release_selects_the_rule_set() {
         let rules =
             ["4.19.0", "6.1.0-56-amd64", "6.17.3", "6.18.44-fc", "6.19.0", "7.0.1", "unknown"].map(Rules::of_kernel);
         let expected = [

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_and_appended_is_found_again() {
+    fn advanced_and_appended_ranges_are_read_back() {
         let bytes: Vec<u8> = (0..=255).collect();
         let (mut payload, mut model) = (Payload::default(), Vec::new());
         for round in 0..300_usize {

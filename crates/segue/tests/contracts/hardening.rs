@@ -197,7 +197,7 @@ fn b5_a_train_never_grows_past_what_its_length_field_can_say() {
 }
 
 #[test]
-fn b7_empty_things_join_nothing_and_divide_by_nothing() {
+fn b7_empty_packets_are_not_merged_and_cause_no_division_by_zero() {
     let empty = |l4: L4| Packet { ip: v4(), l4, data: Vec::new() }.bytes();
     let udp = Udp { src_port: 1, dst_port: streams::GUE, checksum: true };
     let mut frames = vec![empty(L4::Udp(udp)); 3];
@@ -213,7 +213,7 @@ fn b7_empty_things_join_nothing_and_divide_by_nothing() {
 }
 
 #[test]
-fn c1_segments_of_one_byte_make_no_more_of_them_than_a_train_may_have() {
+fn c1_one_byte_segments_respect_the_segment_limit() {
     let mut sender = Sender::tcp(v4(), 1, 9, Vec::new());
     let frames: Vec<_> = (0..3_000).map(|_| sender.send(1, 0).bytes()).collect();
     assert!(holds(&frames, Start::Ip).trains > 1);
@@ -260,7 +260,7 @@ fn d4_sums_over_odd_sizes_and_the_largest_packets_come_out_right() {
 }
 
 #[test]
-fn e_headers_of_tunnels_that_lie_are_refused_by_who_takes_them_off() {
+fn e_contradictory_tunnel_headers_are_refused_by_the_decapsulator() {
     let udp = |dst_port| Udp { src_port: 50_000, dst_port, checksum: true };
     let ports = [streams::GUE, streams::FOU[0].0, streams::FOU[1].0, streams::FOU[2].0];
     let mut rng = Rng::new(6);
@@ -307,7 +307,7 @@ fn f5_floods_of_fragments_and_of_gaps_hold_nothing() {
 }
 
 #[test]
-fn f7_what_differs_in_anything_that_matters_is_not_joined_away() {
+fn f7_packets_that_differ_in_a_significant_field_are_not_merged() {
     // TOS, TTL, identification, flags and options, of one segment in the middle.
     for (at, mask) in [(1, 0xff), (8, 0xff), (6, 0x40), (32, 0xff), (33, 0xc0), (34, 0xff)] {
         for bits in [1_u8, 2, 3, 0x40, 0x80, 0xff] {

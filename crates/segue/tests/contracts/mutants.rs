@@ -180,12 +180,12 @@ fn caught_receiving(promise: Promise, mutate: impl Fn(&mut Mutant)) {
 }
 
 #[test]
-fn a_duplicate_that_is_swallowed_breaks_conservation() {
+fn mutant_that_drops_duplicate_acks_breaks_conservation() {
     caught_receiving(Promise::Conservation, |mutant| mutant.habit = Habit::Swallow);
 }
 
 #[test]
-fn what_is_swallowed_and_not_counted_breaks_conservation() {
+fn mutant_that_does_not_count_aggregated_acks_breaks_conservation() {
     caught_receiving(Promise::Conservation, |mutant| mutant.habit = Habit::Forget);
 }
 
@@ -198,7 +198,7 @@ fn an_acknowledgment_that_is_lost_breaks_conservation() {
 }
 
 #[test]
-fn a_window_of_its_own_breaks_what_a_receiver_is_promised() {
+fn mutant_with_a_changed_tcp_window_breaks_transparency() {
     caught_receiving(Promise::Transparency, |mutant| {
         mutant.after = |packet| {
             train(packet, |packet| {
@@ -211,14 +211,14 @@ fn a_window_of_its_own_breaks_what_a_receiver_is_promised() {
 }
 
 #[test]
-fn payload_that_is_lost_breaks_what_a_receiver_is_promised() {
+fn mutant_with_truncated_payload_breaks_transparency() {
     caught_receiving(Promise::Transparency, |mutant| {
         mutant.after = |packet| train(packet, |packet| packet.payload.truncate(packet.payload.len() - 1));
     });
 }
 
 #[test]
-fn wrong_acknowledgments_believed_unseen_break_what_a_receiver_is_promised() {
+fn mutant_that_marks_unverified_acks_verified_breaks_conservation() {
     caught_receiving(Promise::Conservation, |mutant| {
         mutant.before = |mut packet| {
             if packet.offload.unit == Unit::Whole(Csum::Unknown) && packet.layout.transport().is_some() {
@@ -280,7 +280,7 @@ fn a_train_over_the_limit_breaks_bounds() {
 }
 
 #[test]
-fn a_checksum_that_is_repaired_is_laundering() {
+fn mutant_that_repairs_a_wrong_checksum_launders_it() {
     fn repair(mut packet: Boxed) -> Option<Boxed> {
         let whole: Vec<u8> =
             [packet.head.bytes(), &packet.payload.pieces(0..usize::MAX).collect::<Vec<_>>().concat()].concat();
@@ -305,7 +305,7 @@ fn a_checksum_that_is_repaired_is_laundering() {
 }
 
 #[test]
-fn a_checksum_believed_unseen_is_laundering() {
+fn mutant_that_skips_verification_launders_a_checksum() {
     fn believe(mut packet: Boxed) -> Option<Boxed> {
         if packet.offload.unit == Unit::Whole(Csum::Unknown) && packet.layout.transport().is_some() {
             packet.offload.unit = Unit::Whole(Csum::Verified);
@@ -316,7 +316,7 @@ fn a_checksum_believed_unseen_is_laundering() {
 }
 
 #[test]
-fn an_outer_checksum_believed_unseen_is_laundering() {
+fn mutant_that_skips_outer_verification_launders_a_checksum() {
     fn believe(mut packet: Boxed) -> Option<Boxed> {
         for layer in packet.offload.layers_mut() {
             if layer.udp == LayerCsum::Unknown {
@@ -329,7 +329,7 @@ fn an_outer_checksum_believed_unseen_is_laundering() {
 }
 
 #[test]
-fn calling_everything_verified_afterwards_is_laundering() {
+fn mutant_that_marks_output_verified_launders_checksums() {
     caught(Promise::NeverLaunder, Around::Nothing, 0, |mutant| {
         mutant.after = |mut packet| {
             if packet.offload.unit == Unit::Whole(Csum::Unknown) {

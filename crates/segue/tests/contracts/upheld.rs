@@ -176,7 +176,7 @@ proptest! {
 }
 
 #[test]
-fn the_streams_are_worth_their_name() {
+fn generated_streams_contain_merged_and_refused_packets() {
     // A property of streams in which nothing is ever joined would always hold.
     for around in [Around::Nothing, Around::Link, Around::Tunnels] {
         let setting = Setting {
@@ -193,7 +193,7 @@ fn the_streams_are_worth_their_name() {
 }
 
 #[test]
-fn the_streams_of_acknowledgments_are_worth_their_name() {
+fn generated_ack_streams_contain_aggregated_and_refused_acks() {
     for around in [Around::Nothing, Around::Link, Around::Tunnels] {
         let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
         let start = if around == Around::Link { Start::Ethernet } else { Start::Ip };

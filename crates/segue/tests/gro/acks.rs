@@ -285,7 +285,7 @@ fn data_and_acknowledgments_keep_their_order() {
 }
 
 #[test]
-fn what_repeats_the_number_of_data_is_a_duplicate() {
+fn ack_with_the_number_of_a_data_segment_is_a_duplicate() {
     // The sender has seen that number already, on the data.
     let mut sender = tcp4();
     let mut packets = moving(&mut sender, 2);
@@ -330,7 +330,7 @@ fn three_duplicates_in_three_rounds_are_three_duplicates() {
 }
 
 #[test]
-fn a_wrong_checksum_neither_swallows_nor_is_swallowed() {
+fn acks_with_wrong_checksums_are_not_aggregated() {
     for bad in 0..5 {
         let mut packets = moving(&mut tcp4(), 5);
         packets[bad][36] ^= 0x40;
@@ -359,7 +359,7 @@ fn no_more_than_the_most_collapse() {
 }
 
 #[test]
-fn none_is_held_longer_than_the_hold_time_of_the_first() {
+fn aggregation_does_not_extend_the_hold_time_of_the_first_ack() {
     let packets = moving(&mut tcp4(), 8);
     let stream = Stream { step: 40, ..Stream::new(packets.clone()).lro().config(|c| c.hold = Nanos(100)) };
     let (outcome, left) = stream.run_unchecked();
@@ -431,7 +431,7 @@ fn many_flows_collapse_each_by_itself() {
 }
 
 #[test]
-fn what_is_swallowed_gives_its_box_and_its_buffer_back() {
+fn aggregated_acks_release_their_box_and_buffer() {
     // Frames as a receive ring has them, with padding that refers to the buffer.
     let mut gro = Gro::new(Config { profile: Profile::Lro, acks: true, ..Config::default() });
     let mut pool: Pool<Arc<[u8]>> = Pool::new(8);

@@ -64,7 +64,7 @@ fn linux_joins_what_strict_joins() {
 }
 
 #[test]
-fn linux_lets_nothing_overtake_either() {
+fn linux_profile_preserves_packet_order() {
     let stream = between(tcp4(), |packet| packet.data.clear()).linux();
     let (_, left) = stream.run_unchecked();
     assert!(left.iter().eq(stream.packets.iter().map(|(bytes, _)| bytes)));

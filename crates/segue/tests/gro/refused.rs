@@ -257,7 +257,7 @@ fn every_refusal_is_provoked() {
 }
 
 #[test]
-fn what_is_refused_leaves_behind_what_was_held_and_before_what_follows() {
+fn refused_packets_keep_the_order_of_their_flow() {
     for (reason, scenario) in REFUSED {
         let stream = scenario();
         let (_, left) = stream.run_unchecked();

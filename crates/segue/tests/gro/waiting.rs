@@ -19,7 +19,7 @@ fn frame(sender: &mut Sender, len: usize) -> Frame<Vec<u8>> {
 }
 
 #[test]
-fn what_waits_to_be_popped_leaves_as_it_would_have_at_once() {
+fn delayed_pop_returns_the_same_packets_as_an_immediate_one() {
     let mut rng = Rng::new(1);
     let mut waited = 0;
     for round in 0..300 {

@@ -16,7 +16,7 @@ fn plans(line: &str) -> Vec<Plan> {
 const A: &str = "dev a remote 198.18.0.2 encap gue";
 
 #[test]
-fn what_can_be_told_apart_shares_a_port() {
+fn distinguishable_tunnels_share_a_port() {
     for others in [
         "dev b remote 198.18.0.3 encap gue",
         "dev b remote 198.18.0.2 encap gue key 1 also dev c remote 198.18.0.2 encap gue key 0",
@@ -32,7 +32,7 @@ fn what_can_be_told_apart_shares_a_port() {
 }
 
 #[test]
-fn what_cannot_is_named_with_the_word() {
+fn indistinguishable_tunnels_are_refused_with_the_keyword() {
     for (others, at, word, message) in [
         ("dev a remote 198.18.0.3 encap gue", 1, "dev", "`a` is there twice"),
         ("dev b remote 198.18.0.2 encap gue", 1, "remote", "`a` and `b` would take the same packets of 198.18.0.2"),

@@ -88,7 +88,7 @@ fn headers_add_up_as_linux_counts_them() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_as_used_wrongly() {
+fn impossible_plans_are_usage_errors() {
     let base = "dev sg0 remote 198.18.0.2";
     let cases = [
         (format!("{base} encap gue noencap-csum encap-remcsum"), "`noencap-csum` does not go with `encap-remcsum`"),

@@ -106,7 +106,7 @@ fn loaded(inner: &Generated) -> Packet<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(config in config(), inners in vec(ip_packet(), 1..4)) {
+    fn decapsulation_restores_every_encapsulated_packet(config in config(), inners in vec(ip_packet(), 1..4)) {
         let mut encap = Encapsulator::new(config).unwrap();
         let mut decap = Decapsulator::new(opposite(&config)).unwrap();
         for inner in inners {

@@ -410,7 +410,7 @@ fn a_zero_checksum_over_ipv6_only_where_the_tunnel_does_without() {
 }
 
 #[test]
-fn what_does_not_go_into_a_tunnel_stays_as_it_was() {
+fn packets_refused_by_the_encapsulator_are_unchanged() {
     let refused = |mode, packet: &mut Packet<Vec<u8>>| {
         let (bytes, layout, offload, outer) = (bytes_of(packet), packet.layout, packet.offload, packet.outer);
         let refusal = Encapsulator::new(sender(mode, RCO)).unwrap().push(packet).unwrap_err();
