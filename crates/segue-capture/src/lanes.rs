@@ -148,7 +148,7 @@ pub struct MergeRules {
     pub profile: gro::Profile,
     /// Largest train in bytes, from its IP header.
     pub max_bytes: usize,
-    /// Most packets of a train; the engine's limit for UDP applies too.
+    /// Maximum number of packets of a train; the engine's limit for UDP applies too.
     pub max_packets: usize,
     /// Longest time that a packet waits for the next one of its flow, in microseconds.
     pub hold_us: u32,

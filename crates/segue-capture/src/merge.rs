@@ -21,9 +21,9 @@ use crate::lanes::{self, Lanes, RecordBytes, place_of};
 pub use crate::lanes::{GroCounts, MergeRules};
 use crate::stream::{each_item, section_options};
 
-/// Most records that wait to be written.
+/// Maximum number of records that wait to be written.
 const WINDOW: usize = 65_536;
-/// Most bytes of records that wait to be written.
+/// Maximum number of bytes of records that wait to be written.
 const WINDOW_BYTES: usize = 24 << 20;
 
 /// Configuration of [`merge`].

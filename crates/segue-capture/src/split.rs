@@ -18,7 +18,7 @@ use crate::fragment;
 use crate::frame::{Frame, USUAL_MTU};
 use crate::stream::{each_item, section_options};
 
-/// Most connections whose SYN options are stored.
+/// Maximum number of connections whose SYN options are stored.
 const MOST_FLOWS: usize = 65_536;
 
 /// Configuration of [`split`].

@@ -16,9 +16,9 @@ use crate::frame::{Frame, USUAL_MTU};
 use crate::lanes::{GroCounts, Lanes, MergeRules};
 use crate::stream::each_item;
 
-/// Most flows counted separately; the packets of all further ones are counted together.
+/// Maximum number of flows counted separately; the packets of all further ones are counted together.
 const MOST_FLOWS: usize = 100_000;
-/// Most interfaces kept in the survey.
+/// Maximum number of interfaces kept in the survey.
 const MOST_INTERFACES: usize = 1000;
 /// Upper ends of the size classes, in bytes of the frame; the last one has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];

@@ -10,8 +10,8 @@ use crate::file::{
 };
 use crate::stream::each_item;
 
-/// Most bytes of merged packets whose packets wait for their position. Files of [`merge`](crate::merge) need less than
-/// a tenth of it.
+/// Maximum number of bytes of merged packets whose packets wait for their position. Files of [`merge`](crate::merge)
+/// need less than a tenth of it.
 const MOST_WAITING: usize = 256 << 20;
 /// Bytes that a waiting train takes beside its packet and its note.
 const OVERHEAD: usize = 512;

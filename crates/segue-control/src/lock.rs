@@ -76,7 +76,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed before it is unlocked: nobody who has the name then has another file.
+        // Removed before it is unlocked: no process that opened it by this name then has another file.
         if self.is_own {
             let _ = fs::remove_file(&self.path);
         }

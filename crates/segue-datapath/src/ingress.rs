@@ -115,7 +115,7 @@ impl Ingress {
         self.seen.add_frame(len);
     }
 
-    /// Cuts a train whatever the settings say, and hands its packets to `each`: for packets that may be treated
+    /// Segments a train independent of the settings, and hands its packets to `each`: for packets that may be treated
     /// differently.
     pub(crate) fn apart(
         &mut self,

@@ -199,7 +199,7 @@ pub(crate) struct IdlePolicy {
     timers: u64,
 }
 
-/// The way in which the loop sleeps.
+/// The mode in which the loop sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepMode {
     /// The worker polls again at once.

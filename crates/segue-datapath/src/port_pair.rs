@@ -118,7 +118,7 @@ impl GroStage {
         }
     }
 
-    /// Pushes all packets that a port has received. The payload of the next ones is asked for ahead: nobody
+    /// Pushes all packets that a port has received. The payload of the next ones is asked for ahead: no code
     /// but the device and the kernel has touched it yet.
     pub(crate) fn push_all(&mut self, rx: &mut RxBatch, now: Nanos) {
         const AHEAD: usize = 2;

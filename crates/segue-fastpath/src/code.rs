@@ -1,4 +1,4 @@
-//! What both programs have in common: switch, counters, checksum, exits.
+//! The code that both programs share: switch, counters, checksum, exits.
 
 use std::os::fd::BorrowedFd;
 
@@ -29,9 +29,9 @@ pub(crate) const TUNNEL: Reg = Reg::R7;
 /// The counters of the tunnel.
 pub(crate) const COUNTERS: Reg = Reg::R8;
 
-/// Place of a 32-bit key on the stack.
+/// Offset of a 32-bit key on the stack.
 const KEY: i16 = -4;
-/// Place of the number of wire-sized packets that a unit stands for.
+/// Offset of the number of wire-sized packets that a unit stands for.
 const SEGMENTS: i16 = -16;
 
 /// A program under construction, with its exits.

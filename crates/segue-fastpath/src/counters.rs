@@ -72,7 +72,7 @@ pub struct Traffic {
     pub segments: u64,
 }
 
-/// What the programs did for one tunnel, or for the outside port where no tunnel was found.
+/// The counters of the programs for one tunnel, or for the outside port where no tunnel was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets sent through the tunnel.

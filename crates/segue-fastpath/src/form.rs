@@ -105,7 +105,7 @@ pub(crate) fn headers(config: &Config, version: u8) -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// Where the packets of a tunnel leave this host.
+/// The interface and link address by which the packets of a tunnel leave this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Index of the interface; 0 where there is no route.

@@ -47,7 +47,7 @@ const GRE_HAS_KEY: i32 = 0x2000;
 const NOT_FORWARDED: i32 = 4;
 const FORWARDING_OFF: i32 = 5;
 
-/// What stands between outer IP and the inner packet or GRE.
+/// The encapsulation header between the outer IP header and the inner packet or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// Nothing: the IP protocol number says what is inside.

@@ -57,7 +57,7 @@ pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The way in which a child ended.
+/// The end of a child: its exit status, or the signal that killed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The child called `exit` with this status.
@@ -551,7 +551,7 @@ pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Res
     Ok(value[1] != 0)
 }
 
-/// Returns the width of the terminal that stdout is, columns; `None` where it is no terminal.
+/// Returns the width of the terminal on stdout in columns; `None` where stdout is no terminal.
 pub fn terminal_width() -> Option<usize> {
     // SAFETY: an all-zero winsize is a valid place for the kernel to fill; it outlives the call.
     let size = unsafe {

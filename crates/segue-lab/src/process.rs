@@ -14,7 +14,7 @@ use crate::{LabError, interrupt, sys};
 
 /// Time that the drop of a [`Process`] waits for a child to end after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
-/// Most bytes kept of each output stream. iperf3's report of 128 streams over an hour stays below it.
+/// Maximum number of bytes kept of each output stream. iperf3's report of 128 streams over an hour stays below it.
 const KEPT_LEN: usize = 64 << 20;
 const POLL: Duration = Duration::from_millis(5);
 

@@ -231,7 +231,7 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
 pub(crate) struct Poller(OwnedFd);
 
 impl Poller {
-    /// Most descriptors that one wait reports.
+    /// Maximum number of descriptors that one wait reports.
     pub(crate) const MOST: usize = 64;
 
     pub(crate) fn new() -> io::Result<Poller> {

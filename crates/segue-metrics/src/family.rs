@@ -34,7 +34,7 @@ type Counters = BTreeMap<String, u64>;
 /// A function that returns such a map of a port.
 type CountersOf = fn(&Port) -> &Counters;
 
-/// Where the values of a family are in the document of `segue stat`.
+/// The location of a family's values in the document of `segue stat`.
 #[derive(Clone, Copy)]
 enum Values {
     /// One value for the whole program.

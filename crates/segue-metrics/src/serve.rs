@@ -13,7 +13,7 @@ use crate::listen::{Listener, Stream};
 use crate::text::{self, Format};
 use crate::{Scrape, Sentence, textfile};
 
-/// Most connections at a time; further ones wait in the queue of the socket.
+/// Maximum number of connections at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 32;
 /// Longest time of a connection.
 const CLIENT_TIME: Duration = Duration::from_secs(5);

@@ -143,7 +143,7 @@ impl RxBatch {
     }
 }
 
-/// What an entry of a batch sends.
+/// The bytes that an entry of a batch sends.
 #[derive(Debug)]
 enum Content {
     Packet(Box<Packet<Page>>),

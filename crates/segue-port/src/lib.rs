@@ -10,6 +10,7 @@
 //! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
 //! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`.
 //!
+//! # Promises
 //! No port drops a packet without counting it under a named reason ([`Drop`]), none trusts a length or an offset in the
 //! kernel's header without checking it against the bytes, and none depends on the datapath or on another port.
 

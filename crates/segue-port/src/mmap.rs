@@ -27,7 +27,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The place of one frame in a ring whose slots begin with a status word (`TPACKET_V2`).
+/// The position of one frame in a ring whose slots begin with a status word (`TPACKET_V2`).
 ///
 /// A slot's bytes are accessible only between [`Slot::claim`] and [`Slot::release`], when the kernel does not touch
 /// them. Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.

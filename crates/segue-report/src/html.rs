@@ -12,9 +12,9 @@ use crate::style;
 const WIDTH: f64 = 400.0;
 /// Height of a row of a chart: a line of text, the bar, and space.
 const ROW: f64 = 44.0;
-/// Most characters of a case in a chart, beside the value.
+/// Maximum number of characters of a case in a chart, beside the value.
 const LABEL: usize = 48;
-/// Most other metrics of a row in a table.
+/// Maximum number of other metrics of a row in a table.
 const OTHERS: usize = 4;
 
 /// Returns the page. `made` says when, with which program and on which host it was made.

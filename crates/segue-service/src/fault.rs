@@ -79,8 +79,8 @@ impl Vitals {
         self.grant(thread)
     }
 
-    /// Does what a test wishes for a thread, which is the caller; returns whether its requests to the kernel are to
-    /// fail.
+    /// Injects the fault that a test requested for the calling thread; returns whether its requests to the kernel are
+    /// to fail.
     pub fn grant(&self, thread: Thread) -> bool {
         let Some(wishes) = &self.wishes else { return false };
         let wish = wishes[thread as usize].load(Ordering::Relaxed);

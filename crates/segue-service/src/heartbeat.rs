@@ -2,7 +2,8 @@
 //!
 //! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
 //! round, or one of whose threads neither waits nor gets on for [`Limits::wall`]. Wall time counts only as far as the
-//! supervisor itself ran: on a machine that stood still, or that had no time for anybody, no healthy instance ends.
+//! supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no healthy
+//! instance ends.
 
 use std::fs::File;
 use std::io;
@@ -119,11 +120,11 @@ impl Default for Limits {
 pub struct Stall {
     /// The thread without progress.
     pub thread: Thread,
-    /// What it used meanwhile.
+    /// Time that passed without progress.
     pub how: How,
 }
 
-/// What a thread without progress used.
+/// The measure of a thread's time without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// This much processor time.
@@ -142,7 +143,7 @@ pub struct Watch {
     seen: [LastBeat; Thread::ALL.len()],
 }
 
-/// What is known of a thread since its number changed.
+/// The state of a thread since its heartbeat last changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastBeat {
     number: u64,

@@ -12,7 +12,7 @@ use segue_fastpath::left_reasons;
 use segue_lan78xx::frame::rx::Malformed;
 use segue_port::{Drop, Fallback};
 
-/// A reason.
+/// A reason for which packets are dropped or not merged: its name and its sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The key of its counters in the document of `segue stat`: `drops`, `flushes`, `refusals`, `mismatches`,
@@ -20,9 +20,9 @@ pub struct Entry {
     pub group: &'static str,
     /// The part of the program that counts it.
     pub stage: &'static str,
-    /// The name.
+    /// Name of the reason, as in JSON.
     pub name: &'static str,
-    /// The sentence.
+    /// Sentence that explains the reason.
     pub sentence: &'static str,
 }
 

@@ -19,7 +19,7 @@ const fn fitted(name: &'static str, (cores, speed, urb): (u32, f64, f64), cell: 
     Fitted { target: Target { name, cores, speed, urb }, mbps: cell.0, idle_percent: cell.1 }
 }
 
-/// The computers: cores, speed, fitted cost of a transfer; published result.
+/// The simulated computers: cores, speed, fitted cost of a USB transfer, published throughput.
 pub const TARGETS: [Fitted; 4] = [
     // Raspberry Pi 4B, Cortex-A72 at 1.5 GHz.
     fitted("rpi4", (4, 38.0, 37_510.0), (683.0, 80.1)),

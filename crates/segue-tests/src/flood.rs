@@ -64,7 +64,7 @@ impl Drop for Flood {
 /// A host that accepts TCP connections and closes them, until it is dropped.
 #[derive(Debug)]
 pub struct Acceptor {
-    /// Address at which it listens.
+    /// Local address of the listening TCP socket.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -98,7 +98,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// What an honest host got of what it tried.
+/// Numbers of connections and datagrams that an honest host tried, and of those that succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Success {
     /// Datagrams of a steady flow, and those that were echoed.

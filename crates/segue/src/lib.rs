@@ -9,8 +9,12 @@
 //! The loop contract, in one sentence: parse a buffer into a packet, push it into [`gro::Gro`] with the time, pop until
 //! nothing comes, transform (encapsulate, decapsulate), split in front of the port, and ask for the next deadline.
 //!
-//! The engine never reads a clock, never does I/O, never computes a checksum that would hide a wrong one, and never
-//! trusts a length that it did not check against the bytes present.
+//! # Promises
+//! - The engine never reads a clock and never does I/O; after warm-up it allocates nothing.
+//! - It never computes a checksum that would hide a wrong one.
+//! - It trusts no length that it did not check against the bytes present, and panics on no input.
+//! - Packets of one flow leave in the order in which they came, none longer than its deadline after that.
+//! - A packet that cannot be merged, split or decapsulated is handed back under a named reason.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;

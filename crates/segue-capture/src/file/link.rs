@@ -20,7 +20,7 @@ pub const IPV6: u16 = 229;
 /// Linux cooked, version 2: 20 bytes, the protocol in the first two.
 pub const COOKED2: u16 = 276;
 
-/// Most VLAN tags that are skipped behind a cooked header.
+/// Maximum number of VLAN tags that are skipped behind a cooked header.
 const MAX_TAGS: usize = 2;
 
 /// Returns the display name of a link type, as in Wireshark and tcpdump.

@@ -14,7 +14,7 @@ const INTERFACE: u32 = 1;
 const OBSOLETE: u32 = 2;
 const SIMPLE: u32 = 3;
 const ENHANCED: u32 = 6;
-/// Most interfaces of one section, which bounds memory; real files have far fewer.
+/// Maximum number of interfaces of one section, which bounds memory; real files have far fewer.
 const MAX_INTERFACES: usize = 65_536;
 
 /// Reads a capture file of either format, one item at a time.

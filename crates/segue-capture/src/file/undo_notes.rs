@@ -22,7 +22,7 @@ pub const OPTION: u16 = 0xd347;
 pub const MAGIC: [u8; 5] = *b"sgue\x01";
 /// Longest header of a packet in a note in bytes, link header included.
 const MAX_HEAD: usize = 1024;
-/// Most bytes of a note in one option.
+/// Maximum number of bytes of a note in one option.
 const CHUNK: usize = 65_000;
 
 /// The kind of a note.

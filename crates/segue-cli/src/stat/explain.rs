@@ -274,7 +274,7 @@ fn ranked(reasons: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
     list
 }
 
-/// Returns the name of a reason for people.
+/// Returns the name of a reason with spaces instead of underscores.
 fn readable(name: &str) -> String {
     printable(&name.replace('_', " ")).replace('?', " ")
 }

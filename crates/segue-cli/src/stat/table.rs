@@ -11,7 +11,7 @@ const WIDTH: usize = 80;
 /// Columns between two columns of the table.
 const GAP: usize = 2;
 
-/// How the table is to be.
+/// The layout of the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Form {
     /// Whether numbers are exact.

@@ -61,7 +61,7 @@ struct Entry {
 enum State {
     /// The neighbour has recently been confirmed to be reachable.
     Reachable,
-    /// No confirmation is recent; the next use starts probes.
+    /// STALE (RFC 4861): the last confirmation is older than the reachable time; the next packet starts probes.
     Stale,
     /// Unicast solicitations are being sent.
     Probe,

@@ -26,9 +26,11 @@ pub(super) struct Common {
     pub(super) taken: u64,
     /// Packets with remote checksum offload, whose checksum the far end completes.
     pub(super) remote: Remote,
-    /// Packets that entered each stage.
+    /// Packets after decapsulation.
     pub(super) unwrapped: Traffic,
+    /// Packets and trains after GRO.
     pub(super) joined: Traffic,
+    /// Packets and trains that entered encapsulation.
     pub(super) entered: Traffic,
     /// Packets split on the way out.
     pub(super) cuts: CutCounts,

@@ -13,7 +13,7 @@ const LINKS: [u16; 2] = [16, 17];
 /// Largest number of datagrams that are read at a time.
 const MOST: usize = 1024;
 
-/// What has changed since the last look.
+/// The changes since the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// The indexes of links that have changed, each once.

@@ -1,4 +1,4 @@
-//! Processes: what a supervisor learns of its child, and what a process gives up before it meets a stranger's data.
+//! Processes: the state of a supervisor's child, and the rights that a process gives up before it reads untrusted data.
 
 mod sys;
 

@@ -24,7 +24,7 @@ const LONGEST: u32 = MTU + 14;
 const WATCHED: Duration = Duration::from_millis(100);
 /// Time between setting the filters and the check.
 const SETTLED: Duration = Duration::from_millis(10);
-/// Most checks of frame lengths if no frames arrive.
+/// Maximum number of checks of frame lengths if no frames arrive.
 const MOST_WATCHES: u32 = 5;
 /// Name of the router's interface towards the sender.
 const INSIDE: &str = "in0";

@@ -1,4 +1,4 @@
-//! The surroundings of a measurement: program, round and processors.
+//! The environment of a measurement: path of the program, number of the round, assignment of processors.
 
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 use crate::frame::rx::ChecksumErrors;
 use crate::usb::Speed;
 
-/// The way in which frames are copied out of a bulk-in transfer.
+/// The method by which frames are copied out of a bulk-in transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
     /// Each frame is copied by itself, and the transfer goes back to the chip.
@@ -38,12 +38,12 @@ pub struct Config {
     pub rx_transfers: usize,
     /// Bytes of each bulk-in transfer; a multiple of the largest USB packet.
     pub rx_transfer_len: usize,
-    /// The way in which frames are copied out of a transfer.
+    /// The method by which frames are copied out of a transfer.
     pub copying: Copying,
     /// The time at which bulk-in transfers are submitted again.
     pub resubmit: Resubmit,
-    /// Most packets of one poll, in addition to the caller's budget. With `None` only the caller's budget applies, and
-    /// packets of the last transfer of a poll are delivered even beyond it.
+    /// Maximum number of packets of one poll, in addition to the caller's budget. With `None` only the caller's budget
+    /// applies, and packets of the last transfer of a poll are delivered even beyond it.
     pub budget: Option<usize>,
     /// Number of bulk-out transfers.
     pub tx_transfers: usize,

@@ -29,7 +29,7 @@ pub struct Config {
     pub speed: Speed,
     /// The adapter's MAC address.
     pub mac: [u8; 6],
-    /// The place of the MAC address.
+    /// The memory that holds the MAC address.
     pub identity: Identity,
     /// The link partner; `None` without a cable.
     pub partner: Option<Partner>,
@@ -37,7 +37,7 @@ pub struct Config {
     pub negotiation: u64,
     /// Whether frames take the time that they take on a wire of the link's speed. Otherwise they take none.
     pub paced: bool,
-    /// Most frames that the partner queues while it is paused or the wire is busy; further ones are lost.
+    /// Maximum number of frames that the partner queues while it is paused or the wire is busy; further ones are lost.
     pub partner_queue: usize,
 }
 

@@ -18,7 +18,7 @@ pub const CLASS: [u8; 3] = [0xff, 0, 0xff];
 pub const CONFIGURATION_VALUE: u8 = 1;
 /// Release number of the device.
 pub const BCD_DEVICE: u16 = 0x0300;
-/// Most packets in one burst, minus 1.
+/// Maximum number of packets in one burst, minus 1.
 const MAX_BURST: u8 = 15;
 
 /// Returns the descriptor for a `GET_DESCRIPTOR` request with this `wValue`, or `None` if there is none.

@@ -17,10 +17,10 @@ const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
 /// Bytes that a frame takes on the wire besides its own: FCS, preamble and interframe gap (IEEE 802.3, 4.4.2).
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
-/// Most frames sent to the partner that were not fetched.
+/// Maximum number of frames sent to the partner that were not fetched.
 const MAX_OUTGOING: usize = 1 << 16;
-/// Most bytes of those frames: segmentation could otherwise turn one transfer of the host into more than the model
-/// should hold.
+/// Maximum number of bytes of those frames: segmentation could otherwise turn one transfer of the host into more than
+/// the model should hold.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 /// Longest time that a wire may lag behind its schedule and still catch up, nanoseconds: wake-ups come late, on a
 /// loaded machine by milliseconds.

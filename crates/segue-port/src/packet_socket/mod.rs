@@ -177,7 +177,7 @@ pub struct PacketPort {
 struct Frame {
     /// Slot of the frame; `None` for a frame from the queue.
     slot: Option<Page>,
-    /// Place of the frame, in the slot or in the pages that the queue was read into.
+    /// Offset of the frame, in the slot or in the pages that the queue was read into.
     range: Range<usize>,
     vnet: VirtioNet,
 }

@@ -12,7 +12,7 @@ use segue::hash::Key;
 use super::{MAX_FRAME, OpenError, TunConfig, TunPort};
 use crate::port::Port;
 
-/// Most pieces of one write: those that the limits of a device allow, and the headers.
+/// Maximum number of pieces of one write: those that the limits of a device allow, and the headers.
 const MOST_PIECES: usize = 64;
 
 /// A TUN or TAP device that gives single packets and takes batches of them, which it joins.

@@ -19,7 +19,7 @@ use crate::handover::sys;
 use crate::report::to_stderr;
 use crate::sandbox::{NewUser, Reach, confine};
 
-/// The place where a device is found again.
+/// The location at which a device that was unplugged is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// This port of this machine.

@@ -21,7 +21,7 @@ pub(super) struct Found {
 
 /// The requested settings of an adapter and its interface.
 pub struct Plan {
-    /// The place of the adapter.
+    /// The location of the adapter.
     pub usb: Usb,
     /// The interface.
     pub tap: Tap,

@@ -1,4 +1,4 @@
-//! The place of an adapter, and the opening of the device there.
+//! The location of an adapter (local port, USB/IP server or model), and the opening of the device there.
 
 use std::fs;
 use std::net::ToSocketAddrs;
@@ -19,7 +19,7 @@ use super::opener::Source;
 use crate::report::Report;
 use crate::tap::Tap;
 
-/// The place of an adapter.
+/// The location of a USB adapter: a local port, a USB/IP server and bus id, or a model in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usb {
     /// A port of this machine; without one, the only adapter.

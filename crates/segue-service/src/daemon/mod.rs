@@ -52,7 +52,7 @@ pub struct Watched {
     is_successor: bool,
 }
 
-/// How an instance is started, beside its plan.
+/// The options of an instance's start, beside its plan.
 #[derive(Debug, Default)]
 pub struct Start {
     /// The supervisor that started this process, if one did.

@@ -35,7 +35,7 @@ const LOOK_EVERY: u32 = 5;
 /// The last part of the name of the knob that switches the path.
 pub const KNOB: &str = "enable_fastpath";
 
-/// What is asked of the path for the tunnels of one outside port.
+/// The settings of the path for the tunnels of one outside port.
 #[derive(Debug)]
 pub struct Request {
     /// The word of the command line.

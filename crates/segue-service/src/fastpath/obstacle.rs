@@ -1,4 +1,4 @@
-//! What would show that packets take the kernel's path: rules and filters that they would otherwise pass.
+//! Obstacles of the kernel's path: rules and filters that the packets would bypass.
 
 use std::fs;
 

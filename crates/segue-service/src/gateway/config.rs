@@ -13,7 +13,7 @@ use crate::daemon::mappings::protocol_name;
 pub const MAX_BYTES: u32 = 65_535;
 /// Largest number of packets in a train by default.
 pub const MAX_PACKETS: u32 = 1000;
-/// The way in which messages spell options.
+/// The spelling of options in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// With two dashes, as on a command line.

@@ -47,7 +47,7 @@ impl Netns {
     }
 }
 
-/// One end of a gateway.
+/// One of the two ports of a gateway: an interface, a TAP or a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
     /// The name of the interface.

@@ -1,4 +1,4 @@
-//! What is known about a tunnel: the constant facts, and the evidence that the watch gathers.
+//! The facts about a tunnel: its constants, and the evidence that the watch gathers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -91,7 +91,7 @@ pub(super) struct LinkView {
     pub(super) gso: Option<bool>,
 }
 
-/// The way to a remote.
+/// The path to a remote: link, next hop, path MTU, state of the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathState {
     /// The index of the output link.

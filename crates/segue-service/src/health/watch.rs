@@ -34,7 +34,7 @@ const MOST_ERRORS: usize = 64;
 /// The share of its time that the thread spends on the underlay at most, as a divisor.
 const SHARE: u32 = 50;
 
-/// What the watch needs, opened with all rights.
+/// The sockets of the watch, opened before rights are given up.
 pub(crate) struct Sources {
     facts: Vec<Monitored>,
     underlay: Underlay,

@@ -1,4 +1,4 @@
-//! What the processes of a sandbox have in common: what one is made for, and the limits of Landlock.
+//! The configuration that the processes of a sandbox share, and the limits of Landlock.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use segue_control::error::{Error, Kind};
 use super::filter::Allowed;
 use crate::heartbeat::{Heartbeat, Limits};
 
-/// What a sandbox is made for.
+/// The configuration of a sandbox.
 #[derive(Debug)]
 pub struct Life<'a> {
     /// The name of the instance.
@@ -20,7 +20,7 @@ pub struct Life<'a> {
     pub heartbeat: &'a Heartbeat,
     /// The times after which the supervisor ends that process.
     pub limits: Limits,
-    /// What that process may do besides the usual.
+    /// Additional system calls of that process.
     pub allowed: Allowed<'a>,
     /// Whether the process goes on where the kernel has no Landlock, or no filters of system calls.
     pub is_weak: bool,
@@ -38,7 +38,7 @@ pub const WEAK: &str = "--weak-sandbox";
 /// The processes that a process may signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signalling {
-    /// Those with the same restrictions, which are itself.
+    /// Only processes of the same Landlock domain, which is the process itself.
     Inside,
     /// Any that its user and capabilities allow.
     Anybody,

@@ -138,7 +138,7 @@ const IOCTLS: &[u64] = &[
     sys::TUNSETCARRIER,
 ];
 
-/// What a process that moves packets may do besides the usual.
+/// Additional system calls of a process that moves packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed<'a> {
     /// The ioctls of its devices, besides those of TUN.

@@ -1,4 +1,4 @@
-//! The process that waits for the one that moves packets, and ends it where it no longer gets on.
+//! The process that waits for the one that moves packets, and ends it where it makes no progress.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: 
                     finish(Ended::Exit(130), socket, life, out)
                 }
                 Ok(Some(Change::Ended(ended))) => finish(ended, socket, life, out),
-                // Packets do not wait for whoever stopped it.
+                // Packets do not wait until another process sends SIGCONT.
                 Ok(Some(Change::Stopped(number))) => {
                     let _ = sys::kill(child, libc::SIGCONT);
                     if told.is_none_or(|told| told.elapsed() >= QUIET) {

@@ -66,7 +66,7 @@ pub(super) struct Instance {
     pause: Duration,
     /// The times of its latest faults.
     faults: VecDeque<Instant>,
-    /// What keeps the instance from running, and since when.
+    /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
     /// Answers on the control socket while the instance has no process.
     stand_in: Option<Server>,
@@ -91,7 +91,7 @@ struct Process {
     began: Instant,
     /// The failure that the process reported.
     failure: Option<Error>,
-    /// When the process ended, where another one of the instance still has its output open.
+    /// Time at which the process ended while another process of the instance still has its output open.
     died: Option<Instant>,
 }
 
@@ -229,7 +229,7 @@ impl Instance {
         process.died.map(|died| died + GRACE).or(starts)
     }
 
-    /// Continues a process that somebody stopped, and kills what is left of one that ended or never came up.
+    /// Sends SIGCONT to a stopped process, and kills what is left of one that ended or never came up.
     pub(super) fn tend(&mut self) {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };

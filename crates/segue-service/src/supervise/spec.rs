@@ -77,7 +77,7 @@ pub struct InstanceSpec {
     pub tokens: Vec<Token>,
     /// The knobs to set.
     pub assignments: Vec<KnobAssignment>,
-    /// The place of the heading in the file, bytes.
+    /// The byte range of the heading in the file.
     pub header: Range<usize>,
     /// The parsed words of the instance.
     pub plan: InstancePlan,

@@ -116,7 +116,7 @@ fn facts(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored
     }
 }
 
-/// How a change is made.
+/// The system call or command of a change.
 type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
 
 /// A change that an interface needs.

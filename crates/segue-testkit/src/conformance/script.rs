@@ -47,7 +47,7 @@ impl Frame {
 /// Maximum number of flows in a case.
 const FLOWS: usize = 64;
 
-/// Writes the packets of a row in a carrier.
+/// Builder of the frames of one conformance row, encapsulated as its carrier says.
 #[derive(Clone, Debug)]
 pub struct Script {
     carrier: Carrier,

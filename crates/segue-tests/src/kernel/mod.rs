@@ -37,9 +37,9 @@ pub use gso::{Gso, what_differs};
 pub use stack::Stack;
 pub use underlay::{Entry, Underlay};
 
-/// Most times that a burst is sent again because it was not received in one poll.
+/// Maximum number of times that a burst is sent again because it was not received in one poll.
 const TRIES: usize = 50;
-/// Most times that a burst is sent again because some of its frames did not leave.
+/// Maximum number of times that a burst is sent again because some of its frames did not leave.
 const LOSSES: usize = 2;
 /// Time without a frame after which no more are expected.
 const QUIET: Duration = Duration::from_millis(10);

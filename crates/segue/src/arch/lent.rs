@@ -31,9 +31,9 @@ impl AsRef<[u8]> for Lent {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: a Lent is made by `Loan::lend` only, from a slice that lives longer than the loan, and is kept
-        // nowhere but in the loan's value, which gives out nothing that outlives the borrow of the loan. Whoever takes
-        // a new loan of a value replaces it first if an earlier loan was forgotten instead of dropped, and dropping a
-        // Lent reads nothing.
+        // nowhere but in the loan's value, which gives out nothing that outlives the borrow of the loan. Code that
+        // takes a new loan of a value replaces it first if an earlier loan was forgotten instead of dropped, and
+        // dropping a Lent reads nothing.
         unsafe { core::slice::from_raw_parts(self.start, self.len as usize) }
     }
 }

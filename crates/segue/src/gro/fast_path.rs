@@ -452,8 +452,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         why.map(|why| (place, why))
     }
 
-    /// Judges a packet of a flow whose train, at this place, it does not fit: the train leaves first, unless the packet
-    /// takes the slow path.
+    /// Handles a packet that does not fit the held train of its flow, at this place: the train leaves first, unless the
+    /// packet takes the slow path.
     #[inline(never)]
     fn judge_other<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,

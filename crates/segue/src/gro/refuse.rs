@@ -13,12 +13,12 @@ use super::verify::is_sum_good;
 use crate::packet::{Csum, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
-/// What must have left before a frame that joins nothing.
+/// The held packets that must leave before a frame that joins nothing.
 #[derive(Clone, Copy)]
 pub(super) enum Behind {
     /// Nothing: the frame belongs to no flow that is ever held.
     Nothing,
-    /// What is held of its own flow.
+    /// The held train of the same flow.
     Flow(Plain),
     /// Everything, since its flow is unknown.
     All,

@@ -10,7 +10,7 @@ use super::table::Slot;
 use crate::packet::{Frame, Packet, Pool, Tunnels};
 use crate::time::Nanos;
 
-/// What is taken out next.
+/// The next entry to be taken out.
 enum Taken<B> {
     First(PendingFirst<B>),
     Other(Popped<B>),

@@ -125,7 +125,7 @@ impl<B> Slot<B> {
     }
 }
 
-/// The place of the newest flow with some hash.
+/// The result of a lookup by hash: the newest flow that has it.
 pub(super) enum Place {
     At(usize),
     /// No flow has this hash.

@@ -11,7 +11,7 @@ use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
 
 /// The result of filling in checksums.
 pub(super) struct Filled {
-    /// The port's task for the transport checksum.
+    /// The part of the transport checksum that is left to the port.
     pub(super) csum: SegmentCsum,
     /// Whether the transport checksum was completed.
     pub(super) completed: bool,
@@ -205,7 +205,7 @@ impl<'a, B: Buffer> InnerSum<'a, B> {
         inside
     }
 
-    /// Lets the transport header count as it is sent from here outwards.
+    /// Switches the running sum to the completed transport checksum, for the levels outside of it.
     fn reveal(&mut self) {
         self.sum = self.sent;
         self.upto = 0;

@@ -99,7 +99,7 @@ pub enum Unit {
     Train {
         /// State of the innermost transport checksums.
         csum: TrainCsum,
-        /// The way in which the train is to be cut.
+        /// The parameters of the segmentation.
         gso: Gso,
     },
 }

@@ -1,4 +1,4 @@
-//! What a TUN device or a guest has agreed to take, as [`Limits`].
+//! The offloads that a TUN device or a guest accepts, as [`Limits`].
 
 use crate::gso::Limits;
 

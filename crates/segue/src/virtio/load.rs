@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// What a header says of its packet, by [`check`].
+/// The offload state that a virtio-net header declares, as checked by [`check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A packet or train with this offload state.

@@ -8,7 +8,7 @@ use super::layout::{Layout, Start};
 use super::tunnels::Tunnels;
 use super::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
-/// Most headers in front of IP, and one.
+/// Maximum number of headers in front of IP, and one.
 const LINKS: usize = ethernet::MAX_TAGS + 2;
 
 /// The layouts, by the number of headers in front of IP, and by whether IP is IPv6 and the transport TCP.

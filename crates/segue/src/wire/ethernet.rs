@@ -6,7 +6,7 @@ use core::ops::Range;
 pub const LEN: usize = 14;
 /// Bytes that one VLAN tag adds: the tag control information and the type that follows it.
 pub const VLAN_LEN: usize = 4;
-/// Most VLAN tags that the parser follows: a customer and a service tag.
+/// Maximum number of VLAN tags that the parser follows: a customer and a service tag.
 pub const MAX_TAGS: usize = 2;
 
 /// Destination address.

@@ -21,7 +21,7 @@ pub enum Next {
 pub struct Remcsum {
     /// Start of the sum.
     pub start: u16,
-    /// Place of the checksum field, not relative to `start`.
+    /// Offset of the checksum field, not relative to `start`.
     pub offset: u16,
 }
 

@@ -20,7 +20,7 @@ pub const SEQ: u16 = 0x1000;
 const KNOWN: u16 = CSUM | KEY | SEQ;
 /// Mask of the version; version 1 is PPTP's (RFC 2637, section 4.1), whose header differs.
 const VERSION: u16 = 0x0007;
-/// Place of the checksum where it is present.
+/// Offset of the checksum where it is present.
 pub const CHECKSUM: usize = 4;
 
 /// The fields of a GRE header.

@@ -26,9 +26,9 @@ pub const SRC: Range<usize> = 8..24;
 /// Destination address.
 pub const DST: Range<usize> = 24..40;
 
-/// Most extension headers that [`chain`] follows; real packets have one or two.
+/// Maximum number of extension headers that [`chain`] follows; real packets have one or two.
 pub const MAX_EXTENSIONS: usize = 6;
-/// Most bytes of extension headers that [`chain`] follows.
+/// Maximum number of bytes of extension headers that [`chain`] follows.
 pub const MAX_EXTENSION_LEN: usize = 96;
 
 /// Returns the traffic class of a header whose first two bytes are given.

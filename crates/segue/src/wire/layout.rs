@@ -3,9 +3,9 @@
 use super::format::Kind;
 use super::{ethernet, ipv4, ipv6, tcp, udp};
 
-/// Most headers that a layout holds, all levels together; it is also the nesting limit.
+/// Maximum number of headers that a layout holds, all levels together; it is also the nesting limit.
 pub const MAX_HEADERS: usize = 16;
-/// Most bytes of headers that a layout covers.
+/// Maximum number of bytes of headers that a layout covers.
 pub const MAX_HEADER_BYTES: usize = 256;
 
 /// The place of one header, in bytes from the start of the packet.
@@ -13,7 +13,7 @@ pub const MAX_HEADER_BYTES: usize = 256;
 pub struct Header {
     /// Kind of the header.
     pub kind: Kind,
-    /// Place of the first byte.
+    /// Offset of the first byte.
     pub off: u16,
     /// Length in bytes.
     pub len: u16,

@@ -23,9 +23,9 @@ pub const HOP_LIMIT: u8 = 255;
 pub const MIN_LEN: usize = 24;
 /// Bytes of a redirect without options.
 pub const REDIRECT_LEN: usize = 40;
-/// Place of the target address in all three messages.
+/// Offset of the target address in all three messages.
 pub const TARGET: usize = 8;
-/// Place of the destination address in a redirect.
+/// Offset of the destination address in a redirect.
 pub const REDIRECT_DESTINATION: usize = 24;
 /// Bytes of the longest Ethernet frame that [`Message::frame`] writes: a redirect with its option.
 pub const MAX_FRAME: usize = ethernet::LEN + ipv6::LEN + REDIRECT_LEN + LINK_OPTION_LEN;

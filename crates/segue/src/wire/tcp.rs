@@ -29,9 +29,9 @@ pub const OPTIONS: usize = 20;
 pub const STAMPED: [u8; 4] = [1, 1, 8, 10];
 /// Bytes of a header with that option alone.
 pub const STAMPED_LEN: usize = 32;
-/// Place of the timestamp value in such a header.
+/// Offset of the timestamp value in such a header.
 pub const STAMP: usize = 24;
-/// Place of the timestamp echo reply in such a header.
+/// Offset of the timestamp echo reply in such a header.
 pub const ECHO: usize = 28;
 /// Kind of the window scale option (RFC 7323, section 2.2); its length is 3.
 pub const WINDOW_SCALE: u8 = 3;

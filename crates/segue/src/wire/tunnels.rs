@@ -21,7 +21,7 @@ pub struct Tunnels {
 }
 
 impl Tunnels {
-    /// Most ports; further ones are ignored, as is port 0.
+    /// Maximum number of ports; further ones are ignored, as is port 0.
     pub const MOST: usize = 16;
 
     /// No tunnel ports: UDP is always a transport.

@@ -90,7 +90,7 @@ pub struct VirtioNet {
     pub gso_size: u16,
     /// Start of the checksum, counted from the first byte of the packet.
     pub csum_start: u16,
-    /// Place of the checksum field, counted from `csum_start`.
+    /// Offset of the checksum field, counted from `csum_start`.
     pub csum_offset: u16,
     /// Number of receive buffers that the packet fills, for a guest's driver: at least 1 there, 0 or 1 from a kernel.
     pub num_buffers: u16,
@@ -98,9 +98,9 @@ pub struct VirtioNet {
     pub hash: u32,
     /// The kind of the hash (virtio 1.2, section 5.1.6.4.4); 0 for none.
     pub hash_report: u16,
-    /// Place of the outer UDP header of a tunnelled train.
+    /// Offset of the outer UDP header of a tunnelled train.
     pub outer_th: u16,
-    /// Place of the inner IP header of a tunnelled train.
+    /// Offset of the inner IP header of a tunnelled train.
     pub inner_nh: u16,
 }
 

@@ -20,7 +20,7 @@ use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Re
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
 /// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most devices in a server's list that are read.
+/// Maximum number of devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
 
 /// The reason for which a device could not be imported.

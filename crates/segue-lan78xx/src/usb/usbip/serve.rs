@@ -15,11 +15,12 @@ use crate::sys::{self, Interest};
 
 use super::{Exported, Phase, Session};
 
-/// Most frames read from the cable in one round.
+/// Maximum number of frames read from the cable in one round.
 const BUDGET: usize = 64;
 /// Bytes of unread output beyond which a client's input is not read.
 const MAX_OUTPUT: usize = 4 << 20;
-/// Most connections at a time, one of which can have the device. A new one replaces the oldest of the others.
+/// Maximum number of connections at a time, one of which can have the device. A new one replaces the oldest of the
+/// others.
 const MAX_SESSIONS: usize = 16;
 /// Time after which a connection without the device is closed, nanoseconds.
 const GREETING_TIMEOUT: u64 = 5_000_000_000;

@@ -194,5 +194,5 @@ pub(super) fn bus_id_bytes(name: &str) -> [u8; BUS_ID_LEN] {
     bytes
 }
 
-/// Most bytes of one transfer: usbfs's default limit for one process.
+/// Maximum number of bytes of one transfer: usbfs's default limit for one process.
 pub(super) const MAX_TRANSFER: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! The short way out of a tunnel, for datagrams from which nothing but headers has to be removed.
+//! The fast path of decapsulation, for datagrams from which only headers have to be removed.
 //!
 //! The inner packet leaves as a frame that is not parsed, for a stage that recognises most packets by a few bytes.
 //! Whatever is not simple takes [`Decapsulator::pull`]; a frame that leaves here is the packet that `pull` would give.
