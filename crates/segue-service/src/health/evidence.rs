@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use segue::wire::icmp::v4 as icmp;
 use segue_host::error_queue::SocketError;
 
 use super::flow::Flow;
@@ -53,9 +54,10 @@ pub(super) enum Refusal {
 impl Refusal {
     /// Returns the kind of an error of the error queue; `None` for those that do not mean a refusal.
     pub(super) fn of(error: &SocketError) -> Option<Refusal> {
-        // Codes 9, 10 and 13 of ICMP's destination unreachable are prohibitions (RFC 1812, section 5.2.7.1); those of
-        // ICMPv6 are EACCES.
-        let is_prohibited = error.icmp_type == 3 && matches!(error.icmp_code, 9 | 10 | 13);
+        // Three codes of ICMP's destination unreachable are prohibitions (RFC 1812, section 5.2.7.1); those of ICMPv6
+        // are EACCES.
+        let is_prohibited = error.icmp_type == icmp::UNREACHABLE
+            && matches!(error.icmp_code, icmp::NET_PROHIBITED | icmp::HOST_PROHIBITED | icmp::PROHIBITED);
         match error.errno {
             libc::ECONNREFUSED => Some(Refusal::Port),
             libc::ENOPROTOOPT => Some(Refusal::Protocol),

@@ -71,6 +71,10 @@ pub mod v4 {
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Code of "destination unreachable": filtered by an administrator (RFC 1812, section 5.2.7.1).
     pub const PROHIBITED: u8 = 13;
+    /// Code of "destination unreachable": communication with the destination network is prohibited.
+    pub const NET_PROHIBITED: u8 = 9;
+    /// Code of "destination unreachable": communication with the destination host is prohibited.
+    pub const HOST_PROHIBITED: u8 = 10;
 
     /// Returns whether a message of this type counts as an error, about which no error may be sent (RFC 1122, section
     /// 3.2.2).
