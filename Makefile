@@ -70,6 +70,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/bench-dpdk/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/instructions/Cargo.toml
+	$(CARGO) fmt --check --manifest-path tools/size/Cargo.toml
 	tools/commits --self-test
 	tools/commits
 	tools/layers --self-test
