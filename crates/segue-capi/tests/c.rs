@@ -162,6 +162,19 @@ fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
 }
 
 #[test]
+fn the_program_of_the_guide_compiles_and_runs() {
+    let guide = fs::read_to_string(format!("{HERE}/../../docs/adopting.md")).unwrap();
+    let source = guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let folder = folder("guide");
+    let (file, program) = (folder.join("vpn.c"), folder.join("vpn"));
+    fs::write(&file, source).unwrap();
+    let mut command = Command::new("cc");
+    command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]).arg(format!("{HERE}/include"));
+    run(command.arg(&file).arg(library("a")).args(SYSTEM).arg("-o").arg(&program));
+    run(&mut Command::new(&program));
+}
+
+#[test]
 fn a_c_program_leaks_nothing_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("skipped: valgrind is not installed");
