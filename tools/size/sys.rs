@@ -1,6 +1,7 @@
-//! A program without a system for a small machine, of which tools/size/run measures code and memory: with no feature the
-//! runtime alone, with `gso` it splits a train, with `gro` it joins segments of 8 flows. It runs under qemu-arm, prints
-//! the most memory that was in use at a time, heap and stack, in bytes, and ends with 0 if the results are right.
+//! A program without a system for a small machine, of which tools/size/run measures code and memory: with no feature
+//! the runtime alone, with `gso` it splits a train, with `gro` it joins segments of 8 flows. It runs under qemu-arm,
+//! prints the most memory that was in use at a time, heap and stack, in bytes, and ends with 0 if the results are
+//! right.
 #![no_std]
 #![no_main]
 #![allow(unsafe_code, reason = "allocator, stack and system calls of a program without a system")]
