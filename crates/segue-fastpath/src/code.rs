@@ -43,20 +43,22 @@ pub(crate) struct Code {
     drop: Option<Label>,
     /// Exits that count at the tunnel.
     left: Vec<(Counter, Label)>,
+    /// Place of the counters' index in the tunnel's entry, for exits in front of which they are not looked up yet.
+    index: Option<i16>,
     /// Exits that count at the outside port.
     unclaimed: Vec<(Counter, Label)>,
 }
 
 impl Code {
     /// Begins a program: the context is saved, and packets are left to the daemon where the path is switched off.
-    pub(crate) fn begin(maps: &Maps<'_>) -> Code {
+    pub(crate) fn begin(maps: &Maps<'_>, index: Option<i16>) -> Code {
         let mut a = Assembler::default();
         let out = a.label();
         a.copy(CONTEXT, Reg::R1);
         a.map_value(Reg::R1, maps.settings, i32::from(settings::ENABLED));
         a.load(Size::W, Reg::R1, Reg::R1, 0);
         a.jump_if_value(If::Eq, Reg::R1, 0, out);
-        Code { a, out, drop: None, left: Vec::new(), unclaimed: Vec::new() }
+        Code { a, out, drop: None, left: Vec::new(), index, unclaimed: Vec::new() }
     }
 
     /// Returns the exit that drops the packet for lack of memory, and counts it at the tunnel.
@@ -97,15 +99,14 @@ impl Code {
     /// Adds one to a counter of the tunnel.
     fn count(&mut self, counter: Counter) {
         self.a.set(Reg::R1, 1);
-        self.add(counter);
+        self.add(COUNTERS, counter as i16 * 8);
     }
 
-    /// Adds R1 to a counter of the tunnel.
-    pub(crate) fn add(&mut self, counter: Counter) {
-        let at = counter as i16 * 8;
-        self.a.load(Size::D, Reg::R2, COUNTERS, at);
+    /// Adds R1 to the 64-bit counter at this offset of a value.
+    fn add(&mut self, value: Reg, at: i16) {
+        self.a.load(Size::D, Reg::R2, value, at);
         self.a.op(Op::Add, Reg::R2, Reg::R1);
-        self.a.store(Size::D, COUNTERS, at, Reg::R2);
+        self.a.store(Size::D, value, at, Reg::R2);
     }
 
     /// Notes how many packets of wire size the unit stands for; helpers that change its length forget it.
@@ -126,18 +127,20 @@ impl Code {
         a.store(Size::D, Reg::R10, SEGMENTS, Reg::R1);
     }
 
-    /// Counts a unit that was moved: `bytes` is the register with its length; `first` the first of four counters.
-    pub(crate) fn count_unit(&mut self, bytes: Reg, counters: [Counter; 4]) {
-        let [units, lengths, trains, segments] = counters;
+    /// Counts a unit that was moved: `bytes` is the register with its length; units, bytes, trains and packets of wire
+    /// size are at this offset of a value.
+    pub(crate) fn count_unit(&mut self, bytes: Reg, value: Reg, at: i16) {
         self.a.copy(Reg::R1, bytes);
-        self.add(lengths);
-        self.count(units);
+        self.add(value, at + 8);
+        self.a.set(Reg::R1, 1);
+        self.add(value, at);
         self.a.load(Size::D, Reg::R1, Reg::R10, SEGMENTS);
-        self.add(segments);
+        self.add(value, at + 24);
         let single = self.a.label();
         self.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
         self.a.jump_if_value(If::Eq, Reg::R1, 0, single);
-        self.count(trains);
+        self.a.set(Reg::R1, 1);
+        self.add(value, at + 16);
         self.a.place(single);
     }
 
@@ -163,6 +166,11 @@ impl Code {
         let count_out = self.a.label();
         for (counter, label) in std::mem::take(&mut self.left) {
             self.a.place(label);
+            if let Some(index) = self.index {
+                let out = self.out;
+                self.a.load(Size::W, Reg::R1, TUNNEL, index);
+                self.look_up(maps.counters, COUNTERS, out);
+            }
             self.count(counter);
             self.a.jump(count_out);
         }

@@ -1,5 +1,7 @@
 //! The counters of the programs, which are per CPU and per tunnel.
 
+use crate::layout::inbound;
+
 /// One counter of a tunnel, or of the outside port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -8,10 +10,6 @@ pub(crate) enum Counter {
     SentBytes,
     SentTrains,
     SentSegments,
-    ReceivedUnits,
-    ReceivedBytes,
-    ReceivedTrains,
-    ReceivedSegments,
     NoMemory,
     // From here on: packets that were left to the daemon.
     NoRoute,
@@ -91,33 +89,32 @@ pub fn left_reasons() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Counts {
-    /// Sums the values of all CPUs.
-    pub(crate) fn sum(values: &[u8]) -> Counts {
-        let mut sums = [0_u64; COUNT];
-        for cpu in values.chunks_exact(COUNT * 8) {
-            for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {
-                *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
-            }
-        }
+    /// Sums the values of all CPUs: of the tunnel's counters, and of its entries in the map of tunnels by their
+    /// packets.
+    pub(crate) fn sum(values: &[u8], inbound: &[Vec<u8>]) -> Counts {
+        let sums = totals::<COUNT>(values.chunks_exact(COUNT * 8));
+        let received = inbound.iter().flat_map(|values| values.chunks_exact(inbound::LEN));
+        let received = totals::<4>(received.map(|value| &value[inbound::RECEIVED as usize..][..32]));
         let of = |counter: Counter| sums[counter as usize];
-        let traffic = |units, bytes, trains, segments| Traffic {
-            units: of(units),
-            bytes: of(bytes),
-            trains: of(trains),
-            segments: of(segments),
-        };
+        let traffic = |[units, bytes, trains, segments]: [u64; 4]| Traffic { units, bytes, trains, segments };
         Counts {
-            sent: traffic(Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments),
-            received: traffic(
-                Counter::ReceivedUnits,
-                Counter::ReceivedBytes,
-                Counter::ReceivedTrains,
-                Counter::ReceivedSegments,
-            ),
+            sent: traffic([Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments].map(of)),
+            received: traffic(received),
             no_memory: of(Counter::NoMemory),
             left: LEFT.iter().map(|(counter, name, _)| (*name, of(*counter))).collect(),
         }
     }
+}
+
+/// Returns the sums of the 64-bit numbers of each CPU.
+fn totals<'a, const N: usize>(cpus: impl Iterator<Item = &'a [u8]>) -> [u64; N] {
+    let mut sums = [0_u64; N];
+    for cpu in cpus {
+        for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -131,7 +128,13 @@ mod tests {
             let at = (cpu * COUNT + Counter::TooBig as usize) * 8;
             values[at..at + 8].copy_from_slice(&(cpu as u64 + 1).to_ne_bytes());
         }
-        let counts = Counts::sum(&values);
+        let mut entry = vec![0; 2 * inbound::LEN];
+        for cpu in 0..2 {
+            let at = cpu * inbound::LEN + inbound::RECEIVED as usize + 8;
+            entry[at..at + 8].copy_from_slice(&(cpu as u64 + 20).to_ne_bytes());
+        }
+        let counts = Counts::sum(&values, &[entry.clone(), entry]);
+        assert_eq!(counts.received, Traffic { bytes: 82, ..Traffic::default() });
         assert_eq!(counts.left.iter().find(|(name, _)| *name == "too_big"), Some(&("too_big", 3)));
         assert_eq!(counts.left.iter().map(|(_, count)| count).sum::<u64>(), 3);
         let first = Counter::NoRoute as usize;

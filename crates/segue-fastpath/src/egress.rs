@@ -54,7 +54,7 @@ impl Form {
 
 /// Assembles the program.
 pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let mut code = Code::begin(maps);
+    let mut code = Code::begin(maps, None);
     let out = code.out;
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::IFINDEX);
     code.look_up(maps.tunnels, TUNNEL, out);
@@ -75,7 +75,7 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     // Marks and filters of the inner packet do not hold for the outer one, as with a socket of the daemon.
     code.a.set(Reg::R1, 0);
     code.a.store(Size::W, CONTEXT, packet::MARK, Reg::R1);
-    code.count_unit(LEN, [Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments]);
+    code.count_unit(LEN, COUNTERS, Counter::SentUnits as i16 * 8);
     // Without a given neighbour the kernel looks up the route and asks for the neighbour.
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::LINK);
     for register in [Reg::R2, Reg::R3, Reg::R4] {

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
-use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL};
+use crate::code::{CONTEXT, Code, Maps, TUNNEL};
 use crate::counters::Counter;
 use crate::egress::protocol;
 use crate::layout::{inbound, packet, peer, room};
@@ -101,7 +101,7 @@ impl Form {
 
 /// Assembles the program.
 pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let mut code = Code::begin(maps);
+    let mut code = Code::begin(maps, Some(inbound::COUNTERS));
     read_ip(&mut code, form);
     read_tunnel_headers(&mut code, form);
     find_tunnel(&mut code, form, maps);
@@ -276,9 +276,9 @@ fn read_gre(code: &mut Code, short: Label) {
     code.a.place(done);
 }
 
-/// Looks up the tunnel of the sender and the identity, and its counters.
+/// Looks up the tunnel of the sender and the identity.
 fn find_tunnel(code: &mut Code, form: &Form, maps: &Maps<'_>) {
-    let (unknown, out) = (code.leave_unclaimed(Counter::NoTunnel), code.out);
+    let unknown = code.leave_unclaimed(Counter::NoTunnel);
     let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
     for at in (0..len).step_by(4) {
         code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
@@ -289,8 +289,6 @@ fn find_tunnel(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     code.a.call(Helper::MapLookupElem);
     code.a.jump_if_value(If::Eq, Reg::R0, 0, unknown);
     code.a.copy(TUNNEL, Reg::R0);
-    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::COUNTERS);
-    code.look_up(maps.counters, COUNTERS, out);
 }
 
 /// Accepts a UDP checksum that the interface or GRO has verified, and the absence of one where that is allowed. Trains
@@ -464,10 +462,7 @@ fn remove_headers(code: &mut Code, form: &Form) {
     a.place(unmarked);
     a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
     a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
-    code.count_unit(
-        HEADERS,
-        [Counter::ReceivedUnits, Counter::ReceivedBytes, Counter::ReceivedTrains, Counter::ReceivedSegments],
-    );
+    code.count_unit(HEADERS, TUNNEL, inbound::RECEIVED);
     code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
     // BPF_F_INGRESS.
     code.a.set(Reg::R2, 1);

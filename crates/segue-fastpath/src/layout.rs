@@ -66,13 +66,16 @@ pub(crate) mod peer {
     }
 }
 
-/// The value of the map of tunnels by their packets.
+/// The value of the map of tunnels by their packets, one for each CPU: what a received packet needs is in one line of
+/// the cache.
 pub(crate) mod inbound {
     /// Index of the tunnel's interface, 32 bits.
     pub(crate) const INTERFACE: i16 = 0;
     /// Index of the tunnel's counters, 32 bits.
     pub(crate) const COUNTERS: i16 = 4;
-    pub(crate) const LEN: usize = 8;
+    /// What was received: units, bytes, trains and packets of wire size, of 64 bits each.
+    pub(crate) const RECEIVED: i16 = 8;
+    pub(crate) const LEN: usize = 64;
 }
 
 /// Fields of `struct __sk_buff`.

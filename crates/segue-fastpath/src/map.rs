@@ -18,7 +18,7 @@ pub(crate) struct Map {
 impl Map {
     /// Creates a map with keys and values of these lengths, in bytes.
     pub(crate) fn create(kind: MapKind, key: usize, value: usize, entries: u32, name: &str) -> io::Result<Map> {
-        let values = if kind == MapKind::PerCpuArray { possible_cpus()? } else { 1 };
+        let values = if matches!(kind, MapKind::PerCpuArray | MapKind::PerCpuHash) { possible_cpus()? } else { 1 };
         let fd = sys::create_map(kind, key as u32, value as u32, entries, name)?;
         Ok(Map { fd, key, value, values })
     }
@@ -49,9 +49,9 @@ impl Map {
         }
     }
 
-    /// Returns the length of all values of an entry, bytes.
-    pub(crate) fn value_len(&self) -> usize {
-        self.value * self.values
+    /// Adds an entry or replaces it, with this value for every CPU.
+    pub(crate) fn set_all(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.set(key, &value.repeat(self.values))
     }
 
     /// Refuses keys and values of another length: the kernel would read past them.

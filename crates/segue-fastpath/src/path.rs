@@ -113,18 +113,19 @@ impl Path {
         let blocked = |way| partial.iter().any(|(other, _)| *other == way);
         let count = configs.len() as u32;
         let is_v4 = first.local.is_ipv4();
+        // No more than are needed: a smaller map stays in the cache.
+        let keys: usize = configs.iter().map(|config| form::peer_keys(config).len()).sum();
         let create = |kind, key, value, entries, name| {
             Map::create(kind, key, value, entries, name).map_err(refused("creating a map"))
         };
         let path = Path {
             settings: create(MapKind::Array, 4, settings::LEN, 1, "segue_settings")?,
             tunnels: create(MapKind::Hash, 4, tunnel::LEN, count.max(1), "segue_tunnels")?,
-            // A tunnel has up to two identities.
             peers: create(
-                MapKind::Hash,
+                MapKind::PerCpuHash,
                 peer::len(is_v4),
                 crate::layout::inbound::LEN,
-                2 * count.max(1),
+                (keys as u32).max(1),
                 "segue_peers",
             )?,
             counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
@@ -184,7 +185,7 @@ impl Path {
             }
             seen.push(kind);
             for key in form::peer_keys(config) {
-                self.peers.set(&key, &form::inbound_value(LOOPBACK, 0)).map_err(&step)?;
+                self.peers.set_all(&key, &form::inbound_value(LOOPBACK, 0)).map_err(&step)?;
             }
             for &version in form::versions(config.mode) {
                 let (frame, bare) = received(config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
@@ -204,7 +205,7 @@ impl Path {
         }
         self.switch(false).map_err(&step)?;
         // The trials do not count.
-        self.counters.set(&0_u32.to_ne_bytes(), &vec![0; self.counters.value_len()]).map_err(&step)?;
+        self.counters.set_all(&0_u32.to_ne_bytes(), &[0; 8 * COUNT]).map_err(&step)?;
         outcome
     }
 
@@ -213,18 +214,18 @@ impl Path {
     pub(crate) fn fill_peers(&self, interface: u32) -> io::Result<()> {
         for (index, member) in (1..).zip(&self.members) {
             for key in form::peer_keys(&member.config) {
-                self.peers.set(&key, &form::inbound_value(interface, index))?;
+                self.peers.set_all(&key, &form::inbound_value(interface, index))?;
             }
         }
         Ok(())
     }
 
-    /// Runs the program for receiving on a frame from the Ethernet header on, as if all tunnels had the loopback
-    /// interface.
+    /// Runs the program for receiving `repeat` times on a frame from the Ethernet header on, as if all tunnels had the
+    /// loopback interface.
     #[cfg(test)]
-    pub(crate) fn run(&self, frame: &[u8]) -> io::Result<sys::Run> {
+    pub(crate) fn run(&self, frame: &[u8], repeat: u32) -> io::Result<sys::Run> {
         let program = self.ingress.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        sys::test_run(program.as_fd(), frame, &[], 1)
+        sys::test_run(program.as_fd(), frame, &[], repeat)
     }
 
     fn maps(&self) -> Maps<'_> {
@@ -248,7 +249,7 @@ impl Path {
         if let Some(ingress) = &self.ingress {
             let value = form::inbound_value(interface, index as u32 + 1);
             for key in form::peer_keys(&self.members[index].config) {
-                self.peers.set(&key, &value).map_err(refused("filling a map"))?;
+                self.peers.set_all(&key, &value).map_err(refused("filling a map"))?;
             }
             if route.link != 0 && !self.underlays.contains(&route.link) {
                 self.links.push(sys::attach(ingress.as_fd(), route.link, Hook::Ingress).map_err(&step)?);
@@ -298,7 +299,8 @@ impl Path {
     /// # Errors
     /// The kernel's.
     pub fn counts(&self, index: usize) -> io::Result<Counts> {
-        self.read_counts(index as u32 + 1)
+        let keys = self.members.get(index).map(|member| form::peer_keys(&member.config)).unwrap_or_default();
+        self.read_counts(index as u32 + 1, &keys)
     }
 
     /// Returns the counters of packets of the outside port that belong to no tunnel.
@@ -306,12 +308,13 @@ impl Path {
     /// # Errors
     /// The kernel's.
     pub fn unclaimed(&self) -> io::Result<Counts> {
-        self.read_counts(0)
+        self.read_counts(0, &[])
     }
 
-    fn read_counts(&self, index: u32) -> io::Result<Counts> {
+    fn read_counts(&self, index: u32, keys: &[Vec<u8>]) -> io::Result<Counts> {
         let values = self.counters.get(&index.to_ne_bytes())?;
-        Ok(Counts::sum(&values.unwrap_or_default()))
+        let received: io::Result<Vec<_>> = keys.iter().filter_map(|key| self.peers.get(key).transpose()).collect();
+        Ok(Counts::sum(&values.unwrap_or_default(), &received?))
     }
 
     /// Returns the directions that the daemon serves, with the reasons.

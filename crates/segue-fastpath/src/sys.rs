@@ -34,6 +34,7 @@ const LOG_LEN: usize = 1 << 18;
 pub(crate) enum MapKind {
     Hash = 1,
     Array = 2,
+    PerCpuHash = 5,
     PerCpuArray = 6,
 }
 
