@@ -136,12 +136,27 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns the names of the BPF programs at the tcx ingress of an interface of this network namespace.
-pub fn programs_at(interface: &str) -> io::Result<Vec<String>> {
-    const PROG_GET_FD_BY_ID: libc::c_int = 13;
-    const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+/// A tcx hook of an interface (`enum bpf_attach_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Received packets.
+    Ingress = 46,
+    /// Packets to send.
+    Egress = 47,
+}
+
+/// A BPF program in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The number that the kernel gave it, which is not soon given again.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// Returns the BPF programs at a hook of an interface of this network namespace.
+pub fn programs_at(interface: &str, hook: Hook) -> io::Result<Vec<Program>> {
     const PROG_QUERY: libc::c_int = 16;
-    const TCX_INGRESS: u32 = 46;
     let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
     // SAFETY: the string ends with a zero and lives longer than the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -151,25 +166,30 @@ pub fn programs_at(interface: &str) -> io::Result<Vec<String>> {
     let mut ids = [0_u32; 16];
     let mut query = [0_u64; 8];
     // Words of 32 bits: interface and hook; then the address and the number of the ids.
-    query[0] = u64::from(index) | u64::from(TCX_INGRESS) << 32;
+    query[0] = u64::from(index) | (hook as u64) << 32;
     query[2] = ids.as_mut_ptr() as u64;
     query[3] = ids.len() as u64;
     bpf(PROG_QUERY, &mut query)?;
     let count = (query[3] as u32 as usize).min(ids.len());
-    let mut names = Vec::new();
-    for id in &ids[..count] {
-        let raw = bpf(PROG_GET_FD_BY_ID, &mut [u64::from(*id), 0])?;
-        // SAFETY: the descriptor was just made and has no other owner.
-        let program = unsafe { OwnedFd::from_raw_fd(raw) };
-        // The name is behind 64 bytes of `struct bpf_prog_info`.
-        let mut info = [0_u64; 10];
-        let length = 80_u64 << 32;
-        bpf(OBJ_GET_INFO_BY_FD, &mut [program.as_raw_fd() as u64 | length, info.as_mut_ptr() as u64])?;
-        let bytes: Vec<u8> =
-            info[8..].iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
-        names.push(String::from_utf8_lossy(&bytes).into_owned());
-    }
-    Ok(names)
+    ids[..count].iter().map(|id| program(*id)?.ok_or_else(|| io::ErrorKind::NotFound.into())).collect()
+}
+
+/// Returns the BPF program with this number; `None` where it is gone.
+pub fn program(id: u32) -> io::Result<Option<Program>> {
+    const PROG_GET_FD_BY_ID: libc::c_int = 13;
+    const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+    let raw = match bpf(PROG_GET_FD_BY_ID, &mut [u64::from(id), 0]) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        other => other?,
+    };
+    // SAFETY: the descriptor was just made and has no other owner.
+    let program = unsafe { OwnedFd::from_raw_fd(raw) };
+    // The name is behind 64 bytes of `struct bpf_prog_info`.
+    let mut info = [0_u64; 10];
+    let length = 80_u64 << 32;
+    bpf(OBJ_GET_INFO_BY_FD, &mut [program.as_raw_fd() as u64 | length, info.as_mut_ptr() as u64])?;
+    let bytes: Vec<u8> = info[8..].iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+    Ok(Some(Program { id, name: String::from_utf8_lossy(&bytes).into_owned() }))
 }
 
 fn bpf(command: libc::c_int, attributes: &mut [u64]) -> io::Result<libc::c_int> {

@@ -1,12 +1,14 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
 //! carries, against itself and against the daemon, and what it leaves behind.
 
-use std::net::{IpAddr, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{Host, LinkForm, Peer};
+use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name, wire};
@@ -112,19 +114,32 @@ fn the_kernels_path_and_the_daemon_understand_each_other() {
     }
 }
 
+/// Makes a link from B to a third host whose ends cut and sum in software, and gives both ends these addresses. With a
+/// bridge B's end is its only port, and has none itself.
+fn link_to(ground: &Ground, third: &Host, net: u8, bridge: Option<&str>) {
+    let (near, far) = (format!("far{net}"), format!("eth{net}"));
+    ip(&ground.b, &format!("link add {near} type veth peer name {far} netns {}", third.net_path()));
+    if let Some(bridge) = bridge {
+        ip(&ground.b, &format!("link add {bridge} type bridge"));
+        ip(&ground.b, &format!("link set {near} master {bridge}"));
+        ip(&ground.b, &format!("link set {near} up"));
+    }
+    for (host, port, device, last) in [(&ground.b, &near, bridge.unwrap_or(&near), 1), (third, &far, &far, 2)] {
+        host.run("ethtool", &["-K", port, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
+        ip(host, &format!("addr add 198.18.{net}.{last}/24 dev {device}"));
+        ip(host, &format!("addr add 2001:db8:{net}::{last}/64 dev {device} nodad"));
+        ip(host, &format!("link set {device} up"));
+    }
+}
+
 #[test]
 fn what_was_received_by_the_path_is_forwarded_unchanged() {
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
-        // B forwards between the tunnel and a link that cuts and sums in software.
-        ip(&ground.b, &format!("link add far type veth peer name eth0 netns {}", third.net_path()));
-        for (host, device, last) in [(&ground.b, "far", 1), (&third, "eth0", 2)] {
-            host.run("ethtool", &["-K", device, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
-            ip(host, &format!("addr add 198.18.9.{last}/24 dev {device}"));
-            ip(host, &format!("addr add 2001:db8:9::{last}/64 dev {device} nodad"));
-            ip(host, &format!("link set {device} up"));
-        }
+        // B forwards between the tunnel and two links that cut and sum in software, one of them behind a bridge.
+        link_to(&ground, &third, 9, None);
+        link_to(&ground, &third, 11, Some("br0"));
         // A second tunnel, of the kernel: marks of the first one would make it cut trains wrongly.
         let second = |local: u8| {
             let ends = format!("local 198.18.9.{local} remote 198.18.9.{}", 3 - local);
@@ -146,11 +161,11 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
             [(Inside::Gre, Carrier::Bare, REQUIRE), (Inside::Gre, Carrier::Gue, REQUIRE_ZERO)]
         {
             let pair = Pair::start(&ground, Shape { extra, ..Shape::new(inside, carrier, V4) }, NET);
-            for family in Family::ALL {
-                let (near, gateway) = (Peer::A.address(NET, *family), Peer::B.address(NET, *family));
+            for (net, family) in [9, 11].iter().flat_map(|net| Family::ALL.iter().map(move |family| (net, *family))) {
+                let (near, gateway) = (Peer::A.address(NET, family), Peer::B.address(NET, family));
                 let (prefix, far, back) = match family {
-                    V4 => ("198.18.9.0/24", "198.18.9.2", "198.18.9.1"),
-                    _ => ("2001:db8:9::/64", "2001:db8:9::2", "2001:db8:9::1"),
+                    V4 => (format!("198.18.{net}.0/24"), format!("198.18.{net}.2"), format!("198.18.{net}.1")),
+                    V6 => (format!("2001:db8:{net}::/64"), format!("2001:db8:{net}::2"), format!("2001:db8:{net}::1")),
                 };
                 ip(&ground.a, &format!("route replace {prefix} via {gateway}"));
                 let len = if near.is_ipv4() { 32 } else { 128 };
@@ -172,9 +187,22 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
             }
             let snmp = third.run("cat", &["/proc/net/snmp"]).unwrap();
             assert_eq!(errors(&snmp), 0, "{snmp}");
+            // TCP over IPv4 survives the marks that a kernel before 7.0 leaves on an aggregate, so that bytes alone do
+            // not show that the path left it to the daemon. GUE arrives as aggregates only where trains pass whole.
+            if !removes_marks() && (form == LinkForm::Veth || carrier == Carrier::Bare) {
+                let stat = Stat::read(&ground.b, &ground.program, &Shape::device(NET));
+                let forwarded = left(&stat)["forwarded"].as_u64();
+                assert!(forwarded > Some(0), "{form:?} {inside:?} in {carrier:?}: left {}", left(&stat));
+            }
             pair.assert_nothing_dropped();
         }
     }
+}
+
+/// Returns whether the kernel may remove the marks of a tunnel from an aggregate (`BPF_F_ADJ_ROOM_DECAP_L4_UDP`, 2026).
+fn removes_marks() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 7)
 }
 
 /// Returns the number of TCP segments with a wrong checksum (`Tcp: ... InCsumErrors`), the last of the line.
@@ -243,30 +271,177 @@ fn a_smaller_path_is_followed_and_the_daemon_tells_the_senders() {
     }
 }
 
+/// Keeps a TCP connection from one place to the other full, until it breaks, stands still or `stop` is set.
+fn load(from: Place<'_>, to: Place<'_>, stop: &AtomicBool) {
+    const WAIT: Duration = Duration::from_millis(200);
+    let listener = traffic::inside(to.host, || TcpListener::bind((to.address, 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut sender = traffic::inside(from.host, || TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    sender.set_write_timeout(Some(WAIT)).unwrap();
+    receiver.set_read_timeout(Some(WAIT)).unwrap();
+    let goes_on = |outcome: io::Result<usize>| match outcome {
+        Ok(len) => len > 0,
+        Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = vec![0; 1 << 16];
+            while !stop.load(Ordering::Relaxed) && goes_on(receiver.read(&mut bytes)) {}
+        });
+        let bytes = vec![0; 1 << 16];
+        while !stop.load(Ordering::Relaxed) && goes_on(sender.write(&bytes)) {}
+    });
+}
+
 #[test]
-fn a_killed_daemon_leaves_no_program_and_a_new_one_starts_at_once() {
-    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["tc"]) else { return };
     let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) };
-    let [at_a, at_b] = [(Peer::A, &ground.a), (Peer::B, &ground.b)].map(|(end, host)| (host, shape.words(end, NET)));
-    let far = Tunnel::start(at_b.0, &ground.program, &at_b.1);
+    let device = Shape::device(NET);
+    let far = Tunnel::start(&ground.b, &ground.program, &shape.words(Peer::B, NET));
+    let [a, b] =
+        [(Peer::A, &ground.a), (Peer::B, &ground.b)].map(|(end, host)| Place { host, address: end.address(NET, V4) });
+    let before = ground.a.run("tc", &["qdisc", "show", "dev", "eth0"]).unwrap();
     for _ in 0..2 {
-        let near = Tunnel::start(at_a.0, &ground.program, &at_a.1);
-        let stat = Stat::read(&ground.a, &ground.program, &Shape::device(NET));
-        let programs = || ground.a.enter(|| sys::programs_at("eth0")).unwrap();
-        match programs() {
-            Ok(names) => assert_eq!(names, ["segue_ingress"]),
-            Err(error) => return skip(test_name!(), &format!("programs cannot be listed: {error}")),
-        }
-        let pid = stat.json()["pid"].to_string();
-        ground.a.run("kill", &["-9", &pid]).unwrap();
-        let begin = Instant::now();
-        while programs().unwrap() != [""; 0] || ground.a.has_device(&Shape::device(NET)) {
-            assert!(begin.elapsed() < PATIENCE, "{:?} {:?}", programs(), ground.a.devices());
-            thread::sleep(Duration::from_millis(10));
-        }
+        let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+        let is_on = |stat: &Stat| stat.json()["fastpath"]["on"] == true;
+        assert!(is_on(&Stat::until(&ground.a, &ground.program, &device, PATIENCE, is_on)));
+        let programs = |interface: &str, hook| ground.a.enter(|| sys::programs_at(interface, hook)).unwrap();
+        let ours: Vec<_> = match (programs("eth0", sys::Hook::Ingress), programs(&device, sys::Hook::Egress)) {
+            (Ok(ingress), Ok(egress)) => ingress.into_iter().chain(egress).collect(),
+            (Err(error), _) | (_, Err(error)) => {
+                return skip(test_name!(), &format!("programs cannot be listed: {error}"));
+            }
+        };
+        let names: Vec<&str> = ours.iter().map(|program| program.name.as_str()).collect();
+        assert_eq!(names, ["segue_ingress", "segue_egress"]);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for (from, to) in [(a, b), (b, a)] {
+                let stop = &stop;
+                scope.spawn(move || load(from, to, stop));
+            }
+            let carries = |stat: &Stat| taken(stat).iter().all(|count| *count > 10_000);
+            let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, carries);
+            let killed = ground.a.run("kill", &["-9", &stat.json()["pid"].to_string()]);
+            let begin = Instant::now();
+            let gone = || ours.iter().all(|ours| matches!(sys::program(ours.id), Ok(None)));
+            while begin.elapsed() < PATIENCE && !(gone() && !ground.a.has_device(&device)) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            // The load ends before anything is judged, so that a failure is not waited for.
+            stop.store(true, Ordering::Relaxed);
+            assert!(carries(&stat), "too little load: {:?}", taken(&stat));
+            killed.unwrap();
+            assert!(gone(), "{:?}", ours.iter().map(|ours| sys::program(ours.id)).collect::<Vec<_>>());
+        });
+        assert!(!ground.a.has_device(&device), "{:?}", ground.a.devices());
+        assert_eq!(programs("eth0", sys::Hook::Ingress).unwrap(), []);
+        assert_eq!(ground.a.run("tc", &["qdisc", "show", "dev", "eth0"]).unwrap(), before);
         drop(near);
     }
-    drop(far);
+    let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+    traffic::file(a, b, FILE, 1);
+    drop((near, far));
+}
+
+/// Runs `nft` with these lines at A.
+fn nft(ground: &Ground, lines: &str) -> String {
+    ground.a.run("nft", &[lines]).unwrap()
+}
+
+/// Returns the packets that each counter of a chain of the table `seen` has counted, in the order of its rules.
+fn counted(ground: &Ground, chain: &str) -> Vec<u64> {
+    let text = nft(ground, &format!("list chain inet seen {chain}"));
+    let after = text.split("counter packets ").skip(1);
+    after.map(|rest| rest.split(' ').next().and_then(|count| count.parse().ok()).expect("a count")).collect()
+}
+
+/// Returns the packets that the queueing discipline of an interface at A has sent.
+fn queued(ground: &Ground, device: &str) -> u64 {
+    let text = ground.a.run("tc", &["-s", "qdisc", "show", "dev", device, "root"]).unwrap();
+    let sent = text.split_once(" bytes ").and_then(|(_, rest)| rest.split(' ').next());
+    sent.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {text}"))
+}
+
+#[test]
+fn what_packets_pass_by_is_what_the_documentation_lists_and_auto_stays_off_there() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["tc", "nft", "tcpdump"]) else { return };
+    let device = Shape::device(NET);
+    let shape = |extra| Shape { extra, ..Shape::new(Inside::Ipip, Carrier::Bare, V4) };
+    let auto = shape(&["fastpath", "auto"]);
+    let is_on = |stat: &Stat| stat.json()["fastpath"]["on"] == true;
+    let why = |stat: &Stat| stat.json()["fastpath"]["why"].as_str().unwrap_or_default().to_owned();
+
+    // A chain with rules that is added later switches the path off; one that is there keeps it off from the start.
+    let pair = Pair::start(&ground, auto, NET);
+    assert!(is_on(&pair.stat()[0]), "{}", why(&pair.stat()[0]));
+    for (chain, way) in [("sending", "oifname"), ("receiving", "iifname")] {
+        let hook = if chain == "sending" { "output" } else { "input" };
+        nft(
+            &ground,
+            &format!(
+                "add table inet seen; add chain inet seen {chain} {{ type filter hook {hook} priority 0; }}; \
+                 add rule inet seen {chain} ip protocol 4 counter; \
+                 add rule inet seen {chain} {way} \"{device}\" counter"
+            ),
+        );
+    }
+    let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, |stat| !is_on(stat));
+    assert!(!is_on(&stat) && why(&stat).starts_with("netfilter rules were added"), "{}", why(&stat));
+    drop(pair);
+    let pair = Pair::start(&ground, auto, NET);
+    let [a, b] = pair.stat();
+    let seen = why(&a);
+    assert!(seen.starts_with("nftables chain seen ") && seen.ends_with(" sees the outer packets"), "{seen}");
+    assert!(!is_on(&a) && is_on(&b), "{} {}", why(&a), why(&b));
+    drop(pair);
+
+    // With `on` the inner packets are seen, the outer ones are not; nor are sent ones by what belongs to the interface.
+    let pair = Pair::start(&ground, shape(&["fastpath", "on"]), NET);
+    for device in [device.as_str(), segue_lab::DEVICE] {
+        ground.a.run("tc", &["qdisc", "replace", "dev", device, "root", "pfifo"]).unwrap();
+    }
+    let watch = |device: &str| {
+        let mut command = ground.a.command("tcpdump");
+        command.args(["-i", device, "-n", "-l", "--immediate-mode", "-Q", "out", "ip"]);
+        let process = Process::spawn(command, b"").expect("tcpdump starts");
+        let begin = Instant::now();
+        while !process.stderr().contains("listening on") {
+            assert!(begin.elapsed() < PATIENCE, "{}", process.stderr());
+            thread::sleep(Duration::from_millis(5));
+        }
+        process
+    };
+    let mut captures = [watch(&device), watch(segue_lab::DEVICE)];
+    let [place_a, place_b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    nft(&ground, "reset counters table inet seen");
+    let before = taken(&pair.stat()[0]);
+    traffic::file(place_a, place_b, FILE, 1);
+    traffic::file(place_b, place_a, FILE, 2);
+    let stat = &pair.stat()[0];
+    for (now, before) in taken(stat).into_iter().zip(before) {
+        assert!(now > before + 2000, "{:?} left {}", taken(stat), left(stat));
+    }
+    // A train counts as one packet here, and a file has 64 trains at least.
+    for chain in ["sending", "receiving"] {
+        let [outer, inner] = counted(&ground, chain)[..] else { panic!("two counters in {chain}") };
+        // The few outer ones are those of the daemon.
+        assert!(outer < 20 && inner > 60, "{chain}: {outer} outer, {inner} inner");
+    }
+    let [inside, outside] = [device.as_str(), segue_lab::DEVICE].map(|device| queued(&ground, device));
+    // The kernel's own IPv6 packets go to the daemon, which this tunnel does not carry.
+    assert!(inside < 20 && outside > 60, "queueing disciplines: {inside} inside, {outside} outside");
+    let sent = ground.a.run("cat", &[&format!("/sys/class/net/{device}/statistics/tx_packets")]).unwrap();
+    assert!(sent.trim().parse::<u64>().is_ok_and(|sent| sent < 20), "the interface has counted {sent}");
+    let begin = Instant::now();
+    while captures[1].stdout().lines().count() < 60 {
+        assert!(begin.elapsed() < PATIENCE, "{}", captures[1].last_words());
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(captures[0].stdout(), "", "sent packets that a capture of the tunnel's interface has");
+    captures.iter_mut().for_each(|capture| _ = capture.stop(PATIENCE));
 }
 
 #[test]
