@@ -227,9 +227,14 @@ for n in $(seq 300); do test -s ended && break; sleep 0.05; done; cat ended >&2"
 
 #[test]
 fn noencap_csum_says_that_it_sends_one_datagram_at_a_time() {
-    let script = "$SEGUE tunnel dev sg0 remote 198.18.0.2 encap gue noencap-csum --check";
-    let Some(ran) = in_namespace(script) else { return };
+    let check = |words: &str| {
+        let script = format!("$SEGUE tunnel dev sg0 remote 198.18.0.2 encap gue noencap-csum {words} --check");
+        in_namespace(&script)
+    };
+    let Some(ran) = check("fastpath off") else { return };
     assert!(ran.stderr.contains("sending one datagram at a time"), "{ran:?}");
+    let Some(ran) = check("") else { return };
+    assert!(ran.stdout.contains("else segue; one packet at a time, which encap-csum gathers"), "{ran:?}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ impl Shape {
         let port = if has_port { &["encap-dport", &port][..] } else { &[] };
         let addresses = self.inside.families().iter().flat_map(|family| ["addr".into(), end.prefix(net, *family)]);
         // The daemon is under test, where the kernel's path is not asked for.
-        let fastpath = if has_port || self.extra.contains(&"fastpath") { &[][..] } else { &["fastpath", "off"] };
+        let fastpath = if self.extra.contains(&"fastpath") { &[][..] } else { &["fastpath", "off"] };
         let words = fixed.iter().chain(port).chain(self.inside.words()).chain(self.carrier.words()).chain(fastpath);
         let words = words.chain(self.extra);
         words.map(ToString::to_string).chain(addresses).collect()

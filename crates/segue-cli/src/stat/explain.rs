@@ -118,11 +118,19 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
 /// to segue. Nothing where it was never asked for.
 fn kernel_path(fastpath: &Fastpath, instance: &Instance) -> String {
     let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
+    // What a tunnel sends is received from its interface, and the other way round.
+    let inside = side(&instance.ports, Side::Inside);
+    let way = |what: &str, flow: &Flow| {
+        let kernel = total(what);
+        format!("{kernel} packets {what} by the kernel, {} by segue", flow.wire_packets().saturating_sub(kernel))
+    };
+    let by_whom = format!("{}; {}", way("sent", &inside.receive), way("received", &inside.transmit));
     let mut words = match (&fastpath.why, fastpath.on) {
-        (_, true) => {
-            vec![format!("on: {} packets sent and {} received by the kernel", total("sent"), total("received"))]
-        }
+        (_, true) => vec![format!("on: {by_whom}")],
         (_, false) if fastpath.mode == "off" => return String::new(),
+        (Some(why), false) if total("sent") + total("received") > 0 => {
+            vec![format!("off [{}]: {by_whom}", printable_line(why))]
+        }
         (Some(why), false) => {
             vec![format!("off [{}]: with it the kernel itself carries packets, at its own speed", printable_line(why))]
         }

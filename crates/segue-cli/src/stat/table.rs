@@ -119,6 +119,7 @@ const COLUMNS: &[Column] = &[
     number("RX bytes", DETAIL, 8, |line, raw| total(line.total[0].bytes, raw)),
     number("TX bytes", DETAIL, 8, |line, raw| total(line.total[1].bytes, raw)),
     number("TRAIN rx/tx", 3, 13, trains),
+    number("KERNEL rx/tx", DETAIL, 12, by_kernel),
     number("CPU", 2, 4, cpu),
     number("DROPS", 0, 5, |line, _| line.drops.to_string()),
     number("HEARD", 5, 5, heard),
@@ -134,6 +135,21 @@ fn rate(line: &Line<'_>, direction: usize, of: fn(&Flow) -> u64, raw: bool) -> S
 
 fn total(bytes: u64, raw: bool) -> String {
     if raw { bytes.to_string() } else { units::bytes(bytes) }
+}
+
+/// Returns the shares of packets, received and sent, that took the path through the kernel; `-` where none could.
+fn by_kernel(line: &Line<'_>, raw: bool) -> String {
+    let taken = line.tunnel.and_then(|_| line.instance.ports.get(line.name)).map(|port| &port.fastpath);
+    let Some(taken) = taken.filter(|taken| !taken.is_empty()) else { return "-".to_owned() };
+    let share = |key: &str, flow: &Flow| {
+        let (part, all) = (taken.get(key).copied().unwrap_or(0), flow.wire_packets());
+        match (raw, all) {
+            (true, _) => part.to_string(),
+            (false, 0) => "-".to_owned(),
+            (false, all) => format!("{}%", u128::from(part) * 100 / u128::from(all)),
+        }
+    };
+    format!("{} / {}", share("received", &line.total[0]), share("sent", &line.total[1]))
 }
 
 /// Returns the mean unit in both directions, as it passed the interface or the outside port.

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use super::schema;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
+use crate::fastpath::Fastpath;
 use crate::fault::Vitals;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
@@ -129,7 +130,7 @@ impl Daemon for Plan {
         Ok(Opened::new(Offloads::default(), Box::new(assemble)))
     }
 
-    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
+    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox, _fastpath: Option<&Fastpath>) -> String {
         let wire = self.tap.as_ref().map_or_else(|| "no cable".to_owned(), |tap| format!("cable {}", tap.name));
         format!(
             "{} is up: {} at {} speed, {wire}, {}\nAttach: {}      Stop: Ctrl-C\n",

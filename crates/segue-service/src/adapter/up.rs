@@ -28,6 +28,7 @@ use super::schema;
 use super::usb::Usb;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
+use crate::fastpath::Fastpath;
 use crate::fault::Vitals;
 use crate::heartbeat::Limits;
 use crate::report::Report;
@@ -245,7 +246,7 @@ impl Daemon for Plan {
         Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], self.weight()))
     }
 
-    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
+    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox, _fastpath: Option<&Fastpath>) -> String {
         let Some(found) = self.found.get() else { return String::new() };
         format!(
             "{} is up: {} at {} speed ({}), {}, address from {}\n  {}\nWatch: segue stat {}      Stop: Ctrl-C\n",

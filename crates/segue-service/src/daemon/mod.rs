@@ -193,7 +193,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     if out.is_json() {
         out.value(&show::up_json(daemon, &offloads, &sandbox));
     } else {
-        out.note(daemon.up_text(&offloads, &sandbox).trim_end());
+        out.note(daemon.up_text(&offloads, &sandbox, fastpath.as_ref()).trim_end());
     }
     let mut control = ControlLoop {
         signals: &mut signals,

@@ -131,15 +131,28 @@ impl Fastpath {
         self.state().path.is_some()
     }
 
-    /// Returns a note for the user on whether packets take the path, where that was asked for or is so.
-    pub fn note(&self) -> Option<String> {
+    /// Returns whether packets of a direction take the path.
+    pub fn carries(&self, way: Direction) -> bool {
         let state = self.state();
-        match (self.0.request.mode, &state.why) {
-            (Mode::Off, _) => None,
-            (_, None) if state.is_on => Some("note: packets take the path through the kernel (fastpath)".to_owned()),
-            (Mode::Auto, _) | (_, None) => None,
-            (_, Some(why)) => Some(format!("note: fastpath is off: {why}")),
+        let by_daemon = |path: &Path| path.partial().iter().any(|(other, _)| *other == way);
+        state.is_on && !state.path.as_ref().is_some_and(by_daemon)
+    }
+
+    /// Returns which path packets take and why, in one line; `None` where only the daemon was asked for.
+    pub fn choice(&self) -> Option<String> {
+        let state = self.state();
+        if self.0.request.mode == Mode::Off {
+            return None;
         }
+        let Some(path) = state.path.as_ref().filter(|_| state.is_on) else {
+            let why = state.why.as_deref().unwrap_or("switched off");
+            return Some(format!("segue [{why}]"));
+        };
+        let partly = |(way, why): &(Direction, &str)| match way {
+            Direction::Send => format!("kernel for received packets; segue sends [{why}]"),
+            Direction::Receive => format!("kernel for sent packets; segue receives [{why}]"),
+        };
+        Some(path.partial().first().map_or_else(|| "kernel: this form needs nothing of segue".to_owned(), partly))
     }
 
     /// Permits the path, or leaves all packets to the daemon.

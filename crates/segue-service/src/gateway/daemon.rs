@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::start;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
+use crate::fastpath::Fastpath;
 use crate::profile;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
@@ -89,7 +90,7 @@ impl Daemon for Plan {
         start::open(self, netlink, out)
     }
 
-    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
+    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox, _fastpath: Option<&Fastpath>) -> String {
         format!(
             "{} is up: {}  {:<15} 1, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
             self.name,

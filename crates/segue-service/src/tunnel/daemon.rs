@@ -81,12 +81,11 @@ impl Daemon for Group {
             Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
         }
         let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), netlink)?;
-        fastpath.note().iter().for_each(|note| out.note(note));
         Ok(Opened { fastpath: Some(fastpath), ..opened })
     }
 
-    fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String {
-        show::up_text(self, offloads, sandbox)
+    fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String {
+        show::up_text(self, offloads, sandbox, fastpath)
     }
 
     fn up_json(&self) -> Value {

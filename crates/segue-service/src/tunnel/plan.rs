@@ -138,12 +138,14 @@ impl Plan {
                 "the remote's port is 8472, as Linux has it; VXLAN's registered one is `dstport 4789`".to_owned(),
             );
         }
-        if !self.has_udp() {
+        // What the kernel's path does not carry is served like this too, which the line on the path shows then.
+        let by_daemon = self.fastpath == Fastpath::Off;
+        if !self.has_udp() && by_daemon {
             notes.push(
                 "without encap nothing gathers packets outside: each is sent and received by itself; `encap gue` does"
                     .to_owned(),
             );
-        } else if !self.encap_csum {
+        } else if self.has_udp() && !self.encap_csum && by_daemon {
             notes.push(
                 "without encap-csum the kernel takes no trains of datagrams: sending one datagram at a time".to_owned(),
             );

@@ -2,10 +2,14 @@
 
 use serde_json::{Value, json};
 
+use segue_fastpath::Direction;
+
+use super::engine::engine_config;
 use super::group::Group;
-use super::plan::{Choice, Encap, Plan, Profile};
+use super::plan::{Choice, Encap, Fastpath as Fastpaths, Plan, Profile};
 use super::resolve::Ready;
 use crate::daemon::running::Offloads;
+use crate::fastpath::Fastpath;
 use crate::sandbox::Sandbox;
 
 /// The schema id of the JSON that `segue tunnel -j` prints, one object for each event.
@@ -56,6 +60,9 @@ fn one_text(ready: &Ready) -> String {
     };
     let source = if plan.has_udp() { format!("    source port {sport}") } else { String::new() };
     text.push_str(&format!("  listen    {}{source}\n", listen(ready)));
+    if let Some(path) = intended(ready) {
+        text.push_str(&format!("  path      {path}\n"));
+    }
     let train = |on: bool| if on && plan.encap_csum && plan.has_udp() { "trains" } else { "one datagram at a time" };
     let profile = if plan.profile == Profile::Linux { "linux" } else { "strict" };
     text.push_str(&format!("  receive   {}, gro {}, profile {profile}\n", train(plan.gro), on_off(plan.gro)));
@@ -69,6 +76,32 @@ fn one_text(ready: &Ready) -> String {
     text
 }
 
+/// Returns what it means for a tunnel that segue itself sends its packets, where that is slow.
+fn slowly(plan: &Plan) -> &'static str {
+    match (plan.sends_trains(), plan.has_udp(), plan.gso) {
+        (true, ..) | (.., false) => "",
+        (false, true, true) => "; one packet at a time, which encap-csum gathers",
+        (false, false, true) => "; one packet at a time, which encap gue gathers",
+    }
+}
+
+/// Returns which path packets are to take, as far as the plan says, in one line; `None` where only the daemon was asked
+/// for.
+fn intended(ready: &Ready) -> Option<String> {
+    let plan = &ready.plan;
+    if plan.fastpath == Fastpaths::Off {
+        return None;
+    }
+    let config = engine_config(ready, 1, [0; 16]);
+    let why = |way| segue_fastpath::obstacle(&config, way);
+    Some(match (why(Direction::Send), why(Direction::Receive), plan.fastpath) {
+        (None, None, _) => format!("kernel, where this host permits it, else segue{}", slowly(plan)),
+        (Some(why), None, Fastpaths::On) => format!("kernel for received packets; segue sends [{why}]"),
+        (None, Some(why), Fastpaths::On) => format!("kernel for sent packets; segue receives [{why}]"),
+        (Some(why), ..) | (None, Some(why), _) => format!("segue [{why}]{}", slowly(plan)),
+    })
+}
+
 /// Returns the JSON of `--check`.
 pub fn plan_json(group: &Group, notes: &[String]) -> Value {
     let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
@@ -77,21 +110,29 @@ pub fn plan_json(group: &Group, notes: &[String]) -> Value {
 }
 
 /// Returns the lines that report that the interfaces are up.
-pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
+pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String {
     let ready = group.first();
     let plan = &ready.plan;
     let (head, mtu) = match group.members.len() {
         1 => (format!("{} is up: {}\n", plan.dev, subject(ready)), mtu_line(ready)),
         count => (format!("{count} tunnels are up on {}:\n", listen(ready)), list(group)),
     };
-    let line = |name: &str, trains: bool, with: &str, checksum: &str| {
-        let what = if trains { format!("trains to 64 kB ({with})") } else { "one datagram at a time".to_owned() };
+    let line = |name: &str, way: Direction, offload: &str, checksum: &str| {
+        let by_kernel = fastpath.is_some_and(|fastpath| fastpath.carries(way));
+        let (what, checksum) = match (by_kernel, offloads.is_on(offload)) {
+            (true, _) => ("trains to 64 kB (kernel)".to_owned(), "left to the kernel"),
+            (false, true) => (format!("trains to 64 kB ({})", offload.to_uppercase()), checksum),
+            (false, false) => ("one datagram at a time".to_owned(), checksum),
+        };
         format!("  {name:<9} {what:<32} checksum: {checksum}\n")
     };
+    let slowly = if fastpath.is_some_and(|fastpath| fastpath.carries(Direction::Send)) { "" } else { slowly(plan) };
+    let choice = fastpath.and_then(Fastpath::choice);
+    let path = choice.map(|choice| format!("  path      {choice}{slowly}\n")).unwrap_or_default();
     format!(
-        "{head}{mtu}{}{}  workers   {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
-        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", received_checksum(ready)),
-        line("send", offloads.is_on("udp_segment"), "UDP_SEGMENT", checksum(ready)),
+        "{head}{mtu}{path}{}{}  workers   {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
+        line("receive", Direction::Receive, "udp_gro", received_checksum(ready)),
+        line("send", Direction::Send, "udp_segment", checksum(ready)),
         plan.workers,
         sandbox.text(),
         plan.dev,
