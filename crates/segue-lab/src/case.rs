@@ -125,12 +125,27 @@ fn fastpath(ground: &Ground<'_>, device: &str, words: &[&str]) -> Result<Prepare
     if let Some(family) = ground.families.iter().find(|family| !carries(**family)) {
         return Ok(Prepared::Skipped(format!("its mode does not carry IPv{family}")));
     }
+    if let Some(why) = without_path(ground) {
+        return Ok(Prepared::Skipped(why));
+    }
     start_segue(ground, device, |end| {
         let (local, remote) = (ground.outer(end), ground.outer(end.other()));
         let fixed = ["tunnel", "dev", device, "local", &local, "remote", &remote, "fastpath", "require"];
         let addresses = ground.families.iter().flat_map(|family| ["addr".to_string(), end.prefix(ground.net, *family)]);
         fixed.iter().chain(words).map(ToString::to_string).chain(addresses).collect()
     })
+}
+
+/// Returns why the kernel cannot carry tunnels here, in the words of `segue doctor`; `None` where it can, or where that
+/// is not known.
+fn without_path(ground: &Ground<'_>) -> Option<String> {
+    let program = which(&ground.options.segue)?;
+    // With a missing feature `doctor` fails, and has printed the table.
+    let output = ground.a.command(program).args(["doctor", "-j"]).output().ok()?;
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let check = told["checks"].as_array()?.iter().find(|check| check["name"] == "fastpath")?;
+    let found = check["found"].as_str().filter(|found| found.contains("cannot be loaded"))?;
+    Some(format!("{found}: {}", check["why"].as_str().unwrap_or_default()))
 }
 
 fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) -> Result<Prepared, LabError> {

@@ -48,7 +48,7 @@ impl Default for Options {
             seconds: 2,
             parallel: 1,
             runs: 3,
-            cases: ["segue", "segue-plain", "vxlan", "link"].map(String::from).to_vec(),
+            cases: ["fastpath-gre", "segue", "segue-plain", "vxlan", "link"].map(String::from).to_vec(),
             simd: None,
         }
     }
