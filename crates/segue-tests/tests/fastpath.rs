@@ -1,12 +1,16 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
 //! carries, against itself and against the daemon, and what it leaves behind.
 
+#[path = "common/fastpath.rs"]
+mod common;
+
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{NET, REQUIRE, REQUIRE_ZERO, ground, left, taken};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::routed::ip;
@@ -14,14 +18,11 @@ use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name, wire};
 use serde_json::Value;
 
-const NET: u8 = 1;
 /// Time for anything that the path follows by looking.
 const PATIENCE: Duration = Duration::from_secs(10);
 const FILE: u64 = 4 << 20;
 
-const REQUIRE: &[&str] = &["fastpath", "require"];
 const OFF: &[&str] = &["fastpath", "off"];
-const REQUIRE_ZERO: &[&str] = &["noencap-csum", "fastpath", "require"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
 
 /// Every form of a tunnel that the path carries, with both outer families.
@@ -39,32 +40,6 @@ fn shapes() -> Vec<Shape> {
         }
     }
     all
-}
-
-/// Returns the hosts of a test, or notes why the path cannot be loaded here.
-fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
-    let ground = Ground::new(name, form, tools)?;
-    let program = ground.program.to_str()?;
-    // With a missing feature `doctor` fails, and has printed the table.
-    let output = ground.a.command(program).args(["doctor", "-j"]).output().expect("segue doctor starts");
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let mut checks = checks["checks"].as_array().into_iter().flatten();
-    let check = checks.find(|check| check["name"] == "fastpath").expect("a check of the path");
-    if check["found"].as_str().is_some_and(|found| found.contains("cannot be loaded")) {
-        skip(name, check["why"].as_str().unwrap_or_default());
-        return None;
-    }
-    Some(ground)
-}
-
-/// Returns how many packets of a tunnel took the path: sent and received.
-fn taken(stat: &Stat) -> [u64; 2] {
-    ["sent", "received"].map(|key| stat.count(&Shape::device(NET), "fastpath", key))
-}
-
-/// Returns the packets that the path left to the daemon, for messages and comparison.
-fn left(stat: &Stat) -> Value {
-    stat.json()["ports"][Shape::device(NET)]["left"].clone()
 }
 
 #[test]
@@ -110,6 +85,35 @@ fn the_kernels_path_and_the_daemon_understand_each_other() {
             // What the daemon sends in trains of datagrams is left to the daemon here.
             assert!(sent > 2000 && received > 100, "{what}");
             drop((at_a, at_b));
+        }
+    }
+}
+
+#[test]
+fn a_receiver_takes_every_form_of_its_encapsulation() {
+    let Some(ground) = ground(test_name!(), LinkForm::Nic, &[]) else { return };
+    const FORMS: &[&[&str]] = &[&[], &["noencap-csum"], REQUIRE_ZERO, &["encap-remcsum"]];
+    let mut net = NET;
+    for carrier in [Carrier::Gue, Carrier::Fou] {
+        // FOU has no header for the option.
+        let forms = if carrier == Carrier::Gue { FORMS } else { &FORMS[..3] };
+        for (at, form) in forms.iter().enumerate() {
+            for other in &forms[at + 1..] {
+                net += 1;
+                let shape = |extra| Shape { extra, ..Shape::new(Inside::Gre, carrier, V4) };
+                let _ends = [(&ground.a, shape(form), Peer::A), (&ground.b, shape(other), Peer::B)]
+                    .map(|(host, shape, end)| Tunnel::start(host, &ground.program, &shape.words(end, net)));
+                for family in Family::ALL {
+                    let [a, b] = [(Peer::A, &ground.a), (Peer::B, &ground.b)]
+                        .map(|(end, host)| Place { host, address: end.address(net, *family) });
+                    traffic::file(a, b, FILE / 16, u64::from(net));
+                    traffic::file(b, a, FILE / 16, u64::from(net) + 100);
+                }
+                for host in [&ground.a, &ground.b] {
+                    let stat = Stat::read(host, &ground.program, &Shape::device(net));
+                    assert!(stat.drops().is_empty(), "{form:?} and {other:?}: {:?}", stat.drops());
+                }
+            }
         }
     }
 }
@@ -327,7 +331,7 @@ fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
             let killed = ground.a.run("kill", &["-9", &stat.json()["pid"].to_string()]);
             let begin = Instant::now();
             let gone = || ours.iter().all(|ours| matches!(sys::program(ours.id), Ok(None)));
-            while begin.elapsed() < PATIENCE && !(gone() && !ground.a.has_device(&device)) {
+            while begin.elapsed() < PATIENCE && (!gone() || ground.a.has_device(&device)) {
                 thread::sleep(Duration::from_millis(10));
             }
             // The load ends before anything is judged, so that a failure is not waited for.

@@ -1,0 +1,145 @@
+//! Tests of the frames that tunnels by the path through the kernel put on a link that neither segments nor checksums
+//! after the capture, judged by tshark in every layer.
+
+#[path = "common/fastpath.rs"]
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{NET, REQUIRE, REQUIRE_ZERO, ground, left, taken};
+use segue_lab::Family::{V4, V6};
+use segue_lab::{LinkForm, Peer};
+use segue_tests::capture::{Capture, Directory, frames};
+use segue_tests::wire::outer;
+use segue_tests::{Carrier, Inside, Pair, Shape, test_name, traffic};
+
+const FILE: u64 = 2 << 20;
+/// Length of an Ethernet header.
+const LINK: usize = 14;
+
+/// The judgement of a capture.
+#[derive(Debug, Default)]
+struct Judged {
+    /// TCP segments of nearly the path MTU.
+    full: usize,
+    /// Other packets of the tunnel.
+    others: usize,
+}
+
+/// Has tshark judge every layer of packets behind `link` bytes: each checksum that is there is right, the outermost
+/// length is that of the frame, and the next one is `overhead` bytes less.
+fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
+    const FIELDS: [&str; 10] = [
+        "frame.number",
+        "frame.len",
+        "ip.len",
+        "ipv6.plen",
+        "ip.checksum.status",
+        "tcp.checksum.status",
+        "udp.checksum.status",
+        "tcp.len",
+        "_ws.malformed",
+        "frame.protocols",
+    ];
+    let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));
+    command.args(["-n", "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
+    command.args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "occurrence=a", "-r"]).arg(path);
+    command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
+    let output = command.output().expect("tshark starts");
+    assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+    let mut judged = Judged::default();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let fields: Vec<Vec<&str>> =
+            line.split('\t').map(|field| field.split(',').filter(|value| !value.is_empty()).collect()).collect();
+        let [_, length, ip, ipv6, ip_sums, tcp_sums, udp_sums, payload, malformed, protocols] = &fields[..] else {
+            panic!("{what}: {line}")
+        };
+        assert!(malformed.is_empty(), "{what}: malformed: {line}");
+        let sums = ip_sums.iter().chain(tcp_sums).chain(udp_sums);
+        assert!(sums.clone().all(|status| *status == "1" || *status == "Good"), "{what}: a wrong checksum: {line}");
+        // The outermost network layer comes first; with two of one version they are in order.
+        let number = |text: &&&str| text.parse::<usize>().expect("a number");
+        let (mut v4, mut v6) = (ip.iter(), ipv6.iter());
+        let names = protocols.first().map(|names| names.split(':')).into_iter().flatten();
+        let lengths: Vec<usize> = names
+            .filter_map(|name| match name {
+                "ip" => v4.next().as_ref().map(number),
+                "ipv6" => v6.next().as_ref().map(number).map(|len| len + 40),
+                _ => None,
+            })
+            .collect();
+        let [outer, inner] = match lengths[..] {
+            [outer, inner] => [outer, inner],
+            [inner] if overhead == 0 => [inner; 2],
+            _ => continue,
+        };
+        let frame = length.first().map_or(0, |len| number(&len));
+        // Ethernet pads what is shorter.
+        assert!(frame == outer + link || frame <= 60, "{what}: {frame} bytes with a packet of {outer}: {line}");
+        assert_eq!(outer, inner + overhead, "{what}: {line}");
+        assert!(frame <= 1500 + link, "{what}: {line}");
+        match payload.first().map(|len| number(&len)) {
+            Some(1300..) => judged.full += 1,
+            _ => judged.others += 1,
+        }
+    }
+    judged
+}
+
+/// Writes what is inside of the datagrams of a capture, behind `skipped` bytes, as a capture of IP packets.
+fn unwrapped(path: &Path, skipped: usize, to: &Path) {
+    // Little-endian, version 2.4, snap length 65535, LINKTYPE_RAW.
+    let mut file = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_le_bytes).concat();
+    for frame in frames(&fs::read(path).unwrap()).unwrap() {
+        let Some(packet) = outer(frame).unwrap() else { continue };
+        let Some(udp) = packet.udp.filter(|udp| udp.destination == Shape::port(NET)) else { continue };
+        assert!(!packet.fragment && packet.ip_len <= 1500, "{} bytes", packet.ip_len);
+        let inner = udp.payload.get(skipped..).expect("headers");
+        file.extend([0, 0, inner.len() as u32, inner.len() as u32].map(u32::to_le_bytes).concat());
+        file.extend(inner);
+    }
+    fs::write(to, file).unwrap();
+}
+
+#[test]
+fn every_length_and_checksum_on_a_link_that_segments_is_right() {
+    let Some(ground) = ground(test_name!(), LinkForm::Nic, &["tcpdump", "tshark"]) else { return };
+    let directory = Directory::new();
+    let shapes = [
+        (Shape { extra: REQUIRE, ..Shape::new(Inside::Ipip, Carrier::Bare, V4) }, 20),
+        (Shape { extra: REQUIRE, ..Shape::new(Inside::Sit, Carrier::Bare, V4) }, 20),
+        (Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) }, 24),
+        (Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V6) }, 44),
+        (Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Gre, Carrier::Gue, V4) }, 36),
+    ];
+    for (shape, overhead) in shapes {
+        let pair = Pair::start(&ground, shape, NET);
+        let captures = [(&ground.a, "a.pcap"), (&ground.b, "b.pcap")]
+            .map(|(host, name)| Capture::start(host, directory.file(name)));
+        let before = pair.stat().map(|stat| taken(&stat)[0]);
+        for family in shape.inside.families() {
+            let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
+            traffic::file(a, b, FILE, 21);
+            traffic::file(b, a, FILE, 22);
+            traffic::datagrams(a, b, &[1, 64, 777, 1400], 23);
+        }
+        let paths = captures.map(Capture::stop);
+        for ((path, stat), before) in paths.iter().zip(pair.stat()).zip(before) {
+            let what = shape.to_string();
+            let judged = if shape.carrier == Carrier::Bare {
+                judge(path, LINK, overhead, &what)
+            } else {
+                // tshark does not know GUE: UDP without checksum is judged here, what is inside by tshark.
+                let inside = directory.file("inside.pcap");
+                unwrapped(path, 8, &inside);
+                judge(&inside, 0, 0, &what)
+            };
+            let least = shape.inside.families().len() * FILE as usize / 1448;
+            let sent = taken(&stat)[0] - before;
+            assert!(judged.full >= least && judged.others > 10, "{what}: {judged:?}");
+            assert!(sent as usize >= judged.full, "{what}: {sent} by the path, {judged:?}, left {}", left(&stat));
+        }
+    }
+}
