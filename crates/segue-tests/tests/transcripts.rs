@@ -184,7 +184,7 @@ fn short(line: &str) -> String {
     let is_full = segue_testkit::is_set("SEGUE_SOAK");
     let rows = match words[..] {
         _ if !measures(&line) => return line,
-        ["segue", "lab", ..] if is_full => "--runs 1 --seconds 1",
+        ["segue", "lab", ..] if is_full || words.contains(&"--family") => "--runs 1 --seconds 1",
         ["segue", "lab", ..] => "--family 4 --runs 1 --seconds 1",
         ["segue", "bench", "napi", "--rows", ..] => "--runs 1",
         _ if is_full => "--runs 1 --seconds 1",

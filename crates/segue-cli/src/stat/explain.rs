@@ -91,7 +91,7 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
         text.push_str(&wrapped(&words, "offloads  ", "          "));
     }
     if let Some(fastpath) = &instance.fastpath {
-        text.push_str(&kernel_path(fastpath, instance));
+        text.push_str(&kernel_path(fastpath, instance, raw));
     }
     if let Some(sandbox) = instance.sandbox.as_ref().filter(|sandbox| !sandbox.is_whole()) {
         text.push_str(&format!("sandbox  {}\n", printable_line(&sandbox.text())));
@@ -116,19 +116,20 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
 
 /// Describes the path through the kernel: whether packets take it and how many did, why not, and why others were left
 /// to segue. Nothing where it was never asked for.
-fn kernel_path(fastpath: &Fastpath, instance: &Instance) -> String {
+fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
     // What a tunnel sends is received from its interface, and the other way round.
     let inside = side(&instance.ports, Side::Inside);
-    let way = |what: &str, flow: &Flow| {
-        let kernel = total(what);
-        format!("{kernel} packets {what} by the kernel, {} by segue", flow.wire_packets().saturating_sub(kernel))
-    };
-    let by_whom = format!("{}; {}", way("sent", &inside.receive), way("received", &inside.transmit));
+    let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
+    let both = |[sent, received]: [u64; 2]| format!("{} sent, {} received", count(sent), count(received));
+    let kernel = ["sent", "received"].map(total);
+    let [sent, received] = [inside.receive, inside.transmit].map(|flow| flow.wire_packets());
+    let segue = [sent.saturating_sub(kernel[0]), received.saturating_sub(kernel[1])];
+    let by_whom = format!("packets by the kernel {}, by segue {}", both(kernel), both(segue));
     let mut words = match (&fastpath.why, fastpath.on) {
         (_, true) => vec![format!("on: {by_whom}")],
         (_, false) if fastpath.mode == "off" => return String::new(),
-        (Some(why), false) if total("sent") + total("received") > 0 => {
+        (Some(why), false) if kernel != [0; 2] => {
             vec![format!("off [{}]: {by_whom}", printable_line(why))]
         }
         (Some(why), false) => {
