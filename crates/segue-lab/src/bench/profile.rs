@@ -33,6 +33,9 @@ const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "sc
 /// Length to which the kernel cuts a task's name.
 const NAME_LEN: usize = 15;
 
+/// Longest time that `perf` gets to begin, and to write what it has, on a machine that has no time for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A running `perf` profile.
 pub(super) struct Profile {
     /// The name that the kernel shows for segue's tasks.
@@ -55,7 +58,7 @@ impl Profile {
         let mut perf = Process::spawn(command, b"")?;
         let begin = Instant::now();
         while !path.exists() {
-            if perf.ended().is_some() || begin.elapsed() > Duration::from_secs(3) {
+            if perf.ended().is_some() || begin.elapsed() > PATIENCE {
                 return Ok(None);
             }
             thread::sleep(Duration::from_millis(5));
@@ -65,9 +68,12 @@ impl Profile {
     }
 
     /// Stops sampling and returns the shares of checksum routines. Returns for each processor the share of the load's
-    /// time in checksum routines in per cent.
+    /// time in checksum routines in per cent; `None` where `perf` did not write its samples in time.
     pub(super) fn shares(mut self) -> Result<Option<Vec<f64>>, LabError> {
-        self.perf.stop(Duration::from_secs(3));
+        self.perf.stop(PATIENCE);
+        if fs::metadata(&self.path).map_or(0, |data| data.len()) == 0 {
+            return Ok(None);
+        }
         let text = checked_output(perf().args(["script", "-F", "comm,cpu,ip,sym", "-i"]).arg(&self.path))?;
         Ok(self.cores.iter().map(|core| share(&text, &self.program, *core)).collect())
     }
