@@ -486,61 +486,6 @@ fn ifreq(name: &str) -> io::Result<IfReq> {
     Ok(request)
 }
 
-const fn ioc(direction: u64, number: u64, size: u64) -> u64 {
-    direction << 30 | size << 16 | (b'T' as u64) << 8 | number
-}
-
-/// The ioctl that creates an interface or attaches to one (linux/if_tun.h, like the other ones here).
-pub const TUNSETIFF: u64 = ioc(1, 202, 4);
-/// The ioctl that reads the flags that the driver supports.
-pub const TUNGETFEATURES: u64 = ioc(2, 207, 4);
-/// The ioctl that sets the offloads that the reader of the device handles.
-pub const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
-/// The ioctl that reads the name and the flags of the interface.
-pub const TUNGETIFF: u64 = ioc(2, 210, 4);
-/// The ioctl that sets the length of the virtio-net header.
-pub const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
-/// The ioctl that sets the carrier of the interface.
-pub const TUNSETCARRIER: u64 = ioc(1, 226, 4);
-
-/// Returns the flags that the TUN driver supports (TUNGETFEATURES).
-pub fn tun_features(tun: &File) -> io::Result<u32> {
-    let mut features = 0u32;
-    // SAFETY: the kernel writes one u32, which outlives the call.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNGETFEATURES as _, &mut features) })?;
-    Ok(features)
-}
-
-/// Creates the interface `name`, or attaches to it, with `flags` (IFF_TUN, ...). Returns the name that the kernel gave
-/// the interface.
-pub fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
-    let mut request = ifreq(name)?;
-    request.union[0] = usize::from(u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?);
-    // SAFETY: `request` has at least the size of struct ifreq and outlives the call.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETIFF as _, &mut request) })?;
-    let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(request.name.len());
-    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
-}
-
-/// Sets the length of the virtio-net header of a TUN device, bytes.
-pub fn tun_set_header_len(tun: &File, len: c_int) -> io::Result<()> {
-    // SAFETY: the kernel reads one int, which outlives the call.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETVNETHDRSZ as _, &len) }).map(drop)
-}
-
-/// Sets the carrier of a TUN device's interface.
-pub fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    let on = c_int::from(on);
-    // SAFETY: the kernel reads one int, which outlives the call.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETCARRIER as _, &on) }).map(drop)
-}
-
-/// Sets the offloads that the reader of a TUN device handles (TUN_F_* bits).
-pub fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
-    // SAFETY: the argument is a number, not a pointer.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)
-}
-
 /// Returns one boolean ethtool feature of a link, by its legacy command number (linux/ethtool.h).
 pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
     let mut value = [command, 0u32];
@@ -598,12 +543,6 @@ mod tests {
         (&left).write_all(b"x").unwrap();
         let ready = poll(&[(left.as_fd(), Want::Read), (right.as_fd(), Want::Read)], Duration::from_secs(1)).unwrap();
         assert_eq!(ready, [false, true]);
-    }
-
-    #[test]
-    fn ioctl_numbers_are_those_of_the_header() {
-        assert_eq!([TUNSETIFF, TUNGETFEATURES, TUNSETOFFLOAD], [0x4004_54ca, 0x8004_54cf, 0x4004_54d0]);
-        assert_eq!([TUNGETIFF, TUNSETVNETHDRSZ], [0x8004_54d2, 0x4004_54d8]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use segue_port::tun::{Existing, OpenError, Tun, TunConfig, TunOffloads, TunPort}
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
 mod with_the_engine;
 
-#[path = "../examples/vpn.rs"]
+#[path = "../examples/tun_vpn.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
 mod with_the_port;
 
@@ -227,6 +227,6 @@ fn lines(program: &str) -> usize {
 #[test]
 fn the_programs_are_as_short_as_is_promised() {
     let engine = lines(include_str!("../../segue/examples/vpn.rs"));
-    let port = lines(include_str!("../examples/vpn.rs"));
+    let port = lines(include_str!("../examples/tun_vpn.rs"));
     assert!(engine <= 45 && port <= 35, "{engine} and {port} lines");
 }

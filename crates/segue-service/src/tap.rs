@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_port::tun::{TunConfig, TunOffloads, TunPort};
+use segue_port::tun::{TunConfig, TunOffloads, TunPort, driver};
 
 use crate::apply::Changes;
 use crate::diagnose::{self, Purpose};
@@ -119,7 +119,7 @@ impl Tap {
                 changes.mac(mac).map_err(|error| diagnose::change_for(purpose, dev, "set the address", &error))?;
             }
             // The carrier is off before the interface is up, so that nothing is sent without a link.
-            sys::tun_set_carrier(segue_port::Port::fd(&port), false)
+            driver::set_carrier(segue_port::Port::fd(&port), false)
                 .map_err(|error| diagnose::change_for(purpose, dev, "set the carrier", &error))?;
         }
         if !link.up {

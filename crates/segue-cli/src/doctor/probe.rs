@@ -1,7 +1,7 @@
 //! The checks of `segue doctor`. Devices are tried in a child process with a network namespace of its own, so that the
 //! host is not changed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,6 +11,7 @@ use segue_control::error::{Error, Kind, os_text, printable};
 use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
+use segue_port::tun::driver;
 use segue_service::diagnose::{self, Container, Purpose};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +60,7 @@ struct Tun {
     /// Feature flags of the driver (TUNGETFEATURES).
     features: u32,
     /// Lengths of the virtio-net header that the driver accepts, in bytes.
-    headers: Vec<i32>,
+    headers: Vec<usize>,
     /// Sets of offload flags that the driver accepts.
     offloads: Vec<u32>,
 }
@@ -85,22 +86,16 @@ fn tun_in_namespace() -> Tun {
             return found;
         }
     };
-    found.features = sys::tun_features(&tun).unwrap_or(0);
+    found.features = driver::features(tun.as_fd()).unwrap_or(0);
     if found.namespace.is_none() {
         // Without a namespace of its own the interface would appear on the host.
         return found;
     }
-    if let Err(error) = sys::tun_attach(&tun, "segue%d", libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) {
-        found.attach = error.raw_os_error().or(Some(0));
-        return found;
+    match driver::probe(tun.as_fd(), &[10, 12, 24], &[CSUM, TSO, USO, TUNNEL]) {
+        Ok(granted) => (found.headers, found.offloads) = (granted.header_lens, granted.offloads),
+        Err(error) => found.attach = error.raw_os_error().or(Some(0)),
     }
-    found.headers = [10, 12, 24].into_iter().filter(|&len| sys::tun_set_header_len(&tun, len).is_ok()).collect();
-    found.offloads = [CSUM, TSO, USO, TUNNEL].into_iter().filter(|&set| offload(&tun, set)).collect();
     found
-}
-
-fn offload(tun: &File, set: u32) -> bool {
-    sys::tun_set_offloads(tun, set).is_ok()
 }
 
 fn device() -> Check {

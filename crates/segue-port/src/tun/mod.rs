@@ -4,6 +4,7 @@
 //! They differ in [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 mod device;
+pub mod driver;
 #[cfg(test)]
 mod fragments;
 mod sys;

@@ -1,7 +1,7 @@
 //! System calls of TUN and TAP devices: requests and flags of `linux/if_tun.h`.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -69,6 +69,21 @@ pub(crate) fn set_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<c_int
     // SAFETY: TUNGETVNETHDRSZ writes an int, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETHDRSZ as _, &raw mut got) })?;
     Ok(got)
+}
+
+/// Returns the flags that the driver supports.
+pub(crate) fn features(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut features: c_uint = 0;
+    // SAFETY: TUNGETFEATURES writes an unsigned int, which outlives the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETFEATURES as _, &raw mut features) })?;
+    Ok(features)
+}
+
+/// Sets the carrier of the device's interface.
+pub(crate) fn set_carrier(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let on = c_int::from(on);
+    // SAFETY: TUNSETCARRIER reads an int, which outlives the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETCARRIER as _, &raw const on) }).map(drop)
 }
 
 /// Makes the virtio-net header little-endian.

@@ -14,7 +14,7 @@ use segue_datapath::gateway::{self, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_host::netlink::Netlink;
-use segue_host::sys::{self, SignalFd};
+use segue_host::sys::SignalFd;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, LookupResult};
 use segue_lan78xx::usb::usbfs;
 use segue_lan78xx::usb::{Guard, Speed, Transport, Verdict};
@@ -171,7 +171,7 @@ impl Lifeline {
 /// Returns a listener that sets the carrier of the TAP to the state of the link.
 fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
     Box::new(move |link: &LinkState| {
-        if let Err(error) = sys::tun_set_carrier(tap.as_fd(), link.up) {
+        if let Err(error) = segue_port::tun::driver::set_carrier(tap.as_fd(), link.up) {
             tracing::warn!(name, %error, "the carrier of the interface could not be changed");
         }
         if link.up {

@@ -7,7 +7,6 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter,
 };
-use segue_host::sys;
 
 /// System calls of every process, with any arguments.
 const EVERYWHERE: &[libc::c_long] = &[
@@ -133,9 +132,9 @@ const IOCTLS: &[u64] = &[
     libc::FIONBIO as u64,
     libc::TCGETS as u64,
     libc::SIOCGIFHWADDR as u64,
-    sys::TUNSETOFFLOAD,
-    sys::TUNGETIFF,
-    sys::TUNSETCARRIER,
+    libc::TUNSETOFFLOAD as u64,
+    libc::TUNGETIFF as u64,
+    libc::TUNSETCARRIER as u64,
 ];
 
 /// Additional system calls of a process that moves packets.
@@ -210,6 +209,8 @@ fn when(argument: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, secco
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
+
+    use segue_host::sys;
 
     use super::*;
 
