@@ -4,13 +4,19 @@
 //! A target takes any bytes, and panics if the engine breaks a contract on them. To add one: a file here, a line in
 //! [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds in `corpus/NAME/`.
 
+mod capture;
 mod checksum;
+mod control;
 mod decap;
 mod gro;
 mod gso;
 mod input;
 mod neighbour;
+mod netlink;
 mod parse;
+mod resources;
+mod ring;
+mod sys;
 mod vnet;
 
 // The contracts are shared with the tests of the engine.
@@ -28,12 +34,16 @@ mod paths;
 #[path = "../../crates/segue/tests/contracts/terminating.rs"]
 mod terminating;
 
+pub use capture::{capture, transform, undo_notes};
 pub use checksum::checksum;
+pub use control::{control, handover};
 pub use decap::decap;
 pub use gro::gro;
 pub use gso::gso;
 pub use neighbour::neighbour;
+pub use netlink::netlink;
 pub use parse::parse;
+pub use ring::ring;
 pub use vnet::vnet;
 
 /// The function of a target.
@@ -41,11 +51,18 @@ pub type Target = fn(&[u8]);
 
 /// All targets, each by the name of its source file and corpus.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("capture", capture),
     ("checksum", checksum),
+    ("control", control),
     ("decap", decap),
     ("gro", gro),
     ("gso", gso),
+    ("handover", handover),
     ("neighbour", neighbour),
+    ("netlink", netlink),
     ("parse", parse),
+    ("ring", ring),
+    ("transform", transform),
+    ("undo_notes", undo_notes),
     ("vnet", vnet),
 ];

@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The key of a route: its table, its prefix, and the length of the prefix.
-type RouteKey = (Table, IpAddr, u8);
+pub type RouteKey = (Table, IpAddr, u8);
 
 /// Reader of the kernel's tables and of their changes.
 pub struct Follower {
@@ -277,16 +277,16 @@ impl Drop for Ended {
 
 /// The changes of the kernel's tables since the last read.
 #[derive(Debug, Default)]
-struct TableChanges {
+pub struct TableChanges {
     /// Changes of neighbours, in the order of the messages.
-    changes: Vec<NeighbourEvent>,
+    pub changes: Vec<NeighbourEvent>,
     /// Whether anything else has changed, so that all tables are read again.
-    is_more: bool,
+    pub is_more: bool,
 }
 
 impl TableChanges {
-    /// Adds the changes of one netlink datagram.
-    fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
+    /// Adds the changes of one netlink datagram, for a router between the interfaces with these indexes.
+    pub fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
         while !rest.is_empty() {
             let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
@@ -365,7 +365,7 @@ fn is_exception(message: &RouteMessage) -> bool {
 }
 
 /// Returns the table and prefix of a route, its metric, and its action.
-fn read_route(
+pub fn read_route(
     message: &RouteMessage,
     nexthops: &Nexthops,
     ports: [u32; 2],

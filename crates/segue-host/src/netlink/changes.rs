@@ -70,7 +70,7 @@ impl AsFd for Changes {
 
 impl Changed {
     /// Adds the messages of one datagram: `struct nlmsghdr` (length, type), for links followed by `struct ifinfomsg`.
-    fn add(&mut self, datagram: &[u8]) {
+    pub fn add(&mut self, datagram: &[u8]) {
         const HEADER: usize = 16;
         let mut rest = datagram;
         while let (Some(len), Some(kind)) = (rest.first_chunk::<4>(), rest.get(4..).and_then(<[u8]>::first_chunk::<2>))

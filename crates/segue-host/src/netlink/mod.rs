@@ -247,27 +247,44 @@ impl Netlink {
         self.socket.send(&bytes, 0)?;
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
-            let mut rest = &datagram[..];
-            let mut enough = false;
-            while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-                rest = &rest[padded(&message.header, rest.len())..];
-                if message.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match message.payload {
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::InnerMessage(inner) => enough = each(inner).is_break(),
-                    _ => {}
-                }
-                if enough {
-                    return Ok(());
-                }
+            if answers(&datagram, self.sequence, each)?.is_break() {
+                return Ok(());
             }
         }
     }
+}
+
+/// Hands every answer to the request with the number `sequence` in a datagram of the kernel to `each`. Breaks where
+/// `each` does, and at the end of a dump or an acknowledgement.
+///
+/// # Errors
+/// The kernel's answer to the request, or [`io::ErrorKind::InvalidData`] for what is no message.
+pub fn answers(
+    datagram: &[u8],
+    sequence: u32,
+    each: &mut dyn FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    let mut rest = datagram;
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        rest = &rest[padded(&message.header, rest.len())..];
+        if message.header.sequence_number != sequence {
+            continue;
+        }
+        match message.payload {
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(ControlFlow::Break(())),
+            NetlinkPayload::InnerMessage(inner) => {
+                let flow = each(inner);
+                if flow.is_break() {
+                    return Ok(flow);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Returns the length of a message of which `most` bytes are left: messages are padded to four bytes, and the last

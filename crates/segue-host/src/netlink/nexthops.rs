@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
@@ -65,19 +66,26 @@ pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
     let mut all = Nexthops::new();
     loop {
         let (datagram, _) = netlink.socket.recv_from_full()?;
-        let mut rest = &datagram[..];
-        while let Some((kind, sequence, body, behind)) = message(rest) {
-            rest = behind;
-            if sequence != netlink.sequence {
-                continue;
-            }
-            match kind {
-                NLMSG_DONE | NLMSG_ERROR => return Ok(all),
-                RTM_NEWNEXTHOP => all.extend(nexthop(body)),
-                _ => {}
-            }
+        if add(&mut all, &datagram, netlink.sequence).is_break() {
+            return Ok(all);
         }
     }
+}
+
+/// Adds the nexthop objects in a datagram that answers the request with the number `sequence`. Breaks at the end of the
+/// dump.
+pub fn add(all: &mut Nexthops, datagram: &[u8], sequence: u32) -> ControlFlow<()> {
+    let mut rest = datagram;
+    while let Some((kind, number, body, behind)) = message(rest) {
+        rest = behind;
+        match kind {
+            _ if number != sequence => {}
+            NLMSG_DONE | NLMSG_ERROR => return ControlFlow::Break(()),
+            RTM_NEWNEXTHOP => all.extend(nexthop(body)),
+            _ => {}
+        }
+    }
+    ControlFlow::Continue(())
 }
 
 fn word(bytes: &[u8]) -> Option<u32> {

@@ -38,6 +38,7 @@ use segue::packet::{Frag, GsoKind, Start};
 use segue::wire::ethernet;
 use segue::wire::virtio::VirtioNet;
 
+pub use self::frame::restored;
 use self::frame::{Header, emit_native, status};
 use self::sys::VNET_LEN;
 use crate::batch::{RxBatch, TxBatch};

@@ -1,0 +1,52 @@
+use std::ops::ControlFlow;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use segue_datapath::route::Routes;
+use segue_host::netlink::answers;
+use segue_host::netlink::changes::Changed;
+use segue_host::netlink::nexthops::{self, Nexthops};
+use segue_service::router_feed::{TableChanges, read_route};
+
+use crate::resources::bounded;
+
+/// Bytes that the readers hold for the shortest datagram.
+const FREE: usize = 64 << 10;
+/// Bytes of memory for each byte of a datagram: an attribute of four bytes becomes a structure of some tens.
+const GROWTH: usize = 100;
+/// The indexes of a router's ports, their MTUs, and the number of the request.
+const PORTS: [u32; 2] = [2, 3];
+const MTUS: [u32; 2] = [1500, 1280];
+const SEQUENCE: u32 = 7;
+
+/// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as the
+/// routes of a router: every reader ends, and what it keeps is bounded by the datagram.
+pub fn netlink(data: &[u8]) {
+    bounded(data.len(), FREE + GROWTH * data.len(), || {
+        let mut changed = Changed::default();
+        changed.add(data);
+        assert!(changed.links.len() <= data.len() / 16);
+        let mut news = TableChanges::default();
+        news.add(data, PORTS);
+        assert!(news.changes.len() <= data.len() / 16);
+        let mut all = Nexthops::new();
+        let _ = nexthops::add(&mut all, data, SEQUENCE);
+        assert!(all.len() <= data.len() / 16);
+        for id in all.keys() {
+            let _ = nexthops::hop(&all, *id, |index| PORTS.contains(&index));
+        }
+        let mut count = 0;
+        let _ = answers(data, SEQUENCE, &mut |message| {
+            count += 1;
+            if let RouteNetlinkMessage::NewRoute(route) = &message
+                && let Some(((table, prefix, len), _, action)) = read_route(route, &all, PORTS, MTUS)
+            {
+                let mut routes = Routes::new(1);
+                if routes.insert(table, prefix, len, action).is_ok() {
+                    assert_eq!(routes.remove(table, prefix, len), Some(action));
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(count <= data.len() / 16);
+    });
+}
