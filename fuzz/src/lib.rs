@@ -4,6 +4,7 @@
 //! A target takes any bytes, and panics if the engine breaks a contract on them. To add one: a file here, a line in
 //! [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds in `corpus/NAME/`.
 
+mod adapter;
 mod capture;
 mod checksum;
 mod control;
@@ -11,12 +12,15 @@ mod decap;
 mod gro;
 mod gso;
 mod input;
+mod nat;
 mod neighbour;
 mod netlink;
 mod parse;
+mod pipelines;
 mod resources;
 mod ring;
 mod sys;
+mod usbip;
 mod vnet;
 
 // The contracts are shared with the tests of the engine.
@@ -34,16 +38,26 @@ mod paths;
 #[path = "../../crates/segue/tests/contracts/terminating.rs"]
 mod terminating;
 
+// Ports in memory, and an adapter in memory, as the tests have them.
+#[path = "../../crates/segue-lan78xx/tests/support/mod.rs"]
+mod adapter_support;
+#[path = "../../crates/segue-datapath/tests/memory/mod.rs"]
+mod memory;
+
+pub use adapter::{framing, registers};
 pub use capture::{capture, transform, undo_notes};
 pub use checksum::checksum;
 pub use control::{control, handover};
 pub use decap::decap;
 pub use gro::gro;
 pub use gso::gso;
+pub use nat::{icmp_error, nat};
 pub use neighbour::neighbour;
 pub use netlink::netlink;
 pub use parse::parse;
+pub use pipelines::{route, tunnelled};
 pub use ring::ring;
+pub use usbip::{usbip_client, usbip_server};
 pub use vnet::vnet;
 
 /// The function of a target.
@@ -55,14 +69,22 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("checksum", checksum),
     ("control", control),
     ("decap", decap),
+    ("framing", framing),
     ("gro", gro),
     ("gso", gso),
     ("handover", handover),
+    ("icmp_error", icmp_error),
+    ("nat", nat),
     ("neighbour", neighbour),
     ("netlink", netlink),
     ("parse", parse),
+    ("registers", registers),
     ("ring", ring),
+    ("route", route),
     ("transform", transform),
+    ("tunnelled", tunnelled),
     ("undo_notes", undo_notes),
+    ("usbip_client", usbip_client),
+    ("usbip_server", usbip_server),
     ("vnet", vnet),
 ];

@@ -1,0 +1,223 @@
+//! Whole pipelines between ports in memory: a router with and without address translation, and tunnels.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
+use segue::gro;
+use segue::gso::Limits;
+use segue::hash::Key;
+use segue::time::Nanos;
+use segue_datapath::gateway::PortConfig;
+use segue_datapath::nat::{self, Nat};
+use segue_datapath::pipeline::Pipeline;
+use segue_datapath::route::{Action, Hop, Routes, Table};
+use segue_datapath::router::{InterfaceAddrs, Message, Neighbour, Parts, Router, Tables, feed};
+use segue_datapath::tunnel::{self, Outside, Tunnel};
+use segue_port::PagePool;
+
+use crate::input::Input;
+use crate::memory::{Carries, Memory, Wire};
+use crate::resources::bounded;
+
+/// Bytes that a pipeline holds without input: pages, tables, and pools of packets.
+const FREE: usize = 128 << 20;
+const SECOND: u64 = 1_000_000_000;
+/// Most packets of one input.
+const PACKETS: usize = 100;
+/// Longest packet.
+const LONGEST: usize = 9000;
+/// Most frames that leave for one that comes: an error, a solicitation, and fragments of the least MTU.
+const MOST_OUT: usize = 64;
+
+const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
+const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 9);
+
+/// Returns the next packet: two bytes of length before it. A length with the highest bit set stands for the packet before
+/// it, with the rest of its bytes laid over it from the offset that another byte names.
+fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
+    let len = input.u16();
+    if len & 0x8000 == 0 {
+        return input.take(usize::from(len).min(LONGEST)).to_vec();
+    }
+    let mut bytes = before.to_vec();
+    let at = usize::from(input.u8());
+    for (place, change) in bytes.iter_mut().skip(at).zip(input.take(usize::from(len & 0x3f))) {
+        *place = *change;
+    }
+    bytes
+}
+
+fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
+    let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
+    let side = |name: &str, port| PortConfig {
+        name: name.to_owned(),
+        port,
+        gro: Some(gro::Config::default()),
+        fragments: None,
+    };
+    let (sender, feed) = feed().expect("a pipe");
+    let nat = has_nat.then(|| {
+        let config = nat::Config { most: 64, most_per_host: 16, ..nat::Config::new(OUTSIDE, 7) };
+        (Nat::new(config), OUTSIDE)
+    });
+    let ports = [side("in", first), side("out", second)];
+    let parts = Parts { ports, budget: 64, pages: PagePool::new(256), feed, nat, key: Key([1, 2]) };
+    let router = Router::new(parts);
+    let mut routes = Routes::new(32);
+    for port in 0..2u16 {
+        let mtu = if port == 0 { 1500 } else { 1280 };
+        let action = Action::Forward { port, via: None, mtu };
+        let v6 = Ipv6Addr::from([0x2001, 0xdb8, 0, port + 1, 0, 0, 0, 0]);
+        routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).expect("room");
+        routes.insert(Table::Main, v6.into(), 64, action).expect("room");
+    }
+    let via = Some(IpAddr::from([198, 18, 2, 254]));
+    let beyond = Action::Forward { port: 1, via, mtu: 1280 };
+    routes.insert(Table::Main, [198, 19, 0, 0].into(), 16, beyond).expect("room");
+    routes.insert(Table::Main, [203, 0, 113, 0].into(), 24, Action::Blackhole).expect("room");
+    routes.insert(Table::Main, [192, 0, 2, 0].into(), 24, Action::Unreachable).expect("room");
+    let addrs = |port: u8| InterfaceAddrs {
+        mac: OWN[usize::from(port)],
+        mtu: if port == 0 { 1500 } else { 1280 },
+        v4: vec![(Ipv4Addr::new(198, 18, port + 1, 1), 24)],
+        v6: vec![
+            (Ipv6Addr::from([0x2001, 0xdb8, 0, u16::from(port) + 1, 0, 0, 0, 1]), 64),
+            (Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(port) + 1]), 64),
+        ],
+    };
+    let hop = Hop { port: 0, is_v4: true, address: Ipv4Addr::new(198, 18, 1, 2).to_bits().into() };
+    let neighbours = vec![Neighbour { hop, mac: CLIENT, is_permanent: true }];
+    let tables = Tables { routes, ports: [addrs(0), addrs(1)], neighbours };
+    assert!(sender.send(Message::Tables(Box::new(tables))));
+    // The pipe has one byte for each message; the sender is not needed any more.
+    (router, [a, b])
+}
+
+/// Gives arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation and
+/// fragments included. It ends, what leaves is bounded by what came, each frame that leaves by a port has that port's
+/// link address as its source, and the source address of no frame is one that no host can have.
+///
+/// The first byte says whether there is address translation (bit 0). Before each frame a byte says to which port it
+/// comes (bit 0), and how much time has passed.
+pub fn route(data: &[u8]) {
+    let mut input = Input::new(data);
+    let how = input.u8();
+    bounded(data.len(), FREE, || {
+        let (mut router, wires) = router(how & 1 != 0);
+        router.round(Nanos(0)).expect("ports without errors");
+        let (mut now, mut before, mut came, mut left) = (0, Vec::new(), 0, 0);
+        for _ in 0..PACKETS {
+            if input.is_empty() {
+                break;
+            }
+            let how = input.u8();
+            now += [0, 1000, SECOND, 2 * SECOND, 31 * SECOND, 61 * SECOND, 601 * SECOND, 0][usize::from(how >> 5)];
+            let frame = next(&mut input, &before);
+            wires[usize::from(how & 1)].borrow_mut().waiting.push_back(frame.clone());
+            came += 1;
+            before = frame;
+            for _ in 0..3 {
+                router.round(Nanos(now)).expect("ports without errors");
+            }
+            for (port, wire) in wires.iter().enumerate() {
+                for frame in wire.borrow_mut().sent.drain(..) {
+                    left += 1;
+                    assert_eq!(frame[6..12], OWN[port], "{frame:02x?}");
+                    if frame[12..14] == [8, 0] {
+                        let source =
+                            Ipv4Addr::from_bits(u32::from_be_bytes([frame[26], frame[27], frame[28], frame[29]]));
+                        assert!(
+                            !source.is_loopback() && !source.is_multicast() && !source.is_unspecified(),
+                            "{source}"
+                        );
+                    }
+                }
+            }
+        }
+        // Announcements of the outside address and probes of neighbours come with time alone.
+        assert!(left <= MOST_OUT * (came + 1), "{left} frames for {came}");
+    });
+}
+
+fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>) {
+    let gre =
+        |key: Option<u32>, csum| GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, ..GreOptions::default() };
+    let kinds = [
+        (Mode::Ip, Carrier::Gue { remcsum: true }),
+        (Mode::Gre(gre(None, false)), Carrier::Gue { remcsum: true }),
+        (Mode::Gre(gre(Some(42), true)), Carrier::Bare),
+        (Mode::Ip, Carrier::Bare),
+        (Mode::GreTap(gre(None, false)), Carrier::Bare),
+        (Mode::Ethernet, Carrier::Vxlan { vni: 5, remcsum: false, takes_remcsum: true }),
+        (Mode::Ethernet, Carrier::Geneve { vni: 5 }),
+        (Mode::Ethernet, Carrier::Fou),
+    ];
+    let (mode, carrier) = kinds[number % kinds.len()];
+    let is_frame = matches!(mode, Mode::Ethernet | Mode::GreTap(_));
+    let address = |last: u8| -> IpAddr {
+        if is_v4 {
+            [198, 18, 0, last].into()
+        } else {
+            Ipv6Addr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()]).into()
+        }
+    };
+    let config = Config { port: 6080, ..Config::new(mode, carrier, address(1), address(2)) };
+    let trains =
+        Limits { csum: true, tso4: true, tso6: true, uso: true, max_segs: 1000, max_udp_segs: 64, ..Limits::NONE };
+    let carries = if is_frame { Carries::Ethernet } else { Carries::Ip };
+    let (inside_port, inside) = Memory::port(carries, Limits { max_bytes: 65_535, max_pieces: 1000, ..trains });
+    let outer = Limits { outer_csum: true, ..Limits::NONE };
+    let (outside_port, outside) = Memory::port(Carries::Datagrams, outer);
+    outside.borrow_mut().peer = Some((address(2), 6080).into());
+    let parts = tunnel::Parts {
+        inside_name: "sg0".to_owned(),
+        inside: inside_port,
+        encap: Encapsulator::new(config).expect("a tunnel"),
+        decap: Decapsulator::new(config).expect("a tunnel"),
+        remotes: vec![config.remote],
+        fdb: None,
+        flood: Vec::new(),
+        gro: Some(gro::Config::default()),
+    };
+    let end = Outside { name: "udp".to_owned(), port: outside_port, csum: OuterCsum::Verified, budget: 64, pages: 256 };
+    (Tunnel::new(end, vec![parts]), inside, outside)
+}
+
+/// Gives arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes leave
+/// inside than came outside. Every packet that has left is counted, and every one that has not has a reason.
+///
+/// The first byte chooses the kind of tunnel and the outer family (bit 7). Before each packet a byte says whether it
+/// comes from inside (bit 0).
+pub fn tunnelled(data: &[u8]) {
+    let mut input = Input::new(data);
+    let how = input.u8();
+    bounded(data.len(), FREE, || {
+        let (mut tunnel, inside, outside) = tunnel(usize::from(how & 0x7f), how & 0x80 == 0);
+        let (mut before, mut came, mut out) = (Vec::new(), 0, 0);
+        let mut count = 0;
+        for number in 0..PACKETS {
+            if input.is_empty() {
+                break;
+            }
+            let from_inside = input.u8() & 1 != 0;
+            let bytes = next(&mut input, &before);
+            count += 1;
+            let wire = if from_inside { &inside } else { &outside };
+            came += if from_inside { 0 } else { bytes.len() };
+            wire.borrow_mut().waiting.push_back(bytes.clone());
+            before = bytes;
+            tunnel.round(Nanos(number as u64 * 1000)).expect("ports without errors");
+            out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
+            assert!(outside.borrow_mut().sent.drain(..).count() <= 2, "one comes and more leave");
+        }
+        for number in 0..3 {
+            tunnel.round(Nanos((PACKETS + number) as u64 * SECOND)).expect("ports without errors");
+        }
+        out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
+        // An ICMP error about a packet that is too long goes back inside.
+        assert!(out <= came + 1280 * count, "{out} bytes of {came}");
+    });
+}
