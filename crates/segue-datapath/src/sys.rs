@@ -117,8 +117,9 @@ impl Ready {
     /// Looks for readable descriptors. Returns how many were found, and whether there may be more.
     pub(crate) fn poll(&mut self) -> io::Result<(usize, bool)> {
         let most = Ready::MOST as libc::c_int;
-        // SAFETY: the array has room for `most` events.
-        let found = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), most, 0) };
+        let (fd, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        // SAFETY: the array has room for `most` events, and the signal mask stays as it is.
+        let found = unsafe { libc::epoll_pwait(fd, events, most, 0, std::ptr::null()) };
         match usize::try_from(found) {
             Ok(found) => Ok((found, found == Ready::MOST)),
             Err(_) => match io::Error::last_os_error() {

@@ -345,9 +345,13 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
             revents: 0,
         })
         .collect();
-    let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: the pointer and the length describe `polled`, which outlives the call.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
+    // Longer waits than some years are as good as endless ones.
+    let seconds = timeout.as_secs().min(i32::MAX as u64) as libc::time_t;
+    let timeout = libc::timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos() as _ };
+    // SAFETY: the pointer and the length describe `polled`, which outlives the call, as the timeout does; the signal
+    // mask stays as it is.
+    let ready =
+        unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const timeout, std::ptr::null()) };
     if ready < 0 {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
@@ -355,6 +359,17 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
         }
     }
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
+}
+
+/// Returns the longest command line that a program can be started with, bytes, with room for its other words and its
+/// environment.
+pub fn most_arguments() -> usize {
+    /// What a service gives to its instances beside their words, with the values of its environment.
+    const REST: usize = 64 << 10;
+    // SAFETY: plain numbers.
+    let most = unsafe { libc::sysconf(libc::_SC_ARG_MAX) };
+    // Whatever the limit of the stack is, the kernel takes no more than three quarters of 8 MiB.
+    usize::try_from(most).unwrap_or(128 << 10).min(6 << 20).saturating_sub(REST)
 }
 
 /// Returns the time of CLOCK_MONOTONIC, microseconds.
@@ -509,14 +524,10 @@ pub fn terminal_width() -> Option<usize> {
 
 /// Returns the processor time that this process has used, user and system, seconds.
 pub fn cpu_seconds() -> f64 {
-    // SAFETY: an all-zero rusage is a valid place for the kernel to fill; it outlives the call.
-    let usage = unsafe {
-        let mut usage: libc::rusage = mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

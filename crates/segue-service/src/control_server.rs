@@ -24,6 +24,7 @@ use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
 use crate::reasons;
+use crate::started;
 
 /// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
@@ -284,7 +285,7 @@ impl Bound {
             snapshot: Box::new(snapshot),
             knobs: Box::new(knobs),
         };
-        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || service.run())?;
+        let thread = started::spawn("control", move || service.run())?;
         Ok(Server { thread, stop })
     }
 }

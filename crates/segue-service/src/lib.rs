@@ -48,6 +48,7 @@ pub mod report;
 pub mod router_faults;
 pub mod router_feed;
 pub mod sandbox;
+mod started;
 pub mod supervise;
 pub mod tap;
 pub mod tunnel;

@@ -26,6 +26,7 @@ use segue_host::netlink::{Netlink, padded};
 use segue_host::prefix::Prefix;
 
 use crate::router_faults::{TableFaults, Unused};
+use crate::started;
 
 /// Largest number of routes that are copied: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
@@ -83,7 +84,7 @@ impl Follower {
     pub fn start(mut self, sender: FeedSender) -> io::Result<()> {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
-        thread::Builder::new().name("routes".to_owned()).spawn(move || {
+        started::spawn("routes", move || {
             // However the thread ends, the tables are stale afterwards.
             let _ended = Ended(self.faults());
             self.follow(&sender);

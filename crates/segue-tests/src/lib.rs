@@ -10,6 +10,7 @@
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
 //! - [`faults`]: a service with many instances, and faults of them.
+//! - `probe`: what a running process can still reach.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
@@ -36,6 +37,8 @@ pub mod flood;
 mod ground;
 pub mod guest;
 pub mod kernel;
+#[cfg(target_arch = "x86_64")]
+pub mod probe;
 mod random;
 pub mod routed;
 mod stat;

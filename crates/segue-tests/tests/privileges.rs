@@ -104,6 +104,8 @@ fn each_process_has_the_rights_of_its_table_and_no_others() {
             assert_eq!(effective, permitted);
             assert_eq!(effective & !(KILL | DAC_READ_SEARCH | SYS_RESOURCE), 0, "{}", status(service));
             assert_ne!(effective & KILL, 0);
+            let text = status(service);
+            assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("0", "2"), "{text}");
         }
         process.terminate();
         assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
@@ -177,5 +179,125 @@ fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
         assert!(text.contains("sandbox  ") && text.contains(left), "{what}: {text}");
         weak.terminate();
         assert_eq!(weak.wait(PATIENCE).unwrap().code(), Some(0), "{what}: {}", weak.last_words());
+    }
+}
+
+/// Checks what a process that moves packets reaches from inside, by making it try.
+#[cfg(target_arch = "x86_64")]
+mod inside {
+    use segue_tests::probe::{Held, NOT_TRIED};
+
+    use super::*;
+
+    /// Stops a process, or notes that this machine does not allow it.
+    #[track_caller]
+    fn hold(pid: u32) -> Option<Held> {
+        match Held::new(pid) {
+            Ok(held) => Some(held),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                segue_lab::skip_this_test("ptrace is not allowed here");
+                None
+            }
+            Err(error) => panic!("{pid}: {error}"),
+        }
+    }
+
+    /// Files that nothing of segue is to read or write while packets move.
+    const FILES: [(&str, i32); 6] = [
+        ("/etc/passwd", libc::O_RDONLY),
+        ("/proc/self/mem", libc::O_RDWR),
+        ("/dev/net/tun", libc::O_RDWR),
+        ("/run/segue/x", libc::O_CREAT | libc::O_WRONLY),
+        ("/tmp", libc::O_RDONLY | libc::O_DIRECTORY),
+        ("/", libc::O_PATH),
+    ];
+
+    #[track_caller]
+    fn assert_no_file(held: &Held, who: &str) {
+        for (path, flags) in FILES {
+            assert!(!held.opens(path, flags).unwrap(), "{who} opens {path}");
+        }
+    }
+
+    #[test]
+    fn what_the_real_processes_reach_is_what_their_table_says() {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sh"]) else { return };
+        let mut process = start(&ground, &format!("tunnel {WORDS}"));
+        let worker = worker(&ground, &mut process);
+        let supervisor = parent(worker);
+        let Some(held) = hold(worker) else { return };
+        let calls = held.calls().unwrap();
+        println!("the process that moves packets reaches {calls:?}");
+        // Those that were not tried, and those that are allowed with some arguments: mmap, mprotect, tgkill, ioctl,
+        // fcntl, setsockopt.
+        assert!(calls.len() + 4 + 6 <= 40, "{} calls: {calls:?}", calls.len());
+        let never = [
+            libc::SYS_open,
+            libc::SYS_openat,
+            libc::SYS_socket,
+            libc::SYS_bind,
+            libc::SYS_clone,
+            libc::SYS_clone3,
+            libc::SYS_execve,
+            libc::SYS_kill,
+            libc::SYS_ptrace,
+            libc::SYS_unlink,
+            libc::SYS_io_uring_setup,
+            libc::SYS_bpf,
+            libc::SYS_prctl,
+            libc::SYS_seccomp,
+        ];
+        assert!(never.iter().all(|number| !calls.contains(number)), "{calls:?}");
+        assert!(NOT_TRIED.iter().all(|number| !calls.contains(number)));
+        assert_no_file(&held, "the process that moves packets");
+        let own = u64::from(worker);
+        let may = |number, arguments: &[u64]| held.may(number, arguments).unwrap();
+        let (data, code) = ((libc::PROT_READ | libc::PROT_WRITE) as u64, libc::PROT_EXEC as u64);
+        let map = |rights| [0, 4096, rights, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64, u64::MAX, 0];
+        assert!(may(libc::SYS_mmap, &map(data)) && !may(libc::SYS_mmap, &map(data | code)));
+        assert!(!may(libc::SYS_mprotect, &[0, 4096, code]));
+        assert!(may(libc::SYS_tgkill, &[own, own, 0]) && !may(libc::SYS_tgkill, &[1, 1, 0]));
+        let option = |level: i32, name: i32| [u64::MAX, level as u64, name as u64, 0, 0];
+        assert!(may(libc::SYS_setsockopt, &option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)));
+        assert!(!may(libc::SYS_setsockopt, &option(libc::SOL_SOCKET, libc::SO_BINDTODEVICE)));
+        assert!(!may(libc::SYS_fcntl, &[u64::MAX, libc::F_SETOWN as u64, 1]));
+        assert!(!may(libc::SYS_ioctl, &[u64::MAX, libc::TIOCSTI]));
+        drop(held);
+
+        let Some(held) = hold(supervisor) else { return };
+        let calls = held.calls().unwrap();
+        println!("the supervisor reaches {calls:?}");
+        assert!(calls.len() <= 40, "{calls:?}");
+        let never = &never[..6];
+        assert!(never.iter().all(|number| !calls.contains(number)), "{calls:?}");
+        assert_no_file(&held, "the supervisor");
+        drop(held);
+        // Nothing of this has harmed them.
+        assert_eq!(super::worker(&ground, &mut process), worker);
+        process.terminate();
+        assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
+    }
+
+    #[test]
+    fn each_of_landlock_and_seccomp_alone_keeps_files_out_of_reach() {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+        for (call, what) in [(libc::SYS_landlock_create_ruleset, "Landlock"), (libc::SYS_seccomp, "seccomp")] {
+            let mut command = ground.a.command(&ground.program);
+            command.arg("tunnel").args(WORDS.split(' ')).arg("--weak-sandbox");
+            sys::without_call(&mut command, call);
+            let mut weak = Process::spawn(command, b"").unwrap();
+            let worker = worker(&ground, &mut weak);
+            for (pid, who) in [(worker, "the process that moves packets"), (parent(worker), "the supervisor")] {
+                let Some(held) = hold(pid) else { return };
+                // Paths alone are not Landlock's.
+                let files = FILES.iter().filter(|(_, flags)| flags & libc::O_PATH == 0);
+                for (path, flags) in files {
+                    assert!(!held.opens(path, *flags).unwrap(), "without {what} {who} opens {path}");
+                }
+                assert!(!held.may(libc::SYS_kill, &[1, 0]).unwrap() || who == "the supervisor", "without {what} {who}");
+            }
+            weak.terminate();
+            assert_eq!(weak.wait(PATIENCE).unwrap().code(), Some(0), "{what}: {}", weak.last_words());
+        }
     }
 }

@@ -198,6 +198,33 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
     Ok(())
 }
 
+/// One instruction of a filter of system calls (`struct sock_filter`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The operation.
+    pub code: u16,
+    /// The distance to the next instruction where a comparison is true.
+    pub jt: u8,
+    /// That distance where it is not.
+    pub jf: u8,
+    /// The operand.
+    pub k: u32,
+}
+
+/// Filters the system calls of this thread and of all that it starts (seccomp(2)), without no_new_privs: it needs
+/// CAP_SYS_ADMIN.
+pub fn filter_calls(program: &[Step]) -> io::Result<()> {
+    let steps = program.iter().map(|step| libc::sock_filter { code: step.code, jt: step.jt, jf: step.jf, k: step.k });
+    let mut steps: Vec<libc::sock_filter> = steps.collect();
+    let len = u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the program by its length; both structures outlive the call.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns whether a program that this process starts has all rights of root, also after this process has given up its
 /// capabilities: for root, unless no_new_privs or the secure bits keep it from that (capabilities(7)).
 pub fn starts_with_all_rights() -> bool {

@@ -74,7 +74,7 @@ pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Interfa
 impl Watcher {
     /// Starts the thread; it ends with the driver.
     pub(super) fn start(self) -> io::Result<()> {
-        thread::Builder::new().name("interface".to_owned()).spawn(move || self.run()).map(drop)
+        crate::started::spawn("interface", move || self.run()).map(drop)
     }
 
     fn run(mut self) {

@@ -5,9 +5,10 @@
 //! to forward what a router forwards.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use segue_control::model::{Complaint, Instance, OUTER_CSUM};
 
@@ -51,7 +52,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct ChecksumDrops {
     table: Table,
-    file: Arc<Mutex<File>>,
+    file: Arc<File>,
     /// The count at the time of opening.
     before: u64,
     /// The port that shows the count.
@@ -63,15 +64,14 @@ impl ChecksumDrops {
     /// kernel has no such counter, as in a container without that part of `/proc`.
     pub fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
         let table = if outer.is_ipv4() { Table::V4 } else { Table::V6 };
-        let mut file = File::open(table.path()).ok()?;
-        let before = table.find(&read(&mut file).ok()?)?;
-        Some(ChecksumDrops { table, file: Arc::new(Mutex::new(file)), before, port })
+        let file = File::open(table.path()).ok()?;
+        let before = table.find(&read(&file).ok()?)?;
+        Some(ChecksumDrops { table, file: Arc::new(file), before, port })
     }
 
     /// Returns the count since the opening; `None` where it can no longer be read.
     fn count(&self) -> Option<u64> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.table.find(&read(&mut file).ok()?)?;
+        let now = self.table.find(&read(&self.file).ok()?)?;
         Some(now.saturating_sub(self.before))
     }
 
@@ -87,7 +87,7 @@ impl ChecksumDrops {
 #[derive(Clone, Debug, Default)]
 pub struct Forwarding {
     /// The files, each with the name of its setting.
-    files: Arc<Mutex<Vec<(String, File)>>>,
+    files: Arc<Vec<(String, File)>>,
 }
 
 impl Forwarding {
@@ -98,15 +98,14 @@ impl Forwarding {
             let file = File::open(format!("/proc/sys/net/{family}/conf/{name}/forwarding")).ok()?;
             Some((format!("net.{family}.conf.{name}.forwarding"), file))
         };
-        Forwarding { files: Arc::new(Mutex::new(settings.filter_map(file).collect())) }
+        Forwarding { files: Arc::new(settings.filter_map(file).collect()) }
     }
 
     /// Returns a problem where the kernel forwards packets of these interfaces.
     pub fn complaint(&self) -> Option<Complaint> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // The file of an interface that is gone cannot be read.
-        let is_on = |file: &mut File| read(file).is_ok_and(|text| text.trim() != "0");
-        let on = files.iter_mut().filter_map(|(name, file)| is_on(file).then_some(&*name));
+        let is_on = |file: &File| read(file).is_ok_and(|text| text.trim() != "0");
+        let on = self.files.iter().filter_map(|(name, file)| is_on(file).then_some(name));
         let on: Vec<&String> = on.collect();
         let off: Vec<String> = on.iter().map(|name| format!("{name}=0")).collect();
         (!on.is_empty()).then(|| Complaint {
@@ -119,11 +118,23 @@ impl Forwarding {
     }
 }
 
-fn read(file: &mut File) -> io::Result<String> {
-    let mut text = String::new();
-    file.rewind()?;
-    file.read_to_string(&mut text)?;
-    Ok(text)
+/// Reads a file of the kernel from its start, with the one system call that a settled process has for that.
+fn read(file: &File) -> io::Result<String> {
+    let mut bytes = vec![0; 4096];
+    let mut len = 0;
+    loop {
+        match file.read_at(&mut bytes[len..], len as u64) {
+            Ok(0) => break,
+            Ok(got) => len += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if len == bytes.len() {
+            bytes.resize(2 * len, 0);
+        }
+    }
+    bytes.truncate(len);
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

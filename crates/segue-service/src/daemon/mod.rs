@@ -40,6 +40,7 @@ use crate::health::Health;
 use crate::heartbeat::{Heartbeat, Thread};
 use crate::report::Report;
 use crate::sandbox::{self, Life, Sandbox};
+use crate::started;
 
 /// Longest round of the packet loop that is no problem, as far as the control socket looks.
 const STUCK: Duration = Duration::from_millis(250);
@@ -204,7 +205,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         forwarding,
         vitals: &vitals,
     };
-    let outcome = work(&mut running, stopper, &mut control, &snapshot, daemon.name(), out);
+    let settle = || sandbox::settle(&sandbox, &life.allowed);
+    let outcome = work(&mut running, stopper, &mut control, &snapshot, (daemon.name(), settle), out);
     down(daemon, server, &snapshot, &running, since, &vitals.heartbeat, out);
     outcome
 }
@@ -261,20 +263,21 @@ impl KnobControl for Announced {
     }
 }
 
-/// Moves packets on this thread while another one listens to signals, until one of them ends.
+/// Moves packets on this thread while another one listens to signals, until one of them ends. `settle` gives up what
+/// only the start needed, before the first packet.
 fn work(
     running: &mut Running,
     mut stopper: Stopper,
     control: &mut ControlLoop<'_>,
     snapshot: &(impl Fn() -> Instance + Sync),
-    name: &str,
+    (name, settle): (&str, impl FnOnce() -> Result<(), Error>),
     out: &dyn Report,
 ) -> Result<(), Error> {
     let ended = AtomicBool::new(false);
     let vitals = control.vitals;
     let heartbeat = &vitals.heartbeat;
     thread::scope(|scope| {
-        let waiter = thread::Builder::new().name("signals".to_owned()).spawn_scoped(scope, || {
+        let waiter = started::spawn_scoped(scope, "signals", || {
             let outcome = wait(control, &ended, snapshot, out);
             heartbeat.over(Thread::Signals);
             stopper.stop();
@@ -284,7 +287,7 @@ fn work(
         let waiter = waiter.map_err(|error| {
             Error::system("cannot listen to signals", &error, "segue doctor").why("its thread did not start")
         })?;
-        let worked = running.work(name, heartbeat);
+        let worked = settle().and_then(|()| running.work(name, heartbeat));
         ended.store(true, Ordering::Relaxed);
         // A panic of the waiting thread has ended the process.
         let waited = waiter.join().unwrap_or(Ok(()));

@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use segue::encap::{Carrier, Config};
@@ -20,6 +20,7 @@ use segue_fastpath::{Counts, Direction, Path, Traffic, obstacle as unsupported};
 use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
 
+use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
 
 pub use self::tunnel::Tunnel;
@@ -172,7 +173,7 @@ impl Fastpath {
         }
         let (stop, stopped) = mpsc::sync_channel::<()>(0);
         let path = self.clone();
-        let thread = thread::Builder::new().name("fastpath".to_owned()).spawn(move || {
+        let thread = started::spawn("fastpath", move || {
             let mut netlink = netlink;
             let mut tick = 0_u32;
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use segue::encap::DecapRefusal;
@@ -22,6 +21,7 @@ use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::underlay::Underlay;
 use crate::fastpath::Fastpath;
+use crate::started;
 
 /// Interval at which the counters are read and the tunnels judged.
 const TICK: Duration = Duration::from_millis(500);
@@ -67,7 +67,7 @@ impl Sources {
         let health = Health(Arc::clone(&published));
         let mut watch = Watch { sources: self, board, fastpath, places, published, began: BTreeMap::new() };
         watch.tick();
-        thread::Builder::new().name("health".to_owned()).spawn(move || watch.run())?;
+        started::spawn("health", move || watch.run())?;
         Ok(health)
     }
 }

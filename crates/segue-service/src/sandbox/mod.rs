@@ -3,12 +3,14 @@
 //! A supervisor remains that waits, watches the [`heartbeat`](crate::heartbeat), passes signals on, removes the control
 //! socket and passes the exit status on. The process that moves packets, its child, becomes a user of its own where
 //! this one is root (`sandbox::user`), and drops all capabilities, the environment and the descriptors that others left
-//! open. Landlock then removes the file system, and seccomp every system call that moving packets does not need. Where
-//! one of them is missing, the instance ends, unless its user chose a weak sandbox.
+//! open. Landlock then removes the file system, and seccomp every system call that moving packets does not need: in two
+//! steps, since threads are still to be started. Where one of them is missing, the instance ends, unless its user chose
+//! a weak sandbox.
 
 mod confinement;
 mod filter;
 mod opening;
+mod service;
 mod supervisor;
 mod user;
 
@@ -30,6 +32,7 @@ use self::confinement::{Signalling, failed, restrict, weak};
 pub use confinement::{Life, WEAK};
 pub use filter::Allowed;
 pub use opening::{NewUser, Reach, confine};
+pub use service::refuse_calls;
 
 /// Forks the process that moves packets, which gives up what it no longer needs, and returns in it; the supervisor
 /// never returns. The process must have one thread.
@@ -77,7 +80,7 @@ pub fn enter(
         return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
     }
     let landlock = restrict(&[], None, Signalling::Inside);
-    let seccomp = filter::apply(filter::Purpose::Packets, &life.allowed);
+    let seccomp = filter::apply(filter::Purpose::Starting, &life.allowed);
     let sandbox = Sandbox { user: name, supervised: true, landlock, seccomp: seccomp.is_ok() };
     if !landlock {
         missing("Landlock", "the file system stays within reach of this user's rights", life.is_weak, out)?;
@@ -86,6 +89,19 @@ pub fn enter(
         missing("filters of system calls", &why, life.is_weak, out)?;
     }
     Ok(sandbox)
+}
+
+/// Leaves this process the system calls of moving packets alone, once all of its threads run. Nothing changes where
+/// [`enter`] could not filter any.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn settle(sandbox: &Sandbox, allowed: &Allowed<'_>) -> Result<(), Error> {
+    if !sandbox.seccomp {
+        return Ok(());
+    }
+    let refused = |why: String| weak("the system calls cannot be limited further").why(why);
+    filter::apply(filter::Purpose::Packets, allowed).map_err(refused)
 }
 
 /// Reports a part of the sandbox that the kernel does not have: an error, unless `is_weak` allows it.

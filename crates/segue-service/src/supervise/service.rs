@@ -21,6 +21,7 @@ use super::notify::Notify;
 use super::requests::Requests;
 use super::spec::InstanceSpec;
 use crate::report::Report;
+use crate::sandbox;
 
 /// The schema id of the JSON that `segue run -j` prints, one object for each event; instances have schemas of their
 /// own.
@@ -420,11 +421,15 @@ impl Service {
 
 /// Gives up the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
 /// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
-/// again.
+/// again, but for the system calls that none of them needs.
 fn confine() -> Result<(), Error> {
     // Where they would not have them, they need what this process has.
     if !process::starts_with_all_rights() {
         return Ok(());
+    }
+    // Without filters it has its capabilities alone, and each instance says what is missing.
+    if let Err(why) = sandbox::refuse_calls() {
+        tracing::warn!("no filter of system calls for the service: {why}");
     }
     let kept = [Capability::Kill, Capability::DacReadSearch, Capability::SysResource];
     process::limit_capabilities(&kept).map_err(|error| {

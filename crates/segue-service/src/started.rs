@@ -1,0 +1,39 @@
+//! Threads that have begun by the time their creator goes on: the filters of system calls that come next do not allow
+//! what the C library does to begin one.
+
+use std::io;
+use std::sync::mpsc::{RecvError, channel};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+fn lost(_: RecvError) -> io::Error {
+    io::Error::other("a thread ended before it began")
+}
+
+/// Starts a thread of this name, and returns once it runs `work`.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let (runs, begun) = channel();
+    let thread = Builder::new().name(name.to_owned()).spawn(move || {
+        let _ = runs.send(());
+        work()
+    })?;
+    begun.recv().map_err(lost)?;
+    Ok(thread)
+}
+
+/// Starts a thread of this name in a scope, and returns once it runs `work`.
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let (runs, begun) = channel();
+    let thread = Builder::new().name(name.to_owned()).spawn_scoped(scope, move || {
+        let _ = runs.send(());
+        work()
+    })?;
+    begun.recv().map_err(lost)?;
+    Ok(thread)
+}
