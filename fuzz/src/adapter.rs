@@ -15,8 +15,8 @@ use crate::resources::bounded;
 const FREE: usize = 96 << 20;
 
 /// Reads an arbitrary bulk-in transfer, at first by itself, then as the driver gets it: it ends within bounded steps,
-/// every frame lies within the transfer, and the driver passes on or counts exactly what the reader has found. The bytes
-/// are read as the header of a frame that is sent, too, and written back.
+/// every frame lies within the transfer, and the driver passes on or counts exactly what the reader has found. The
+/// bytes are read as the header of a frame that is sent, too, and written back.
 pub fn framing(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();

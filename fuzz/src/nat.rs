@@ -55,9 +55,9 @@ fn is_right(bytes: &[u8]) -> bool {
     verify(bytes, oracle::Start::Ip, &Ports::default()).is_ok()
 }
 
-/// Translates arbitrary packets of both sides at arbitrary times. A refused packet is unchanged; one that was right stays
-/// right and one that was wrong stays wrong, and keeps its length; a packet that leaves has the outside address; no two
-/// mappings share an outside port; and neither the tables nor the share of one host outgrow their limits.
+/// Translates arbitrary packets of both sides at arbitrary times. A refused packet is unchanged; one that was right
+/// stays right and one that was wrong stays wrong, and keeps its length; a packet that leaves has the outside address;
+/// no two mappings share an outside port; and neither the tables nor the share of one host outgrow their limits.
 ///
 /// Before each packet a byte says from which side it comes (bit 0), and how much time has passed.
 pub fn nat(data: &[u8]) {

@@ -18,8 +18,8 @@ const PORTS: [u32; 2] = [2, 3];
 const MTUS: [u32; 2] = [1500, 1280];
 const SEQUENCE: u32 = 7;
 
-/// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as the
-/// routes of a router: every reader ends, and what it keeps is bounded by the datagram.
+/// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as
+/// the routes of a router: every reader ends, and what it keeps is bounded by the datagram.
 pub fn netlink(data: &[u8]) {
     bounded(data.len(), FREE + GROWTH * data.len(), || {
         let mut changed = Changed::default();

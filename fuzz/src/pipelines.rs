@@ -35,8 +35,8 @@ const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 9);
 
-/// Returns the next packet: two bytes of length before it. A length with the highest bit set stands for the packet before
-/// it, with the rest of its bytes laid over it from the offset that another byte names.
+/// Returns the next packet: two bytes of length before it. A length with the highest bit set stands for the packet
+/// before it, with the rest of its bytes laid over it from the offset that another byte names.
 fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
     let len = input.u16();
     if len & 0x8000 == 0 {
@@ -96,9 +96,9 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
     (router, [a, b])
 }
 
-/// Gives arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation and
-/// fragments included. It ends, what leaves is bounded by what came, each frame that leaves by a port has that port's
-/// link address as its source, and the source address of no frame is one that no host can have.
+/// Gives arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation
+/// and fragments included. It ends, what leaves is bounded by what came, each frame that leaves by a port has that
+/// port's link address as its source, and the source address of no frame is one that no host can have.
 ///
 /// The first byte says whether there is address translation (bit 0). Before each frame a byte says to which port it
 /// comes (bit 0), and how much time has passed.

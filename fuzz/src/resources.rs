@@ -47,7 +47,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Checks that the output of an input of `len` bytes is not longer than `free` bytes and [`FACTOR`] times the input.
+    /// Checks that the output of an input of `len` bytes is not longer than `free` bytes and [`FACTOR`] times the
+    /// input.
     #[track_caller]
     pub(crate) fn check(&self, len: usize, free: usize) {
         let most = free + FACTOR * len;

@@ -10,6 +10,7 @@ use segue_control::error::together;
 use segue_control::error::{Error, Kind as ErrorKind, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
+use segue_host::sys;
 use segue_service::daemon::knobs as daemon_knobs;
 use segue_service::gateway::plan as gateway_plan;
 use segue_service::gateway::start as gateway_start;
@@ -53,6 +54,13 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
         );
         Refusal { error: located(&spec.tokens, &spec.header, text, error), is_of_host }
     };
+    let (len, most) = (spec.command_len(), sys::most_arguments());
+    if len > most {
+        let message = format!("the command line of `{}` is too long: {len} bytes", printable(&spec.name));
+        let error =
+            text.error(&spec.header, message, format!("a process takes {most}: give some tunnels another `port`"));
+        return Err(Refusal { error, is_of_host: false });
+    }
     let mut listens = None;
     let (knobs, words) = match spec.plan.clone() {
         InstancePlan::Tunnels(plans) => {
@@ -108,12 +116,16 @@ pub(super) struct Checked {
 pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
     let end = text.text.len()..text.text.len();
-    let mut errors: Vec<Error> =
-        broken.iter().map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), "")).collect();
+    let mut errors: Vec<Error> = (broken.iter().take(keys::MOST_ERRORS + 1))
+        .map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), ""))
+        .collect();
     let mut specs: Vec<InstanceSpec> = Vec::new();
     // Errors after a syntax error would be caused by it.
     if errors.is_empty() {
         for (key, value) in document.get_ref() {
+            if errors.len() > keys::MOST_ERRORS {
+                break;
+            }
             let kind = match key.get_ref().as_ref() {
                 "tunnel" => Kind::Tunnel,
                 "gateway" => Kind::Gateway,
@@ -139,6 +151,9 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
                 continue;
             };
             for table in tables.iter() {
+                if errors.len() > keys::MOST_ERRORS {
+                    break;
+                }
                 if let DeValue::Table(keys) = table.get_ref() {
                     match keys::instance(text, kind, keys, table.span()) {
                         Ok(spec) => specs.push(spec),
@@ -162,6 +177,12 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     }
     crossed(&specs, text, &mut errors);
     let specs = if errors.is_empty() { joined(specs, text, &mut errors) } else { specs };
+    if errors.len() > keys::MOST_ERRORS {
+        errors.truncate(keys::MOST_ERRORS);
+        let message = format!("there are more than {} errors", keys::MOST_ERRORS);
+        // In front: of many errors the last ones are not shown.
+        errors.push(text.error(&(0..0), message, "the first of them follow"));
+    }
     match together(errors) {
         Some(error) => Err(error),
         None => Ok(specs),

@@ -17,6 +17,9 @@ use crate::usage::{self, Origin};
 use segue_grammar::parse;
 use segue_grammar::{Takes, Word, tunnel::WORDS};
 
+/// Most errors that are reported of a file.
+pub(super) const MOST_ERRORS: usize = 50;
+
 /// Options that a file cannot have.
 const NOT_HERE: &[&str] = &["check", "force", "set", "list", "once", "openmetrics"];
 
@@ -48,7 +51,11 @@ pub(super) fn instance(
     let mut positional = Vec::new();
     let mut entries: Vec<_> = keys.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
+    let known = options(kind);
     for (key, value) in entries {
+        if errors.len() > MOST_ERRORS {
+            break;
+        }
         let (name, span) = (key.get_ref().as_ref(), key.span());
         if name == "net" || name.starts_with("net.") {
             knob_assignments(text, name, &span, value, &mut assignments, &mut errors);
@@ -64,9 +71,9 @@ pub(super) fn instance(
         let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
         let outcome = match word {
             Some(word) => word_tokens(text, word, name, &span, value).map(|found| positional.extend(found)),
-            None => match options(kind).into_iter().find(|option| option.name == name) {
-                Some(option) => option_tokens(text, &option, &span, value).and_then(|found| {
-                    option_value(text, kind, &option, &found)?;
+            None => match known.iter().find(|option| option.name == name) {
+                Some(option) => option_tokens(text, option, &span, value).and_then(|found| {
+                    option_value(text, kind, option, &found)?;
                     tokens.extend(found);
                     Ok(())
                 }),

@@ -89,6 +89,15 @@ impl InstanceSpec {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// Returns the length of the command line of the instance, bytes, as execve(2) counts it: each word with its end
+    /// and its pointer.
+    pub fn command_len(&self) -> usize {
+        const EACH: usize = 1 + size_of::<*const u8>();
+        let words: usize = self.tokens.iter().map(|token| token.text.len() + EACH).sum();
+        let knobs = self.assignments.iter();
+        words + knobs.map(|knob| "--set==".len() + knob.name.text.len() + knob.value.text.len() + EACH).sum::<usize>()
+    }
+
     /// Returns the addresses of the other ends, which the same words may have changed: a host name is looked up each
     /// time that the configuration is read.
     pub(crate) fn remotes(&self) -> Vec<IpAddr> {
