@@ -10,6 +10,10 @@ use segue::reason::Counts;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::LinkState;
 
+/// Bytes after which a port that reads one packet, train or burst at a time ends a poll, as if its budget were used up:
+/// what a poll has read should still be in the cache when it is sent. Single packets end a poll by their number.
+pub(crate) const MOST_BYTES: usize = 1 << 20;
+
 /// An interface or socket where packets enter and leave. Owned by one worker; no method blocks.
 pub trait Port {
     /// Returns the limits that [`TxBatch::push`] has to split for. They narrow when the kernel refuses a train of a

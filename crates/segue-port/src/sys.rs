@@ -29,8 +29,15 @@ pub(crate) fn page_len() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 16).max(1)
 }
 
-/// Reads one packet into several buffers (`readv`) from a non-blocking descriptor.
+/// Reads one packet into one or more buffers from a non-blocking descriptor.
 pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+    if let [piece] = pieces {
+        // The kernel checks and copies no list of buffers for it.
+        // SAFETY: the kernel writes at most the length of the buffer, which is borrowed exclusively until the call
+        // returns.
+        let got = unsafe { libc::read(fd.as_raw_fd(), piece.as_mut_ptr().cast(), piece.len()) };
+        return usize::try_from(got).map_err(|_| io::Error::last_os_error());
+    }
     let count = pieces.len().min(MAX_IOV) as c_int;
     // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are
     // borrowed exclusively until the call returns.

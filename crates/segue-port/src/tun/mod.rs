@@ -30,7 +30,7 @@ use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
 use crate::page::{FRONT, Scatter};
-use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
+use crate::port::{Counters, Drop, Fallback, MOST_BYTES, OffloadState, Polled, Port, Sent};
 use crate::sys::MAX_IOV;
 use crate::vnet;
 
@@ -440,8 +440,8 @@ impl Port for TunPort {
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let mut polled = Polled::More;
-        let mut reads = 0;
-        while reads < budget {
+        let (mut reads, mut bytes) = (0, 0);
+        while reads < budget && bytes < MOST_BYTES {
             if !self.scatter.make_room(&mut into.pages) {
                 polled = Polled::Starved;
                 break;
@@ -452,6 +452,7 @@ impl Port for TunPort {
                     let range = self.scatter.commit(0..len);
                     self.reads.push(range);
                     reads += 1;
+                    bytes += len;
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {

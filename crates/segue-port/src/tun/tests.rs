@@ -411,6 +411,32 @@ fn a_device_that_is_down_costs_packets_that_are_counted() {
 }
 
 #[test]
+fn a_poll_ends_with_its_bytes_and_small_packets_with_their_number() {
+    let Some(mut port) = device(TunOffloads::NoUdp) else { return };
+    testing::ip("link set sg0 mtu 65000");
+    let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
+    let mut into = RxBatch::new(64);
+    let mut sizes = |len: usize, count: usize| {
+        for _ in 0..count {
+            socket.send_to(&bytes(len, 1), "198.18.0.2:7").unwrap();
+        }
+        let mut polls = Vec::new();
+        loop {
+            let polled = port.receive(&mut into, 128).unwrap();
+            let received: Vec<_> = std::iter::from_fn(|| into.pop_packet()).collect();
+            polls.push(received.iter().filter(|packet| is(packet, Kind::Udp)).count());
+            if polled == Polled::Idle {
+                return polls;
+            }
+        }
+    };
+    // Eighteen are more than a mebibyte. Solicitations of routers may be among them.
+    assert_eq!(sizes(60_000, 20), [18, 2]);
+    let small = sizes(100, 150);
+    assert!(small[0] > 120 && small.iter().sum::<usize>() == 150, "{small:?}");
+}
+
+#[test]
 fn an_exhausted_page_pool_leaves_packets_in_the_device() {
     let Some(mut port) = device(TunOffloads::NoUdp) else {
         return;

@@ -12,7 +12,7 @@ use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
 use crate::messages::Received;
 use crate::page::{Page, WINDOW};
-use crate::port::{Drop, Polled};
+use crate::port::{Drop, MOST_BYTES, Polled};
 use crate::sys::MAX_MESSAGES;
 
 /// Bytes below which a receive is small: several are then requested at once.
@@ -20,19 +20,27 @@ const SMALL: usize = 2048;
 /// Bytes from which on a receive counts as large: such receives are requested one at a time.
 const LARGE: usize = 8192;
 /// Number of receives requested in one call while they are small. Each needs room for a large one.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
+/// Number of receives requested in one call while they are large: the second one tells that nothing more waits, which
+/// else would take a call of its own.
+const AT_ONCE_LARGE: usize = 2;
 
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
 
 impl UdpPort {
     pub(super) fn receive_bursts(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let mut reads = 0;
+        let full = self.counters.rx.bytes + MOST_BYTES as u64;
         let polled = loop {
-            if reads >= budget {
+            if reads >= budget || self.counters.rx.bytes >= full {
                 break Polled::More;
             }
-            let several = self.config.offloads.receives() && self.receiver.small > 1;
-            let wanted = if several { AT_ONCE.min(budget - reads) } else { 1 };
+            let at_once = match (self.config.offloads.receives(), self.receiver.small) {
+                (false, _) => 1,
+                (true, 0..=1) => AT_ONCE_LARGE,
+                (true, _) => AT_ONCE,
+            };
+            let wanted = at_once.min(budget - reads);
             let got = if wanted > 1 { self.receive_several(into, wanted) } else { self.receive_one(into) };
             match got {
                 Ok(Some(n)) => {

@@ -426,6 +426,23 @@ fn small_datagrams_of_many_lengths_share_system_calls() {
 }
 
 #[test]
+fn a_burst_that_comes_alone_is_received_with_one_call() {
+    for ip in [V4, V6] {
+        let mut rx = receiver(ip, |_| {});
+        let mut tx = sender(&rx, |_| {});
+        let (mut pages, mut batch, mut into) = (PagePool::new(40), TxBatch::new(), RxBatch::new(8));
+        for at in 0..20 {
+            batch.push(packet(&mut pages, &[], &bytes(1000, at), outer(0, 0)), tx.limits()).unwrap();
+        }
+        send_all(&mut tx, &mut batch);
+        // Loopback delivers within the call that sends.
+        assert_eq!(rx.receive(&mut into, 64).unwrap(), Polled::Idle);
+        let datagrams: usize = into.bursts.iter().map(Burst::segments).sum();
+        assert_eq!((into.bursts.len(), datagrams, rx.counters().rx.calls), (1, 20, 1), "{ip}");
+    }
+}
+
+#[test]
 fn plain_mode_makes_one_system_call_for_each_datagram() {
     let mut rx = receiver(V4, |config| config.offloads = UdpOffloads::None);
     let mut tx = sender(&rx, |config| config.offloads = UdpOffloads::None);
