@@ -172,6 +172,11 @@ pub(crate) struct RoundRobin {
 }
 
 impl RoundRobin {
+    /// Makes the port with this index the first one of the next round.
+    pub(crate) fn begin_with(&mut self, port: usize) {
+        self.first = port;
+    }
+
     /// Calls `forward` for both ports within `budget` packets. Returns whether one of them has more.
     pub(crate) fn round(
         &mut self,

@@ -115,6 +115,46 @@ fn a_budget_bounds_what_one_round_takes() {
 }
 
 #[test]
+fn a_port_that_woke_the_loop_is_asked_alone_and_the_other_one_where_it_may_have_an_answer() {
+    in_both_forms(|| {
+        let packets = segments(3);
+        let coming = datagrams(&packets);
+        let mut here = bench(8);
+        here.rounds(1);
+        let first = (here.inside.borrow().receives, here.outside.borrow().receives);
+        let receives =
+            |here: &Bench| (here.inside.borrow().receives - first.0, here.outside.borrow().receives - first.1);
+        // Places of the interests: reading the inside port, reading the outside port, writing to it.
+        here.inside.borrow_mut().waiting.extend(packets);
+        here.tunnel.woken(0);
+        assert_eq!(here.rounds(1), Round::Idle);
+        assert_eq!((receives(&here), here.outside.borrow().sent.len()), ((1, 0), 3));
+
+        here.outside.borrow_mut().waiting.extend(coming);
+        here.tunnel.woken(1);
+        assert_eq!(here.rounds(1), Round::Idle);
+        assert_eq!((receives(&here), here.inside.borrow().sent.len()), ((2, 1), 1), "the host may have answered");
+
+        here.tunnel.woken(1);
+        assert_eq!(here.rounds(1), Round::Idle);
+        assert_eq!(receives(&here), (2, 2), "nothing came in that could be answered");
+        // A round that no port has begun asks both.
+        assert_eq!(here.rounds(1), Round::Idle);
+        assert_eq!(receives(&here), (3, 3));
+
+        // What a blocked port holds back is sent whoever woke the loop.
+        here.outside.borrow_mut().room = Some(0);
+        here.inside.borrow_mut().waiting.extend(segments(2));
+        here.tunnel.woken(0);
+        here.rounds(1);
+        here.outside.borrow_mut().room = None;
+        here.tunnel.woken(2);
+        here.rounds(1);
+        assert_eq!(here.outside.borrow().sent.len(), 5);
+    });
+}
+
+#[test]
 fn a_blocked_port_holds_back_its_source_and_loses_nothing() {
     in_both_forms(|| {
         let mut here = bench(8);

@@ -36,6 +36,15 @@ pub struct Tunnel {
     turn: usize,
     /// Whether a readable inside port has woken the loop.
     woken: bool,
+    /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
+    wake: Option<Wake>,
+}
+
+/// The sides of a tunnel whose readiness has woken the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wake {
+    inside: bool,
+    outside: bool,
 }
 
 impl std::fmt::Debug for Tunnel {
@@ -102,6 +111,7 @@ impl Tunnel {
             round_robin: RoundRobin::default(),
             turn: 0,
             woken: false,
+            wake: None,
         };
         made.settle();
         made
@@ -171,6 +181,11 @@ impl Tunnel {
         Ok(polled)
     }
 
+    /// Returns whether packets wait for a port to be writable, or for their time.
+    fn has_waiting(&self) -> bool {
+        self.common.outside.blocked || !self.blocked.is_empty() || !self.due.is_empty()
+    }
+
     /// Transmits on the blocked inside ports again.
     fn unblock(&mut self) -> io::Result<()> {
         let Tunnel { common, members, blocked, .. } = self;
@@ -218,9 +233,20 @@ impl Tunnel {
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         let mut round_robin = self.round_robin;
-        let more = round_robin.round(self.settings[0].sharing.budget, |from, left| match from {
-            0 => self.outward(now, left),
-            _ => self.inward(now, left),
+        let wake = self.wake.take();
+        if let Some(wake) = wake {
+            // The answers of this host to what comes in are there as soon as that is written.
+            round_robin.begin_with(usize::from(wake.outside));
+        }
+        let before = self.common.taken;
+        let more = round_robin.round(self.settings[0].sharing.budget, |from, left| match (from, wake) {
+            // A call for each side whose port is known to have nothing would be most of the work for a lone packet.
+            (0, Some(Wake { inside: false, .. })) if self.common.taken == before && !self.has_waiting() => {
+                Ok(Polled::Idle)
+            }
+            (0, _) => self.outward(now, left),
+            (_, Some(Wake { outside: false, .. })) if !self.has_waiting() => Ok(Polled::Idle),
+            (..) => self.inward(now, left),
         })?;
         self.round_robin = round_robin;
         // A blocked port has to be waited for even if another one has more; that one is read at the next wake-up, which
@@ -242,6 +268,10 @@ impl Pipeline for Tunnel {
 
     fn woken(&mut self, place: usize) {
         let insides = if self.ready.is_some() { 1 } else { self.members.len() };
+        let wake = self.wake.get_or_insert_default();
+        wake.inside |= place < insides;
+        // A port that is writable again wakes the loop as well; what waits for it is asked for by itself.
+        wake.outside |= place >= insides;
         match self.members.get_mut(place) {
             _ if place == insides + self.blocked.len() => self.common.outside.woken(0),
             _ if place >= insides => {}
