@@ -208,6 +208,9 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let settle = || sandbox::settle(&sandbox, &life.allowed);
     let outcome = work(&mut running, stopper, &mut control, &snapshot, (daemon.name(), settle), out);
     down(daemon, server, &snapshot, &running, since, &vitals.heartbeat, out);
+    // The pipeline's own descriptors go first, so that those of the ports are the last ones.
+    drop(running);
+    ports.close();
     outcome
 }
 

@@ -28,7 +28,7 @@ use crate::sandbox;
 pub const SCHEMA: &str = "segue.run/1";
 /// Longest time in which an instance must end before it is killed.
 const STOP: Duration = Duration::from_secs(10);
-/// Additional time to end for each interface: the kernel removes them one by one.
+/// Additional time to end for each interface: the kernel may remove them one by one.
 pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 /// Longest time in which an instance must end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
