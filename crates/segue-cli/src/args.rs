@@ -387,6 +387,9 @@ pub(crate) struct Bench {
     /// Seconds of one measurement, 2 when not given; napi 1
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
+    /// tunnel: another segue, measured in turn with this one
+    #[arg(long, hide_short_help = true, value_name = "PROGRAM")]
+    pub(crate) beside: Option<PathBuf>,
     /// Per cent of its processor that the host under test may use
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) quota: Option<u32>,

@@ -114,6 +114,7 @@ fn settings(args: &Bench, of: &bench::Bench) -> Result<Settings, LabError> {
             source: error,
             hint: "start it by its path".to_owned(),
         })?,
+        beside: args.beside.clone(),
         runs: args.runs.unwrap_or(runs),
         seconds: args.seconds.unwrap_or(seconds),
         select: match (args.all, args.quick) {

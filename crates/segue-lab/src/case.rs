@@ -23,7 +23,9 @@ impl Case {
     pub const NAMES: &'static [&'static str] = &[
         "segue",
         "segue-plain",
+        "segue-no-csum",
         "vxlan",
+        "vxlan-no-csum",
         "link",
         "fastd",
         "wireguard-go",
@@ -38,7 +40,9 @@ impl Case {
         let setup: fn(&Ground<'_>) -> Result<Prepared, LabError> = match name {
             "segue" => segue,
             "segue-plain" => segue_plain,
-            "vxlan" => vxlan,
+            "segue-no-csum" => segue_without_sums,
+            "vxlan" => |ground| vxlan(ground, true),
+            "vxlan-no-csum" => |ground| vxlan(ground, false),
             "link" => |_| Ok(Prepared::Ready(Lane::plain(0))),
             "fastd" => fastd,
             "wireguard-go" => wireguard::prepare,
@@ -115,6 +119,11 @@ fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgp0", 6081, &["gso", "off", "gro", "off", "noencap-remcsum"])
 }
 
+/// Sets up segue with all offloads and no outer checksums.
+fn segue_without_sums(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    segue_tunnel(ground, "sgz0", 6084, &["noencap-csum", "noencap-remcsum"])
+}
+
 /// Sets up segue with the path through the kernel.
 fn fastpath(ground: &Ground<'_>, device: &str, words: &[&str]) -> Result<Prepared, LabError> {
     let carries = |family: Family| match words {
@@ -189,10 +198,11 @@ fn segue_words(ground: &Ground<'_>, end: Peer, device: &str, port: u16, extra: &
     std::iter::once("tunnel".to_string()).chain(fixed).chain(addresses).collect()
 }
 
-/// Sets up the kernel's VXLAN with outer UDP checksums.
-fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+/// Sets up the kernel's VXLAN, with outer UDP checksums or without.
+fn vxlan(ground: &Ground<'_>, sums: bool) -> Result<Prepared, LabError> {
     for end in [Peer::A, Peer::B] {
-        if let Some(why) = kernel_vxlan(ground.host(end), ("vx0", link::DEVICE), end, ground.options.outer)? {
+        let made = make_vxlan(ground.host(end), ("vx0", link::DEVICE), end, ground.options.outer, sums)?;
+        if let Some(why) = made {
             return Ok(Prepared::Skipped(why));
         }
         ground.configure(end, "vx0")?;
@@ -204,16 +214,29 @@ fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
 /// it cannot be made, if the kernel has no VXLAN.
 pub(crate) fn kernel_vxlan(
     host: &Host,
+    device: (&str, &str),
+    end: Peer,
+    outer: Family,
+) -> Result<Option<String>, LabError> {
+    make_vxlan(host, device, end, outer, true)
+}
+
+fn make_vxlan(
+    host: &Host,
     (name, over): (&str, &str),
     end: Peer,
     outer: Family,
+    sums: bool,
 ) -> Result<Option<String>, LabError> {
     let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
     let mut words = vec!["link", "add", name, "type", "vxlan", "id", "42", "local", &local, "remote", &remote];
     words.extend(["dev", over, "dstport", "4789"]);
-    // Over IPv6 checksums are on unless taken away, and the word is refused.
-    if outer == Family::V4 {
-        words.push("udpcsum");
+    // Over IPv6 checksums are on unless taken away, and the word `udpcsum` is refused.
+    match (outer, sums) {
+        (Family::V4, true) => words.push("udpcsum"),
+        (Family::V4, false) => words.push("noudpcsum"),
+        (Family::V6, true) => {}
+        (Family::V6, false) => words.extend(["udp6zerocsumtx", "udp6zerocsumrx"]),
     }
     match host.run("ip", &words) {
         Err(LabError::Command { output, .. }) if no_such_kind(&output) => {

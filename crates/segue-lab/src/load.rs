@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::{Cpu, Host, LabError, Process, Proto};
 
-/// Payload of a UDP datagram in bytes, which fits every tunnel over an Ethernet link.
-const DATAGRAM_LEN: &str = "1400";
+/// Usual payload of a UDP datagram in bytes, which fits every tunnel over an Ethernet link.
+const DATAGRAM_LEN: u32 = 1400;
 /// Directory of the file that iperf3 sends from: the host's own tmpfs, to which a user without privileges can write
 /// too.
 const BUFFER_DIR: &str = "/run/segue";
@@ -25,7 +25,7 @@ pub struct Load<'a> {
     pub server: &'a Host,
     /// The receiver's address, which chooses the path and the family.
     pub to: IpAddr,
-    /// Protocol: TCP, or UDP datagrams of 1400 bytes without a rate limit.
+    /// Protocol: TCP, or UDP datagrams without a rate limit.
     pub proto: Proto,
     /// Length of the load in seconds.
     pub seconds: u32,
@@ -36,10 +36,18 @@ pub struct Load<'a> {
 }
 
 /// The sending method of a load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether the sender uses `sendfile(2)` on a file, without copying the bytes into the kernel.
     pub sendfile: bool,
+    /// Payload of a UDP datagram in bytes.
+    pub datagram: u32,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Style { sendfile: false, datagram: DATAGRAM_LEN }
+    }
 }
 
 /// The result of a load.
@@ -86,7 +94,7 @@ pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
     client.args(["-c", &load.to.to_string(), "-J", "--connect-timeout", "5000"]);
     client.args(["-t", &load.seconds.to_string(), "-P", &load.parallel.to_string()]);
     if load.proto == Proto::Udp {
-        client.args(["-u", "-b", "0", "-l", DATAGRAM_LEN]);
+        client.args(["-u", "-b", "0", "-l", &load.style.datagram.to_string()]);
     }
     if load.style.sendfile {
         client.arg("-Z");

@@ -78,6 +78,7 @@ pub(super) fn bench() -> Bench {
                         labels: labels(&case),
                         seed: published(&case),
                         part,
+                        beside: false,
                         sample: Box::new(move |site| sample(site, &case)),
                     });
                 }

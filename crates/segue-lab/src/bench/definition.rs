@@ -41,7 +41,9 @@ impl Bench {
                 true => point.part <= widest,
                 false => settings.rows.iter().any(|words| point.has(words)),
             };
-            chosen && link.is_none_or(|link| point.labels.find("link").is_some_and(|own| own == link))
+            chosen
+                && (settings.beside.is_some() || !point.beside)
+                && link.is_none_or(|link| point.labels.find("link").is_some_and(|own| own == link))
         };
         let chosen: Vec<&Point> = self.points.iter().filter(wanted).collect();
         if chosen.is_empty() {

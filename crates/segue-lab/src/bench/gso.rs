@@ -35,6 +35,7 @@ pub(super) fn bench() -> Bench {
         labels: labels(&case),
         seed: published(&case),
         part: part(&case),
+        beside: false,
         sample: Box::new(move |site| sending::sample(site, &case)),
     };
     Bench {

@@ -100,6 +100,7 @@ fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, veri
             labels: labels(&case),
             seed: published(&case),
             part,
+            beside: false,
             sample: Box::new(move |site| sample(site, &case)),
         });
     };
@@ -180,7 +181,7 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: case.flows,
-        style: Style { sendfile: true },
+        style: Style { sendfile: true, ..Style::default() },
     })?;
     let after = read()?;
 

@@ -60,7 +60,9 @@ mod tests {
 
     fn settings(rows: &[&str], select: Select) -> Settings {
         let rows = rows.iter().map(ToString::to_string).collect();
-        Settings { segue: "segue".into(), runs: 5, seconds: 2, select, rows, link: None, quota: None, simd: None }
+        let beside = Some("other".into());
+        let segue = "segue".into();
+        Settings { segue, beside, runs: 5, seconds: 2, select, rows, link: None, quota: None, simd: None }
     }
 
     #[test]

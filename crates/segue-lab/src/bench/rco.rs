@@ -128,7 +128,7 @@ pub(super) fn bench() -> Bench {
 
 fn point(case: Case, part: Part) -> Point {
     let sample = move |site: &Site| sample(site, &case);
-    Point { labels: labels(&case), seed: published(&case), part, sample: Box::new(sample) }
+    Point { labels: labels(&case), seed: published(&case), part, beside: false, sample: Box::new(sample) }
 }
 
 fn labels(case: &Case) -> Named<Value> {
@@ -225,7 +225,7 @@ fn written(site: &Site, span: &Span<'_>, values: &mut Named<f64>) -> Result<(), 
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: 1,
-        style: Style { sendfile: false },
+        style: Style::default(),
     })?;
     values.push("gbps", outcome.gbps());
     let used = span.after(before, values)?;

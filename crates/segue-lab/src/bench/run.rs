@@ -83,6 +83,9 @@ impl Bench {
         if let Some(version) = segue_version(&site.segue) {
             more.push("segue", version);
         }
+        if let Some(version) = site.beside.as_deref().and_then(segue_version) {
+            more.push("beside", version);
+        }
         if let Some(simd) = &settings.simd {
             more.push("simd", simd.as_str());
         }

@@ -121,7 +121,8 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         let text = "bench gso has rows for each quota: --rows quota=50";
         return Err(LabError::Usage(text.into()));
     }
-    let site = &Site { quota: Some(case.quota).filter(|quota| *quota < 100), segue: site.segue.clone(), ..*site };
+    let quota = Some(case.quota).filter(|quota| *quota < 100);
+    let site = &Site { quota, segue: site.segue.clone(), beside: None, ..*site };
     let card: &[&str] = match (case.how, case.sums) {
         (How::Tso, _) => &[],
         (How::KernelNowhere, _) => &["tso", "off", "gso", "off", "tx", "off"],
@@ -269,7 +270,7 @@ fn stream(pair: &Pair, flows: u32, seconds: u32) -> Result<(u64, f64), LabError>
         proto: Proto::Tcp,
         seconds,
         parallel: flows,
-        style: Style { sendfile: true },
+        style: Style { sendfile: true, ..Style::default() },
     })?;
     Ok((outcome.bytes, outcome.seconds))
 }

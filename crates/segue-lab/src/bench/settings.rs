@@ -7,6 +7,9 @@ use std::path::PathBuf;
 pub struct Settings {
     /// Path of the program `segue`.
     pub segue: PathBuf,
+    /// Path of another `segue` whose rows are measured in turn with those of the first one, by benches that have such
+    /// rows.
+    pub beside: Option<PathBuf>,
     /// Number of measurements of each point.
     pub runs: u32,
     /// Length of one measurement in seconds.

@@ -10,6 +10,8 @@ use crate::{LabError, cores};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) segue: PathBuf,
+    /// Another `segue` to compare with.
+    pub(super) beside: Option<PathBuf>,
     /// Number of the round, from 1.
     pub(super) run: u32,
     pub(super) seconds: u32,
@@ -32,7 +34,8 @@ impl Site {
             ));
         }
         let segue = bed::program(&settings.segue)?;
+        let beside = settings.beside.as_deref().map(bed::program).transpose()?;
         let Settings { seconds, quota, .. } = *settings;
-        Ok(Site { segue, run: 1, seconds, quota, load_core, test_core })
+        Ok(Site { segue, beside, run: 1, seconds, quota, load_core, test_core })
     }
 }
