@@ -288,13 +288,13 @@ fn a_truncated_file_is_used_up_to_the_cut_and_reported() {
 #[test]
 fn damage_and_things_that_are_no_captures_are_named() {
     let place = place();
-    let script = "gzip -k in.pcap; cp in.pcap bad.pcap; printf '\\377\\377\\377\\177' | dd of=bad.pcap bs=1 seek=32 conv=notrunc 2>/dev/null
+    let script = "printf '\\3757zXZ' | cat - in.pcap > in.pcap.xz; cp in.pcap bad.pcap; printf '\\377\\377\\377\\177' | dd of=bad.pcap bs=1 seek=32 conv=notrunc 2>/dev/null
         : > empty; echo hello > hello.pcap; mkdir dir
-        for f in in.pcap.gz bad.pcap empty hello.pcap dir none.pcap; do pcap stat $f >/dev/null; echo $?; done";
+        for f in in.pcap.xz bad.pcap empty hello.pcap dir none.pcap; do pcap stat $f >/dev/null; echo $?; done";
     let (_, stdout, stderr) = text(&shell(&place, script));
     assert_eq!(stdout, "2\n1\n1\n1\n2\n1\n", "{stderr}");
     for part in [
-        "in.pcap.gz is compressed (gzip)\ntry:  zcat in.pcap.gz | segue pcap stat - ...",
+        "in.pcap.xz is compressed (xz)\ntry:  xzcat in.pcap.xz | segue pcap stat - ...",
         "bad.pcap: the file is damaged at packet 1 (byte 24): a packet of more than 16 MiB",
         "cannot read empty: the file is empty",
         "cannot read hello.pcap: neither a pcap nor a pcapng file",

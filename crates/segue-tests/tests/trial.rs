@@ -267,3 +267,55 @@ fn what_why_says_is_defined_and_its_shares_are_of_the_same_whole() {
     assert!(!why.contains(" 0.0 %"), "a share that is not 0 is shown as 0: {why}");
     assert!(!why.contains("refused because: "), "a count is no share: {why}");
 }
+
+/// Runs a shell script in a directory, in which `$SEGUE` is the program; returns exit status, stdout and stderr.
+fn shell(directory: &Directory, program: &Path, script: &str) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", script]).env("SEGUE", program).current_dir(directory.path()).output();
+    let output = output.expect("a shell");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn captures_are_read_and_written_compressed() {
+    for tool in ["gzip", "zstd", "tshark"] {
+        if segue_lab::which(tool).is_none() {
+            return segue_tests::skip(test_name!(), &format!("not installed: {tool}"));
+        }
+    }
+    let Some(program) = segue_tests::find_program() else {
+        return segue_tests::skip(test_name!(), "the program is not built (cargo build -p segue-cli)");
+    };
+    let directory = Directory::new();
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/gue-gre-remcsum-inner4-tcp.pcap");
+    fs::copy(capture, directory.file("in.pcap")).expect("a copy");
+    let run = |script: &str| shell(&directory, &program, script);
+    // What others have compressed, by whatever name and through a pipe.
+    let (code, plain, stderr) = run("gzip -k in.pcap && zstd -q in.pcap && cat in.pcap.gz in.pcap.gz > two.gz \
+        && $SEGUE pcap stat in.pcap -j");
+    assert_eq!(code, Some(0), "{stderr}");
+    let stat = |text: &str| -> Value { serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}")) };
+    for script in
+        ["$SEGUE pcap stat in.pcap.gz -j", "$SEGUE pcap stat in.pcap.zst -j", "$SEGUE pcap stat - -j < in.pcap.zst"]
+    {
+        let (code, stdout, stderr) = run(script);
+        assert_eq!(code, Some(0), "{script}: {stderr}");
+        assert_eq!(stat(&stdout)["packets"], stat(&plain)["packets"], "{script}");
+    }
+    // What it writes, others read; in place a file stays compressed.
+    let (code, _, stderr) = run("$SEGUE pcap split in.pcap o.pcap -q && for end in gz zst; do \
+         $SEGUE pcap split in.pcap o.pcap.$end -q && cp in.pcap.$end i.$end && $SEGUE pcap split -i i.$end -q; done; \
+         zcat o.pcap.gz | cmp - o.pcap && zstdcat -q o.pcap.zst | cmp - o.pcap && zcat i.gz | cmp - o.pcap \
+         && zstdcat -q --no-pass-through i.zst | cmp - o.pcap && tshark -r o.pcap.gz 2>/dev/null > a \
+         && tshark -r o.pcap 2>/dev/null > b && cmp a b");
+    assert_eq!(code, Some(0), "{stderr}");
+    // A file that is cut: what is whole is used, and exit 1.
+    let (code, stdout, stderr) = run("head -c 3000 in.pcap.gz > cut.gz; $SEGUE pcap verify cut.gz -q; echo $?; \
+         $SEGUE pcap split cut.gz cut.pcap.zst --allow-cut");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.ends_with("1\n") && stderr.contains("the compressed data is cut off"), "{stdout}{stderr}");
+    // A file that expands without end.
+    let (code, _, stderr) =
+        run("head -c 300M /dev/zero | cat in.pcap - | zstd -q > bomb.zst; $SEGUE pcap split bomb.zst b.pcap -q");
+    assert!(code == Some(1) && stderr.contains("expands far more"), "{stderr}");
+}

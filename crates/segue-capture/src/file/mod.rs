@@ -13,6 +13,8 @@
 //! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` would serve for pcap only:
 //! its pcapng half discards timestamp resolutions and options without a registered meaning.
 
+#[cfg(feature = "compression")]
+pub mod compression;
 pub mod link;
 pub mod options;
 mod read;

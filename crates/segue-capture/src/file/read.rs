@@ -68,6 +68,9 @@ impl<R: Read> Reader<R> {
     pub fn new(input: R) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
         let have = source.fill(PCAP_HEADER_LEN)?;
+        if let Some(what) = source.fault().filter(|_| have < PCAP_HEADER_LEN) {
+            return Err(ReadError::Damaged { number: 1, offset: 0, what });
+        }
         if have == 0 {
             return Err(ReadError::Empty);
         }
@@ -159,6 +162,11 @@ impl<R: Read> Reader<R> {
         let found = match self.kind {
             Kind::Pcap { .. } => self.record(),
             Kind::Pcapng { .. } => self.block(),
+        };
+        // A record that ends early, and an end between two records, are the fault of what the data is read from.
+        let found = match (found, self.source.fault()) {
+            (Ok(None) | Err(ReadError::Cut { .. }), Some(what)) => Err(self.damaged(what)),
+            (found, _) => found,
         };
         let (found, whole) = match found {
             Ok(Some(found)) => found,

@@ -1,9 +1,35 @@
 //! Buffered input with a count of the bytes consumed.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read};
 
 /// Size of the buffer, and thus of a read, in bytes.
 const CHUNK: usize = 256 << 10;
+
+/// A fault of the data of an input, which ends it: an error of reading with this inside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault(pub(super) &'static str);
+
+impl Fault {
+    /// Returns the description of the fault in an error, where it is one.
+    pub(super) fn of(error: &io::Error) -> Option<&'static str> {
+        error.get_ref()?.downcast_ref::<Fault>().map(|fault| fault.0)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> io::Error {
+        io::Error::new(ErrorKind::InvalidData, fault)
+    }
+}
 
 /// Buffered input whose buffer grows to the number of contiguous bytes that a caller asks for.
 #[derive(Debug)]
@@ -14,11 +40,12 @@ pub(super) struct Source<R> {
     end: usize,
     offset: u64,
     ended: bool,
+    fault: Option<&'static str>,
 }
 
 impl<R: Read> Source<R> {
     pub(super) fn new(input: R) -> Source<R> {
-        Source { input, buf: vec![0; CHUNK], start: 0, end: 0, offset: 0, ended: false }
+        Source { input, buf: vec![0; CHUNK], start: 0, end: 0, offset: 0, ended: false, fault: None }
     }
 
     /// Reads until `len` bytes or the whole rest of the input are available, and returns how many are.
@@ -36,10 +63,18 @@ impl<R: Read> Source<R> {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.end += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.fault = Some(Fault::of(&error).ok_or(error)?);
+                    self.ended = true;
+                }
             }
         }
         Ok(self.end - self.start)
+    }
+
+    /// Returns the fault of the data that has ended the input, if one has.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        self.fault
     }
 
     /// Returns the bytes available in the buffer.

@@ -52,6 +52,9 @@ pub(crate) struct Input {
     /// Accept a cut or damaged file (exit 0)
     #[arg(long)]
     pub(crate) allow_cut: bool,
+    /// Most bytes that one byte of a gzip or zstd file may become; 0: any number
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = segue_capture::file::compression::MAX_RATIO)]
+    pub(crate) max_ratio: u64,
     /// How progress is shown on stderr
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never"]))]
     pub(crate) progress: String,

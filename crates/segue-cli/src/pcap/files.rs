@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use segue_capture::CaptureError;
+use segue_capture::file::compression::{Compression, Compressor, Decompressor};
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
 use segue_control::units;
@@ -237,7 +238,10 @@ impl Drop for OutputFile {
 }
 
 /// The writer of an output file.
-pub(super) type Sink = Writer<BufWriter<OutputFile>>;
+pub(super) type Sink = Writer<BufWriter<Compressor<OutputFile>>>;
+
+/// The reader of an input file.
+pub(super) type Input = Reader<Decompressor<Source>>;
 
 /// A running command: the names in its messages, its input, and the watch.
 #[derive(Debug)]
@@ -249,11 +253,13 @@ pub(super) struct Job {
     input: Option<PathBuf>,
     /// Device and inode of the input where it is a regular file, stdin included.
     regular: Option<(u64, u64)>,
+    /// How the input is compressed.
+    compression: Compression,
 }
 
 impl Job {
     /// Opens the input of a command and reads its file header.
-    pub(super) fn open(args: &args::Input, action: &'static str, out: &Out) -> Result<(Job, Reader<Source>), Error> {
+    pub(super) fn open(args: &args::Input, action: &'static str, out: &Out) -> Result<(Job, Input), Error> {
         let Some(path) = &args.input else {
             let hint = format!("segue pcap {action} --help");
             return Err(Error::new(Kind::Missing, "no capture file was given", hint));
@@ -293,9 +299,19 @@ impl Job {
         let watch = Watch { signals: Some(signals), stopped: false, bar, done: 0, looks: 0 };
         let watch = Rc::new(RefCell::new(watch));
         let input = (!is_stdin).then(|| path.clone());
-        let job =
-            Job { name, action, allow_cut: args.allow_cut, watch: Rc::clone(&watch), input, regular: regular_file };
-        let reader = Reader::new(Source { file, waits: !regular, watch }).map_err(|error| job.fatal(&error))?;
+        let source = Source { file, waits: !regular, watch: Rc::clone(&watch) };
+        let mut job = Job {
+            name,
+            action,
+            allow_cut: args.allow_cut,
+            watch,
+            input,
+            regular: regular_file,
+            compression: Compression::None,
+        };
+        let source = Decompressor::new(source, args.max_ratio).map_err(|error| job.fatal(&error.into()))?;
+        job.compression = source.compression();
+        let reader = Reader::new(source).map_err(|error| job.fatal(&error))?;
         Ok((job, reader))
     }
 
@@ -305,7 +321,7 @@ impl Job {
         output: &args::Output,
         action: &'static str,
         out: &Out,
-    ) -> Result<(Job, Reader<Source>), Error> {
+    ) -> Result<(Job, Input), Error> {
         // Standard streams and missing files have messages of their own.
         let input = args.input.as_deref().filter(|path| output.in_place && path.as_os_str() != "-");
         if let Some((path, data)) = input.and_then(|path| Some((path, fs::metadata(path).ok()?)))
@@ -324,7 +340,12 @@ impl Job {
     /// Creates the output in the format of `-F`, else of its file name, else of the input.
     pub(super) fn create(&self, args: &args::Output, from: Format, out: &Out) -> Result<Sink, Error> {
         let format = |path: Option<&Path>| -> Format {
-            let extension = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
+            // The ending of the compression stands behind that of the format.
+            let path = path.map(|path| match Compression::of_name(path) {
+                Compression::None => path.to_owned(),
+                _ => path.with_extension(""),
+            });
+            let extension = path.as_deref().and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
             match (args.format.as_deref(), extension.as_deref()) {
                 (Some("pcap"), _) | (None, Some("pcap" | "cap" | "dmp")) => Format::Pcap,
                 (Some("pcapng"), _) | (None, Some("pcapng" | "ntar")) => Format::Pcapng,
@@ -354,6 +375,8 @@ impl Job {
             return self.stdout(format(None), out);
         }
         let form = if args.in_place && args.format.is_none() { from } else { format(Some(&path)) };
+        // A file that is replaced stays as it is, whatever its name.
+        let compression = if args.in_place { self.compression } else { Compression::of_name(&path) };
         if form != from {
             out.note(&format!("note: {} becomes {} in {}", from.name(), form.name(), path.display()));
         }
@@ -381,7 +404,7 @@ impl Job {
             };
             let file = file.map_err(|error| self.cannot_write(&path, &error))?;
             let target = OutputFile { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
-            return Ok(Writer::new(BufWriter::new(target), form));
+            return Ok(Writer::new(BufWriter::new(Compressor::new(target, compression)), form));
         }
         if existing.is_some() && !args.force && !args.in_place {
             return Err(exists(&path));
@@ -405,7 +428,7 @@ impl Job {
         }
         let beside = Some(TemporaryFile { temporary, path, replace: args.force || args.in_place });
         let target = OutputFile { file, waits: false, watch: Rc::clone(&self.watch), beside };
-        Ok(Writer::new(BufWriter::with_capacity(1 << 18, target), form))
+        Ok(Writer::new(BufWriter::with_capacity(1 << 18, Compressor::new(target, compression)), form))
     }
 
     fn stdout(&self, format: Format, out: &Out) -> Result<Sink, Error> {
@@ -435,13 +458,14 @@ impl Job {
         }
         let waits = data.is_none();
         let target = OutputFile { file, waits, watch: Rc::clone(&self.watch), beside: None };
+        let target = Compressor::new(target, Compression::None);
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
     /// Writes the rest of the output and gives the file its final name.
     pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
-        done.and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
+        done.and_then(Compressor::finish).and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
     }
 
     /// Returns the message for an error that ended the command.
