@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters of running instances, and the reasons behind them
     Stat(Stat),
+    /// the same as a live screen of the terminal
+    Top(Top),
     /// the same counters for Prometheus
     Metrics(Metrics),
     /// the NAT mappings of running gateways
@@ -227,6 +229,20 @@ pub(crate) struct Stat {
     pub(crate) details: bool,
 }
 
+/// The arguments of `segue top`.
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Only lines that contain this text
+    #[arg(value_name = "FILTER")]
+    pub(crate) filter: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) interval: u32,
+    /// Sparklines of ASCII
+    #[arg(long)]
+    pub(crate) ascii: bool,
+}
+
 /// The arguments of `segue metrics`.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
@@ -275,7 +291,7 @@ pub(crate) struct Run {
     /// The file, as with --config
     #[arg(value_name = "FILE", conflicts_with = "config")]
     pub(crate) file: Option<PathBuf>,
-    /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
+    /// The file: a [[tunnel]], [[gateway]] or [[lan78xx]] for each; keys are the words and options of the command
     #[arg(short = 'c', long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print what would run and change nothing
@@ -447,6 +463,7 @@ impl Command {
             Command::Gateway(_) => "gateway",
             Command::Nat(_) => "nat",
             Command::Stat(_) => "stat",
+            Command::Top(_) => "top",
             Command::Metrics(_) => "metrics",
             Command::Stop(_) => "stop",
             Command::Set(_) => "set",

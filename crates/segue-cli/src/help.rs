@@ -117,6 +117,22 @@ or none where one is needed, for any socket of the tunnel's network namespace.
 ",
     },
     Page {
+        name: "top",
+        usage: "segue top [FILTER] [OPTION]...",
+        examples: &[
+            ("segue top", "a line for each tunnel, with rates of each second"),
+            ("segue top blue --interval 5", "lines that contain blue, every five seconds"),
+        ],
+        more: "\
+Keys: q ends, Enter shows the details of a line, with problems, remedies and the
+reasons of its counters; s sorts by name, rx, tx, drops or health, r the other
+way round; / filters, p pauses, ? lists the keys. Colours are those of the
+terminal's own palette and say nothing that the words do not: NO_COLOR and
+--color never leave them out. Without a terminal, and with -j, it prints what
+segue stat --watch prints.
+",
+    },
+    Page {
         name: "metrics",
         usage: "segue metrics [--listen WHERE]... [--textfile FILE.prom] [OPTION]...",
         examples: &[
@@ -167,7 +183,7 @@ it out of the file and reload instead. Tunnels that share a port end together.
         examples: &[
             ("segue set sg0", "every knob with its value"),
             ("segue set gw0 net.gso.dev.eth1.enable_gso 0", "trains for eth1 are cut on entry"),
-            ("segue set gw0 net.gso.stats", "what GSO did so far, by port"),
+            ("segue set sg0 gro off", "the names of ethtool -K: gro, gso, tso, tx"),
         ],
         more: "\
 A change applies from the next packet on and loses no packet. Of several, all or
@@ -193,6 +209,8 @@ none are set. IFNAME is the name of a port:
                                        the poll loop: docs/run.md
   net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
+gro, gso, tso and tx take on and off, and set enable_gro, enable_gso, tso and
+enable_remcsum of every port that has it.
 A tunnel joins under the name of its interface and sends under the name udp.
 The file of segue run and the option --set take the same names.
 ",
@@ -368,7 +386,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 
 /// Commands that the overview leaves out; `segue help` lists them.
 const LESS_USED: &[&str] =
-    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload"];
+    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload", "top"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {

@@ -43,6 +43,7 @@ mod schema;
 mod set;
 mod simulation;
 mod stat;
+mod top;
 mod tunnel;
 mod usage;
 mod version;
@@ -85,7 +86,7 @@ fn start() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The JSON of `doctor` already contains its failures.
-            let complete = out.json && matches!(cli.command, Some(Command::Doctor(_)));
+            let complete = out.json && error.kind == Kind::Unhealthy && matches!(cli.command, Some(Command::Doctor(_)));
             // The user pressed Ctrl-C and needs no message about it.
             let known = error.kind == Kind::Shown || !out.json && error.kind == Kind::Interrupted;
             if !complete && !known {
@@ -149,6 +150,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Top(args)) => top::run(args, out),
         Some(Command::Metrics(args)) => metrics::run(args, out),
         Some(Command::Stop(args)) => stat::stop(&args.names, out),
         Some(Command::Set(args)) => set::run(args, out),

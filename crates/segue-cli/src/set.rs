@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Set, out: &Out) -> Result<(), Error> {
         [] => document.knobs = known,
         [one] if !one.contains('=') => read(one, &words, known, &mut document)?,
         _ => {
-            let assignments = assignments(&words)?;
+            let assignments = expanded(assignments(&words)?, &known, &words)?;
             let named: Vec<String> = assignments.iter().map(|(_, assignment)| assignment.0.clone()).collect();
             check(&known, &assignments, &words)?;
             if !args.check {
@@ -57,11 +57,77 @@ fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document)
         document.stats.push(Stats { name: name.to_owned(), ports: counters(name, &instance) });
         return Ok(());
     }
+    if let Some(switch) = switch(name) {
+        document.knobs = known.into_iter().filter(|knob| switch.is_of(&knob.name)).collect();
+        return Ok(());
+    }
     match knobs::find(&known, name) {
         Ok(knob) => document.knobs.push(knob.clone()),
         Err(wrong) => return Err(failure(wrong, words, 1)),
     }
     Ok(())
+}
+
+/// A name of ethtool for a kind of knob, of every port that has one.
+#[derive(Debug)]
+struct Switch {
+    name: &'static str,
+    group: &'static str,
+    knob: &'static str,
+}
+
+impl Switch {
+    fn is_of(&self, knob: &str) -> bool {
+        knob.strip_prefix(self.group).is_some_and(|rest| rest.rsplit('.').next() == Some(self.knob))
+    }
+}
+
+/// The names of `ethtool -K`, which take `on` and `off`.
+const SWITCHES: &[Switch] = &[
+    Switch { name: "gro", group: "net.gro.dev.", knob: "enable_gro" },
+    Switch { name: "gso", group: "net.gso.dev.", knob: "enable_gso" },
+    Switch { name: "tso", group: "net.gso.dev.", knob: "tso" },
+    Switch { name: "tx", group: "net.remcsum.dev.", knob: "enable_remcsum" },
+];
+
+fn switch(name: &str) -> Option<&'static Switch> {
+    SWITCHES.iter().find(|switch| switch.name == name)
+}
+
+/// Replaces each switch by the knobs that it stands for.
+fn expanded(
+    assignments: Vec<PlacedAssignment>,
+    known: &[Knob],
+    words: &[String],
+) -> Result<Vec<PlacedAssignment>, Error> {
+    let mut all = Vec::new();
+    for (at, (name, value)) in assignments {
+        let Some(switch) = switch(&name) else {
+            all.push((at, (name, value)));
+            continue;
+        };
+        let wrong = |kind, message: String, note: &str| {
+            let place = Place { words: words.to_vec(), at, note: note.to_owned(), nearest: None };
+            Err(Error::new(kind, message, format!("segue set {} {name} on", printable(&words[0]))).at(place))
+        };
+        let value = match &value[..] {
+            "on" | "1" => "1",
+            "off" | "0" => "0",
+            other => {
+                let message = format!("`{}` is not a value of `{name}`", printable(other));
+                return wrong(Kind::BadValue, message, "expected on or off");
+            }
+        };
+        let before = all.len();
+        let settable = known.iter().filter(|knob| switch.is_of(&knob.name) && knob.fixed.is_none());
+        all.extend(settable.map(|knob| (at, (knob.name.clone(), value.to_owned()))));
+        if all.len() == before {
+            let why = known.iter().find(|knob| switch.is_of(&knob.name)).and_then(|knob| knob.fixed.clone());
+            let note = why.unwrap_or_else(|| "no port has such a knob".to_owned());
+            return wrong(Kind::NotAvailable, format!("`{name}` cannot be set here"), &note);
+        }
+    }
+    Ok(all)
 }
 
 /// An assignment (name and value of a knob) with the index of its name among the words.

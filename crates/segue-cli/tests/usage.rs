@@ -95,7 +95,7 @@ const STATUS: &[(&str, i32)] = &[
     ("stat one two", 2),
     ("stat -h", 0),
     ("doctor -h", 0),
-    ("doctor extra", 2),
+    ("doctor nosuch0", 1),
     ("lab --help", 0),
     ("lab --link copper", 2),
     ("lab --runs 0", 2),

@@ -319,3 +319,66 @@ fn captures_are_read_and_written_compressed() {
         run("head -c 300M /dev/zero | cat in.pcap - | zstd -q > bomb.zst; $SEGUE pcap split bomb.zst b.pcap -q");
     assert!(code == Some(1) && stderr.contains("expands far more"), "{stderr}");
 }
+
+#[test]
+fn an_adapter_is_one_of_the_instances_of_a_file() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("adapter.toml");
+    let text = |gro: &str| {
+        tunnel("blue", 1, 6080)
+            + "[[lan78xx]]\ndev = \"lan7\"\nusb = \"model\"\nwire = \"tap:cable7\"\nmtu = 1400\n"
+            + gro
+    };
+    let (code, _, stderr) = {
+        fs::write(&file, text("mtv = 1500\n")).expect("a file");
+        said(&ground.a, &ground.program, &format!("run --check {}", file.display()))
+    };
+    assert!(code == Some(1) && stderr.contains("adapter.toml:14:1: unknown key `mtv`"), "{stderr}");
+    let mut run = service(&ground, &file, &text("net.gro.dev.adapter.enable_gro = 0\n"));
+    let shown = ground.a.run("ip", &["-o", "link", "show", "dev", "lan7"]).expect("the interface");
+    assert!(shown.contains("mtu 1400"), "{shown}");
+    let (_, stat, _) = said(&ground.a, &ground.program, "stat -j");
+    let stat: Value = serde_json::from_str(&stat).expect("JSON");
+    let names: Vec<&str> =
+        stat["instances"].as_array().expect("a list").iter().filter_map(|i| i["name"].as_str()).collect();
+    assert_eq!(names, ["blue", "lan7"]);
+    let knob = || said(&ground.a, &ground.program, "set lan7 net.gro.dev.adapter.enable_gro -q").1.trim().to_owned();
+    assert_eq!(knob(), "0");
+    // A knob is set by a reload, and the adapter goes on.
+    let pid = |stat: &Value| stat["instances"][1]["pid"].clone();
+    fs::write(&file, text("")).expect("a file");
+    let (code, done, stderr) = said(&ground.a, &ground.program, "reload -j");
+    assert!(code == Some(0) && done.contains("\"knobs\":[\"lan7\"]"), "{done}{stderr}");
+    let (_, after, _) = said(&ground.a, &ground.program, "stat -j");
+    assert_eq!((knob().as_str(), pid(&serde_json::from_str(&after).expect("JSON"))), ("1", pid(&stat)));
+    run.terminate();
+    assert_eq!(run.wait(PATIENCE).expect("it ends").code(), Some(0));
+    assert!(!ground.a.has_device("lan7") && !ground.a.has_device("cable7"));
+}
+
+#[test]
+fn offloads_are_switched_by_the_names_of_ethtool() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let shape = segue_tests::Shape::new(segue_tests::Inside::Gre, segue_tests::Carrier::GueRemcsum, Family::V4);
+    let _tunnel = segue_tests::Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, 1));
+    let knob = |name: &str| {
+        until("no instance", || {
+            let (code, value, _) = said(&ground.a, &ground.program, &format!("set sg1 {name} -q"));
+            (code == Some(0)).then(|| value.trim().to_owned())
+        })
+    };
+    for (word, name) in [
+        ("gro", "net.gro.dev.sg1.enable_gro"),
+        ("gso", "net.gso.dev.udp.enable_gso"),
+        ("tso", "net.gso.dev.udp.tso"),
+        ("tx", "net.remcsum.dev.udp.enable_remcsum"),
+    ] {
+        for (value, expected) in [("off", "0"), ("on", "1")] {
+            let (code, _, stderr) = said(&ground.a, &ground.program, &format!("set sg1 {word} {value}"));
+            assert_eq!((code, knob(name).as_str()), (Some(0), expected), "{word} {value}: {stderr}");
+        }
+    }
+    let (code, _, stderr) = said(&ground.a, &ground.program, "set sg1 gro maybe");
+    assert!(code == Some(2) && stderr.contains("expected on or off"), "{stderr}");
+}

@@ -139,4 +139,10 @@ pub(crate) struct Up {
     /// Limit a model's cable to the link's speed
     #[arg(long, hide_short_help = true)]
     pub(crate) paced: bool,
+    /// Initial value of a knob of segue set; may be given several times
+    #[arg(long, hide_short_help = true, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
+    pub(crate) set: Vec<(String, String)>,
+    /// Process id of the supervisor, with which this process ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
 }

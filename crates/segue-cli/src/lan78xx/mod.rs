@@ -6,7 +6,7 @@ pub(crate) mod help;
 mod list;
 mod model;
 pub(crate) mod schema;
-mod up;
+pub(crate) mod up;
 
 use segue_control::error::{Error, Kind};
 

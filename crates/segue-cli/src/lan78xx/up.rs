@@ -98,18 +98,26 @@ fn plan(args: &args::Up) -> Result<Plan, Error> {
     plan.budget = args.budget;
     plan.pause = !args.no_pause;
     plan.eee = args.eee;
+    plan.set.clone_from(&args.set);
     plan.is_weak = args.weak_sandbox;
     Ok(plan)
 }
 
+/// Checks what the options say as far as that needs no adapter, and returns the name of the interface; for a
+/// configuration file.
+pub(crate) fn checked(args: &args::Up) -> Result<String, Error> {
+    Ok(plan(args)?.tap.name)
+}
+
 /// Runs `segue lan78xx up`.
 pub(super) fn run(args: &args::Up, out: &Out) -> Result<(), Error> {
+    let watched = daemon::follow(args.supervised, false)?;
     let plan = plan(args)?;
     let netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, netlink, Start { watched: None, is_weak: args.weak_sandbox }, &out.staying())
+    daemon::up(&plan, netlink, Start { watched, is_weak: args.weak_sandbox }, &out.staying())
 }
 
 #[cfg(test)]

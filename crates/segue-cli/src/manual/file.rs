@@ -17,7 +17,7 @@ pub(super) fn page() -> String {
     let mut page = Page::new("segue.toml", 5, "the tunnels and gateways of segue run");
     page.section("DESCRIPTION");
     page.text(
-        "The file is TOML: a table [[tunnel]] or [[gateway]] for each instance, and at most one [metrics]. A key of a tunnel \
+        "The file is TOML: a table [[tunnel]], [[gateway]] or [[lan78xx]] for each instance, and at most one [metrics]. A key of a tunnel \
          is a word of segue-tunnel(1), any other key is an option of the command without its dashes. A switch is true or \
          false, and what may be given several times is a list. A key that begins with net. is a knob of segue-set(1).\n\n\
          An instance is named after its interface (dev), or by name. Tunnels with the same local address and port share one \
@@ -35,6 +35,8 @@ pub(super) fn page() -> String {
     page.entry("in = \"NAME\"", "An interface, or tap:NAME[@NETNS] for a new TAP.");
     page.entry("out = \"NAME\"", "The other side, likewise.");
     options(&mut page, Kind::Gateway);
+    page.section("KEYS OF [[lan78xx]]");
+    options(&mut page, Kind::Adapter);
     page.section("KEYS OF [metrics]");
     options(&mut page, Kind::Metrics);
     page.section("EXAMPLES");

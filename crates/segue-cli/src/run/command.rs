@@ -10,6 +10,7 @@ use segue_service::supervise::spec::{InstancePlan, Kind, Token};
 use super::source::Text;
 use crate::args::{Cli, Command};
 use crate::gateway;
+use crate::lan78xx;
 use crate::tunnel::plan::plan;
 use crate::usage::{self, Origin};
 use segue_grammar::parse;
@@ -33,10 +34,15 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
     text.at(&span.clone(), error)
 }
 
+/// Returns the command line of a kind with these words.
+pub(super) fn line(kind: Kind, words: &[String]) -> Vec<String> {
+    std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words.iter().cloned()).collect()
+}
+
 /// Parses the command line of a table, as the program parses its own.
 pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
     let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
-    let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
+    let line = line(kind, &words);
     match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words, Origin::File(kind.command())))?.command
     {
         Some(Command::Tunnel(args)) => {
@@ -45,6 +51,9 @@ pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
         Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),
+        Some(Command::Lan78xx(lan78xx::args::Lan78xx { action: Some(lan78xx::args::Action::Up(args)) })) => {
+            Ok(InstancePlan::Adapter(lan78xx::up::checked(&args)?))
+        }
         Some(Command::Metrics(args)) if args.listen.is_empty() && args.textfile.is_none() => Err(Error::new(
             segue_control::error::Kind::Missing,
             "`listen` or `textfile` is missing",

@@ -1,5 +1,5 @@
-//! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance, and one `[metrics]`. A key is a keyword
-//! or an option of the command, so that one table describes their values; `net.` begins a knob.
+//! The file of `segue run`: a `[[tunnel]]`, `[[gateway]]` or `[[lan78xx]]` for each instance, and one `[metrics]`. A
+//! key is a keyword or an option of the command, so that one table describes their values; `net.` begins a knob.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -73,6 +73,10 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
             let plan = gateway_plan::plan(&config, netlink).map_err(at_words)?;
             (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
         }
+        // The adapter itself says whether a knob can be set, when it starts.
+        InstancePlan::Adapter(_) => {
+            return Ok(Checked { words: format!("segue lan78xx up {}\n", spec.words().join(" ")), listens });
+        }
         InstancePlan::Metrics => {
             check_knobs(spec, text, Vec::new()).map_err(|error| Refusal { error, is_of_host: false })?;
             return Ok(Checked { words: format!("segue metrics {}\n", spec.words().join(" ")), listens });
@@ -129,9 +133,10 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
             let kind = match key.get_ref().as_ref() {
                 "tunnel" => Kind::Tunnel,
                 "gateway" => Kind::Gateway,
+                "lan78xx" => Kind::Adapter,
                 "metrics" => Kind::Metrics,
                 other => {
-                    let known = ["tunnel", "gateway", "metrics"].map(str::to_owned);
+                    let known = ["tunnel", "gateway", "lan78xx", "metrics"].map(str::to_owned);
                     errors.push(keys::unknown(text, &key.span(), other, &known));
                     continue;
                 }
@@ -217,7 +222,7 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
         let plan = match &spec.plan {
             // Without a port the address must be known.
             InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
-            InstancePlan::Gateway(_) | InstancePlan::Metrics => None,
+            InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => None,
         };
         let Some(plan) = plan else {
             made.push((spec, Vec::new(), Vec::new()));

@@ -10,7 +10,7 @@ use segue_service::gateway::plan;
 use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token};
 use toml::de::{DeTable, DeValue};
 
-use super::command::{located, parsed};
+use super::command::{line, located, parsed};
 use super::source::Text;
 use crate::args::Cli;
 use crate::usage::{self, Origin};
@@ -99,6 +99,7 @@ pub(super) fn instance(
     let name = match &plan {
         InstancePlan::Tunnels(plans) => plans.first().map_or(String::new(), |plan| plan.dev.clone()),
         InstancePlan::Gateway(config) => plan::name(config).map_err(at_words)?,
+        InstancePlan::Adapter(dev) => dev.clone(),
         InstancePlan::Metrics => "metrics".to_owned(),
     };
     Ok(InstanceSpec { kind, name, tokens, assignments, header, plan })
@@ -128,7 +129,8 @@ fn options(kind: Kind) -> Vec<CommandOption> {
 /// Returns the options of a command that are keys of its table, with their names.
 pub(crate) fn arguments(kind: Kind) -> Vec<(String, Arg)> {
     let tree = Cli::command();
-    let Some(command) = tree.find_subcommand(kind.command()) else { return Vec::new() };
+    let found = kind.words().into_iter().try_fold(&tree, |tree, word| tree.find_subcommand(word));
+    let Some(command) = found else { return Vec::new() };
     let own = command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_hide_set());
     let named = own.filter_map(|arg| Some((arg.get_long()?.to_owned(), arg.clone())));
     named.filter(|(name, _)| !NOT_HERE.contains(&name.as_str())).collect()
@@ -139,7 +141,7 @@ pub(super) fn keys_of(kind: Kind) -> Vec<String> {
     let mut keys: Vec<String> = match kind {
         Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
         Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
-        Kind::Metrics => Vec::new(),
+        Kind::Adapter | Kind::Metrics => Vec::new(),
     };
     keys.extend(options(kind).into_iter().map(|option| option.name));
     keys
@@ -254,7 +256,7 @@ fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token
     }
     for pair in tokens.chunks_exact(2) {
         let words: Vec<String> = pair.iter().map(|token| token.text.clone()).collect();
-        let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
+        let line = line(kind, &words);
         if let Err(found) = Cli::try_parse_from(line)
             && matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
         {

@@ -43,6 +43,8 @@ pub struct Plan {
     pub pause: bool,
     /// Whether autonegotiation offers Energy Efficient Ethernet.
     pub eee: bool,
+    /// Knobs to set at the start.
+    pub set: Vec<(String, String)>,
     /// Whether the process that opens the adapter again goes on without a part of its sandbox.
     pub is_weak: bool,
     pub(super) found: std::cell::OnceCell<Found>,
@@ -63,6 +65,7 @@ impl Plan {
             mac: None,
             pause: true,
             eee: false,
+            set: Vec::new(),
             is_weak: false,
             found: std::cell::OnceCell::new(),
         }

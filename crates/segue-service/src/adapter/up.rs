@@ -26,6 +26,7 @@ use super::opener::Opener;
 use super::plan::{Found, Plan};
 use super::schema;
 use super::usb::Usb;
+use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::fastpath::Fastpath;
@@ -243,7 +244,7 @@ impl Daemon for Plan {
 
     fn knobs(&self) -> Result<Knobs, Error> {
         let gro = self.config(Speed::Super).gro.then(gro::Config::default);
-        Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], self.weight()))
+        prepare(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], self.weight()), &[], &self.set)
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox, _fastpath: Option<&Fastpath>) -> String {

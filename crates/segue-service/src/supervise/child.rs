@@ -259,7 +259,7 @@ impl Instance {
             Error::system(format!("cannot start {}", self.spec.name), error, "segue doctor").why("no process was made")
         };
         let mut command = Command::new(program());
-        command.arg(self.spec.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
+        command.args(self.spec.kind.words()).args(["-j", "--supervised", &std::process::id().to_string()]);
         command.args(options);
         if ports.is_some() {
             command.arg("--successor");

@@ -22,6 +22,8 @@ pub enum Kind {
     Tunnel,
     /// A gateway.
     Gateway,
+    /// A LAN78xx adapter.
+    Adapter,
     /// The metrics of all instances.
     Metrics,
 }
@@ -32,7 +34,16 @@ impl Kind {
         match self {
             Kind::Tunnel => "tunnel",
             Kind::Gateway => "gateway",
+            Kind::Adapter => "lan78xx",
             Kind::Metrics => "metrics",
+        }
+    }
+
+    /// Returns the words of the command that runs an instance of the kind.
+    pub fn words(self) -> Vec<&'static str> {
+        match self {
+            Kind::Adapter => vec!["lan78xx", "up"],
+            other => vec![other.command()],
         }
     }
 }
@@ -62,6 +73,8 @@ pub enum InstancePlan {
     Tunnels(Vec<Plan>),
     /// A gateway.
     Gateway(Box<Config>),
+    /// An adapter with this interface: the options of the command say the rest.
+    Adapter(String),
     /// The metrics of all instances: the options of the command say it all.
     Metrics,
 }
@@ -103,7 +116,7 @@ impl InstanceSpec {
     pub(crate) fn remotes(&self) -> Vec<IpAddr> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.remote).collect(),
-            InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
+            InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => Vec::new(),
         }
     }
 
@@ -120,7 +133,7 @@ impl InstanceSpec {
             let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
             match &spec.plan {
                 InstancePlan::Tunnels(plans) => plans.iter().zip(words).collect(),
-                InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
+                InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => Vec::new(),
             }
         }
         let old = members(old);
@@ -142,6 +155,7 @@ impl InstanceSpec {
     pub(crate) fn devs(&self) -> Vec<String> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.dev.clone()).collect(),
+            InstancePlan::Adapter(dev) => vec![dev.clone()],
             InstancePlan::Gateway(_) | InstancePlan::Metrics => Vec::new(),
         }
     }
