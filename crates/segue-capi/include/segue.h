@@ -110,9 +110,9 @@ struct segue_joiner;
 
 struct segue_joiner *segue_joiner_new(const struct segue_joiner_config *config);
 void segue_joiner_free(struct segue_joiner *joiner);
-/* Joins a batch, in the order of arrival, and lists the trains; returns their number. The first piece of a train has all
- * headers and lies in the joiner, until its next call; the others lie in the packets. Needs as many trains as packets,
- * and twice as many pieces. */
+/* Joins a batch, in the order of arrival, and lists the trains; returns their number. The virtio-net header and the headers
+ * of a train are one piece, the first, which lies in the joiner until its next call; everything else lies in the packets.
+ * Needs as many trains as packets, and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 

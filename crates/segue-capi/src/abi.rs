@@ -105,7 +105,8 @@ pub struct SegueJoiner {
     joiner: Joiner,
     header_len: usize,
     fronts: Vec<u8>,
-    fronts_at: Vec<usize>,
+    /// Numbers of pieces, each with its place in the memory.
+    fronts_at: Vec<(usize, usize)>,
     plan: Plan,
 }
 
@@ -386,7 +387,7 @@ pub unsafe extern "C" fn segue_joiner_free(joiner: *mut SegueJoiner) {
 }
 
 /// Joins a batch of packets and lists the trains, with their pieces: headers in the joiner's memory, until its next
-/// call, and payload in the caller's. Returns the number of trains. 1 train a packet and 2 pieces a packet are always
+/// call, the rest in the caller's. Returns the number of trains. 1 train a packet and 2 pieces a packet are always
 /// enough.
 ///
 /// # Safety
@@ -426,13 +427,13 @@ pub unsafe extern "C" fn segue_join(
         let (mut at, mut made) = (0, 0);
         while let Some(train) = batch.pop() {
             let first = at;
-            for (number, piece) in train.pieces().enumerate() {
+            if !train.front().is_empty() {
+                // Its place is known when all are there.
+                fronts_at.push((at, fronts.len()));
+                fronts.extend_from_slice(train.front());
+            }
+            for piece in train.pieces() {
                 let place = pieces.get_mut(at).ok_or(ROOM)?;
-                if number == 0 {
-                    // Its place is known when all are there.
-                    fronts_at.push(fronts.len());
-                    fronts.extend_from_slice(piece);
-                }
                 *place = SeguePiece { base: piece.as_ptr(), len: piece.len() };
                 at += 1;
             }
@@ -441,8 +442,8 @@ pub unsafe extern "C" fn segue_join(
             made += 1;
         }
         drop(batch);
-        for (train, front) in trains.iter().zip(&*fronts_at) {
-            pieces[train.first].base = fronts[*front..].as_ptr();
+        for (piece, front) in fronts_at {
+            pieces[*piece].base = fronts[*front..].as_ptr();
         }
         Ok(made)
     })

@@ -34,7 +34,7 @@ impl Plan {
         self.is_merged.resize(count, false);
         while let Some(train) = batch.pop() {
             let (front, source) = (self.fronts.len(), self.sources.len());
-            self.fronts.extend(train.pieces().next().into_iter().flatten());
+            self.fronts.extend_from_slice(train.front());
             self.sources.extend(train.sources());
             let sources = source..self.sources.len();
             // A packet without payload stays what and where it is.

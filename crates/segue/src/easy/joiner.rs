@@ -2,19 +2,19 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
+use core::{fmt, mem};
 
 use super::write::{self, Short};
 use crate::arch::lent::{Borrower, Lent, Loan};
 use crate::checksum::Sum;
-use crate::gro::{Config, Gro, Stats};
+use crate::gro::{Config, Gro, Popped, Stats};
 use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pool, Start};
+use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pieces, Pool, Start, Tunnels};
 use crate::reason::Counts;
 use crate::time::Nanos;
-use crate::virtio::{self, Form};
+use crate::virtio::{self, Form, VirtioNet};
 
 /// Packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
 const POOL: usize = 256;
@@ -52,8 +52,8 @@ struct State {
     limits: Limits,
     /// The form of the virtio-net header; `None` for none.
     form: Option<Form>,
-    /// The packet whose segments are given out, and the next of them.
-    current: Option<Box<Packet<Lent>>>,
+    /// What is given out, and the next segment of a packet.
+    current: Current,
     next: usize,
     /// The virtio-net header and the headers of the train that was popped last.
     front: Vec<u8>,
@@ -64,6 +64,17 @@ struct State {
     is_lent: bool,
 }
 
+/// What is given out.
+#[derive(Debug, Default)]
+enum Current {
+    #[default]
+    Nothing,
+    /// A packet, in the segments of the arena.
+    Packet(Box<Packet<Lent>>),
+    /// A packet that nothing joined, as it was pushed.
+    Lone(Frag<Lent>),
+}
+
 impl Borrower for State {
     fn is_stale(&self) -> bool {
         self.is_lent
@@ -71,7 +82,7 @@ impl Borrower for State {
 
     fn renew(&mut self) {
         self.gro = Gro::new(*self.gro.config());
-        (self.pool, self.current) = (Pool::new(POOL), None);
+        (self.pool, self.current) = (Pool::new(POOL), Current::Nothing);
     }
 
     fn begin(&mut self) {
@@ -80,10 +91,12 @@ impl Borrower for State {
     }
 
     fn end(&mut self) {
-        self.pool.put_all(self.current.take());
+        self.put_back();
         self.gro.flush();
-        while let Some(packet) = self.gro.pop_from(&mut self.pool) {
-            self.pool.put(packet);
+        while let Some(popped) = self.gro.pop_unparsed() {
+            if let Popped::Packet(packet) = popped {
+                self.pool.put(packet);
+            }
         }
         self.is_lent = false;
     }
@@ -119,7 +132,7 @@ impl Joiner {
             arena: Arena::new(),
             limits,
             form,
-            current: None,
+            current: Current::Nothing,
             next: 0,
             front: Vec::new(),
             header_len: form.map_or(0, Form::len),
@@ -219,8 +232,12 @@ impl<'b> Batch<'_, 'b> {
             return None;
         }
         let State { current, arena, front, header_len, next, .. } = self.loan.value();
-        let (packet, segment) = (current.as_deref()?, arena.segments().get(*next - 1)?);
-        Some(Train { packet, segment, front, header_len: *header_len })
+        let body = match current {
+            Current::Nothing => return None,
+            Current::Packet(packet) => Body::Segment(packet, arena.segments().get(*next - 1)?),
+            Current::Lone(bytes) => Body::Lone(bytes),
+        };
+        Some(Train { body, front, header_len: *header_len })
     }
 }
 
@@ -234,7 +251,9 @@ impl Batch<'_, '_> {
         let state = self.loan.value_mut();
         state.limits = limits;
         let Some(at) = state.next.checked_sub(1) else { return false };
-        let (Some(packet), Some(last)) = (&state.current, state.arena.segments().get(at)) else { return false };
+        let (Current::Packet(packet), Some(last)) = (&state.current, state.arena.segments().get(at)) else {
+            return false;
+        };
         let sent = last.payload.start;
         if last.gso.is_none() {
             return false;
@@ -266,10 +285,19 @@ impl Batch<'_, '_> {
 }
 
 impl State {
-    /// Moves to the next segment and prepares its headers. Returns whether there is one.
+    /// Gives up what was given out.
+    fn put_back(&mut self) {
+        if let Current::Packet(packet) = mem::take(&mut self.current) {
+            self.pool.put(packet);
+        }
+        self.arena.clear();
+        self.next = 0;
+    }
+
+    /// Moves to the next segment or lone packet and prepares its headers. Returns whether there is one.
     fn advance(&mut self) -> bool {
         loop {
-            if let (Some(packet), Some(segment)) = (&self.current, self.arena.segments().get(self.next)) {
+            if let (Current::Packet(packet), Some(segment)) = (&self.current, self.arena.segments().get(self.next)) {
                 self.next += 1;
                 let head = self.arena.head(segment);
                 self.front.clear();
@@ -279,24 +307,38 @@ impl State {
                     self.front.extend_from_slice(&header[..form.len()]);
                 }
                 self.front.extend_from_slice(head);
-                if self.form.is_none() && segment.csum == SegmentCsum::Partial {
+                if self.form.is_none()
+                    && segment.csum == SegmentCsum::Partial
+                    && let Some(owed) = write::Owed::of(&packet.layout)
+                {
                     let mut sum = Sum::ZERO;
                     segment.pieces(packet).for_each(|piece| sum.add(piece));
-                    write::complete(&mut self.front, &packet.layout, sum, segment.payload_len());
+                    owed.complete(&mut self.front, sum, segment.payload_len());
                 }
                 return true;
             }
-            self.pool.put_all(self.current.take());
-            self.arena.clear();
-            self.next = 0;
-            let Some(packet) = self.gro.pop_from(&mut self.pool).or_else(|| {
+            self.put_back();
+            let popped = self.gro.pop_unparsed().or_else(|| {
                 self.gro.flush();
-                self.gro.pop_from(&mut self.pool)
-            }) else {
-                return false;
+                self.gro.pop_unparsed()
+            });
+            let packet = match popped {
+                None => return false,
+                Some(Popped::Packet(packet)) => packet,
+                // Nothing of it changes on the way.
+                Some(Popped::Frame(frame)) if frame.csum == Csum::Unknown && frame.len() <= self.limits.mtu => {
+                    self.front.clear();
+                    if let Some(form) = self.form {
+                        let header = VirtioNet { num_buffers: 1, ..VirtioNet::default() }.emit(form);
+                        self.front.extend_from_slice(&header[..form.len()]);
+                    }
+                    self.current = Current::Lone(frame.bytes);
+                    return true;
+                }
+                Some(Popped::Frame(frame)) => frame.parse(&Tunnels::NONE, &mut self.pool),
             };
             match gso::split(&packet, &self.limits, &mut self.arena) {
-                Ok(_) => self.current = Some(packet),
+                Ok(_) => self.current = Current::Packet(packet),
                 Err(reason) => {
                     self.refused.add(reason);
                     self.pool.put(packet);
@@ -306,11 +348,33 @@ impl State {
     }
 }
 
+/// What is in a train: a segment of a packet, or all of a packet that nothing joined.
+#[derive(Clone, Copy)]
+enum Body<'a> {
+    Segment(&'a Packet<Lent>, &'a Segment),
+    Lone(&'a Frag<Lent>),
+}
+
+impl<'a> Body<'a> {
+    fn pieces(self) -> Pieces<'a, Lent> {
+        match self {
+            Body::Segment(packet, segment) => segment.pieces(packet),
+            Body::Lone(bytes) => bytes.pieces(),
+        }
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Body::Segment(_, segment) => segment.payload_len(),
+            Body::Lone(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// One packet or train for the device, in pieces.
 pub struct Train<'a> {
-    packet: &'a Packet<Lent>,
-    segment: &'a Segment,
-    /// The virtio-net header and all headers of the packet.
+    body: Body<'a>,
+    /// The virtio-net header, and all headers of a packet that is not alone.
     front: &'a [u8],
     header_len: usize,
 }
@@ -323,9 +387,9 @@ impl fmt::Debug for Train<'_> {
 
 impl<'a> Train<'a> {
     /// Returns all bytes to be written in one call, in pieces: the virtio-net header, if there is one, with the headers
-    /// of the packet, then the payload where it lies.
+    /// of a train, then payload where it lies. A packet that nothing joined lies where it was pushed, headers included.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        core::iter::once(self.front).chain(self.segment.pieces(self.packet))
+        core::iter::once(self.front).filter(|front| !front.is_empty()).chain(self.body.pieces())
     }
 
     /// Writes the pieces into `places`, each converted by `wrap`, for a call that takes a slice of slices
@@ -356,18 +420,30 @@ impl<'a> Train<'a> {
         places.get(..count)
     }
 
-    /// Returns the numbers of the packets whose payload is in the train, in order, each with the place of that payload
-    /// in the packet as it was pushed. Nothing is listed for a packet without payload.
+    /// Returns the numbers of the packets that are in the train, in order, each with the place of what is in it, in the
+    /// packet as it was pushed: of its payload, or of all of it if nothing joined it. A packet without payload may be
+    /// missing.
     pub fn sources(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
-        let range = self.segment.payload.start as usize..self.segment.payload.end as usize;
+        let (frags, range) = match self.body {
+            Body::Segment(packet, segment) => {
+                (packet.payload.frags(), segment.payload.start as usize..segment.payload.end as usize)
+            }
+            Body::Lone(bytes) => (core::slice::from_ref(bytes), 0..bytes.len()),
+        };
         let mut at = 0;
-        self.packet.payload.frags().iter().filter_map(move |frag| {
+        frags.iter().filter_map(move |frag| {
             let (from, to) = (range.start.max(at), range.end.min(at + frag.len()));
             let place = frag.range().start;
             let found = (from < to).then(|| (frag.buffer().number() as usize, place + from - at..place + to - at));
             at += frag.len();
             found
         })
+    }
+
+    /// Returns what comes in front of payload: the virtio-net header, if there is one, and the headers of a train.
+    /// Those of a packet that nothing joined are with its payload.
+    pub fn front(&self) -> &'a [u8] {
+        self.front
     }
 
     /// Returns the virtio-net header; empty if the device takes none.
@@ -377,7 +453,7 @@ impl<'a> Train<'a> {
 
     /// Returns the number of bytes to be written.
     pub fn len(&self) -> usize {
-        self.front.len() + self.segment.payload_len()
+        self.front.len() + self.body.len()
     }
 
     /// Returns whether there are none, which never is so.
@@ -387,7 +463,10 @@ impl<'a> Train<'a> {
 
     /// Returns the number of packets that were joined, at least 1.
     pub fn segments(&self) -> usize {
-        self.segment.gso.map_or(1, |gso| gso.segs(self.segment.payload_len()))
+        match self.body {
+            Body::Segment(_, segment) => segment.gso.map_or(1, |gso| gso.segs(segment.payload_len())),
+            Body::Lone(_) => 1,
+        }
     }
 
     /// Copies all bytes to the start of `out`, for a device that takes one buffer, and returns their number.

@@ -5,7 +5,7 @@ use core::fmt;
 
 use super::write::{self, Short};
 use crate::arch::lent::{Borrower, Lent, Loan};
-use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use crate::gso::{self, Arena, Limits, SegmentCsum};
 use crate::packet::{Frag, Packet, Start};
 use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 
@@ -141,16 +141,25 @@ impl Packets<'_> {
     /// Returns the packets, in the order in which they must leave.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SplitPacket<'_>> {
         let State { packet, arena, owed, .. } = self.loan.value();
-        arena.segments().iter().map(|segment| SplitPacket { packet, segment, head: arena.head(segment), owed: *owed })
+        // What was read is one range of bytes, and so is the payload.
+        let payload = packet.payload.frags().first().map_or(&[][..], Frag::bytes);
+        let transport = write::Owed::of(&packet.layout);
+        arena.segments().iter().map(move |segment| SplitPacket {
+            head: arena.head(segment),
+            payload: payload.get(segment.payload.start as usize..segment.payload.end as usize).unwrap_or(&[]),
+            transport: transport.filter(|_| segment.csum == SegmentCsum::Partial),
+            owed: *owed,
+        })
     }
 }
 
 /// One packet of a read, not written yet.
 #[derive(Clone, Copy)]
 pub struct SplitPacket<'a> {
-    packet: &'a Packet<Lent>,
-    segment: &'a Segment,
     head: &'a [u8],
+    payload: &'a [u8],
+    /// The checksum that is completed when the packet is written.
+    transport: Option<write::Owed>,
     owed: Option<Place>,
 }
 
@@ -164,7 +173,7 @@ impl SplitPacket<'_> {
     /// Returns the length of the packet, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.head.len() + self.segment.payload_len()
+        self.head.len() + self.payload.len()
     }
 
     /// Returns whether the packet has no bytes.
@@ -182,8 +191,7 @@ impl SplitPacket<'_> {
     pub fn write_to(&self, out: &mut [u8]) -> Result<usize, Short> {
         let (needed, given) = (self.len(), out.len());
         let place = out.get_mut(..needed).ok_or(Short { needed, given })?;
-        let owed = self.segment.csum == SegmentCsum::Partial;
-        write::packet(self.head, self.segment.pieces(self.packet), (&self.packet.layout, owed), place);
+        write::packet(self.head, self.payload, self.transport, place);
         if let Some(owed) = self.owed {
             owed.fill(place);
         }

@@ -25,40 +25,46 @@ impl fmt::Display for Short {
 
 impl core::error::Error for Short {}
 
-/// Completes the transport checksum in `head`, whose field is primed, for a payload with this sum and length.
-#[inline]
-pub(super) fn complete(head: &mut [u8], layout: &Layout, payload: Sum, len: usize) {
-    let Some(transport) = layout.transport() else { return };
-    let Some(field) = field_offset(transport.kind) else { return };
-    // The transport header is the last one, and every header has an even length.
-    let mut sum = Sum::of(head.get(transport.start()..).unwrap_or(&[]));
-    sum.append(payload, len);
-    let value = if transport.kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
-    write_u16(head, transport.start() + field, value.value());
+/// The place of a transport checksum that is completed while a packet is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    /// Start of the transport header, which is the last one, and of its checksum field.
+    start: usize,
+    field: usize,
+    is_udp: bool,
 }
 
-/// Copies `head` and the bytes of `pieces` to `out`, which has exactly their length, and completes the transport
-/// checksum on the way if it is `owed`.
-#[inline]
-pub(super) fn packet<'a>(
-    head: &[u8],
-    pieces: impl Iterator<Item = &'a [u8]>,
-    (layout, owed): (&Layout, bool),
-    out: &mut [u8],
-) {
-    let (front, mut body) = out.split_at_mut(head.len());
-    front.copy_from_slice(head);
-    let (len, mut sum) = (body.len(), Sum::ZERO);
-    for piece in pieces {
-        let Some((place, rest)) = body.split_at_mut_checked(piece.len()) else { break };
-        if owed {
-            sum.copy(place, piece);
-        } else {
-            place.copy_from_slice(piece);
-        }
-        body = rest;
+impl Owed {
+    /// Returns the place in packets with this layout; `None` where there is no transport header with a checksum.
+    pub(super) fn of(layout: &Layout) -> Option<Owed> {
+        let transport = layout.transport()?;
+        let field = transport.start() + field_offset(transport.kind)?;
+        Some(Owed { start: transport.start(), field, is_udp: transport.kind == Kind::Udp })
     }
-    if owed {
-        complete(front, layout, sum, len);
+
+    /// Completes the checksum in `head`, whose field is primed, for a payload with this sum and length.
+    #[inline]
+    pub(super) fn complete(self, head: &mut [u8], payload: Sum, len: usize) {
+        // Every header has an even length.
+        let mut sum = Sum::of(head.get(self.start..).unwrap_or(&[]));
+        sum.append(payload, len);
+        let value = if self.is_udp { Field::complete_udp(sum) } else { Field::complete(sum) };
+        write_u16(head, self.field, value.value());
+    }
+}
+
+/// Copies `head` and `payload` to `out`, which has exactly their length, and completes the transport checksum on the
+/// way if it is `owed`.
+#[inline]
+pub(super) fn packet(head: &[u8], payload: &[u8], owed: Option<Owed>, out: &mut [u8]) {
+    let (front, body) = out.split_at_mut(head.len());
+    front.copy_from_slice(head);
+    match owed {
+        Some(owed) => {
+            let mut sum = Sum::ZERO;
+            sum.copy(body, payload);
+            owed.complete(front, sum, payload.len());
+        }
+        None => body.copy_from_slice(payload),
     }
 }

@@ -132,6 +132,7 @@ impl VirtioNet {
     }
 
     /// Returns the bytes of the header, with little-endian fields; only the first [`Form::len`] are part of it.
+    #[inline]
     pub fn emit(&self, form: Form) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[0] = self.flags;
@@ -149,9 +150,10 @@ impl VirtioNet {
             (20, self.outer_th),
             (22, self.inner_nh),
         ];
-        for (at, value) in words.into_iter().filter(|(at, _)| *at < form.len()) {
+        for (at, value) in words {
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
+        bytes[form.len()..].fill(0);
         bytes
     }
 
