@@ -22,6 +22,11 @@ pub(crate) const NEXT: i32 = -1;
 /// The result for a packet that is dropped (`TCX_DROP`, `TC_ACT_SHOT`).
 pub(crate) const DROP: i32 = 2;
 
+/// Returns `ETH_P_IP` or `ETH_P_IPV6` as `skb->protocol` has it.
+pub(crate) fn protocol(is_v4: bool) -> i32 {
+    i32::from(if is_v4 { 0x0800_u16.to_be() } else { 0x86dd_u16.to_be() })
+}
+
 /// The context of the program.
 pub(crate) const CONTEXT: Reg = Reg::R6;
 /// The tunnel's entry of its map.

@@ -6,9 +6,9 @@
 //! label, source port. A train stays whole: the kernel cuts it where the interface does not take it.
 
 use crate::assembler::{Fault, Helper, If, Instruction, Op, Reg, Size};
-use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL};
+use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL, protocol};
 use crate::counters::Counter;
-use crate::layout::{HEADERS_LEN, PORTS, packet, room, tunnel};
+use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, room, tunnel};
 
 /// The first 20 bytes of the inner packet, on the stack.
 const INNER: i16 = -40;
@@ -29,14 +29,8 @@ const BYTE: i16 = OUTER - 56;
 /// Length of the inner packet.
 const LEN: Reg = Reg::R9;
 
-const ETHERNET_LEN: i32 = 14;
 const TCP: i32 = 6;
 const DF_BIT: i32 = 0x4000;
-
-/// `ETH_P_IP` and `ETH_P_IPV6` as `skb->protocol` has them.
-pub(crate) fn protocol(is_v4: bool) -> i32 {
-    i32::from(if is_v4 { 0x0800_u16.to_be() } else { 0x86dd_u16.to_be() })
-}
 
 /// The form of the outer headers that all tunnels of a port have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +225,7 @@ fn make_room(code: &mut Code) {
     a.call(Helper::SkbAdjustRoom);
     a.jump_if_value(If::Ne, Reg::R0, 0, refused);
     a.copy(Reg::R1, CONTEXT);
-    a.set(Reg::R2, ETHERNET_LEN);
+    a.set(Reg::R2, ETHERNET_LEN.into());
     a.set(Reg::R3, 0);
     a.call(Helper::SkbChangeHead);
     a.jump_if_value(If::Ne, Reg::R0, 0, drop);
@@ -271,7 +265,7 @@ fn write_headers(code: &mut Code, form: Form) {
     let drop = code.drop();
     let a = &mut code.a;
     a.copy(Reg::R1, CONTEXT);
-    a.set(Reg::R2, ETHERNET_LEN);
+    a.set(Reg::R2, ETHERNET_LEN.into());
     a.frame(Reg::R3, OUTER);
     a.load(Size::W, Reg::R4, TUNNEL, tunnel::HEADER_LEN);
     a.jump_if_value(If::Lt, Reg::R4, i32::from(form.ip_len()), drop);

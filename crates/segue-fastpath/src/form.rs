@@ -38,7 +38,7 @@ pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
     match (way, config.carrier) {
         (Direction::Send, Carrier::Gue { remcsum: true }) => Some("remote checksum offload is done by the daemon"),
         (Direction::Send, Carrier::Gue { .. } | Carrier::Fou) if config.csum => {
-            Some("outer UDP checksums are computed by the daemon; `noencap-csum` does without")
+            Some("outer UDP checksums need the daemon; noencap-csum sends none")
         }
         _ => None,
     }

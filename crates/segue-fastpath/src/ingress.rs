@@ -8,10 +8,9 @@
 use std::net::IpAddr;
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
-use crate::code::{CONTEXT, Code, Maps, TUNNEL};
+use crate::code::{CONTEXT, Code, Maps, TUNNEL, protocol};
 use crate::counters::Counter;
-use crate::egress::protocol;
-use crate::layout::{inbound, packet, peer, room};
+use crate::layout::{ETHERNET_LEN, inbound, packet, peer, room};
 
 /// Outer IP and UDP, and the GUE header, on the stack.
 const OUTER: i16 = -80;
@@ -34,7 +33,6 @@ const MARK: i16 = FIB - 24;
 /// Length of all headers in front of the inner packet, the Ethernet header included.
 const HEADERS: Reg = Reg::R9;
 
-const ETHERNET_LEN: i16 = 14;
 const UDP_LEN: i16 = 8;
 const GUE_LEN: i16 = 4;
 const IPV4: i32 = 4;

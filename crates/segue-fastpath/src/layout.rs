@@ -5,6 +5,9 @@ pub(crate) const HEADERS_LEN: usize = 64;
 /// Number of source ports in [`tunnel`]; a power of two.
 pub(crate) const PORTS: usize = 16;
 
+/// Length of an Ethernet header (`ETH_HLEN`).
+pub(crate) const ETHERNET_LEN: i16 = 14;
+
 /// The value of the map of the settings, which has one entry.
 pub(crate) mod settings {
     /// Whether the programs take packets: 0 leaves all to the daemon. 32 bits.

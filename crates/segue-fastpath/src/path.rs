@@ -10,7 +10,7 @@ use crate::assembler::{Fault, Instruction};
 use crate::code::Maps;
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
-use crate::layout::{peer, settings, tunnel};
+use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
 use crate::map::Map;
 use crate::sys::{self, Hook, MapKind};
 use crate::{egress, ingress};
@@ -22,8 +22,6 @@ const INGRESS: &str = "segue_ingress";
 const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
 const REDIRECTED: i32 = 7;
-/// `ETH_HLEN`.
-const ETHERNET_LEN: usize = 14;
 
 /// The reason for which the path cannot be used.
 #[derive(Debug)]
@@ -190,7 +188,7 @@ impl Path {
             for &version in form::versions(config.mode) {
                 let (frame, bare) = received(config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
                 let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
-                if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN..) != Some(&bare[..]) {
+                if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN as usize..) != Some(&bare[..]) {
                     outcome = Err(Error::Broken(match (version, config.remote.is_ipv4()) {
                         (6, true) | (4, false) => {
                             "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)"
