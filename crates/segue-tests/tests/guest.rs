@@ -1,6 +1,9 @@
 //! Tests of segue against a real kernel's tunnels: a guest with Debian's Linux, opposite `segue tunnel`, in every mode,
 //! all in one boot. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
+#[path = "common/path.rs"]
+mod path;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
@@ -38,13 +41,13 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (10, V4, &[V4, V6], "mode gre key 12345 csum encap gue encap-dport 6080 encap-remcsum"),
     (11, V6, &[V4, V6], "mode ip6gre encap gue encap-dport 6086 encap-remcsum"),
     (12, V6, &[V4, V6], "mode ip6tnl encap gue encap-dport 6086"),
-    (13, V4, &[V4], "mode ipip"),
-    (14, V4, &[V6], "mode sit"),
-    (15, V4, &[V4, V6], "mode gre"),
+    (13, V4, &[V4], "mode ipip fastpath require"),
+    (14, V4, &[V6], "mode sit fastpath require"),
+    (15, V4, &[V4, V6], "mode gre fastpath require"),
     (16, V4, &[V4, V6], "mode gre key 12345 csum"),
     (17, V4, &[V4, V6], "mode gretap"),
-    (18, V6, &[V4, V6], "mode ip6gre"),
-    (19, V6, &[V4, V6], "mode ip6tnl"),
+    (18, V6, &[V4, V6], "mode ip6gre fastpath require"),
+    (19, V6, &[V4, V6], "mode ip6tnl fastpath require"),
     (20, V4, &[V4, V6], "mode gretap encap gue encap-dport 6080 encap-remcsum"),
     (21, V4, &[V4, V6], "mode vxlan id 42 dstport 4789"),
     (22, V4, &[V4, V6], "mode vxlan id 42 dstport 4790 remcsumtx remcsumrx"),
@@ -60,7 +63,13 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     // Linux has one protocol for a FOU port, so one family.
     (32, V6, &[V6], "mode ip6tnl encap fou encap-dport 5641"),
     (33, V6, &[V4], "mode ip6tnl encap fou encap-dport 5604"),
+    (34, V4, &[V4, V6], "mode gre encap gue encap-dport 6080 noencap-csum fastpath require"),
+    (35, V4, &[V4], "mode ipip encap fou encap-dport 5554 noencap-csum fastpath require"),
+    (36, V4, &[V4, V6], "mode gre fastpath off"),
 ];
+
+/// What a tunnel has that takes the path through the kernel.
+const REQUIRE: &str = "fastpath require";
 
 /// Tunnels without UDP in one process, on one raw socket: all between the same two addresses and distinguished by GRE
 /// keys.
@@ -189,6 +198,10 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     let mut guest = Guest::boot(host, cache, run);
 
     // While it boots.
+    let without_path = path::missing(&ground);
+    if let Some(why) = &without_path {
+        skip(name, &format!("no tunnel takes the path through the kernel: {why}"));
+    }
     let mut tunnels = Vec::new();
     for (net, family, families, words) in TUNNELS {
         let (local, remote) = (outer(*net, *family, 1), outer(*net, *family, 2));
@@ -202,7 +215,10 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
             V4 => format!(" addr {}/24", inner(*net, V4, 1)),
             V6 => format!(" addr {}/64", inner(*net, V6, 1)),
         });
-        let words = fixed + &addresses.collect::<String>();
+        let mut words = fixed + &addresses.collect::<String>();
+        if without_path.is_some() {
+            words = words.replace(REQUIRE, "fastpath auto");
+        }
         let words: Vec<String> = words.split(' ').map(String::from).collect();
         tunnels.push(Tunnel::start(host, &ground.program, &words));
     }
@@ -244,7 +260,14 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     let separate = TUNNELS.iter().map(|(net, _, families, words)| (*net, *families, *words));
     // Those of one process count together, under the name of the first.
     for (net, families, words) in separate.chain([(*TOGETHER.start(), &[V4][..], "together")]) {
-        let mut drops = Stat::read(host, &ground.program, &format!("sg{net}")).drops();
+        let device = format!("sg{net}");
+        let stat = Stat::read(host, &ground.program, &device);
+        if words.ends_with(REQUIRE) && without_path.is_none() {
+            let taken = ["sent", "received"].map(|key| stat.count(&device, "fastpath", key));
+            // A file is 700 packets and more.
+            assert!(taken.iter().all(|count| *count > 700), "{words}: {taken:?} by the path: {}", stat.json());
+        }
+        let mut drops = stat.drops();
         // Router solicitations and multicast reports of both stacks, which a tunnel of IPv4 does not take.
         if !families.contains(&V6) {
             drops.remove("inner_version");

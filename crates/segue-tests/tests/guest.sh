@@ -43,6 +43,7 @@ tunnels() { # OUTER FIRST LAST: GRE and Ethernet in GRE in turn, told apart by k
     done
 }
 gue="encap gue encap-sport auto encap-dport 6080 encap-csum"
+gue0="encap gue encap-sport auto encap-dport 6080"
 fou="encap fou encap-sport auto encap-csum encap-dport"
 gue6="encap gue encap-sport auto encap-dport 6086"
 fou6="encap fou encap-sport auto encap-dport"
@@ -79,6 +80,9 @@ tunnel 30 6 46 type ip6gre hoplimit 64 encaplimit none $fou6 5647
 tunnel 31 6 46 type ip6tnl mode any hoplimit 64 encaplimit none $gue6 encap-remcsum
 tunnel 32 6 6  type ip6tnl mode ip6ip6 hoplimit 64 encaplimit none $fou6 5641
 tunnel 33 6 4  type ip6tnl mode ipip6 hoplimit 64 encaplimit none $fou6 5604
+tunnel 34 4 46 type gre ttl 64 $gue0
+tunnel 35 4 4  type ipip ttl 64 encap fou encap-sport auto encap-dport 5554
+tunnel 36 4 46 type gre ttl 64
 tunnels 40 41 48
 
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &

@@ -1,5 +1,8 @@
 //! What the tests of the path through the kernel have in common.
 
+#[path = "path.rs"]
+mod path;
+
 use segue_lab::LinkForm;
 use segue_tests::{Ground, Shape, Stat, skip};
 use serde_json::Value;
@@ -15,14 +18,8 @@ pub(crate) const REQUIRE_ZERO: &[&str] = &["noencap-csum", "fastpath", "require"
 /// Returns the hosts of a test, or notes why the path cannot be loaded here.
 pub(crate) fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
     let ground = Ground::new(name, form, tools)?;
-    let program = ground.program.to_str()?;
-    // With a missing feature `doctor` fails, and has printed the table.
-    let output = ground.a.command(program).args(["doctor", "-j"]).output().expect("segue doctor starts");
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let mut checks = checks["checks"].as_array().into_iter().flatten();
-    let check = checks.find(|check| check["name"] == "fastpath").expect("a check of the path");
-    if check["found"].as_str().is_some_and(|found| found.contains("cannot be loaded")) {
-        skip(name, check["why"].as_str().unwrap_or_default());
+    if let Some(why) = path::missing(&ground) {
+        skip(name, &why);
         return None;
     }
     Some(ground)
