@@ -190,8 +190,8 @@ A change applies from the next packet on and loses no packet. Of several, all or
 none are set. IFNAME is the name of a port:
 
   net.inet.tcp.gso, net.inet.udp.gso   0 cuts trains of that transport on entry
-  net.gso.dev.IFNAME.enable_gso        0 cuts those bound for IFNAME there;
-                                       1 in front of it, where it takes none
+  net.gso.dev.IFNAME.enable_gso        0 cuts those for IFNAME on entry; 1 in
+                                       front of it, if it takes none
   net.gso.dev.IFNAME.max_burst         largest train handed to IFNAME, bytes
   net.gso.dev.IFNAME.tso               0 sends it none even if it takes them
   net.inet.tcp.gro, net.inet.udp.gro   0 merges nothing of that transport

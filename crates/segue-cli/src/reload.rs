@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Reload, out: &Out) -> Result<(), Error> {
                 out.value(&json!({ "error": refused.error }));
             } else {
                 out.warn(refused.text.trim_end());
-                out.note("the reload was refused: what runs goes on as it is");
+                out.note("the reload was refused: running instances are unchanged");
             }
             Err(Error::new(Kind::Shown, "the reload was refused", "segue run --check -c FILE"))
         }

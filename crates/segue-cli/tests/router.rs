@@ -63,7 +63,7 @@ fn addresses_that_no_translation_can_have_are_refused_before_it_starts() {
         ("198.18.5.9", "198.18.0.1", 2, "leads to 198.18.0.1, an address of this host"),
         ("198.18.5.9", "198.18.0.255", 2, "leads to the network or broadcast address of 198.18.0.0/24"),
         ("198.18.5.9", "198.18.5.7", 2, "leads to 198.18.5.7, which is behind peer0"),
-        ("198.18.5.9", "203.0.113.1", 0, "leads nowhere yet: there is no route to 203.0.113.1"),
+        ("198.18.5.9", "203.0.113.1", 0, "has no effect yet: there is no route to 203.0.113.1"),
         ("198.18.5.9", "198.18.0.2", 0, "nothing was changed"),
     ];
     let lines = cases.map(|(nat, host, ..)| {

@@ -276,7 +276,7 @@ pub fn unknown(knobs: &[Knob], name: &str) -> Wrong {
 pub const STATS: &[(&str, &str)] = &[
     ("net.gso.stats", "trains cut, trains that went whole, drops of GSO"),
     ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),
-    ("net.ack.stats", "acknowledgments that gave way to newer ones"),
+    ("net.ack.stats", "acknowledgments that were aggregated into newer ones"),
     ("net.napi.stats", "polls, full budgets, what came beyond them, wake-ups"),
     ("net.remcsum.stats", "packets whose checksum was left to the far end"),
 ];

@@ -155,7 +155,7 @@ impl EgressSettings {
         };
         dial.number(burst, &mut self.max_burst);
         dial.switch(
-            || Knob::switch(name("tso"), "this port is handed trains where it takes them; 0 hands it single packets"),
+            || Knob::switch(name("tso"), "trains are passed to this port if it accepts them; 0 passes single packets"),
             &mut self.tso,
         );
     }
@@ -280,7 +280,7 @@ impl GroSettings {
         };
         dial.switch(acks, &mut self.acks);
         let burst =
-            || Knob::number(ack("max_burst"), (1, 65_535), "packets", "most acknowledgments that one stands for");
+            || Knob::number(ack("max_burst"), (1, 65_535), "packets", "maximum number of ACKs aggregated into one");
         dial.number(burst, &mut self.max_acks);
     }
 

@@ -36,7 +36,7 @@ const OTHERS: &[Entry] = &[
     ),
     entry("adapter", "rx_oversize_frame_errors", "Longer than the limit of the adapter's receiver, which dropped it."),
     entry("adapter", "rx_dropped_frames", "Dropped by the adapter because its receive FIFO was full."),
-    entry("model", "cable_lost", "A frame for the cable of the model while that was full or not there."),
+    entry("model", "cable_lost", "A frame for the model's TAP, which was down or whose queue was full."),
     entry("model", "unfit", "A received frame longer than the burst cap or than the transfer to fill."),
     entry("model", "bad_lso", "A frame from the host with segmentation that was not TCP."),
     entry("model", "bad_fcs", "A frame from the host marked as having an FCS, with a wrong one."),

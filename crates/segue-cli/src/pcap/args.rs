@@ -161,7 +161,7 @@ fn hold(text: &str) -> Result<u32, String> {
     let range = 1..=60_000_000;
     match text.parse() {
         Ok(0) => Err(format!(
-            "expected {} to {}: a capture does not say what was read at once, which is what 0 joins on a port",
+            "expected {} to {}: 0 merges within one read of a port, and a capture does not record reads",
             range.start(),
             range.end()
         )),

@@ -58,7 +58,7 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     let total = |of: fn(&Port) -> u64| ports.values().map(of).sum::<u64>();
     let (swallowed, trimmed) = (total(|port| port.swallowed), total(|port| port.trimmed));
     if swallowed > 0 {
-        text.push_str(&format!("  pure ACKs that gave way to newer ones: {}\n", count(swallowed)));
+        text.push_str(&format!("  pure ACKs that were aggregated into newer ones: {}\n", count(swallowed)));
     }
     if trimmed > 0 {
         text.push_str(&format!("  packets whose padding was cut off: {}\n", count(trimmed)));
@@ -147,7 +147,7 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     wrapped(&words, "fastpath  ", "          ")
 }
 
-/// Returns a problem with its reason and the command that mends it.
+/// Returns a problem with its reason and the command that fixes it.
 fn trouble(note: &Complaint) -> String {
     let mut text = format!("{}: {}\n", if note.notice { "notice" } else { "problem" }, printable_line(&note.what));
     for (label, part) in [("why", &note.why), ("fix", &note.fix), ("since", &note.since)] {

@@ -134,7 +134,7 @@ fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error
             return Err(parsed.error_at(Kind::Conflict, message, at, note));
         }
         if segue::wire::ethernet::is_group(*mac) {
-            let message = "a group has no remote of its own".to_owned();
+            let message = "a multicast MAC address has no remote of its own".to_owned();
             return Err(parsed.error_at(Kind::Conflict, message, at, "00:00:00:00:00:00 adds one for all groups"));
         }
         fdb.push(Neighbour { mac: *mac, remote: *who });

@@ -141,7 +141,7 @@ try a0 b1 --name gw1 --check; kill -TERM $pid; wait $pid; try b0 a0 --name gw0 -
     assert_eq!(statuses, [&round[..], &round, &["0", "0"]].concat(), "{ran:?}");
     let texts: Vec<&str> = ran.stderr.split("== ").skip(1).collect();
     for (index, error) in [
-        "a gateway stands between b0 and a0 already",
+        "another gateway already uses b0 and a0",
         "gw0 is already running",
         "cannot create t0",
         "cannot create t1",
@@ -172,7 +172,7 @@ try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
     assert_eq!(statuses, [&["1"; 6][..], &["0"; 2]].concat(), "{ran:?}");
     let texts: Vec<&str> = ran.stderr.split("== ").skip(1).collect();
     for (at, text) in texts[..6].iter().enumerate() {
-        let error = if at % 3 == 0 { "another program holds q0" } else { "a gateway stands between" };
+        let error = if at % 3 == 0 { "another program holds q0" } else { "another gateway already uses" };
         assert!(text.contains(error), "{at}: {text}");
     }
 }
@@ -200,7 +200,7 @@ $SEGUE gateway q1 q0 --check >&2; echo \"status $?\""
         return segue_lab::skip_this_test("no device node can be made here (CAP_MKNOD)");
     }
     assert!(ran.stdout.ends_with("status 1\nstatus 0\n"), "{ran:?}");
-    assert!(ran.stderr.contains("a gateway stands between q1 and q0 already"), "{ran:?}");
+    assert!(ran.stderr.contains("another gateway already uses q1 and q0"), "{ran:?}");
 }
 
 #[test]

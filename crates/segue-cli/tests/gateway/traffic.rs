@@ -180,7 +180,7 @@ fn pure_acks_collapse_in_both_directions_and_are_counted() {
     }
     bump.assert_all_cross();
     let text = bump.gateway.run(SEGUE, &["stat", "--why"]).unwrap();
-    assert!(text.contains("pure ACKs that gave way to newer ones: "), "{text}");
+    assert!(text.contains("pure ACKs that were aggregated into newer ones: "), "{text}");
     assert_eq!(bump.stop(), Some(0));
 }
 

@@ -98,7 +98,7 @@ impl Daemon for Plan {
         if self.address.ip().is_loopback() {
             return Vec::new();
         }
-        vec![format!("USB/IP has no protection: whoever reaches {} has the device", self.address)]
+        vec![format!("USB/IP has no authentication: any host that can connect to {} can take the device", self.address)]
     }
 
     fn ports(&self) -> Vec<(String, Side)> {

@@ -158,11 +158,11 @@ pub fn import_error(server: &str, error: &ImportError) -> Error {
             error,
             "start usbipd there, or segue lan78xx model",
         )
-        .why("nobody answers there, or it hung up"),
+        .why("no server listens at that address, or it closed the connection"),
         ImportError::Refused => {
             let text = format!("{server} does not give the device");
             Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
-                .why("it has none of that bus id, or somebody else has it")
+                .why("the server exports no device with this bus id, or another client has imported it")
         }
         ImportError::Protocol => {
             let text = format!("{server} gives no device that segue can use");

@@ -72,7 +72,8 @@ pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watc
         let line = Line::of_stdin().map_err(|error| lost(&error))?;
         return Ok(Some(Watched { line, is_successor }));
     }
-    Err(Error::new(Kind::System, "the process that started this one has ended", "start again").why("somebody ended it"))
+    Err(Error::new(Kind::System, "the process that started this one has ended", "start again")
+        .why("another process ended it"))
 }
 
 fn lost(error: &io::Error) -> Error {

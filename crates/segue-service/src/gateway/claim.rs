@@ -33,13 +33,13 @@ pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error
     take(ends).map_err(|refused| match refused {
         Refused::Gateway => Error::new(
             Kind::InUse,
-            format!("a gateway stands between {both} already"),
+            format!("another gateway already uses {both}"),
             "segue stat                                      lists what runs",
         )
         .why("each of two would pass on every frame, and all would arrive twice"),
         Refused::Busy(name) => Error::new(
             Kind::InUse,
-            format!("cannot find out whether a gateway stands between {both} already"),
+            format!("cannot find out whether another gateway already uses {both}"),
             "ss -xlp | grep segue-gateway                    shows whose sockets these are",
         )
         .why(format!("the local socket @{name} has a full queue, and one of the interfaces may be in use")),

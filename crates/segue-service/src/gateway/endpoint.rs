@@ -114,7 +114,7 @@ pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String
         let master = netlink.link(master).map_or("another one".to_owned(), |master| master.name);
         let hint = format!("sudo ip link set dev {name} nomaster");
         return Err(Error::new(Kind::InUse, format!("{name} is a port of {master}"), hint)
-            .why(format!("what passes here would go through {master} as well")));
+            .why(format!("its frames would also be bridged by {master}")));
     }
     if !link.ethernet {
         return Err(not_ethernet(name));

@@ -99,7 +99,10 @@ pub(super) fn nat_plan(
             return wrong(format!("to {host}, which is no address of a host"), "nothing could be delivered there");
         }
         if host == address {
-            return wrong("to the outside address".to_owned(), "what comes to it would be sent to it again, for ever");
+            return wrong(
+                "to the outside address".to_owned(),
+                "its packets would be forwarded to the same address in a loop",
+            );
         }
         if let Some(network) = near.iter().find(|network| network.is_special(host)) {
             let text = format!("to the network or broadcast address of {network}");
@@ -109,7 +112,7 @@ pub(super) fn nat_plan(
             Ok(link) if link.index == inside_index => {}
             Ok(link) if link.name == "lo" => {
                 let text = format!("to {host}, an address of this host");
-                return wrong(text, "its own stack does not see what is translated");
+                return wrong(text, "translated packets are not delivered to the local stack");
             }
             Ok(link) if link.name == outside => {
                 return wrong(
@@ -118,7 +121,7 @@ pub(super) fn nat_plan(
                 );
             }
             Ok(link) => notes.push(format!("`--forward {forward}` leads nowhere: {host} is behind {}", link.name)),
-            Err(_) => notes.push(format!("`--forward {forward}` leads nowhere yet: there is no route to {host}")),
+            Err(_) => notes.push(format!("`--forward {forward}` has no effect yet: there is no route to {host}")),
         }
     }
     Ok(Some(plan))
@@ -183,8 +186,9 @@ pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat,
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.inside == forward.inside) {
             let text = format!("`{option} {forward}` leads where `{other}` leads");
             let hint = format!("another port of {}, for a service that listens on both", forward.inside.ip());
-            return Err(Error::new(Kind::Conflict, text, hint)
-                .why("what leaves one port inside leaves by one port outside, whoever it is for"));
+            return Err(Error::new(Kind::Conflict, text, hint).why(
+                "an inside port is mapped to one outside port, whatever the destination (endpoint-independent mapping)",
+            ));
         }
         let text = format!("`{option} {forward}` is one more than the table has room for");
         return Err(Error::new(Kind::Conflict, text, "fewer of them").why("the table of mappings is full"));

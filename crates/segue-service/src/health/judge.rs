@@ -1,4 +1,4 @@
-//! The judgement of one tunnel: its problems, the likeliest cause first, each with the command that mends it.
+//! The judgement of one tunnel: its problems, the likeliest cause first, each with the command that fixes it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -159,7 +159,7 @@ fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, 
         (Refusal::Unreachable, _) => complaint(
             "unreachable",
             format!("{remote} is unreachable"),
-            format!("{sender} said so by ICMP {when}; {heard}"),
+            format!("{sender} reported it by ICMP {when}; {heard}"),
             format!("ip route get {remote}; tracepath -n {remote}"),
         ),
     })

@@ -77,7 +77,9 @@ pub fn enter(
     // A change of user clears a request for the signal; a parent that has ended before now counts as well.
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
     if sys::parent_pid() != parent {
-        return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
+        return Err(
+            Error::new(Kind::System, "the supervisor has ended", "start again").why("another process killed it")
+        );
     }
     let landlock = restrict(&[], None, Signalling::Inside);
     let seccomp = filter::apply(filter::Purpose::Starting, &life.allowed);

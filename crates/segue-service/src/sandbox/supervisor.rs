@@ -134,7 +134,7 @@ fn finish(ended: Ended, socket: &SocketFile, life: &Life<'_>, out: &dyn Report) 
         Ended::Signal(number) => {
             let what = format!("{}: the process that moves packets was ended by signal {number}", life.name);
             let hint = "start again; report it with the output of segue --version -v -j";
-            let why = "a fault of segue, somebody sent it, or the kernel had no memory left";
+            let why = "a fault of segue, a signal from another process, or the kernel had no memory left";
             out.error(&Error::new(Kind::Internal, what, hint).why(why));
             1
         }

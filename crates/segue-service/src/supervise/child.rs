@@ -297,7 +297,7 @@ impl Instance {
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
         ports.map_err(|error| {
             Error::system(format!("{} does not hand over its ports", self.spec.name), &error, "segue doctor")
-                .why("they are wanted for the one that is to take its place")
+                .why("its successor needs the open sockets and interfaces")
         })
     }
 
@@ -400,7 +400,7 @@ impl Instance {
         let error = process.failure.take().unwrap_or_else(|| {
             let how = status.map_or("in an unknown way".to_owned(), |status: ExitStatus| status.to_string());
             Error::new(Kind::System, format!("{name} has ended ({how})"), "its own messages stand above")
-                .why("its process ended though nobody asked for it")
+                .why("its process exited unexpectedly")
         });
         self.put_off(was_up, &error);
         error

@@ -60,7 +60,7 @@ impl Service {
             }
             Err(error) => {
                 self.complain(error);
-                let text = "the reload was refused: what runs goes on as it is";
+                let text = "the reload was refused: running instances are unchanged";
                 self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
                 self.out.text_of(error)
             }
@@ -112,7 +112,7 @@ impl Service {
             }
             Err(error) => {
                 if let Err(lost) = self.hand_over(&undo) {
-                    self.complain(&lost.why("what ran before the reload is not whole again"));
+                    self.complain(&lost.why("the previous configuration could not be restored completely"));
                 }
                 self.put_back(gone);
                 return Err(error);

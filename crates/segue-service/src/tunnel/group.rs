@@ -107,7 +107,7 @@ pub fn clash(plans: &[Plan]) -> Option<Clash> {
         if !own.shares(&one) || !plan.has_udp() && own.mode.protocols() != one.mode.protocols() {
             let message = format!("`{}` and `{}` cannot share a port: `mode` differs", first.dev, plan.dev);
             let note = if plan.has_udp() {
-                "fou does not say what is inside: a `port` of its own"
+                "fou does not carry the inner protocol: a `port` of its own"
             } else {
                 "start it by itself"
             };

@@ -142,7 +142,7 @@ impl Plan {
         let by_daemon = self.fastpath == Fastpath::Off;
         if !self.has_udp() && by_daemon {
             notes.push(
-                "without encap nothing gathers packets outside: each is sent and received by itself; `encap gue` does"
+                "without encap, UDP_SEGMENT and UDP_GRO do not apply: each packet is sent and received by itself; `encap gue` does"
                     .to_owned(),
             );
         } else if self.has_udp() && !self.encap_csum && by_daemon {

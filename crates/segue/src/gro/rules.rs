@@ -30,7 +30,7 @@ crate::reasons! {
         NoChecksum = "no_checksum": "UDP without a checksum.",
         BadChecksum = "bad_checksum": "A wrong transport, GRE or outer UDP checksum; passed on unchanged.",
         NotCanonical = "not_canonical": "A right checksum in a form that would not be restored (0xffff for 0).",
-        Tunnel = "tunnel": "A tunnel that cannot be repeated: GRE sequence number or reserved bits, a remote checksum that is GRE's or misplaced, no IP header inside; or a header of a version or with flags that are not known.",
+        Tunnel = "tunnel": "A tunnel header that segmentation could not reproduce: GRE sequence number or reserved bits, a remote checksum that is GRE's or misplaced, no IP header inside; or a header of a version or with flags that are not known.",
         RemoteUnprotected = "remcsum_unprotected": "A remote checksum without a verified outer checksum.",
         Tiny = "tiny": "A pending TCP checksum over less payload than a train from outside is cut into.",
         AlreadyTrain = "already_train": "It is a train already.",

@@ -15,7 +15,7 @@ crate::reasons! {
         Layout = "gso_layout": "A layout that does not fit the headers.",
         Train = "gso_train": "A train where a single packet is expected.",
         Full = "gso_arena_full": "The arena would exceed 4 GiB.",
-        TooBig = "gso_too_big": "A packet or a segment longer than the MTU that nobody here may fragment.",
+        TooBig = "gso_too_big": "A packet or a segment longer than the MTU that may not be fragmented here.",
         DontFragment = "gso_dont_fragment": "An IPv4 packet longer than the MTU that says: don't fragment.",
         Tiny = "gso_tiny_mtu": "An MTU that leaves no room for the first fragment, which holds all headers.",
         Overlap = "gso_fragment_overlap": "A TCP fragment that begins inside the TCP header of another.",
