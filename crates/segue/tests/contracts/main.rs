@@ -2,6 +2,7 @@
 //! streams, and each catches a deliberately broken implementation.
 
 mod decap;
+mod enumerated;
 mod fast_path;
 mod hardening;
 mod mutants;
