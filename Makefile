@@ -77,6 +77,8 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/layers
 	tools/style --self-test
 	tools/style
+	tools/named-tests --self-test
+	tools/named-tests
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
