@@ -85,6 +85,8 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/licences --self-test
 	tools/sbom --self-test
 	tools/licences
+	tools/advisories --self-test
+	tools/advisories
 	tools/duplicates
 	tools/api --self-test
 	tools/api
