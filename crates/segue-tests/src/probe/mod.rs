@@ -9,8 +9,9 @@ use std::io;
 
 /// Number of system calls of present kernels, and some more.
 const NUMBERS: i64 = 500;
-/// System calls that end or suspend a process, or continue it elsewhere, whatever their arguments are.
-pub const NOT_TRIED: [i64; 8] = [
+/// System calls that end or suspend a process, or continue it elsewhere, whatever their arguments are. The last two are
+/// those of the kernel's own uprobes, which no filter refuses: elsewhere they end the process, or fail.
+pub const NOT_TRIED: [i64; 10] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_rt_sigreturn,
@@ -19,6 +20,8 @@ pub const NOT_TRIED: [i64; 8] = [
     libc::SYS_pause,
     libc::SYS_fork,
     libc::SYS_vfork,
+    335,
+    336,
 ];
 
 /// The error numbers of a call that is refused, or that does not exist.
