@@ -228,6 +228,36 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
 }
 
 #[test]
+fn the_manual_page_has_every_function_with_its_arguments() {
+    let words = |text: &str| {
+        let spaced = text.replace(['(', ')', ',', ';', '"'], " ").replace('*', " * ");
+        spaced.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let page = fs::read_to_string(format!("{HERE}/segue.3")).unwrap();
+    let synopsis = page.split(".Sh DESCRIPTION").next().unwrap();
+    let mut listed = BTreeSet::new();
+    for function in synopsis.split(".Ft ").skip(1) {
+        let macros =
+            |line: &str| line.split_once(' ').filter(|(word, _)| word.starts_with('.')).map(|(_, rest)| words(rest));
+        let (kind, rest) = function.split_once('\n').unwrap();
+        let rest = rest.lines().filter_map(macros).flatten();
+        listed.insert(words(kind).into_iter().chain(rest).collect::<Vec<_>>());
+    }
+    let header = fs::read_to_string(format!("{HERE}/include/segue.h")).unwrap();
+    for name in declared() {
+        let at = header.find(&format!("{name}(")).unwrap();
+        let start = header[..at].rfind(['\n', ';', '/']).unwrap() + 1;
+        let end = at + header[at..].find(';').unwrap();
+        let declaration = words(&header[start..end]);
+        assert!(listed.contains(&declaration), "{declaration:?}");
+    }
+    assert_eq!(listed.len(), declared().len());
+    if Command::new("mandoc").arg("-h").output().is_ok() {
+        run(Command::new("mandoc").args(["-T", "lint", "-W", "error"]).arg(format!("{HERE}/segue.3")));
+    }
+}
+
+#[test]
 fn structs_have_the_layout_that_is_listed() {
     let folder = folder("layout");
     let structs = [
