@@ -13,20 +13,39 @@
 //! # Promises
 //! No port drops a packet without counting it under a named reason ([`Drop`]), none trusts a length or an offset in the
 //! kernel's header without checking it against the bytes, and none depends on the datapath or on another port.
+//!
+//! Features, of which all are on by default: `tun`, `udp` and `packet` for the kinds of ports, `capture` for
+//! [`wrap::Trace`], `tracing` for warnings where a kernel refuses an offload.
+// A part alone does not use all that the parts share.
+#![cfg_attr(
+    not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),
+    allow(dead_code, unused_imports, unused_macros, unused_variables)
+)]
+
+/// Tells of an event through `tracing`; without that feature to no one.
+macro_rules! notice {
+    ($level:ident, $($rest:tt)*) => {{
+        #[cfg(feature = "tracing")]
+        tracing::$level!($($rest)*);
+    }};
+}
 
 mod batch;
 mod link;
 mod messages;
 mod mmap;
+#[cfg(feature = "packet")]
 pub mod packet_socket;
 mod page;
 mod port;
 mod sys;
 #[cfg(test)]
 mod testing;
+#[cfg(feature = "tun")]
 pub mod tun;
-#[cfg(test)]
+#[cfg(all(test, feature = "packet"))]
 mod tunnelled;
+#[cfg(feature = "udp")]
 pub mod udp;
 mod vnet;
 pub mod wrap;

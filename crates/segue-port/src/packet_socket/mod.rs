@@ -390,7 +390,7 @@ impl PacketPort {
             }
         };
         self.counters.fallbacks.add(fallback);
-        tracing::info!(interface = self.name, ?kind, "the interface refused a train; such trains are cut in software");
+        notice!(info, interface = self.name, ?kind, "the interface refused a train; such trains are cut in software");
     }
 }
 

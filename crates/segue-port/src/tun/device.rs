@@ -101,7 +101,7 @@ impl Tun {
             match result {
                 Ok(_) => writes += 1,
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && batch.narrow() => {
-                    tracing::warn!(device = self.name, "the device refused a train; such trains are cut in software");
+                    notice!(warn, device = self.name, "the device refused a train; such trains are cut in software");
                 }
                 Err(error) => return Err(error),
             }

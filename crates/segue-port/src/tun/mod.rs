@@ -399,7 +399,7 @@ impl TunPort {
             }
         };
         self.counters.fallbacks.add(fallback);
-        tracing::warn!(device = self.name, ?kind, "the device refused a train; such trains are cut in software");
+        notice!(warn, device = self.name, ?kind, "the device refused a train; such trains are cut in software");
     }
 }
 

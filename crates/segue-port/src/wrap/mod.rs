@@ -3,9 +3,11 @@
 
 mod backlog;
 mod faults;
+#[cfg(feature = "capture")]
 mod trace;
 
 pub use faults::{FaultCounts, Faults, Odds};
+#[cfg(feature = "capture")]
 pub use trace::Trace;
 
 #[cfg(test)]

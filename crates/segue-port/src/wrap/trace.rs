@@ -82,7 +82,7 @@ impl<P: Port, W: Write> Trace<P, W> {
         }
         if let Err(error) = written.and_then(|()| self.writer.get_mut().flush()) {
             self.has_failed = true;
-            tracing::warn!(%error, "the trace has ended, and the packets go on");
+            notice!(warn, %error, "the trace has ended, and the packets go on");
         }
     }
 
