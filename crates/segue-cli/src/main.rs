@@ -25,6 +25,7 @@ mod args;
 mod bench;
 mod complete;
 mod doctor;
+mod extcap;
 mod gateway;
 mod help;
 mod lab;
@@ -72,6 +73,16 @@ fn main() -> ExitCode {
 
 fn start() -> ExitCode {
     let words: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if extcap::is_call(&words) {
+        let out = Out::new(&common_of(&words));
+        return match extcap::run(&words, &out) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                out.error(&error);
+                ExitCode::from(error.kind.exit_code())
+            }
+        };
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(found) => {
