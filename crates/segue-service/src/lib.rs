@@ -32,6 +32,7 @@
 
 pub mod adapter;
 pub mod apply;
+mod closing;
 mod connection;
 pub mod control_server;
 pub mod daemon;

@@ -32,6 +32,7 @@ pub use self::definition::{Assemble, Complaints, Daemon, NAMING, Opened, Success
 use self::faulty::Faulty;
 use self::knobs::SharedKnobs;
 use self::running::{Running, Stopper};
+use crate::closing::Closing;
 use crate::control_server::{Bound, KnobControl, Server};
 use crate::fastpath::{self, Fastpath};
 use crate::fault::{self, Vitals};
@@ -197,6 +198,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     } else {
         out.note(daemon.up_text(&offloads, &sandbox, fastpath.as_ref()).trim_end());
     }
+    let closing = Closing::of(ports.interfaces.len());
     let mut control = ControlLoop {
         signals: &mut signals,
         line: watched.as_ref().map(|watched| &watched.line),
@@ -211,7 +213,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     down(daemon, server, &snapshot, &running, since, &vitals.heartbeat, out);
     // The pipeline's own descriptors go first, so that those of the ports are the last ones.
     drop(running);
-    ports.close();
+    ports.close(closing);
     outcome
 }
 

@@ -10,11 +10,12 @@ pub mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_host::sys::{Want, poll};
 use segue_port::udp::Sockets;
+
+use crate::closing::Closing;
 
 /// Length of a record, bytes. A record is always sent whole, with at most one descriptor.
 const RECORD_LEN: usize = 24;
@@ -22,13 +23,6 @@ const RECORD_LEN: usize = 24;
 const NAME_LEN: usize = 15;
 /// Longest wait for the peer to make room for a record, or to send the next one.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Number of interfaces that are closed at a time. The kernel removes an interface when its last descriptor is closed,
-/// and most of the 25 ms that this takes it waits for other processors, which all of them can do together.
-const CLOSED_AT_ONCE: usize = 64;
-
-/// Stack of a thread that only closes descriptors, bytes.
-const CLOSING_STACK: usize = 64 << 10;
 
 /// A message on a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,17 +177,8 @@ impl Ports {
     }
 
     /// Closes all ports; the interfaces are gone afterwards, unless another process has them open.
-    pub fn close(mut self) {
-        let mut fds: Vec<OwnedFd> = self.interfaces.drain(..).map(|(_, fd)| fd).collect();
-        let threads = fds.len().min(CLOSED_AT_ONCE);
-        thread::scope(|scope| {
-            for left in (2..=threads).rev() {
-                let part = fds.split_off(fds.len() - fds.len() / left);
-                // Where there is no thread, they are closed at once, by this one.
-                let _ = thread::Builder::new().stack_size(CLOSING_STACK).spawn_scoped(scope, move || drop(part));
-            }
-            drop(fds);
-        });
+    pub(crate) fn close(self, closing: Closing) {
+        closing.close(self.interfaces.into_iter().map(|(_, fd)| fd).collect());
     }
 
     /// Takes the interface `name` out.
@@ -261,20 +246,6 @@ mod tests {
         assert!(is(taken.interface("one").unwrap(), "/dev/null"));
         assert!(is(taken.outside().unwrap().receive.remove(0), "/dev/full"));
         assert!(taken.outside().is_none());
-    }
-
-    #[test]
-    fn every_interface_is_closed_whatever_their_number() {
-        use std::io::Read;
-        for count in [0, 1, 2, 63, 64, 65, 200] {
-            let (mut reader, writer) = std::io::pipe().unwrap();
-            let fds = (0..count).map(|at| (format!("sg{at}"), writer.try_clone().unwrap().into()));
-            let ports = Ports { interfaces: fds.collect(), ..Ports::default() };
-            drop(writer);
-            ports.close();
-            // A pipe ends when no descriptor of its other end is left.
-            assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{count}");
-        }
     }
 
     #[test]
