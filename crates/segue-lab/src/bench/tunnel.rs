@@ -59,14 +59,13 @@ impl Traffic {
         Traffic::Requests(200),
     ];
 
-    /// Returns the label of the rows; `None` for one TCP flow.
-    fn word(self) -> Option<String> {
+    /// Returns the label of the rows.
+    fn word(self) -> String {
         match self {
-            Traffic::Stream(1) => None,
-            Traffic::Stream(flows) => Some(format!("tcp-{flows}")),
-            Traffic::Datagrams(1, len) => Some(format!("udp-{len}")),
-            Traffic::Datagrams(flows, len) => Some(format!("udp-{len}-{flows}")),
-            Traffic::Requests(connections) => Some(format!("rr-{connections}")),
+            Traffic::Stream(flows) => format!("tcp-{flows}"),
+            Traffic::Datagrams(1, len) => format!("udp-{len}"),
+            Traffic::Datagrams(flows, len) => format!("udp-{len}-{flows}"),
+            Traffic::Requests(connections) => format!("rr-{connections}"),
         }
     }
 }
@@ -118,9 +117,7 @@ impl Form {
         labels.push("tunnel", self.name);
         labels.push("family", format!("IPv{}", self.family));
         labels.push("link", self.link.as_str());
-        if let Some(load) = self.traffic.word() {
-            labels.push("load", load);
-        }
+        labels.push("load", self.traffic.word());
         if self.beside {
             labels.push("program", "beside");
         }

@@ -11,7 +11,7 @@ pub(super) fn section(row: &Row) -> String {
         ["rr", connections] => format!("requests on {connections} TCP connections"),
         ["udp", len] => format!("UDP datagrams of {len} bytes"),
         ["udp", len, flows] => format!("UDP datagrams of {len} bytes, {flows} flows,"),
-        ["tcp", flows] => format!("TCP, {flows} flows,"),
+        ["tcp", flows] if flows != "1" => format!("TCP, {flows} flows,"),
         _ => "TCP".to_owned(),
     };
     format!("{load} over {}, link {}", label(row, "family"), label(row, "link"))
