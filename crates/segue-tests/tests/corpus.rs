@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use segue_fuzz::TARGETS;
+use segue_testkit::{Rng, is_set};
 
 fn entries(folder: &str) -> Vec<std::path::PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz")).join(folder);
@@ -37,6 +38,63 @@ fn every_target_holds_on_all_cuts_of_its_seeds() {
             for len in 0..bytes.len().min(200) {
                 eprintln!("{} cut to {len}", input.display());
                 target(&bytes[..len]);
+            }
+        }
+    }
+}
+
+/// Damages an input in a few places: bits, bytes that matter to parsers, lengths, pieces of itself or of another one.
+fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+    for _ in 0..1 + rng.below(4) {
+        let at = rng.below(bytes.len() + 1);
+        let len = rng.below(12).min(bytes.len() - at);
+        match rng.below(8) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            1 if at < bytes.len() => bytes[at] = [0, 1, 0x45, 0x60, 0x7f, 0x80, 0xfe, 0xff][rng.below(8)],
+            2 if at < bytes.len() => bytes[at] = rng.next_u64() as u8,
+            3 => drop(bytes.drain(at..at + len)),
+            4 => {
+                let piece = bytes[at..at + len].to_vec();
+                let to = rng.below(bytes.len() + 1);
+                bytes.splice(to..to, piece);
+            }
+            5 if !other.is_empty() => {
+                let from = rng.below(other.len());
+                let piece = other[from..(from + 1 + rng.below(64)).min(other.len())].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            6 if at + 4 <= bytes.len() => {
+                bytes[at..at + 4].copy_from_slice(&(rng.next_u64() as u32 >> 16).to_be_bytes())
+            }
+            _ => bytes.truncate(at.max(bytes.len() / 2)),
+        }
+    }
+}
+
+/// Gives every target inputs of its corpus that are damaged at random: a sample, and 200 times as many with
+/// `SEGUE_SOAK=1`, from a seed that the clock gives and that is printed.
+#[test]
+fn every_target_holds_on_damaged_inputs() {
+    let (seed, times) = if is_set("SEGUE_SOAK") {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        (now.map_or(0, |time| time.as_nanos() as u64), 2000)
+    } else {
+        (0x5e67_7565, 10)
+    };
+    println!("seed {seed}");
+    for (name, target) in TARGETS {
+        let inputs: Vec<Vec<u8>> =
+            entries(&format!("corpus/{name}")).iter().map(|path| fs::read(path).expect("a readable input")).collect();
+        let mut rng = Rng::new(seed);
+        for number in 0..inputs.len() * times {
+            let mut bytes = inputs[number % inputs.len()].clone();
+            let other = rng.below(inputs.len());
+            damage(&mut rng, &mut bytes, &inputs[other]);
+            let found = std::panic::catch_unwind(|| target(&bytes));
+            if found.is_err() {
+                let path = std::env::temp_dir().join(format!("segue-fuzz-{name}-{number}"));
+                fs::write(&path, &bytes).expect("a temporary file");
+                panic!("{name}, seed {seed}, input {number}: {}", path.display());
             }
         }
     }
