@@ -36,7 +36,9 @@ pub fn framing(data: &[u8]) {
         }
         assert!(steps <= bytes.len() / HEADER_LEN + 1);
         if let Some(command) = tx::Command::parse(bytes) {
-            assert_eq!(tx::Command::parse(&command.emit()), Some(command));
+            // A segment size below the least of the chip is raised to it.
+            let written = command.emit();
+            assert_eq!(tx::Command::parse(&written).map(|command| command.emit()), Some(written));
         }
         let config = Config::napi(Speed::Super);
         // The driver reads transfers of a limited length.
