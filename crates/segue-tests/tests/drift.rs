@@ -35,8 +35,8 @@ fn sample(pid: u32, begin: Instant) -> Sample {
     Sample { at: begin.elapsed().as_secs_f64() / 3600.0, resident_kb: resident, descriptors }
 }
 
-/// Returns the slope of the memory by least squares and the upper end of its 95 % interval, kB an hour. The first tenth, in
-/// which caches fill, does not count.
+/// Returns the slope of the memory by least squares and the upper end of its 95 % interval, kB an hour. The first
+/// tenth, in which caches fill, does not count.
 fn slope(samples: &[Sample]) -> (f64, f64) {
     let samples = &samples[samples.len() / 10..];
     let count = samples.len() as f64;

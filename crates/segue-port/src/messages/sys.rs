@@ -124,12 +124,14 @@ impl<'a> Outgoing<'_, 'a> {
             None => (ptr::null_mut(), 0),
         };
         scratch.headers.clear();
+        // One pointer for all messages: borrowing the array again would end what the earlier ones may reach.
+        let pieces = scratch.pieces.as_mut_ptr();
         for (message, control) in scratch.messages.iter().zip(&mut scratch.controls).skip(skip) {
             // SAFETY: mmsghdr is plain old data, for which all zeros is a value.
             let mut header: libc::mmsghdr = unsafe { zeroed() };
             header.msg_hdr.msg_name = name_ptr;
             header.msg_hdr.msg_namelen = name_len;
-            header.msg_hdr.msg_iov = scratch.pieces[message.first_piece..].as_mut_ptr();
+            header.msg_hdr.msg_iov = pieces.wrapping_add(message.first_piece);
             header.msg_hdr.msg_iovlen = message.pieces as _;
             if control.len > 0 {
                 header.msg_hdr.msg_control = control.words.as_mut_ptr().cast();

@@ -285,6 +285,7 @@ impl Transport for Usbfs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usb::Request;
 
     #[test]
     fn a_device_that_the_kernel_knows_no_more_is_gone_without_any_transfer() {
@@ -293,5 +294,18 @@ mod tests {
         let mut usb = Usbfs::of(file.into(), (0, 0), Speed::High);
         assert!(!usb.is_gone());
         assert!(usb.reap().is_none() && usb.is_gone());
+    }
+
+    #[test]
+    fn a_transfer_that_the_kernel_does_not_take_comes_back_with_its_memory() {
+        let file = File::open("/dev/null").unwrap();
+        let mut usb = Usbfs::of(file.into(), (0, 0), Speed::High);
+        for tag in 0..100 {
+            let mut transfer = Transfer::allocate(4096).unwrap();
+            transfer.bytes_mut().fill(tag as u8);
+            usb.submit(transfer.lend(Request { endpoint: 2, tag, len: 4096, zero_packet: false }));
+            let mut done = usb.reap().expect("it was refused").recycle();
+            assert!(done.capacity() == 4096 && done.bytes_mut().iter().all(|byte| *byte == tag as u8));
+        }
     }
 }

@@ -131,7 +131,8 @@ pub(super) fn clear_halt(file: &File, endpoint: u8) -> io::Result<()> {
 /// A transfer that was submitted to the kernel. Its memory must stay in place until it is reaped: the kernel copies
 /// into it then.
 pub(super) struct Pending {
-    urb: Box<Urb>,
+    /// A box, as a pointer: the kernel has the same one, and moving a box would end what that may reach.
+    urb: *mut Urb,
     bytes: Vec<u8>,
     request: Request,
 }
@@ -151,7 +152,7 @@ impl Pending {
         mut bytes: Vec<u8>,
         interrupt: bool,
     ) -> Result<Pending, (Request, Vec<u8>, io::Error)> {
-        let mut urb = Box::new(Urb {
+        let urb = Box::into_raw(Box::new(Urb {
             kind: if interrupt { INTERRUPT } else { BULK },
             endpoint: request.endpoint,
             status: 0,
@@ -164,17 +165,23 @@ impl Pending {
             error_count: 0,
             signal: 0,
             context: number as *mut c_void,
-        });
-        match call(file, SUBMIT, &raw mut *urb) {
-            Ok(_) => Ok(Pending { urb, bytes, request }),
-            Err(error) => Err((request, bytes, error)),
+        }));
+        let pending = Pending { urb, bytes, request };
+        match call(file, SUBMIT, urb) {
+            Ok(_) => Ok(pending),
+            Err(error) => Err((request, pending.into_bytes(), error)),
         }
+    }
+
+    /// Returns the memory of the data. The kernel must not have the transfer any more.
+    fn into_bytes(mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
     }
 
     /// Cancels the transfer; it still comes from [`reap`].
     pub(super) fn discard(&mut self, file: &File) {
         // A transfer that is complete cannot be discarded, and keeps its result.
-        let _ = call(file, DISCARD, &raw mut *self.urb);
+        let _ = call(file, DISCARD, self.urb);
     }
 
     pub(super) fn request(&self) -> Request {
@@ -183,7 +190,17 @@ impl Pending {
 
     /// Returns the parameters, the memory, the kernel's status (0 or a negative error number) and the number of bytes.
     pub(super) fn finish(self) -> (Request, Vec<u8>, c_int, usize) {
-        (self.request, self.bytes, self.urb.status, usize::try_from(self.urb.actual_length).unwrap_or(0))
+        // SAFETY: the pointer is that of a box that this value owns, and the kernel no longer writes to it.
+        let (status, len) = unsafe { ((*self.urb).status, (*self.urb).actual_length) };
+        (self.request, self.into_bytes(), status, usize::try_from(len).unwrap_or(0))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `Box::into_raw`, and nothing else owns it. The kernel has given the transfer
+        // back, or its file is closed.
+        drop(unsafe { Box::from_raw(self.urb) });
     }
 }
 
