@@ -84,6 +84,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 	tools/licences --self-test
 	tools/sbom --self-test
+	tools/ux --self-test
 	tools/licences
 	tools/advisories --self-test
 	tools/advisories
