@@ -289,7 +289,11 @@ kill -INT $pid; wait $pid",
     let Some(ran) = in_namespace(&script) else { return };
     assert!(ran.stdout.starts_with("status 1\n") && ran.stdout.ends_with("status 1\n"), "{ran:?}");
     assert!(ran.stdout.contains("\"kind\":\"no_permission\""), "{ran:?}");
-    assert!(ran.stderr.contains("cannot ask sg0: Permission denied\nwhy:  only its owner and root"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("cannot ask sg0: Permission denied\nwhy:  only its owner, root and the group of SEGUE_GROUP"),
+        "{ran:?}"
+    );
 }
 
 #[test]
