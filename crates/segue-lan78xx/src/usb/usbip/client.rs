@@ -384,7 +384,10 @@ impl Client {
                     at += HEADER_LEN + len;
                 }
                 command::RET_UNLINK => {
-                    let Some(Waiting::Unlink(target)) = self.waiting.remove(&header.seqnum) else { return None };
+                    // A transfer that has the number stays, and comes back when the device is given up.
+                    let Some(Waiting::Unlink(target)) = self.waiting.get(&header.seqnum) else { return None };
+                    let target = *target;
+                    self.waiting.remove(&header.seqnum);
                     if wire::error_of(header.words[0] as i32) == Some(Error::Cancelled) {
                         self.finish(target, Err(Error::Cancelled));
                     }
