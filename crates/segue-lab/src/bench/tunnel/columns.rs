@@ -41,7 +41,13 @@ fn of<'a>(table: &'a Table, row: &Row, tunnel: &str) -> Option<&'a Row> {
 
 /// Returns the same row of the program that stands beside.
 fn beside<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
-    if row.case.find("program").is_some() { None } else { sibling(table, row, &[("program", Some("beside"))]) }
+    if row.case.find("program").is_some() {
+        return None;
+    }
+    table.rows.iter().find(|other| {
+        other.case.find("program").is_some()
+            && row.case.0.iter().all(|(name, value)| other.case.find(name) == Some(value))
+    })
 }
 
 const STREAM: &[Column] = &[
@@ -93,3 +99,35 @@ pub(super) const NOTES: &[&str] = &[
     "system calls of both segues for it, waits included. p50, p99: how long a",
     "transaction took, in microseconds.",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cpu, Machine, Metric, Named};
+
+    #[test]
+    fn a_row_is_compared_with_the_same_row_of_the_other_program_and_with_vxlan() {
+        let row = |tunnel: &str, load: &str, is_beside: bool, value: f64| {
+            let (mut case, mut metrics) = (Named::default(), Named::default());
+            case.push("tunnel", tunnel);
+            case.push("load", load);
+            if is_beside {
+                case.push("program", "beside");
+            }
+            metrics.push("gbps", Metric::new(&[value]).unwrap());
+            Row { case, metrics, seed: Named::default() }
+        };
+        let mut table = Table::new("tunnel", Machine::here(&Cpu::default()));
+        for load in ["tcp-4", "tcp-1"] {
+            let factor = if load == "tcp-1" { 1.0 } else { 10.0 };
+            table.rows.push(row("segue", load, false, 6.0 * factor));
+            table.rows.push(row("segue", load, true, 4.0));
+            table.rows.push(row("vxlan", load, false, 12.0));
+        }
+        let of_first =
+            |row: &Row| (ratio(row, beside(&table, row), "gbps"), ratio(row, of(&table, row, "vxlan"), "gbps"));
+        assert_eq!(of_first(&table.rows[3]), (Some("1.50".into()), Some("0.50".into())));
+        assert_eq!(of_first(&table.rows[4]), (None, Some("0.33".into())), "the other program's row");
+        assert_eq!(of_first(&table.rows[5]), (None, Some("1.00".into())));
+    }
+}
