@@ -391,8 +391,11 @@ fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error>
     let said = |assignments: &Assignments, name: &str| {
         assignments.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     };
-    let (had, has) = (old.devs(), new.devs());
-    let gone = |name: &str| had.iter().any(|dev| knobs::is_of(name, dev) && !has.contains(dev));
+    // A thousand tunnels have tens of thousands of knobs, of which few interfaces are gone.
+    let has = new.devs();
+    let mut lost = old.devs();
+    lost.retain(|dev| !has.contains(dev));
+    let gone = |name: &str| lost.iter().any(|dev| knobs::is_of(name, dev));
     let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
     set.retain(|knob| knob.fixed.is_none() && !gone(&knob.name));
     // A knob that needs another one comes behind it.
