@@ -35,9 +35,9 @@ use crate::fault::Vitals;
 use crate::handover::Ports;
 
 /// Largest number of reads from one port in one round: single packets that leave by one source port then fill the
-/// largest sends (46 datagrams of 1,400 bytes are 64 kB). Trains end a round by their bytes, while they are in the
-/// cache.
-const BUDGET: usize = 128;
+/// largest sends (46 datagrams of 1,400 bytes are 64 kB), and what one round delivers fits the usual receive buffer of
+/// a socket (some 90 of them). Trains end a round by their bytes, while they are in the cache.
+const BUDGET: usize = 64;
 /// Number of memory pages for packets in the pipeline: 16 MiB.
 const PAGES: usize = 128;
 
