@@ -210,7 +210,7 @@ impl Endpoint {
                 self.made += made as u64;
             }
             Ok(_) => {}
-            Err((train, Refusal::TooBig)) if is_train => self.push_apart(train, &limits, rx, drops),
+            Err((train, Refusal::TooBig)) if is_train => self.push_segments(train, &limits, rx, drops),
             Err((packet, why)) => {
                 drops.add_many(why, packets(&packet));
                 rx.pool.put(packet);
@@ -220,7 +220,13 @@ impl Endpoint {
 
     /// Cuts a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
     /// fragmented or refused by itself, as if it had been received alone, and a shorter last one passes.
-    fn push_apart(&mut self, train: Box<Packet<Page>>, limits: &Limits, rx: &mut RxBatch, drops: &mut Counts<Refusal>) {
+    fn push_segments(
+        &mut self,
+        train: Box<Packet<Page>>,
+        limits: &Limits,
+        rx: &mut RxBatch,
+        drops: &mut Counts<Refusal>,
+    ) {
         let Endpoint { tx, arena, cut, made, exact, completed, .. } = self;
         let finishes = *exact && matches!(train.offload.unit, Unit::Train { csum, gso } if is_verified_tcp(csum, gso));
         let done = gso::cut(&train, arena, &mut rx.pool, |mut packet, pool| {

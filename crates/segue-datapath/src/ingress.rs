@@ -188,23 +188,23 @@ impl Ingress {
     }
 
     /// Exchanges the traffic counters with `seen`: for several ingresses that are counted as one.
-    pub(crate) fn share_seen(&mut self, seen: &mut Traffic) {
+    pub(crate) fn swap_traffic(&mut self, seen: &mut Traffic) {
         std::mem::swap(&mut self.seen, seen);
     }
 
-    /// Exchanges the counters of cutting with `cuts`, as [`share_seen`](Self::share_seen).
+    /// Exchanges the counters of cutting with `cuts`, as [`swap_traffic`](Self::share_seen).
     pub(crate) fn share_cuts(&mut self, cuts: &mut CutCounts) {
         std::mem::swap(&mut self.done, cuts);
     }
 
     /// Writes the traffic under the port `from` that received it, and the counters of cutting under the port `to`.
     pub(crate) fn collect(&self, from: &str, to: &str, sink: &mut Sink<'_>) {
-        self.collect_seen(from, sink);
+        self.collect_traffic(from, sink);
         self.collect_cuts(to, sink);
     }
 
     /// Writes the traffic under the port `from` that received it.
-    pub(crate) fn collect_seen(&self, from: &str, sink: &mut Sink<'_>) {
+    pub(crate) fn collect_traffic(&self, from: &str, sink: &mut Sink<'_>) {
         self.seen.collect(from, Stage::Ingress, sink);
     }
 

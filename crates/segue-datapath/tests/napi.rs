@@ -67,21 +67,21 @@ impl Port for Greedy {
 }
 
 /// The far end of a port under test, with the budgets given to the port and the frames that it sent.
-struct FarEnd {
+struct RemotePort {
     far: UnixDatagram,
     asked: Rc<RefCell<Vec<usize>>>,
     sent: Rc<RefCell<VecDeque<Vec<u8>>>>,
 }
 
-fn port() -> (Box<dyn Port>, FarEnd) {
+fn port() -> (Box<dyn Port>, RemotePort) {
     let (socket, far) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();
     let (asked, sent) = (Rc::default(), Rc::default());
-    let end = FarEnd { far, asked: Rc::clone(&asked), sent: Rc::clone(&sent) };
+    let end = RemotePort { far, asked: Rc::clone(&asked), sent: Rc::clone(&sent) };
     (Box::new(Greedy { socket, counters: Counters::default(), asked, sent }), end)
 }
 
-fn gateway(weight: usize) -> (Gateway, [FarEnd; 2]) {
+fn gateway(weight: usize) -> (Gateway, [RemotePort; 2]) {
     let (ports, ends): (Vec<_>, Vec<_>) = [port(), port()].into_iter().unzip();
     let mut names = ["in", "out"].into_iter();
     let ports: Vec<PortConfig> = ports
@@ -100,7 +100,7 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-fn numbers(end: &FarEnd) -> Vec<u8> {
+fn numbers(end: &RemotePort) -> Vec<u8> {
     end.sent.borrow().iter().map(|frame| frame[0]).collect()
 }
 

@@ -23,7 +23,7 @@ use support::{Rig, chip, datagram, load};
 
 /// The other end of the cable.
 #[derive(Default)]
-struct CableEnd {
+struct CableSide {
     /// Frames that this end sends.
     sends: VecDeque<Vec<u8>>,
     /// Frames that have reached this end.
@@ -36,7 +36,7 @@ struct CableEnd {
 
 /// A port like a TAP device: it keeps a page to read into from one poll to the next.
 struct Tap {
-    end: Rc<RefCell<CableEnd>>,
+    end: Rc<RefCell<CableSide>>,
     kept: Option<PageMut>,
     own: RxBatch,
     fd: (UnixStream, UnixStream),
@@ -44,7 +44,7 @@ struct Tap {
 }
 
 impl Tap {
-    fn wire(end: &Rc<RefCell<CableEnd>>) -> Wire {
+    fn wire(end: &Rc<RefCell<CableSide>>) -> Wire {
         let fd = UnixStream::pair().unwrap();
         let (own, counters) = (RxBatch::new(256), Counters::default());
         Wire::new(Box::new(Tap { end: end.clone(), kept: None, own, fd, counters }))
@@ -100,12 +100,12 @@ impl Port for Tap {
 struct Cabled {
     driver: Driver<Local>,
     rx: RxBatch,
-    end: Rc<RefCell<CableEnd>>,
+    end: Rc<RefCell<CableSide>>,
 }
 
 impl Cabled {
     fn new() -> Cabled {
-        let end = Rc::new(RefCell::new(CableEnd::default()));
+        let end = Rc::new(RefCell::new(CableSide::default()));
         let local = Local::new(Model::new(chip(Speed::Super)), Some(Tap::wire(&end)), Clock::Still(Nanos(1)));
         let mut driver = Driver::open(local, Config::napi(Speed::Super)).unwrap();
         driver.up().unwrap();
@@ -241,7 +241,7 @@ fn a_wire_makes_up_for_some_milliseconds_and_for_no_pause_or_idle_time() {
 
 #[test]
 fn a_partner_that_is_full_leaves_the_rest_at_the_far_end() {
-    let end = Rc::new(RefCell::new(CableEnd::default()));
+    let end = Rc::new(RefCell::new(CableSide::default()));
     let mut wire = Tap::wire(&end);
     // A partner queue that is no multiple of the frames read at a time, and a chip that takes nothing from it.
     let mut model = Model::new(model::Config { partner_queue: 100, paced: true, ..chip(Speed::Super) });
@@ -262,7 +262,7 @@ fn extra(driver: &Driver<Local>, name: &str) -> u64 {
 
 #[test]
 fn a_cable_whose_interface_was_deleted_is_an_error_of_the_driver_and_no_spin() {
-    let end = Rc::new(RefCell::new(CableEnd::default()));
+    let end = Rc::new(RefCell::new(CableSide::default()));
     let local = Local::new(Model::new(chip(Speed::Super)), Some(Tap::wire(&end)), Clock::Still(Nanos(1)));
     let mut driver = Driver::open(local, Config::napi(Speed::Super)).unwrap();
     driver.up().unwrap();

@@ -1,7 +1,7 @@
 //! Every reason that an instance counts, with its sentence: the one list behind metrics, help and manual.
 
 use segue::encap::{DecapRefusal, EncapRefusal};
-use segue::gro::{Alone, Flush, Mismatch};
+use segue::gro::{Flush, Mismatch, RefusalReason};
 use segue::gso;
 use segue::reason::Reason;
 use segue_control::model::OUTER_CSUM;
@@ -75,7 +75,7 @@ pub fn all() -> impl Iterator<Item = Entry> {
         .chain(of::<Malformed>("drops", "lan78xx"))
         .chain(OTHERS.iter().copied())
         .chain(of::<Flush>("flushes", "gro"))
-        .chain(of::<Alone>("refusals", "gro"))
+        .chain(of::<RefusalReason>("refusals", "gro"))
         .chain(of::<Mismatch>("mismatches", "gro"))
         .chain(of::<Fallback>("fallbacks", "port"))
         .chain(left_reasons().map(|(name, sentence)| Entry { group: "left", stage: "fastpath", name, sentence }))

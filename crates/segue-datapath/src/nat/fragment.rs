@@ -68,14 +68,14 @@ pub(super) enum Direction {
 
 /// The treatment of a datagram: decided for the first fragment, repeated for the others.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum FragmentAction {
     Pass { source: u32, destination: u32, id: u16, done: Done },
     Drop(Refusal),
 }
 
 #[derive(Debug)]
 struct Entry {
-    fate: Fate,
+    fate: FragmentAction,
     since: Nanos,
     /// Serial number, for the order of creation.
     number: u64,
@@ -85,7 +85,7 @@ type Key = (Direction, Datagram);
 
 /// Datagrams whose first fragment has been translated or dropped.
 #[derive(Debug)]
-pub(super) struct Datagrams {
+pub(super) struct FragmentTable {
     entries: HashMap<Key, Entry>,
     /// Keys and serial numbers, oldest first; those whose entry has another number are stale.
     order: VecDeque<(Key, u64)>,
@@ -95,9 +95,9 @@ pub(super) struct Datagrams {
     seed: u64,
 }
 
-impl Datagrams {
-    pub(super) fn new(seed: u64) -> Datagrams {
-        Datagrams { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
+impl FragmentTable {
+    pub(super) fn new(seed: u64) -> FragmentTable {
+        FragmentTable { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
     }
 
     /// Translates or drops a later fragment like the first one; returns [`Done::FirstMissing`] if the first one has not
@@ -112,8 +112,8 @@ impl Datagrams {
         let entry = self.entries.get(&(direction, datagram)).filter(|entry| !entry.is_over(now));
         match entry.map(|entry| entry.fate) {
             None => Ok(Done::FirstMissing),
-            Some(Fate::Drop(why)) => Err(why),
-            Some(Fate::Pass { source, destination, id, done }) => {
+            Some(FragmentAction::Drop(why)) => Err(why),
+            Some(FragmentAction::Pass { source, destination, id, done }) => {
                 let Some(ip) = packet.layout.outer_ip_index() else {
                     return Err(Refusal::Malformed);
                 };
@@ -145,13 +145,13 @@ impl Datagrams {
                     Direction::Inbound => datagram.id,
                 };
                 renumber(packet, ip, id);
-                Fate::Pass { source, destination, id, done }
+                FragmentAction::Pass { source, destination, id, done }
             }
-            (Err(why), ..) => Fate::Drop(why),
-            _ => Fate::Drop(Refusal::Malformed),
+            (Err(why), ..) => FragmentAction::Drop(why),
+            _ => FragmentAction::Drop(Refusal::Malformed),
         };
         self.forget(&key);
-        if let (Direction::Outbound, Fate::Pass { destination, id, .. }) = (direction, fate) {
+        if let (Direction::Outbound, FragmentAction::Pass { destination, id, .. }) = (direction, fate) {
             self.ids.insert((destination, datagram.protocol, id), key);
         }
         self.next += 1;
@@ -183,7 +183,7 @@ impl Datagrams {
         let (_, datagram) = key;
         let is_free = |id: u16| self.ids.get(&(destination, datagram.protocol, id)).is_none_or(|owner| *owner == key);
         // A repeated first fragment keeps its identification.
-        if let Some(Entry { fate: Fate::Pass { id, .. }, .. }) = self.entries.get(&key)
+        if let Some(Entry { fate: FragmentAction::Pass { id, .. }, .. }) = self.entries.get(&key)
             && is_free(*id)
         {
             return *id;
@@ -204,7 +204,7 @@ impl Datagrams {
     }
 
     fn forget(&mut self, key: &Key) {
-        if let Some(Entry { fate: Fate::Pass { destination, id, .. }, .. }) = self.entries.remove(key) {
+        if let Some(Entry { fate: FragmentAction::Pass { destination, id, .. }, .. }) = self.entries.remove(key) {
             let place = (destination, key.1.protocol, id);
             if self.ids.get(&place) == Some(key) {
                 self.ids.remove(&place);

@@ -7,7 +7,7 @@ use segue::time::Nanos;
 
 use super::config::{Config, Protocol};
 use super::connections::ObservedPacket;
-use super::fragment::{Datagrams, Direction, Part};
+use super::fragment::{Direction, FragmentTable, Part};
 use super::outcome::{Done, Refusal};
 use super::rewrite::{self, Content, Flow, Side, TransportAddr};
 use super::table::{Mapping, Table};
@@ -17,13 +17,13 @@ use super::table::{Mapping, Table};
 pub struct Nat {
     config: Config,
     table: Table,
-    datagrams: Datagrams,
+    datagrams: FragmentTable,
 }
 
 impl Nat {
     /// Creates a translator without mappings.
     pub fn new(config: Config) -> Nat {
-        Nat { config, table: Table::new(config), datagrams: Datagrams::new(!config.seed) }
+        Nat { config, table: Table::new(config), datagrams: FragmentTable::new(!config.seed) }
     }
 
     /// Forwards an outside port to an inside one permanently. The port may lie outside the allocated range.

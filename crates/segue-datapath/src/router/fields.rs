@@ -11,7 +11,9 @@ use segue_port::{Page, PagePool};
 /// address, or to a multicast one, and neighbour discovery to one of the port's `own` addresses with hop limit 255,
 /// which shows that no router has forwarded it (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
-    let (Some(ip), Some(Ends::V6(_, destination))) = (packet.layout.outer_ip(), ends(packet)) else { return false };
+    let (Some(ip), Some(AddressPair::V6(_, destination))) = (packet.layout.outer_ip(), ends(packet)) else {
+        return false;
+    };
     let header = &packet.head.bytes()[ip.start()..ip.end()];
     let is_discovery = header.get(ipv6::NEXT_HEADER) == Some(&protocol::ICMPV6)
         && header.get(ipv6::HOP_LIMIT) == Some(&ndisc::HOP_LIMIT)
@@ -28,26 +30,26 @@ pub(super) fn is_link_local(header: &[u8]) -> bool {
 
 /// Source and destination of the outermost IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(super) enum AddressPair {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),
 }
 
 /// Returns source and destination of a packet, or `None` for a frame without IP header.
-pub(super) fn ends(packet: &Packet<Page>) -> Option<Ends> {
+pub(super) fn ends(packet: &Packet<Page>) -> Option<AddressPair> {
     let ip = packet.layout.outer_ip()?;
     let header = packet.head.bytes().get(ip.start()..ip.end())?;
     Some(match ip.kind {
-        Kind::Ipv4 => Ends::V4(ipv4::source(header)?, ipv4::destination(header)?),
-        _ => Ends::V6(ipv6::source(header)?, ipv6::destination(header)?),
+        Kind::Ipv4 => AddressPair::V4(ipv4::source(header)?, ipv4::destination(header)?),
+        _ => AddressPair::V6(ipv6::source(header)?, ipv6::destination(header)?),
     })
 }
 
 /// Returns the source address of a packet.
 pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
     Some(match ends(packet)? {
-        Ends::V4(source, _) => source.into(),
-        Ends::V6(source, _) => source.into(),
+        AddressPair::V4(source, _) => source.into(),
+        AddressPair::V6(source, _) => source.into(),
     })
 }
 

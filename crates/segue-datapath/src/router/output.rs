@@ -104,7 +104,7 @@ impl Router {
                 Verdict::Drop { reason: DropReason::TooBig, .. }
                     if matches!(packet.offload.unit, Unit::Train { .. }) =>
                 {
-                    self.decide_apart(from, packet, now);
+                    self.decide_per_segment(from, packet, now);
                 }
                 Verdict::Drop { reason: DropReason::NoNeighbour, .. } => self.wait(from, packet, now),
                 Verdict::Drop { reason, mtu } => self.refuse(from, packet, reason, mtu, now),
@@ -115,7 +115,7 @@ impl Router {
     }
 
     /// Splits a train and decides on each of its packets.
-    fn decide_apart(&mut self, from: u16, train: Boxed, now: Nanos) {
+    fn decide_per_segment(&mut self, from: u16, train: Boxed, now: Nanos) {
         let counted = usize::from(from).min(OUTSIDE);
         let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
         let mut packets = Vec::new();

@@ -23,7 +23,7 @@ const MAX_HELD: usize = 256;
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingResolution {
     /// Serial number: place in the order of creation.
     number: u64,
     held: VecDeque<Held>,
@@ -42,7 +42,7 @@ pub(super) struct Learned {
 
 /// Work that a timer brings.
 #[derive(Debug, Default)]
-pub(super) struct Due {
+pub(super) struct TimerActions {
     /// Neighbours to solicit: unicast to the link address, or else multicast.
     pub(super) solicit: Vec<(Hop, Option<[u8; 6]>)>,
     /// Neighbours that were deleted.
@@ -55,7 +55,7 @@ pub(super) struct Due {
 /// others (RFC 6583, section 6).
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    waiting: HashMap<Hop, Waiting>,
+    waiting: HashMap<Hop, PendingResolution>,
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
@@ -103,7 +103,8 @@ impl Resolver {
             }
         }
         let number = self.next;
-        let fresh = || Waiting { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + RETRANS_TIMER) };
+        let fresh =
+            || PendingResolution { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + RETRANS_TIMER) };
         self.waiting.entry(hop).or_insert_with(fresh).held.push_back(held);
         self.held[family] += 1;
         is_new
@@ -157,8 +158,8 @@ impl Resolver {
         self.waiting.is_empty() && self.cache.is_idle()
     }
 
-    pub(super) fn due(&mut self, now: Nanos) -> Due {
-        let mut due = Due::default();
+    pub(super) fn due(&mut self, now: Nanos) -> TimerActions {
+        let mut due = TimerActions::default();
         let mut silent = Vec::new();
         for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.next <= now) {
             if waiting.asked >= MAX_SOLICITS {

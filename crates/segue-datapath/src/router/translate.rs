@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use segue::time::Nanos;
 
-use super::fields::{Ends, ends, keep, page_of};
+use super::fields::{AddressPair, ends, keep, page_of};
 use super::fragment_queue::{NatHook, QueuedFragment};
 use super::state::{Boxed, HERE, OUTSIDE, Router};
 use crate::ingress::packets;
@@ -17,7 +17,7 @@ impl Router {
         let Some(own) = self.outside_address() else { return batch };
         let mut kept = Vec::with_capacity(batch.len());
         for packet in batch.drain(..) {
-            if matches!(ends(&packet), Some(Ends::V4(_, destination)) if destination == own) {
+            if matches!(ends(&packet), Some(AddressPair::V4(_, destination)) if destination == own) {
                 self.translate(from, NatHook::Prerouting, packet, now, &mut |_, packet| kept.push(packet));
             } else {
                 kept.push(packet);
@@ -33,7 +33,7 @@ impl Router {
         let is_translated = port == OUTSIDE
             && usize::from(from) != OUTSIDE
             && own.is_some()
-            && matches!(ends(&packet), Some(Ends::V4(source, _)) if Some(source) != own);
+            && matches!(ends(&packet), Some(AddressPair::V4(source, _)) if Some(source) != own);
         if is_translated {
             let hook = NatHook::Postrouting { port, mtu };
             self.translate(from, hook, packet, now, &mut |router, packet| router.push(port, packet, mtu));

@@ -138,7 +138,7 @@ impl Member {
                     Fit::Fits => self.wrap(packet, common, now),
                     Fit::Fragment => self.wrap_in_fragments(packet, common, now),
                     Fit::TooBig(mtu) => {
-                        self.tell_sender(packet, mtu, common, now);
+                        self.send_packet_too_big(packet, mtu, common, now);
                         told = true;
                     }
                 }
@@ -162,7 +162,7 @@ impl Member {
 
     /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its sender,
     /// where the rate limit allows.
-    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
+    fn send_packet_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
         common.drops.add(Dropped::PathMtu);
         if self.errors.take(now)
             && let Some(mut page) = common.rx.pages.take()
@@ -302,24 +302,24 @@ impl Member {
 
     fn enter(&mut self, packet: Box<Packet<Page>>, common: &mut Common) {
         let Member { inward, inside, split_drops, .. } = self;
-        inward.share_seen(&mut common.entered);
+        inward.swap_traffic(&mut common.entered);
         inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
-        inward.share_seen(&mut common.entered);
+        inward.swap_traffic(&mut common.entered);
     }
 
     /// Delivers all packets that GRO releases. Returns whether it holds others back.
-    pub(super) fn hand_in(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
+    pub(super) fn deliver(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
         self.moved.set(true);
         if let Some(gro) = &mut self.gro {
             // With a hold time of 0 everything is due.
             gro.expire(now);
         }
         let Member { gro, inward, inside, split_drops, .. } = self;
-        inward.share_seen(&mut common.entered);
+        inward.swap_traffic(&mut common.entered);
         if let Some(gro) = gro {
             inside.push_released(gro, inward, &mut common.rx, split_drops);
         }
-        inward.share_seen(&mut common.entered);
+        inward.swap_traffic(&mut common.entered);
         self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
         self.tell(common);
         Ok(self.deadline().is_some())
@@ -367,7 +367,7 @@ impl Member {
         }
         let name = self.inside.name.as_str();
         self.inside.collect(self.inward.checksummed(), sink);
-        self.outward.collect_seen(name, sink);
+        self.outward.collect_traffic(name, sink);
         self.inward.collect_cuts(name, sink);
         self.wrapped.collect(name, Stage::Encap, sink);
         self.arrivals.collect(name, sink);

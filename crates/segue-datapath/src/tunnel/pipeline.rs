@@ -168,7 +168,7 @@ impl Tunnel {
         for at in 0..self.due.len() {
             let index = self.due[at];
             let member = &mut self.members[index];
-            member.is_due = member.hand_in(&mut self.common, now)?;
+            member.is_due = member.deliver(&mut self.common, now)?;
             if member.is_due {
                 self.due[kept] = index;
                 kept += 1;

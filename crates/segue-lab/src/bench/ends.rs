@@ -52,7 +52,7 @@ pub fn end(words: &str) -> io::Result<String> {
 }
 
 /// The result of a load: payload bytes, and the seconds in which they arrived.
-pub(super) struct Came {
+pub(super) struct LoadResult {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
 }
@@ -75,7 +75,7 @@ pub(super) fn run<T>(
     (taker, flows, file_len): (Taker, u32, usize),
     seconds: u32,
     begin: impl FnOnce() -> Result<T, LabError>,
-) -> Result<(Came, T), LabError> {
+) -> Result<(LoadResult, T), LabError> {
     let taker = if taker == Taker::Sink { "sink" } else { "drain" };
     let source = format!("source {address} {flows} {seconds} {file_len}");
     let ([_, value], begun) =
@@ -90,7 +90,7 @@ pub(super) fn run_datagrams(
     (to, address): (&Host, &str),
     (flows, len): (u32, usize),
     seconds: u32,
-) -> Result<Came, LabError> {
+) -> Result<LoadResult, LabError> {
     let source = format!("datagram-source {address} {flows} {seconds} {len}");
     let sink = format!("datagram-sink {address} {flows}");
     let ([_, value], ()) = both(program, (from, source), (to, sink), seconds, || Ok(()))?;
@@ -98,10 +98,10 @@ pub(super) fn run_datagrams(
 }
 
 /// Parses the report of a receiver.
-fn came(value: &Value) -> Result<Came, LabError> {
+fn came(value: &Value) -> Result<LoadResult, LabError> {
     let came = value["bytes"].as_u64().zip(value["seconds"].as_f64().filter(|seconds| *seconds > 0.0));
     let (bytes, seconds) = came.ok_or_else(|| LabError::Load(format!("the receiver said {value}")))?;
-    Ok(Came { bytes, seconds })
+    Ok(LoadResult { bytes, seconds })
 }
 
 /// Runs an end in each host, `far` first, and returns the output of `near` and of `far`. `begin` is called when both

@@ -17,7 +17,7 @@ use segue_lan78xx::usb::{Speed, Transport};
 
 use crate::handover::sys;
 use crate::report::to_stderr;
-use crate::sandbox::{NewUser, Reach, confine};
+use crate::sandbox::{AccessRights, NewUser, confine};
 
 /// The location at which a device that was unplugged is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,14 +155,14 @@ fn taken_over(answer: &[u8; ANSWER_LEN], fd: OwnedFd) -> Option<Box<dyn Transpor
 impl Source {
     fn confine(&self, is_weak: bool) -> Result<(), String> {
         let reach = match self {
-            Source::Here(_) => Reach {
+            Source::Here(_) => AccessRights {
                 read: &["/sys/bus/usb", "/sys/devices"],
                 devices: &["/dev/bus/usb"],
                 ioctls: &usbfs::OPENING_IOCTLS,
-                ..Reach::default()
+                ..AccessRights::default()
             },
             Source::Usbip { server, .. } => {
-                Reach { tcp_port: server.first().map(SocketAddr::port), ..Reach::default() }
+                AccessRights { tcp_port: server.first().map(SocketAddr::port), ..AccessRights::default() }
             }
         };
         confine(&reach, is_weak)

@@ -40,7 +40,7 @@ use crate::handover::{Line, Ports, Record};
 use crate::health::Health;
 use crate::heartbeat::{Heartbeat, Thread};
 use crate::report::Report;
-use crate::sandbox::{self, Life, Sandbox};
+use crate::sandbox::{self, Sandbox, SandboxConfig};
 use crate::started;
 
 /// Longest round of the packet loop that is no problem, as far as the control socket looks.
@@ -147,7 +147,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     })?;
     let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some() };
     let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
-    let life = Life { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
+    let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
     let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
     fault::end_on_panic(report);
     let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals);

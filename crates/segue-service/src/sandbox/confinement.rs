@@ -13,7 +13,7 @@ use crate::heartbeat::{Heartbeat, Limits};
 
 /// The configuration of a sandbox.
 #[derive(Debug)]
-pub struct Life<'a> {
+pub struct SandboxConfig<'a> {
     /// The name of the instance.
     pub name: &'a str,
     /// The heartbeat of the process that moves packets.

@@ -29,20 +29,20 @@ use crate::control_server::SocketFile;
 use crate::report::Report;
 
 use self::confinement::{Signalling, failed, restrict, weak};
-pub use confinement::{Life, WEAK};
+pub use confinement::{SandboxConfig, WEAK};
 pub use filter::Allowed;
-pub use opening::{NewUser, Reach, confine};
+pub use opening::{AccessRights, NewUser, confine};
 pub use service::refuse_calls;
 
 /// Forks the process that moves packets, which gives up what it no longer needs, and returns in it; the supervisor
 /// never returns. The process must have one thread.
 ///
 /// # Errors
-/// Where a right cannot be given up, which also ends the instance, unless [`Life::is_weak`] allows it.
+/// Where a right cannot be given up, which also ends the instance, unless [`SandboxConfig::is_weak`] allows it.
 pub fn enter(
     signals: &mut Signals,
     socket: &SocketFile,
-    life: &Life<'_>,
+    life: &SandboxConfig<'_>,
     out: &Arc<dyn Report>,
 ) -> Result<Sandbox, Error> {
     let folder = socket.folder().unwrap_or(Path::new("/"));

@@ -14,7 +14,7 @@ use super::user::{self, User};
 
 /// The files, ioctls and ports that such a process may still use.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reach<'a> {
+pub struct AccessRights<'a> {
     /// Directories whose files the process may read.
     pub read: &'a [&'a str],
     /// Directories whose devices the process may open and use. Its user does not change then: device files belong to
@@ -52,7 +52,7 @@ impl NewUser {
 
 /// Confines this process to `reach`. The process must have one thread; where this fails, it must end. Where the kernel
 /// has no Landlock, or no filters of system calls, it goes on only if `is_weak` allows that.
-pub fn confine(reach: &Reach<'_>, is_weak: bool) -> Result<(), String> {
+pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     process::forget_environment();
     sys::drop_bounding_set();

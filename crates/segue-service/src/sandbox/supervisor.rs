@@ -12,7 +12,7 @@ use segue_host::process::{Change, change, forget_environment, limit_capabilities
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
 
-use super::confinement::{Life, Signalling, failed, restrict, weak};
+use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
 use super::filter;
 use crate::control_server::SocketFile;
 use crate::heartbeat::{How, Stall, Watch};
@@ -27,7 +27,13 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// Waits for `child`, watches its heartbeat, passes signals on to it, removes the socket, and ends with the child's
 /// status.
-pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: &Life<'_>, out: &dyn Report) -> ! {
+pub(super) fn run(
+    child: Pid,
+    signals: &mut Signals,
+    socket: &SocketFile,
+    life: &SandboxConfig<'_>,
+    out: &dyn Report,
+) -> ! {
     // The devices belong to the child alone: an interface must go when the child ends. This closes the old descriptor
     // of `signals` as well, which nothing uses again, since this function never returns.
     sys::close_from(3);
@@ -98,7 +104,7 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile, life: 
 }
 
 /// Gives up everything but signals to the child and the removal of the socket.
-fn confine(socket: &SocketFile, life: &Life<'_>) -> Result<(), Error> {
+fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let refused = |error: &std::io::Error| failed("cannot confine the supervisor", error);
     sys::drop_bounding_set();
     limit_capabilities(&[Capability::Kill]).map_err(|error| refused(&error))?;
@@ -127,7 +133,7 @@ fn stalled(name: &str, Stall { thread, how }: Stall) -> Error {
         .why("a fault of segue: the process was ended")
 }
 
-fn finish(ended: Ended, socket: &SocketFile, life: &Life<'_>, out: &dyn Report) -> ! {
+fn finish(ended: Ended, socket: &SocketFile, life: &SandboxConfig<'_>, out: &dyn Report) -> ! {
     socket.remove();
     process::exit(match ended {
         Ended::Exit(status) => status,

@@ -69,7 +69,7 @@ pub(super) struct Instance {
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
     /// Answers on the control socket while the instance has no process.
-    stand_in: Option<Server>,
+    serve_absent_state: Option<Server>,
     /// Whether the instance is one side of a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
@@ -126,7 +126,7 @@ impl Instance {
             pause: PAUSES[0],
             faults: VecDeque::new(),
             absence: None,
-            stand_in: None,
+            serve_absent_state: None,
             is_quiet,
             is_awaited,
             is_replaced,
@@ -190,10 +190,10 @@ impl Instance {
 
     /// Answers on the control socket where the instance has no process for a while, so that its name and the reason are
     /// among what runs.
-    pub(super) fn stand_in(&mut self) {
+    pub(super) fn serve_absent_state(&mut self) {
         let is_soon = self.again.is_none_or(|again| again.saturating_duration_since(Instant::now()) < GRACE / 4);
         let Some((since, error)) = self.absence.clone().filter(|_| !self.runs() && !is_soon) else { return };
-        if self.stand_in.is_some() {
+        if self.serve_absent_state.is_some() {
             return;
         }
         let why = error.message;
@@ -214,12 +214,12 @@ impl Instance {
         let name = absent.name.clone();
         // Without a socket the instance is missing from what runs, which is no reason to end.
         let bound = Bound::new(&name, NAMING).ok();
-        self.stand_in = bound.and_then(|bound| bound.serve(None, move || absent.clone(), Absent(name)).ok());
+        self.serve_absent_state = bound.and_then(|bound| bound.serve(None, move || absent.clone(), Absent(name)).ok());
     }
 
     /// Gives the control socket up, for a process of the instance.
     pub(super) fn stand_down(&mut self) {
-        self.stand_in.take().into_iter().for_each(Server::stop);
+        self.serve_absent_state.take().into_iter().for_each(Server::stop);
     }
 
     /// Returns when this instance is to be tended next, where its state alone does not tell.

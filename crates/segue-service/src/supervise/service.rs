@@ -139,7 +139,7 @@ impl Service {
         }
         self.ready();
         while !self.stop {
-            self.instances.iter_mut().for_each(Instance::stand_in);
+            self.instances.iter_mut().for_each(Instance::serve_absent_state);
             self.wait(self.pause());
             self.restart();
             let status = self.status();

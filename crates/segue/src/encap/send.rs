@@ -310,7 +310,7 @@ impl Encapsulator {
                     let transport = packet.layout.transport()?;
                     let start = u16::try_from(transport.start()).ok()?;
                     let offset = start + u16::try_from(remote::field_offset(transport.kind)?).ok()?;
-                    Vxlan::can_say(Remcsum { start, offset }).then_some(())?;
+                    Vxlan::is_representable(Remcsum { start, offset }).then_some(())?;
                 }
                 let (sum, field) = inner::primed(&packet.head, &packet.layout, inner_len)?;
                 (sum == Sum::of(&field.to_be_bytes())).then_some(Remote::Transport)

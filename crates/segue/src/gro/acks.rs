@@ -15,7 +15,7 @@
 
 use alloc::vec::Vec;
 
-use super::rules::Alone;
+use super::rules::RefusalReason;
 use super::stamps::{Stamps, distance, stamps};
 use crate::wire::{read_u16, read_u32, tcp};
 
@@ -29,21 +29,21 @@ struct Ack {
 
 impl Ack {
     /// Reads the TCP header of a packet without payload; fails with the reason why the sender must see it.
-    fn read(header: &[u8]) -> Result<Ack, Alone> {
+    fn read(header: &[u8]) -> Result<Ack, RefusalReason> {
         let (&[offset, flags], Some(number), Some(window)) = (
-            header.get(tcp::OFFSET..).and_then(|h| h.first_chunk()).ok_or(Alone::Malformed)?,
+            header.get(tcp::OFFSET..).and_then(|h| h.first_chunk()).ok_or(RefusalReason::Malformed)?,
             read_u32(header, tcp::ACK_NUMBER),
             read_u16(header, tcp::WINDOW),
         ) else {
-            return Err(Alone::Malformed);
+            return Err(RefusalReason::Malformed);
         };
         // The lower half of the offset byte is AE and reserved bits.
         if flags != tcp::ACK || offset & 0x0f != 0 {
-            return Err(Alone::AckFlags);
+            return Err(RefusalReason::AckFlags);
         }
         let stamps = stamps(header);
         if header.len() != tcp::MIN_LEN && stamps.is_none() {
-            return Err(Alone::AckOptions);
+            return Err(RefusalReason::AckOptions);
         }
         Ok(Ack { number, window, stamps })
     }
@@ -122,7 +122,7 @@ impl Memory {
 
     /// Checks that the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one,
     /// and may itself swallow the one before it.
-    pub(super) fn judge(&mut self, hash: u64, header: &[u8]) -> Result<(), Alone> {
+    pub(super) fn judge(&mut self, hash: u64, header: &[u8]) -> Result<(), RefusalReason> {
         let ack = match Ack::read(header) {
             Ok(ack) => ack,
             Err(why) => {
@@ -138,10 +138,10 @@ impl Memory {
         if self.find(hash).is_none() {
             self.begin(hash);
         }
-        let Some(state) = self.find(hash) else { return Err(Alone::AckFirst) };
+        let Some(state) = self.find(hash) else { return Err(RefusalReason::AckFirst) };
         if !state.is_known {
             *state = AckState { last: ack, is_known: true, is_guarded: false, ..*state };
-            return Err(Alone::AckFirst);
+            return Err(RefusalReason::AckFirst);
         }
         let last = state.last;
         let more = distance(last.number, ack.number);
@@ -154,13 +154,13 @@ impl Memory {
         };
         let behind_data = state.with_data.map(|number| distance(number, ack.number));
         let why = match more {
-            ..0 => Some(Alone::AckOld),
-            0 if last.window != ack.window => Some(Alone::AckWindow),
-            0 => Some(Alone::AckDuplicate),
-            _ if behind_data == Some(0) => Some(Alone::AckDuplicate),
-            _ if behind_data.is_some_and(|by| (-NEAR..0).contains(&by)) => Some(Alone::AckOld),
-            more if taken_back > more as u64 => Some(Alone::AckWindow),
-            _ if !in_time => Some(Alone::AckTimestamp),
+            ..0 => Some(RefusalReason::AckOld),
+            0 if last.window != ack.window => Some(RefusalReason::AckWindow),
+            0 => Some(RefusalReason::AckDuplicate),
+            _ if behind_data == Some(0) => Some(RefusalReason::AckDuplicate),
+            _ if behind_data.is_some_and(|by| (-NEAR..0).contains(&by)) => Some(RefusalReason::AckOld),
+            more if taken_back > more as u64 => Some(RefusalReason::AckWindow),
+            _ if !in_time => Some(RefusalReason::AckTimestamp),
             _ => None,
         };
         if more >= 0 {
@@ -173,7 +173,7 @@ impl Memory {
             }
             None if state.is_guarded => {
                 state.is_guarded = false;
-                Err(Alone::AckFirst)
+                Err(RefusalReason::AckFirst)
             }
             None => Ok(()),
         }
@@ -247,14 +247,14 @@ mod tests {
         let flow = |number: u64| (number * MIN_SETS as u64) << 32;
         // Fills one set, with one flow too many.
         for other in 1..5 {
-            assert_eq!(memory.judge(flow(other), &ack(1)), Err(Alone::AckFirst));
+            assert_eq!(memory.judge(flow(other), &ack(1)), Err(RefusalReason::AckFirst));
             assert_eq!(memory.judge(flow(other), &ack(2)), Ok(()));
             assert_eq!(memory.judge(flow(1), &ack(2 + other as u32)), Ok(()));
         }
-        assert_eq!(memory.judge(flow(5), &ack(1)), Err(Alone::AckFirst));
+        assert_eq!(memory.judge(flow(5), &ack(1)), Err(RefusalReason::AckFirst));
         assert_eq!(memory.judge(flow(1), &ack(9)), Ok(()));
-        assert_eq!(memory.judge(flow(2), &ack(3)), Err(Alone::AckFirst), "it was quiet longest");
+        assert_eq!(memory.judge(flow(2), &ack(3)), Err(RefusalReason::AckFirst), "it was quiet longest");
         assert_eq!(memory.judge(flow(2), &ack(4)), Ok(()));
-        assert_eq!(Memory::new(0).judge(1, &ack(1)), Err(Alone::AckFirst));
+        assert_eq!(Memory::new(0).judge(1, &ack(1)), Err(RefusalReason::AckFirst));
     }
 }

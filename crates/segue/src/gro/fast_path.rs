@@ -16,7 +16,7 @@ use super::lro::may_renew;
 use super::next_segment::{FrameView, NextSegment};
 use super::pending_first::{PendingFirst, padded};
 use super::ready::Ready;
-use super::rules::{self, Alone, Flush, Mismatch};
+use super::rules::{self, Flush, Mismatch, RefusalReason};
 use super::stamps::stamps;
 use super::table::{ExpectedNext, Held, MatchKey, Place, Slot, left};
 use super::verify::{self, is_sum_good, pseudo_header};
@@ -31,7 +31,7 @@ enum Verdict {
     /// The packet takes the slow path.
     SlowPath,
     /// The frame can join nothing; what must leave before it has left.
-    Refused(Alone),
+    Refused(RefusalReason),
     /// The frame could begin a train, of this form and from this sequence number on, but nothing may follow it.
     Alone(FormId, u32, Flush),
     /// The packet is the first of its flow, with this hash and form.
@@ -84,14 +84,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 self.stats.packets += 1;
                 let first = PendingFirst { bytes: Some(frame.bytes), since: now, seq, form: form_id, verified };
                 if is_alone {
-                    self.keep_alone(hash, Slot::First(first));
+                    self.insert_into_empty_bucket(hash, Slot::First(first));
                 } else {
                     self.keep(hash, Slot::First(first));
                 }
                 return None;
             }
             NextSegment::Alone { form_id, seq, why } => Verdict::Alone(form_id, seq, why),
-            NextSegment::Empty => Verdict::Refused(Alone::NoPayload),
+            NextSegment::Empty => Verdict::Refused(RefusalReason::NoPayload),
             // The frame itself stays in registers: no reference to it is passed.
             NextSegment::Other(hash) => {
                 self.judge_frame(bytes, &PacketView { front, total, csum }, frame.start, (Some(hash), true), pool)
@@ -136,7 +136,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Passes on a frame that can join nothing.
     #[inline(always)]
-    fn refuse(&mut self, frame: Frame<B>, why: Alone) {
+    fn refuse(&mut self, frame: Frame<B>, why: RefusalReason) {
         self.stats.packets += 1;
         self.stats.alone.add(why);
         self.ready.push_back(Ready::Frame(frame));
@@ -154,7 +154,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         pool: &mut Pool<B>,
     ) -> Verdict {
         if !is_data && let Some((why, behind)) = self.refusal(view.front, view.total, (start, view.csum)) {
-            self.make_way(view.front, hash, behind);
+            self.flush_before(view.front, hash, behind);
             return Verdict::Refused(why);
         }
         self.judge(view, start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[])))

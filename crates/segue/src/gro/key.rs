@@ -1,6 +1,6 @@
 //! The flow key: the fields that two packets of one flow have in common.
 
-use super::rules::Alone;
+use super::rules::RefusalReason;
 use crate::hash;
 use crate::packet::{HEAD_BLOCK, Header, Kind, Packet, Stop};
 use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};
@@ -30,19 +30,19 @@ impl PartialEq for FlowKey {
 
 impl FlowKey {
     /// Returns the key of a packet, or the reason why it has none.
-    pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<FlowKey, Alone> {
+    pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<FlowKey, RefusalReason> {
         match packet.layout.stop() {
             Stop::Transport => {}
-            Stop::Protocol => return Err(Alone::Protocol),
-            Stop::Foreign => return Err(Alone::Tunnel),
-            Stop::Fragment => return Err(Alone::Fragment),
-            Stop::Malformed => return Err(Alone::Malformed),
-            Stop::TooDeep => return Err(Alone::TooDeep),
+            Stop::Protocol => return Err(RefusalReason::Protocol),
+            Stop::Foreign => return Err(RefusalReason::Tunnel),
+            Stop::Fragment => return Err(RefusalReason::Fragment),
+            Stop::Malformed => return Err(RefusalReason::Malformed),
+            Stop::TooDeep => return Err(RefusalReason::TooDeep),
         }
         let mut key = FlowKey { bytes: [0; MAX], len: 0 };
         each_part(packet, |part| {
             let at = usize::from(key.len);
-            key.bytes.get_mut(at..at + part.len()).ok_or(Alone::TooDeep)?.copy_from_slice(part);
+            key.bytes.get_mut(at..at + part.len()).ok_or(RefusalReason::TooDeep)?.copy_from_slice(part);
             key.len += part.len() as u8;
             Ok(())
         })?;
@@ -53,7 +53,7 @@ impl FlowKey {
     pub(super) fn is_of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
         let mut rest = self.bytes();
         let matched = each_part(packet, |part| {
-            rest = rest.strip_prefix(part).ok_or(Alone::Malformed)?;
+            rest = rest.strip_prefix(part).ok_or(RefusalReason::Malformed)?;
             Ok(())
         });
         matched.is_ok() && rest.is_empty()
@@ -67,11 +67,11 @@ impl FlowKey {
 /// Passes the parts of a packet's key to `each`, in order.
 fn each_part<B: AsRef<[u8]>>(
     packet: &Packet<B>,
-    mut each: impl FnMut(&[u8]) -> Result<(), Alone>,
-) -> Result<(), Alone> {
+    mut each: impl FnMut(&[u8]) -> Result<(), RefusalReason>,
+) -> Result<(), RefusalReason> {
     let head = packet.head.bytes();
     for header in packet.layout.headers() {
-        let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
+        let bytes = head.get(header.start()..header.end()).ok_or(RefusalReason::Malformed)?;
         let vlan;
         let part = match header.kind {
             Kind::Ethernet => bytes.get(..0),
@@ -86,7 +86,7 @@ fn each_part<B: AsRef<[u8]>>(
             kind => kind.format().and_then(|format| bytes.get(format.flow.clone())),
         };
         each(&[header.kind as u8])?;
-        each(part.ok_or(Alone::Malformed)?)?;
+        each(part.ok_or(RefusalReason::Malformed)?)?;
         if header.kind == Kind::Gre
             && let Some(tunnel) = gre::Gre::parse(bytes).and_then(|gre| gre.key)
         {

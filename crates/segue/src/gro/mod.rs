@@ -52,5 +52,5 @@ pub use config::{Config, MAX_TRAIN_BYTES};
 pub use engine::Gro;
 pub use profile::{Generation, Profile};
 pub use release::Popped;
-pub use rules::{Alone, Flush, Mismatch};
+pub use rules::{Flush, Mismatch, RefusalReason};
 pub use stats::Stats;

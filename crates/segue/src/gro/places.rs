@@ -4,7 +4,7 @@ use super::engine::Gro;
 use super::ip_id::Ids;
 use super::pending_first::PendingFirst;
 use super::rules::Flush;
-use super::table::{Carries, ExpectedNext, Found, Held, MatchKey, Slot, left};
+use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, left};
 use crate::packet::Pool;
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -26,7 +26,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if let Some(evicted) = self.table.make_room(hash) {
             self.finish(evicted, Flush::Evicted);
         } else if self.table.is_full() {
-            self.free_place();
+            self.evict_for_space();
         }
         self.held_packets += 1;
         self.table.insert(hash, what);
@@ -34,9 +34,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Puts a flow into the table whose bucket is known to be empty.
     #[inline(always)]
-    pub(super) fn keep_alone(&mut self, hash: u64, what: Slot<B>) {
+    pub(super) fn insert_into_empty_bucket(&mut self, hash: u64, what: Slot<B>) {
         if self.table.is_full() {
-            self.free_place();
+            self.evict_for_space();
         }
         self.held_packets += 1;
         self.table.insert_alone(hash, what);
@@ -45,7 +45,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Frees a place of a full table.
     #[cold]
     #[inline(never)]
-    fn free_place(&mut self) {
+    fn evict_for_space(&mut self) {
         self.spill();
         if let Some(oldest) = self.table.oldest().filter(|_| self.table.is_full()) {
             self.finish(oldest, Flush::Evicted);
@@ -65,7 +65,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (key, expected) = if has_form {
             (MatchKey::train(form_id, false), ExpectedNext::new(form_id.link(), total))
         } else {
-            (MatchKey::other(None, Carries::Data, false), ExpectedNext::NOTHING)
+            (MatchKey::other(None, HeldKind::Data, false), ExpectedNext::NOTHING)
         };
         *slot = Slot::Held(Held {
             since,

@@ -7,7 +7,7 @@
 
 use super::engine::Gro;
 use super::key::{L3, Plain};
-use super::rules::{Alone, Flush};
+use super::rules::{Flush, RefusalReason};
 use super::table::Place;
 use super::verify::is_sum_good;
 use crate::packet::{Csum, Start};
@@ -15,7 +15,7 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp}
 
 /// The held packets that must leave before a frame that joins nothing.
 #[derive(Clone, Copy)]
-pub(super) enum Behind {
+pub(super) enum FlushScope {
     /// Nothing: the frame belongs to no flow that is ever held.
     Nothing,
     /// The held train of the same flow.
@@ -28,22 +28,22 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Returns why a frame shorter than a block can join nothing, if its bytes say so; what must leave before it has
     /// left. It is not copied to be padded, which short frames that may join are.
     #[inline(never)]
-    pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<Alone> {
+    pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<RefusalReason> {
         let (why, behind) = self.refusal(bytes, bytes.len(), (start, csum))?;
-        self.make_way(bytes, None, behind);
+        self.flush_before(bytes, None, behind);
         Some(why)
     }
 
     /// Releases what must leave before a frame that joins nothing. `hash` is the hash of its flow if already computed.
     #[inline(always)]
-    pub(super) fn make_way(&mut self, front: &[u8], hash: Option<u64>, behind: Behind) {
+    pub(super) fn flush_before(&mut self, front: &[u8], hash: Option<u64>, behind: FlushScope) {
         if self.table.len() == 0 {
             return;
         }
         match behind {
-            Behind::Nothing => {}
-            Behind::All => self.flush_because(Flush::Order),
-            Behind::Flow(plain) => {
+            FlushScope::Nothing => {}
+            FlushScope::All => self.flush_because(Flush::Order),
+            FlushScope::Flow(plain) => {
                 let hash = hash.or_else(|| self.hasher.plain(front, plain));
                 if let Some(Place::At(place)) = hash.map(|hash| self.table.place(hash)) {
                     self.finish(place, Flush::Order);
@@ -54,7 +54,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Returns why a frame can join nothing, if its first bytes say so.
     #[inline(always)]
-    pub(super) fn refusal(&self, front: &[u8], total: usize, (start, csum): (Start, Csum)) -> Option<(Alone, Behind)> {
+    pub(super) fn refusal(
+        &self,
+        front: &[u8],
+        total: usize,
+        (start, csum): (Start, Csum),
+    ) -> Option<(RefusalReason, FlushScope)> {
         let kind = |tags: usize| read_u16(front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         let (link, kind) = match start {
@@ -78,7 +83,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 }
                 let fragment = read_u16(ip, ipv4::FRAGMENT)?;
                 if fragment & (ipv4::MF | ipv4::OFFSET) != 0 {
-                    return Some((Alone::Fragment, Behind::All));
+                    return Some((RefusalReason::Fragment, FlushScope::All));
                 }
                 if fragment & ipv4::RESERVED != 0 && matches!(ip[ipv4::PROTOCOL], protocol::TCP | protocol::UDP) {
                     return None;
@@ -91,15 +96,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
                     return None;
                 }
                 if ip[ipv6::NEXT_HEADER] == protocol::FRAGMENT {
-                    return Some((Alone::Fragment, Behind::All));
+                    return Some((RefusalReason::Fragment, FlushScope::All));
                 }
                 (true, ipv6::LEN, len, ip[ipv6::NEXT_HEADER])
             }
             ethertype::IPV4 | ethertype::IPV6 | ethertype::VLAN | ethertype::QINQ | ethertype::TEB => return None,
-            _ => return Some((Alone::Protocol, Behind::Nothing)),
+            _ => return Some((RefusalReason::Protocol, FlushScope::Nothing)),
         };
         let l4 = l3 + ip_len;
-        let behind = |is_tcp| Behind::Flow(Plain { link, is_v6, is_tcp, l4 });
+        let behind = |is_tcp| FlushScope::Flow(Plain { link, is_v6, is_tcp, l4 });
         let is_padded = len != rest;
         let is_odd =
             || !is_v6 && (u32::from(read_u16(ip, ipv4::CHECKSUM).unwrap_or(0)) == self.rules.ones || !is_sum_good(ip));
@@ -112,13 +117,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
                     return None;
                 }
                 if is_padded && !self.config.profile.trims() {
-                    return Some((Alone::Padding, behind(true)));
+                    return Some((RefusalReason::Padding, behind(true)));
                 }
                 let flags = transport[tcp::FLAGS];
                 if payload != 0 && flags & (tcp::SYN | tcp::RST | tcp::URG) == 0 || is_odd() {
                     return None;
                 }
-                Some((if payload == 0 { Alone::NoPayload } else { Alone::TcpFlags }, behind(true)))
+                Some((if payload == 0 { RefusalReason::NoPayload } else { RefusalReason::TcpFlags }, behind(true)))
             }
             protocol::UDP => {
                 let transport = front.get(l4..l4 + udp::LEN)?;
@@ -129,19 +134,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
                     return None;
                 }
                 if csum == Csum::Unknown && read_u16(transport, udp::CHECKSUM)? == 0 {
-                    return Some((Alone::NoChecksum, behind(false)));
+                    return Some((RefusalReason::NoChecksum, behind(false)));
                 }
                 if is_padded && !self.config.profile.trims() {
-                    return Some((Alone::Padding, behind(false)));
+                    return Some((RefusalReason::Padding, behind(false)));
                 }
                 if length != udp::LEN || is_odd() {
                     return None;
                 }
-                Some((Alone::NoPayload, behind(false)))
+                Some((RefusalReason::NoPayload, behind(false)))
             }
             protocol::IPV4 | protocol::IPV6 | protocol::GRE | protocol::ETHERNET => None,
             protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION if is_v6 => None,
-            _ => Some((Alone::Protocol, Behind::Nothing)),
+            _ => Some((RefusalReason::Protocol, FlushScope::Nothing)),
         }
     }
 }

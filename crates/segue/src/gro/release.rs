@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::engine::Gro;
 use super::pending_first::PendingFirst;
 use super::ready::Ready;
-use super::rules::{Alone, Flush};
+use super::rules::{Flush, RefusalReason};
 use super::table::Slot;
 use crate::packet::{Frame, Packet, Pool, Tunnels};
 use crate::time::Nanos;
@@ -143,7 +143,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    pub(super) fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
+    pub(super) fn pass(&mut self, packet: Box<Packet<B>>, why: RefusalReason) {
         self.stats.alone.add(why);
         self.ready.push_back(Ready::Packet(packet));
     }

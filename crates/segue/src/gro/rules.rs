@@ -15,7 +15,7 @@ use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, tcp, udp};
 
 crate::reasons! {
     /// The reason why a packet was passed on without being held.
-    pub enum Alone {
+    pub enum RefusalReason {
         Protocol = "protocol": "Neither TCP nor UDP.",
         Fragment = "fragment": "An IP fragment.",
         Malformed = "malformed": "Headers whose lengths contradict each other or the bytes present.",
@@ -97,12 +97,12 @@ pub struct Varying {
     /// Bits that may differ in every byte.
     pub bits: u8,
     /// The profiles in which the field may differ.
-    pub whose: Whose,
+    pub whose: ProfileSet,
 }
 
 /// The profiles that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum ProfileSet {
     /// Every profile.
     All,
     /// Profiles in which CWR closes the train held and is not compared: splitting sets it on the first segment alone.
@@ -113,23 +113,23 @@ pub enum Whose {
     Lro,
 }
 
-impl Whose {
+impl ProfileSet {
     /// Returns whether the rule applies to `profile`.
     pub const fn has(self, profile: Profile) -> bool {
         match self {
-            Whose::All => true,
-            Whose::CwrCloses => !profile.compares_cwr(),
-            Whose::Linux => matches!(profile, Profile::Linux(_)),
-            Whose::Lro => matches!(profile, Profile::Lro),
+            ProfileSet::All => true,
+            ProfileSet::CwrCloses => !profile.compares_cwr(),
+            ProfileSet::Linux => matches!(profile, Profile::Linux(_)),
+            ProfileSet::Lro => matches!(profile, Profile::Lro),
         }
     }
 }
 
 const fn vary(kind: Kind, at: usize, len: usize, bits: u8) -> Varying {
-    Varying { kind, at, len, bits, whose: Whose::All }
+    Varying { kind, at, len, bits, whose: ProfileSet::All }
 }
 
-const fn only(whose: Whose, varying: Varying) -> Varying {
+const fn only(whose: ProfileSet, varying: Varying) -> Varying {
     Varying { whose, ..varying }
 }
 
@@ -144,12 +144,12 @@ pub const VARYING: &[Varying] = &[
     vary(Kind::Tcp, tcp::SEQ, 4, 0xff),
     vary(Kind::Tcp, tcp::FLAGS, 1, tcp::FIN | tcp::PSH),
     vary(Kind::Tcp, tcp::CHECKSUM, 2, 0xff),
-    only(Whose::CwrCloses, vary(Kind::Tcp, tcp::FLAGS, 1, tcp::CWR)),
+    only(ProfileSet::CwrCloses, vary(Kind::Tcp, tcp::FLAGS, 1, tcp::CWR)),
     // Linux compares no urgent pointer while URG is clear, and so loses it.
-    only(Whose::Linux, vary(Kind::Tcp, tcp::URGENT, 2, 0xff)),
+    only(ProfileSet::Linux, vary(Kind::Tcp, tcp::URGENT, 2, 0xff)),
     // The newest values replace those in the header; timestamps too, if they have the usual layout.
-    only(Whose::Lro, vary(Kind::Tcp, tcp::ACK_NUMBER, 4, 0xff)),
-    only(Whose::Lro, vary(Kind::Tcp, tcp::WINDOW, 2, 0xff)),
+    only(ProfileSet::Lro, vary(Kind::Tcp, tcp::ACK_NUMBER, 4, 0xff)),
+    only(ProfileSet::Lro, vary(Kind::Tcp, tcp::WINDOW, 2, 0xff)),
 ];
 
 /// Names of header bytes: the first entry that covers the byte that differs is the reason. Fields of the flow key are
@@ -261,71 +261,71 @@ pub(super) fn explain(layout: &Layout, at: usize, a: &[u8], b: &[u8]) -> Mismatc
 
 /// Returns why a packet cannot be part of any train, checksums over payload aside. If the reason is missing payload,
 /// nothing else was found wrong with the packet except possibly its TCP flags.
-pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Result<(), Alone> {
+pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Result<(), RefusalReason> {
     match packet.offload.unit {
-        Unit::Train { .. } => return Err(Alone::AlreadyTrain),
-        Unit::Whole(Csum::Bad) => return Err(Alone::BadChecksum),
-        Unit::Whole(Csum::Absent) => return Err(Alone::NoChecksum),
+        Unit::Train { .. } => return Err(RefusalReason::AlreadyTrain),
+        Unit::Whole(Csum::Bad) => return Err(RefusalReason::BadChecksum),
+        Unit::Whole(Csum::Absent) => return Err(RefusalReason::NoChecksum),
         Unit::Whole(_) => {}
     }
     let is_fit = packet.layout.is_exact() || (config.profile.trims() && packet.layout.is_padded());
     if !is_fit {
-        return Err(Alone::Padding);
+        return Err(RefusalReason::Padding);
     }
     if packet.layout.ip_levels() > 2 {
-        return Err(Alone::TooDeep);
+        return Err(RefusalReason::TooDeep);
     }
     gate_form(packet)?;
     let head = packet.head.bytes();
     for (index, header) in packet.layout.headers().iter().enumerate() {
-        let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
+        let bytes = head.get(header.start()..header.end()).ok_or(RefusalReason::Malformed)?;
         match header.kind {
             Kind::Ipv4 => gate_ipv4(bytes, config.profile)?,
-            Kind::Ipv6 if ipv6::is_routed(bytes) => return Err(Alone::Routing),
+            Kind::Ipv6 if ipv6::is_routed(bytes) => return Err(RefusalReason::Routing),
             Kind::Gre => {
-                let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
+                let gre = gre::Gre::parse(bytes).ok_or(RefusalReason::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
                 // Linux joins no GRE packets with a checksum inside FOU or GUE.
                 let linux_refuses = gre.checksum.is_some() && in_udp && matches!(config.profile, Profile::Linux(_));
                 if gre.seq.is_some() || linux_refuses {
-                    return Err(Alone::Tunnel);
+                    return Err(RefusalReason::Tunnel);
                 }
                 if gre.checksum == Some(0xffff) && config.profile == Profile::Strict {
-                    return Err(Alone::NotCanonical);
+                    return Err(RefusalReason::NotCanonical);
                 }
                 // The reserved half of the checksum word would not be restored if it were not zero.
                 if gre.checksum.is_some() && read_u16(bytes, gre::CHECKSUM + 2) != Some(0) {
-                    return Err(Alone::Tunnel);
+                    return Err(RefusalReason::Tunnel);
                 }
             }
             // What the far end makes of a misplaced option is unknown.
             _ if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
-                return Err(Alone::Tunnel);
+                return Err(RefusalReason::Tunnel);
             }
             _ => {}
         }
     }
     for layer in packet.offload.layers() {
         match layer.remote {
-            Some(Remote::Gre) => return Err(Alone::Tunnel),
+            Some(Remote::Gre) => return Err(RefusalReason::Tunnel),
             Some(Remote::Transport) if matches!(layer.udp, LayerCsum::Absent | LayerCsum::Owed) => {
-                return Err(Alone::RemoteUnprotected);
+                return Err(RefusalReason::RemoteUnprotected);
             }
             _ => {}
         }
     }
     // The bytes present may be padding.
     if packet.payload.is_empty() || (packet.layout.is_padded() && packet.layout.end() <= packet.head.len()) {
-        return Err(Alone::NoPayload);
+        return Err(RefusalReason::NoPayload);
     }
-    let (kind, bytes) = packet.transport().ok_or(Alone::Malformed)?;
+    let (kind, bytes) = packet.transport().ok_or(RefusalReason::Malformed)?;
     if kind == Kind::Tcp {
         if bytes[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
-            return Err(Alone::TcpFlags);
+            return Err(RefusalReason::TcpFlags);
         }
         let owed = packet.offload.unit == Unit::Whole(Csum::Partial);
         if !owed && config.profile == Profile::Strict && read_u16(bytes, tcp::CHECKSUM) == Some(0xffff) {
-            return Err(Alone::NotCanonical);
+            return Err(RefusalReason::NotCanonical);
         }
     }
     Ok(())
@@ -334,11 +334,11 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
 /// Checks what later stages rely on: that no header is shorter than its kind, that the layout covers the head, that
 /// there is a state for each tunnel level, and that the transport header directly follows an IP header, whose addresses
 /// its checksum covers.
-fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
+fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), RefusalReason> {
     let head = packet.head.bytes();
     let levels = packet.offload.layers().len() + 1;
     if head.len() != packet.layout.header_len() {
-        return Err(Alone::Malformed);
+        return Err(RefusalReason::Malformed);
     }
     let mut after_ip = false;
     for header in packet.layout.headers() {
@@ -353,34 +353,34 @@ fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
             _ => 0,
         };
         if usize::from(header.len) < least || !header.len.is_multiple_of(2) {
-            return Err(Alone::Malformed);
+            return Err(RefusalReason::Malformed);
         }
         if matches!(header.kind, Kind::Tcp | Kind::Udp) && !after_ip {
-            return Err(Alone::Tunnel);
+            return Err(RefusalReason::Tunnel);
         }
         after_ip = header.is_ip();
     }
     if levels != packet.layout.ip_levels() {
-        return Err(Alone::Malformed);
+        return Err(RefusalReason::Malformed);
     }
     match packet.transport() {
         Some((Kind::Tcp | Kind::Udp, _)) => Ok(()),
-        _ => Err(Alone::Malformed),
+        _ => Err(RefusalReason::Malformed),
     }
 }
 
-fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), Alone> {
+fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), RefusalReason> {
     if bytes.len() > ipv4::MIN_LEN {
-        return Err(Alone::IpOptions);
+        return Err(RefusalReason::IpOptions);
     }
     if read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::RESERVED != 0) {
-        return Err(Alone::ReservedFlag);
+        return Err(RefusalReason::ReservedFlag);
     }
     if Sum::of(bytes).fold() != 0xffff {
-        return Err(Alone::IpChecksum);
+        return Err(RefusalReason::IpChecksum);
     }
     if profile == Profile::Strict && read_u16(bytes, ipv4::CHECKSUM) == Some(0xffff) {
-        return Err(Alone::NotCanonical);
+        return Err(RefusalReason::NotCanonical);
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use super::ip_id::{Ids, next_ids};
 use super::key::FlowKey;
 use super::profile::Profile;
 use super::ready::Ready;
-use super::rules::{self, Alone, Flush, Masks, Mismatch};
+use super::rules::{self, Flush, Masks, Mismatch, RefusalReason};
 use super::stamps::stamps;
-use super::table::{Carries, ExpectedNext, Held, MatchKey, Slot, left};
+use super::table::{ExpectedNext, Held, HeldKind, MatchKey, Slot, left};
 use super::{lro, verify};
 use crate::gso::MIN_TCP_SIZE;
 use crate::packet::{Kind, LayerCsum, Packet, Pool};
@@ -25,7 +25,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Err(why) => {
                 // A packet of another protocol is a flow of its own. The flow of a fragment or of a malformed packet is
                 // unknown, so everything held is flushed first.
-                if why != Alone::Protocol {
+                if why != RefusalReason::Protocol {
                     self.flush_because(Flush::Order);
                 }
                 return self.pass(packet, why);
@@ -37,7 +37,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if self.config.acks
             && let Some((Kind::Tcp, header)) = packet.transport()
         {
-            if refused == Some(Alone::NoPayload) {
+            if refused == Some(RefusalReason::NoPayload) {
                 return self.acknowledge(packet, place, hash, now, pool);
             }
             self.memory.other(hash, header);
@@ -50,7 +50,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let Some(place) = place else { return self.hold(packet, hash, now) };
 
-        if self.table.get(place).key.carries == Carries::Acks {
+        if self.table.get(place).key.carries == HeldKind::Acks {
             self.finish(place, Flush::Order);
             return self.hold(packet, hash, now);
         }
@@ -108,18 +108,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
             return self.pass(packet, why);
         }
-        let Some(place) = place else { return self.insert(packet, hash, now, Carries::Acks) };
+        let Some(place) = place else { return self.insert(packet, hash, now, HeldKind::Acks) };
         let held = self.table.get_mut(place);
-        if held.key.carries == Carries::Data {
+        if held.key.carries == HeldKind::Data {
             self.finish(place, Flush::Order);
-            return self.insert(packet, hash, now, Carries::Acks);
+            return self.insert(packet, hash, now, HeldKind::Acks);
         }
         if let Err(why) = same_headers(&self.masks, held, &packet).and_then(|()| {
             if read_u32(header, tcp::SEQ) == Some(held.next_seq) { Ok(()) } else { Err(Mismatch::Sequence) }
         }) {
             self.stats.mismatches.add(why);
             self.finish(place, Flush::Mismatch);
-            return self.insert(packet, hash, now, Carries::Acks);
+            return self.insert(packet, hash, now, HeldKind::Acks);
         }
         let swallowed = core::mem::replace(&mut held.packet, packet);
         held.segs += 1;
@@ -142,19 +142,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let size = verify::payload_len(&packet);
         let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
-            return self.pass(packet, Alone::Tiny);
+            return self.pass(packet, RefusalReason::Tiny);
         }
         if self.config.most(is_tcp) < 2 || self.room(&packet).unwrap_or(0) == 0 {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(Ready::Packet(packet));
             return;
         }
-        self.insert(packet, hash, now, Carries::Data);
+        self.insert(packet, hash, now, HeldKind::Data);
     }
 
     /// Puts a packet into the table that others may follow.
-    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: Carries) {
-        if carries == Carries::Acks && self.config.max_acks < 2 {
+    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: HeldKind) {
+        if carries == HeldKind::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(Ready::Packet(packet));
             return;
@@ -179,7 +179,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stamp,
             ids: Ids::default(),
             // Acknowledgments are verified before they are judged.
-            verified: carries == Carries::Acks,
+            verified: carries == HeldKind::Acks,
             since: now,
             packet,
         };

@@ -1,6 +1,6 @@
 //! Counters of GRO.
 
-use super::rules::{Alone, Flush, Mismatch};
+use super::rules::{Flush, Mismatch, RefusalReason};
 use crate::reason::Counts;
 
 /// Counters of a [`Gro`](super::Gro) since it was made.
@@ -20,7 +20,7 @@ pub struct Stats {
     /// Number of packets whose padding was cut off.
     pub trimmed: u64,
     /// Packets passed on without being held, by reason.
-    pub alone: Counts<Alone>,
+    pub alone: Counts<RefusalReason>,
     /// Trains that came out, and packets that could have begun a train but stayed single, by reason: because they were
     /// held in vain or because nothing could have followed.
     pub flushes: Counts<Flush>,

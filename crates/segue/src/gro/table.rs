@@ -20,7 +20,7 @@ const CLOSING: u8 = tcp::FIN | tcp::PSH;
 
 /// The content of a flow in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carries {
+pub(super) enum HeldKind {
     /// A train under construction.
     Data,
     /// The newest of several pure acknowledgments.
@@ -34,7 +34,7 @@ pub(super) struct MatchKey {
     form: FormId,
     /// Number of headers in front of IP.
     link: u8,
-    pub(super) carries: Carries,
+    pub(super) carries: HeldKind,
     is_owed: bool,
 }
 
@@ -49,17 +49,17 @@ impl MatchKey {
     /// state.
     #[inline(always)]
     pub(super) fn train_of(self, link: usize, is_owed: bool) -> bool {
-        (self.link, self.carries, self.is_owed) == (link as u8, Carries::Data, is_owed)
+        (self.link, self.carries, self.is_owed) == (link as u8, HeldKind::Data, is_owed)
     }
 
     /// Creates the key of a train of packets of a known form.
     #[inline(always)]
     pub(super) fn train(form: FormId, is_owed: bool) -> MatchKey {
-        MatchKey { form, link: form.link() as u8, carries: Carries::Data, is_owed }
+        MatchKey { form, link: form.link() as u8, carries: HeldKind::Data, is_owed }
     }
 
     /// Creates the key of packets that may have no known form.
-    pub(super) fn other(form: Option<FormId>, carries: Carries, is_owed: bool) -> MatchKey {
+    pub(super) fn other(form: Option<FormId>, carries: HeldKind, is_owed: bool) -> MatchKey {
         let form = form.unwrap_or(FormId::NONE);
         MatchKey { form, link: form.link() as u8, carries, is_owed }
     }
@@ -145,7 +145,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Returns whether the entry is a train of at least two packets.
     #[inline(always)]
     pub(super) fn is_train(&self) -> bool {
-        self.segs > 1 && self.key.carries == Carries::Data
+        self.segs > 1 && self.key.carries == HeldKind::Data
     }
 
     /// Returns how many bytes of payload may still be added. Segments before the last one have the size of the first,

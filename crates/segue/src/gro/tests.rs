@@ -9,7 +9,7 @@ use super::ip_id::Ids;
 use super::key::FlowKey;
 use super::rules::Masks;
 use super::rules::{self, VARYING};
-use super::table::{Carries, ExpectedNext, Found, Held, MatchKey, Slot, Table};
+use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table};
 use super::*;
 use crate::packet::{Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::time::Nanos;
@@ -25,7 +25,7 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
 
 fn held(port: u16) -> Held<Vec<u8>> {
     let (size, segs, since) = (40, 1, Nanos(u64::from(port)));
-    let (ids, key) = (Ids::default(), MatchKey::other(None, Carries::Data, false));
+    let (ids, key) = (Ids::default(), MatchKey::other(None, HeldKind::Data, false));
     let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
     Held {
@@ -124,7 +124,7 @@ fn the_key_is_that_of_the_flow_and_of_nothing_else() {
     assert_eq!(of(outer(Some(1), 0), Start::Ip), of(outer(Some(1), 9), Start::Ip));
     assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(Some(2), 0), Start::Ip));
     assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(None, 0), Start::Ip));
-    assert_eq!(of(b"E".to_vec(), Start::Ip), Err(Alone::Malformed));
+    assert_eq!(of(b"E".to_vec(), Start::Ip), Err(RefusalReason::Malformed));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_layout_that_contradicts_the_packet_keeps_it_alone() {
         packet.head.push_front(front.len()).unwrap().copy_from_slice(front);
         let mut outer = Layout::empty(Stop::Protocol);
         assert!(headers.iter().all(|&(kind, len)| outer.push(kind, len)) && packet.layout.prepend(&outer));
-        assert_eq!(rules::gate(&packet, &Config::default()), Err(Alone::Malformed), "{what}");
+        assert_eq!(rules::gate(&packet, &Config::default()), Err(RefusalReason::Malformed), "{what}");
     }
     assert_eq!(rules::gate(&packet(1), &Config::default()), Ok(()));
 }

@@ -1,6 +1,6 @@
 //! Verification of every checksum of a packet before it may join a train.
 
-use super::rules::Alone;
+use super::rules::RefusalReason;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
@@ -37,7 +37,7 @@ pub(super) fn payload_len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
 /// payload bytes that it had to read to `checksummed`.
 ///
 /// Padding is ignored. IPv4 header checksums are not verified here; `rules::gate` has done that.
-pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), Alone> {
+pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), RefusalReason> {
     let len = payload_len(packet);
     let total = packet.head.len() + len;
     let mut payload = None;
@@ -68,7 +68,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
         sum.append(rest, len);
         sum
     };
-    let transport = layout.transport().ok_or(Alone::Malformed)?;
+    let transport = layout.transport().ok_or(RefusalReason::Malformed)?;
     let (mut level, mut ip) = (0_usize, None);
     let levels = offload.layers().len();
     for header in layout.headers() {
@@ -84,7 +84,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
                 let mut sum = pseudo(head, over, header, total - header.start());
                 sum.append(sum_from(header.start()), total - header.start());
                 if sum.fold() != 0xffff {
-                    return Err(Alone::BadChecksum);
+                    return Err(RefusalReason::BadChecksum);
                 }
                 layer.udp = LayerCsum::Done;
             }
@@ -100,7 +100,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
                 }
                 sum.append(sum_from(header.start()), total - header.start());
                 if sum.fold() != 0xffff {
-                    return Err(Alone::BadChecksum);
+                    return Err(RefusalReason::BadChecksum);
                 }
                 layer.gre = LayerCsum::Done;
             }
@@ -109,21 +109,21 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     }
     let unprotected = offload.layers().iter().any(|l| l.remote.is_some() && l.udp != LayerCsum::Done);
     if unprotected {
-        return Err(Alone::RemoteUnprotected);
+        return Err(RefusalReason::RemoteUnprotected);
     }
-    let over = ip.ok_or(Alone::Malformed)?;
+    let over = ip.ok_or(RefusalReason::Malformed)?;
     let mut sum = pseudo(head, over, transport, total - transport.start());
     match offload.unit {
         Unit::Whole(Csum::Verified) => Ok(()),
         Unit::Whole(Csum::Partial) => {
             let field = read_u16(head, transport.start() + field_at(transport.kind));
-            if field == Some(Field::primed(sum).value()) { Ok(()) } else { Err(Alone::BadChecksum) }
+            if field == Some(Field::primed(sum).value()) { Ok(()) } else { Err(RefusalReason::BadChecksum) }
         }
         _ => {
             sum.append(sum_from(transport.start()), total - transport.start());
             let good = sum.fold() == 0xffff;
             offload.unit = Unit::Whole(if good { Csum::Verified } else { Csum::Bad });
-            if good { Ok(()) } else { Err(Alone::BadChecksum) }
+            if good { Ok(()) } else { Err(RefusalReason::BadChecksum) }
         }
     }
 }

@@ -217,7 +217,7 @@ impl<'a> Cut<'a> {
         if self.layers.len() != self.layout.headers()[..self.ip].iter().filter(|h| h.is_ip()).count() {
             return Err(Refusal::Levels);
         }
-        whole::check_places(&self.head[..self.head_len], self.layout, self.layers)?;
+        whole::check_checksum_offsets(&self.head[..self.head_len], self.layout, self.layers)?;
         if self.completes {
             transport(self.layout)?;
         }
@@ -260,7 +260,7 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the largest header length of a fragment, in bytes.
-    pub(super) fn most_head(&self) -> usize {
+    pub(super) fn max_header_len(&self) -> usize {
         self.common_len() + self.head_len - self.common
     }
 
@@ -281,7 +281,7 @@ impl<'a> Cut<'a> {
 
     /// Returns the header length of `piece`, in bytes.
     pub(super) fn head_len(&self, piece: &Piece) -> usize {
-        if piece.is_first() { self.most_head() } else { self.common_len() }
+        if piece.is_first() { self.max_header_len() } else { self.common_len() }
     }
 
     /// Returns whether the payload must be summed.

@@ -16,7 +16,7 @@ pub(super) struct Part {
 }
 
 /// An iterator over the parts of a train, in order.
-pub(super) struct Parts<'a, B> {
+pub(super) struct SegmentRuns<'a, B> {
     pub(super) cursor: Cursor<'a, B>,
     pub(super) total: usize,
     pub(super) size: usize,
@@ -31,7 +31,7 @@ pub(super) struct Parts<'a, B> {
     pub(super) started: bool,
 }
 
-impl<B> Parts<'_, B> {
+impl<B> SegmentRuns<'_, B> {
     /// Returns the number of full segments that come next, if each is a part.
     pub(super) fn whole(&self) -> usize {
         if self.most == 0 && self.pieces.is_none() { (self.total - self.at) / self.size } else { 0 }
@@ -45,7 +45,7 @@ impl<B> Parts<'_, B> {
     }
 }
 
-impl<B: Buffer> Parts<'_, B> {
+impl<B: Buffer> SegmentRuns<'_, B> {
     /// Returns the largest number of bytes and segments of the next part if the number of pieces is limited.
     #[inline(never)]
     fn reach(&self, (pieces, most_piece): (usize, usize)) -> (usize, usize) {
@@ -54,7 +54,7 @@ impl<B: Buffer> Parts<'_, B> {
     }
 }
 
-impl<B: Buffer> Iterator for Parts<'_, B> {
+impl<B: Buffer> Iterator for SegmentRuns<'_, B> {
     type Item = Part;
 
     // Inlined: a part returned through memory is read back before its stores have drained, which costs more than

@@ -12,7 +12,7 @@ use super::arena::BLOCK;
 use super::check::{check, complete, is_routed, pseudo, transport, word};
 use super::cursor::Cursor;
 use super::limits::{Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE};
-use super::parts::{Part, Parts};
+use super::parts::{Part, SegmentRuns};
 use super::refusal::Refusal;
 use super::segment::SegmentCsum;
 use super::{fragment, whole};
@@ -149,7 +149,7 @@ impl<'a> SegmentPlan<'a> {
     }
 
     /// Returns the parts into which the train is cut for a port with `limits`.
-    pub(super) fn parts<'p, B: Buffer>(&self, payload: &'p Payload<B>, limits: &Limits) -> Parts<'p, B> {
+    pub(super) fn parts<'p, B: Buffer>(&self, payload: &'p Payload<B>, limits: &Limits) -> SegmentRuns<'p, B> {
         let size = usize::from(self.gso.size);
         let is_v4 = self.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
         let (takes, segs) = match self.gso.kind {
@@ -174,7 +174,7 @@ impl<'a> SegmentPlan<'a> {
         let pieces = if has_few { None } else { Some((limits.max_pieces, most_piece)) };
         let segs = if most > size { most / size } else { 1 };
         let cursor = Cursor::new(payload);
-        Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
+        SegmentRuns { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
     }
 
     /// Returns the port's task for the transport checksum.
@@ -440,6 +440,6 @@ fn check_layers(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<Option
     if layers.len() + 1 != layout.ip_levels() {
         return Err(Refusal::Levels);
     }
-    whole::check_places(head, layout, layers)?;
+    whole::check_checksum_offsets(head, layout, layers)?;
     Ok(layers.iter().position(|layer| layer.remote == Some(Remote::Transport)))
 }

@@ -139,7 +139,7 @@ fn scatter_fragments<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut
     let mut ids = arena.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
     let first = arena.segments().len();
-    arena.reserve(cut.count(), cut.most_head())?;
+    arena.reserve(cut.count(), cut.max_header_len())?;
     (arena.ids, arena.checksummed) = (ids, arena.checksummed + cut.summed);
     let mut cursor = Cursor::new(&packet.payload);
     let mut whole = Fragments::default();
@@ -174,7 +174,7 @@ fn copy_fragments<B: Buffer>(packet: &Packet<B>, limits: &Limits, frames: &mut F
     let mut ids = frames.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
     let first = frames.frames().len();
-    let heads = cut.count().checked_mul(cut.most_head()).ok_or(Refusal::Full)?;
+    let heads = cut.count().checked_mul(cut.max_header_len()).ok_or(Refusal::Full)?;
     frames.reserve(cut.count(), heads.saturating_add(packet.payload.len()), limits.header_room)?;
     (frames.ids, frames.checksummed) = (ids, frames.checksummed + cut.summed);
     let mut cursor = Cursor::new(&packet.payload);

@@ -3,7 +3,7 @@
 use super::arena::{Arena, BLOCK, Frames};
 use super::check::{complete, word};
 use super::cursor::Cursor;
-use super::parts::{Part, Parts};
+use super::parts::{Part, SegmentRuns};
 use super::plan::{Op, PlainTcp, SegmentPlan};
 use crate::arch;
 use crate::checksum::{Field, Sum};
@@ -26,7 +26,7 @@ impl SegmentPlan<'_> {
 
     /// Returns how many of the next segments differ in counting fields only, and a generator of their headers.
     #[inline(always)]
-    fn counting<B>(&mut self, parts: &Parts<'_, B>) -> Option<(usize, Counting<'_>)> {
+    fn counting<B>(&mut self, parts: &SegmentRuns<'_, B>) -> Option<(usize, Counting<'_>)> {
         // It is known already that more changes; this avoids the division.
         let is_known = self.plain.is_none() && self.fitted == Some(parts.size);
         if is_known || self.head.len() > BLOCK {
@@ -60,7 +60,7 @@ impl SegmentPlan<'_> {
     }
 
     /// Makes the next segments in one run, as far as they differ in counting fields only. Returns their number.
-    pub(super) fn run<B>(&mut self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
+    pub(super) fn run<B>(&mut self, parts: &mut SegmentRuns<'_, B>, arena: &mut Arena) -> usize {
         if !self.primed {
             return 0;
         }
@@ -77,7 +77,7 @@ impl SegmentPlan<'_> {
     /// in one pass.
     pub(super) fn run_linear<B: Buffer>(
         &mut self,
-        parts: &mut Parts<'_, B>,
+        parts: &mut SegmentRuns<'_, B>,
         cursor: &mut Cursor<'_, B>,
         frames: &mut Frames,
         room: usize,

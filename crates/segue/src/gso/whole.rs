@@ -38,7 +38,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
         return Ok(Filled { csum: left, completed: false, summed: 0 });
     }
     check(head, &packet.layout)?;
-    check_places(head, &packet.layout, layers)?;
+    check_checksum_offsets(head, &packet.layout, layers)?;
 
     let layout = &packet.layout;
     let ends = ends(head, layout, packet.len());
@@ -95,7 +95,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
 }
 
 /// Checks that every checksum that a layer mentions has a field in the headers of that level.
-pub(super) fn check_places(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<(), Refusal> {
+pub(super) fn check_checksum_offsets(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<(), Refusal> {
     let transport = layout.transport().map(Header::start);
     for (level, layer) in layers.iter().enumerate() {
         let mut ips = 0;

@@ -88,7 +88,7 @@ impl Vxlan {
 
     /// Returns whether the header can express the option: its start is even and at most [`MAX_START`], and its field is
     /// that of TCP or UDP.
-    pub fn can_say(option: Remcsum) -> bool {
+    pub fn is_representable(option: Remcsum) -> bool {
         last_byte(option).is_some()
     }
 
@@ -146,7 +146,7 @@ mod tests {
     fn what_the_last_byte_cannot_say_is_not_written() {
         for (start, offset) in [(35, 51), (256, 272), (34, 36), (34, 33)] {
             let remcsum = Remcsum { start, offset };
-            assert!(!Vxlan::can_say(remcsum));
+            assert!(!Vxlan::is_representable(remcsum));
             assert_eq!(Vxlan { vni: 1, remcsum: Some(remcsum) }.emit(&mut [0; LEN]), None);
         }
     }

@@ -227,7 +227,7 @@ fn d1_a_wrong_checksum_anywhere_is_neither_merged_nor_repaired() {
             let last = frames[bad].len() - 1;
             frames[bad][last] ^= 0x10;
             let stats = holds(&frames, Start::Ip);
-            let wrong = stats.alone.of(gro::Alone::BadChecksum) + stats.flushes.of(gro::Flush::BadChecksum);
+            let wrong = stats.alone.of(gro::RefusalReason::BadChecksum) + stats.flushes.of(gro::Flush::BadChecksum);
             assert!(stats.segments <= 4 && wrong <= 1, "{stats:?}");
         }
     }

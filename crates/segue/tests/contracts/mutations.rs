@@ -60,7 +60,8 @@ fn damaged(profile: Profile) {
             Ok(run) => {
                 joined += run.joined();
                 swallowed += run.stats.swallowed;
-                wrong += run.stats.alone.of(gro::Alone::BadChecksum) + run.stats.flushes.of(gro::Flush::BadChecksum);
+                wrong +=
+                    run.stats.alone.of(gro::RefusalReason::BadChecksum) + run.stats.flushes.of(gro::Flush::BadChecksum);
             }
             Err(violation) if violation.promise == Promise::Transparency && profile == Profile::linux() => {
                 let found = broken_engine(setting.config, &arrivals, &setting);

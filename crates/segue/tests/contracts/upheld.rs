@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use segue::checksum::Sum;
-use segue::gro::{Alone, Config, Generation, Gro, Profile};
+use segue::gro::{Config, Generation, Gro, Profile, RefusalReason};
 use segue::hash;
 use segue::packet::{Csum, Frag, Kind, Layout, Pool, Start, Stop, Tunnels, Unit};
 use segue::time::Nanos;
@@ -201,7 +201,13 @@ fn generated_ack_streams_contain_aggregated_and_refused_acks() {
         let arrivals = streams::acknowledgments(&mut Rng::new(5), 6, 4000, around);
         let run = check_engine(config, &arrivals, &setting).unwrap();
         assert!(run.stats.swallowed > 400, "{around:?}: {:?}", run.stats);
-        for why in [Alone::AckDuplicate, Alone::AckWindow, Alone::AckOld, Alone::AckOptions, Alone::AckFlags] {
+        for why in [
+            RefusalReason::AckDuplicate,
+            RefusalReason::AckWindow,
+            RefusalReason::AckOld,
+            RefusalReason::AckOptions,
+            RefusalReason::AckFlags,
+        ] {
             assert!(run.stats.alone.of(why) > 20, "{around:?}: {:?}", run.stats);
         }
     }

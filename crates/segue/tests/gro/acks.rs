@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use segue::gro::{Alone, Config, Flush, Gro, Mismatch, Profile};
+use segue::gro::{Config, Flush, Gro, Mismatch, Profile, RefusalReason};
 use segue::packet::{Csum, Frag, Pool, Start, Tunnels, Unit};
 use segue::time::Nanos;
 use segue_testkit::build::{self, Ethernet, Ip, L4, Remcsum, Shim, Tcp, V4, prime};
@@ -73,14 +73,14 @@ fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
 /// all scenarios. None is swallowed: the first one of a flow and the first one after the third stay alone too.
 macro_rules! seen {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
-        pub(crate) const REFUSED: &[(Alone, fn() -> Stream)] = &[
-            $((Alone::$reason, || $scenario),)+
-            (Alone::AckFirst, || Stream::new(moving(&mut tcp4(), 2)).lro()),
+        pub(crate) const REFUSED: &[(RefusalReason, fn() -> Stream)] = &[
+            $((RefusalReason::$reason, || $scenario),)+
+            (RefusalReason::AckFirst, || Stream::new(moving(&mut tcp4(), 2)).lro()),
         ];
         $(#[test] fn $name() {
             let stream = $scenario;
             let outcome = Stream::gives(&stream, &[1; 5]);
-            let refused = [(Alone::$reason, 1), (Alone::AckFirst, 2)];
+            let refused = [(RefusalReason::$reason, 1), (RefusalReason::AckFirst, 2)];
             outcome.counts(&refused, &[(Flush::Order, 1), (Flush::PollEnd, 1)], &[]);
             let (_, left) = stream.run_unchecked();
             assert!(left.iter().eq(stream.packets.iter().map(|(bytes, _)| bytes)), "in order, and unchanged");
@@ -126,7 +126,7 @@ fn missing_timestamps_are_seen() {
     // The next one has them again, so it differs from its predecessor too.
     let stream = field(stamped(), STEP, |tcp| tcp.options = Vec::new());
     let outcome = stream.gives(&[1; 5]);
-    assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(Alone::AckTimestamp)), (0, 2));
+    assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(RefusalReason::AckTimestamp)), (0, 2));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn acknowledgments_collapse_to_the_newest() {
     for mut sender in [tcp4(), tcp6(), stamped()] {
         let stream = Stream::new(moving(&mut sender, 10)).lro();
         let (outcome, left) = stream.run_unchecked();
-        outcome.counts(&[(Alone::AckFirst, 1)], &[(Flush::PollEnd, 1)], &[]);
+        outcome.counts(&[(RefusalReason::AckFirst, 1)], &[(Flush::PollEnd, 1)], &[]);
         assert_eq!((outcome.stats.swallowed, outcome.stats.packets, outcome.stats.trains), (8, 10, 0));
         assert_eq!(left, [stream.packets[0].0.clone(), stream.packets[9].0.clone()], "byte for byte");
         assert_eq!(outcome.trains[1].offload.unit, Unit::Whole(Csum::Verified));
@@ -144,14 +144,14 @@ fn acknowledgments_collapse_to_the_newest() {
 #[test]
 fn nothing_collapses_unless_asked_for() {
     let outcome = Stream::new(moving(&mut tcp4(), 5)).profile(Profile::Lro).gives(&[1; 5]);
-    outcome.counts(&[(Alone::NoPayload, 5)], &[], &[]);
+    outcome.counts(&[(RefusalReason::NoPayload, 5)], &[], &[]);
 }
 
 #[test]
 fn a_datagram_without_payload_is_no_acknowledgment() {
     let mut sender = Sender::udp(v4(), 1);
     let packets = [0, 0].map(|len| sender.send(len, 0).bytes());
-    Stream::new(packets).lro().gives(&[1, 1]).counts(&[(Alone::NoPayload, 2)], &[], &[]);
+    Stream::new(packets).lro().gives(&[1, 1]).counts(&[(RefusalReason::NoPayload, 2)], &[], &[]);
 }
 
 #[test]
@@ -298,7 +298,12 @@ fn ack_with_the_number_of_a_data_segment_is_a_duplicate() {
     packets.push(ack(&mut sender, 0));
     packets.extend(moving(&mut sender, 2));
     let outcome = Stream::new(packets).lro().run_unchecked().0;
-    assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(Alone::AckDuplicate)), (1, 2), "{:?}", outcome.stats);
+    assert_eq!(
+        (outcome.stats.swallowed, outcome.stats.alone.of(RefusalReason::AckDuplicate)),
+        (1, 2),
+        "{:?}",
+        outcome.stats
+    );
 }
 
 #[test]
@@ -326,7 +331,7 @@ fn three_duplicates_in_three_rounds_are_three_duplicates() {
         .cloned()
         .collect();
     assert_eq!(left, expected);
-    assert_eq!(gro.stats().alone.of(Alone::AckDuplicate), 3);
+    assert_eq!(gro.stats().alone.of(RefusalReason::AckDuplicate), 3);
 }
 
 #[test]
@@ -336,14 +341,14 @@ fn acks_with_wrong_checksums_are_not_aggregated() {
         packets[bad][36] ^= 0x40;
         let (outcome, left) = Stream::new(packets.clone()).lro().run_unchecked();
         assert!(left.contains(&packets[bad]), "{bad}");
-        assert_eq!(outcome.stats.alone.of(Alone::BadChecksum), 1);
+        assert_eq!(outcome.stats.alone.of(RefusalReason::BadChecksum), 1);
         assert_eq!(outcome.stats.packets, outcome.stats.swallowed + left.len() as u64);
         assert_eq!(left.last(), packets.last());
     }
     // A wrong number in a wrong packet is not remembered.
     let mut packets = moving(&mut tcp4(), 5);
     packets[2][28] ^= 0x40;
-    assert_eq!(Stream::new(packets).lro().run_unchecked().0.stats.alone.of(Alone::AckOld), 0);
+    assert_eq!(Stream::new(packets).lro().run_unchecked().0.stats.alone.of(RefusalReason::AckOld), 0);
 }
 
 #[test]
@@ -399,7 +404,7 @@ fn another_vlan_is_another_flow_and_another_priority_starts_anew() {
     let link = |tci| Ethernet { tags: vec![(0x8100, tci)], ..Ethernet::default() };
     let bare = moving(&mut tcp4(), 4);
     let two = |a, b| Stream::new([a, a, b, b].iter().zip(&bare).map(|(&tci, p)| link(tci).wrap(p)).collect::<Vec<_>>());
-    assert_eq!(two(5, 6).ethernet().lro().gives(&[1; 4]).stats.alone.of(Alone::AckFirst), 2);
+    assert_eq!(two(5, 6).ethernet().lro().gives(&[1; 4]).stats.alone.of(RefusalReason::AckFirst), 2);
     let outcome = two(0x2005, 0x4005).ethernet().lro().run_unchecked().0;
     assert_eq!((outcome.stats.mismatches.of(Mismatch::Link), outcome.stats.swallowed), (1, 1));
 }

@@ -1,6 +1,6 @@
 //! A test bench: a short stream, its output, and the counters.
 
-use segue::gro::{Alone, Config, Flush, Gro, Mismatch, Profile, Stats};
+use segue::gro::{Config, Flush, Gro, Mismatch, Profile, RefusalReason, Stats};
 use segue::gso::{Arena, Limits, split};
 use segue::packet::{Frag, Kind, Packet, Pool, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
@@ -126,7 +126,12 @@ impl Stream {
 
 impl Outcome {
     /// Asserts that no other counters are nonzero.
-    pub(crate) fn counts(&self, alone: &[(Alone, u64)], flushes: &[(Flush, u64)], mismatches: &[(Mismatch, u64)]) {
+    pub(crate) fn counts(
+        &self,
+        alone: &[(RefusalReason, u64)],
+        flushes: &[(Flush, u64)],
+        mismatches: &[(Mismatch, u64)],
+    ) {
         assert_eq!(nonzero(&self.stats.alone), alone, "alone");
         assert_eq!(nonzero(&self.stats.flushes), flushes, "flushes");
         assert_eq!(nonzero(&self.stats.mismatches), mismatches, "mismatches");

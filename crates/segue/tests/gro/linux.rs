@@ -1,6 +1,6 @@
 //! Tests of the differences between the profiles `linux` and `strict`.
 
-use segue::gro::{Alone, Generation, Mismatch, Profile};
+use segue::gro::{Generation, Mismatch, Profile, RefusalReason};
 use segue::packet::{Gso, Unit};
 use segue_testkit::build::{Gre, Ip, L4, Shim, Tunnel, V4};
 use segue_testkit::flow::{Ids, Sender};
@@ -33,7 +33,7 @@ fn linux_joins_checksums_that_are_not_canonical() {
     second[60..62].copy_from_slice(&rest.to_be_bytes());
     second[36..38].fill(0xff);
     let stream = Stream::new(packets);
-    assert_eq!(stream.gives(&[1, 1]).stats.alone.of(Alone::NotCanonical), 1);
+    assert_eq!(stream.gives(&[1, 1]).stats.alone.of(RefusalReason::NotCanonical), 1);
     let (outcome, left) = stream.clone().linux().run_unchecked();
     assert_eq!((outcome.sizes, left[1][36..38].to_vec()), (vec![2], vec![0, 0]));
 }
@@ -45,7 +45,7 @@ fn linux_does_not_join_gre_with_a_checksum_inside_udp() {
         let gre = Gre { checksum: true, ..Gre::default() };
         let stream = Stream::new(wrap(&tunnel(outer.clone(), shim, Some(gre), &v4()), run(&mut tcp4(), 3)));
         stream.joins();
-        assert_eq!(stream.linux().gives(&[1, 1, 1]).stats.alone.of(Alone::Tunnel), 3);
+        assert_eq!(stream.linux().gives(&[1, 1, 1]).stats.alone.of(RefusalReason::Tunnel), 3);
     }
 }
 
@@ -172,6 +172,6 @@ fn no_kernel_swallows_acknowledgments() {
         .collect();
     for profile in [V6_12, V6_18, V7, Profile::Strict] {
         let outcome = Stream::new(packets.clone()).profile(profile).config(|c| c.acks = true).gives(&[1; 4]);
-        assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(Alone::NoPayload)), (0, 4));
+        assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(RefusalReason::NoPayload)), (0, 4));
     }
 }

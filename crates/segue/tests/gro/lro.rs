@@ -1,7 +1,7 @@
 //! Tests of data in profile `lro`: packets that join beyond the other profiles, and packets that do not although old
 //! receivers joined them.
 
-use segue::gro::{Alone, Flush, Mismatch, Profile};
+use segue::gro::{Flush, Mismatch, Profile, RefusalReason};
 use segue::packet::Unit;
 use segue::wire::{read_u16, read_u32};
 use segue_testkit::build::{Ip, L4, Tcp, V4};
@@ -211,7 +211,7 @@ fn wrong_checksums_stay_out() {
         let mut packets = run(&mut tcp4(), 4);
         packets[bad][90] ^= 1;
         let (outcome, left) = Stream::new(packets.clone()).profile(Profile::Lro).run_unchecked();
-        let wrong = outcome.stats.alone.of(Alone::BadChecksum) + outcome.stats.flushes.of(Flush::BadChecksum);
+        let wrong = outcome.stats.alone.of(RefusalReason::BadChecksum) + outcome.stats.flushes.of(Flush::BadChecksum);
         assert_eq!((wrong, left.contains(&packets[bad])), (1, true));
     }
 }

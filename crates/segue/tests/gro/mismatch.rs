@@ -1,7 +1,7 @@
 //! Tests of packets that do not fit the train of their flow: each difference by itself. The second packet starts a new
 //! train.
 
-use segue::gro::{Alone, Flush, Mismatch};
+use segue::gro::{Flush, Mismatch, RefusalReason};
 use segue::packet::{Csum, Unit};
 use segue_testkit::build::{Ethernet, Ip, L4, Remcsum, Shim, Tcp, V4, prime};
 use segue_testkit::flow::Sender;
@@ -173,7 +173,7 @@ fn a_flow_keeps_its_order_when_its_mac_addresses_change() {
     stream.packets[1].0.truncate(54);
     let (outcome, left) = stream.run_unchecked();
     assert!(left.iter().eq(stream.packets.iter().map(|(bytes, _)| bytes)));
-    outcome.counts(&[(Alone::NoPayload, 1)], &[(Flush::Order, 1)], &[]);
+    outcome.counts(&[(RefusalReason::NoPayload, 1)], &[(Flush::Order, 1)], &[]);
 }
 
 fn tcp_field(sender: Sender, edit: impl FnOnce(&mut Tcp)) -> Stream {

@@ -1,7 +1,7 @@
 //! Tests of the padding of short frames, and of the sums that ports know.
 
 use segue::checksum::Sum;
-use segue::gro::{Alone, Gro, Profile};
+use segue::gro::{Gro, Profile, RefusalReason};
 use segue::packet::{Csum, Frag, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue_testkit::Rng;
@@ -42,7 +42,7 @@ fn padding_of_any_content_is_cut_off_before_frames_join() {
 fn strict_refuses_padding_and_gives_it_back() {
     let (long, _) = padded(&[4, 4, 1], 0x37, 0);
     let stream = Stream::new(long).ethernet();
-    assert_eq!(stream.gives(&[1, 1, 1]).stats.alone.of(Alone::Padding), 3);
+    assert_eq!(stream.gives(&[1, 1, 1]).stats.alone.of(RefusalReason::Padding), 3);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn what_is_refused_keeps_its_padding() {
         // A wrong header checksum.
         long[1][24] ^= 1;
         let (outcome, left) = Stream::new(long.clone()).ethernet().profile(profile).run_unchecked();
-        assert_eq!((outcome.stats.alone.of(Alone::IpChecksum), outcome.stats.trimmed), (1, 0));
+        assert_eq!((outcome.stats.alone.of(RefusalReason::IpChecksum), outcome.stats.trimmed), (1, 0));
         assert_eq!(left, long, "nothing was joined");
     }
 }
@@ -83,7 +83,7 @@ fn padding_inside_a_tunnel_is_refused() {
     packets[0][25] -= 4;
     let stream = Stream::new(packets);
     for profile in [Profile::Strict, Profile::linux(), Profile::Lro] {
-        assert_eq!(stream.clone().profile(profile).gives(&[1]).stats.alone.of(Alone::Padding), 1);
+        assert_eq!(stream.clone().profile(profile).gives(&[1]).stats.alone.of(RefusalReason::Padding), 1);
     }
 }
 
@@ -91,7 +91,7 @@ fn padding_inside_a_tunnel_is_refused() {
 fn padding_without_payload_is_an_acknowledgment_and_no_data() {
     let (long, _) = padded(&[0, 0], 0x37, 0);
     let outcome = Stream::new(long).ethernet().linux().gives(&[1, 1]);
-    assert_eq!(outcome.stats.alone.of(Alone::NoPayload), 2);
+    assert_eq!(outcome.stats.alone.of(RefusalReason::NoPayload), 2);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_frame_whose_sum_says_that_it_is_wrong_stays_out_and_spoils_nothing() {
     let mut stream = units.enumerate().fold(Stream::new(packets.clone()), |s, (i, csum)| s.unit(i, Unit::Whole(csum)));
     stream = stream.unit(2, Unit::Whole(Csum::Complete(Sum::of(b"something else"))));
     let outcome = stream.gives(&[2, 1, 1]);
-    assert_eq!(outcome.stats.alone.of(Alone::BadChecksum), 1);
+    assert_eq!(outcome.stats.alone.of(RefusalReason::BadChecksum), 1);
     assert_eq!(outcome.trains[1].offload.unit, Unit::Whole(Csum::Bad));
     assert!(matches!(outcome.trains[2].offload.unit, Unit::Whole(Csum::Complete(_))));
 }

@@ -1,6 +1,6 @@
 //! Tests of packets that stay alone: each reason by itself, in the middle of a flow that the packet must not overtake.
 
-use segue::gro::{Alone, Flush};
+use segue::gro::{Flush, RefusalReason};
 use segue::packet::{Csum, Gso, GsoKind, TrainCsum, Unit};
 use segue_testkit::build::{Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, V4};
 
@@ -9,10 +9,10 @@ use crate::bench::{Stream, between, between_bytes, complete, run, tcp4, tcp6, tu
 /// Declares a test for each scenario of three packets, the second of which is refused, and a table of all scenarios.
 macro_rules! refused {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
-        const REFUSED: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];
+        const REFUSED: &[(RefusalReason, fn() -> Stream)] = &[$((RefusalReason::$reason, || $scenario)),+];
         $(#[test] fn $name() {
             let outcome = Stream::gives(&$scenario, &[1, 1, 1]);
-            outcome.counts(&[(Alone::$reason, 1)], &[(Flush::Order, 1), (Flush::PollEnd, 1)], &[]);
+            outcome.counts(&[(RefusalReason::$reason, 1)], &[(Flush::Order, 1), (Flush::PollEnd, 1)], &[]);
         })+
     };
 }
@@ -173,10 +173,10 @@ refused! {
 /// anything.
 macro_rules! refused_flow {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
-        const REFUSED_FLOWS: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];
+        const REFUSED_FLOWS: &[(RefusalReason, fn() -> Stream)] = &[$((RefusalReason::$reason, || $scenario)),+];
         $(#[test] fn $name() {
             let outcome = Stream::gives(&$scenario, &[1]);
-            outcome.counts(&[(Alone::$reason, 1)], &[], &[]);
+            outcome.counts(&[(RefusalReason::$reason, 1)], &[], &[]);
         })+
     };
 }
@@ -226,7 +226,7 @@ fn another_protocol_of_the_same_hosts_does_not_part_a_train() {
     let icmp = between(tcp4(), |packet| packet.l4 = L4::Icmp(8, 0, [0, 1, 0, 2]));
     let gre = between_bytes(tcp4(), |bytes| *bytes = pptp());
     for stream in [icmp, gre] {
-        stream.gives(&[1, 2]).counts(&[(Alone::Protocol, 1)], &[(Flush::PollEnd, 1)], &[]);
+        stream.gives(&[1, 2]).counts(&[(RefusalReason::Protocol, 1)], &[(Flush::PollEnd, 1)], &[]);
     }
 }
 
@@ -275,7 +275,7 @@ fn a_bad_checksum_is_found_wherever_it_is_in_a_train() {
         let (outcome, left) = Stream::new(packets.clone()).run_unchecked();
         assert_eq!(left, packets);
         // The first one is held before it is verified.
-        let wrong = outcome.stats.alone.of(Alone::BadChecksum) + outcome.stats.flushes.of(Flush::BadChecksum);
+        let wrong = outcome.stats.alone.of(RefusalReason::BadChecksum) + outcome.stats.flushes.of(Flush::BadChecksum);
         assert_eq!(wrong, 1, "{bad}: {:?}", outcome.stats);
         assert!(outcome.sizes.iter().sum::<usize>() == 5 && outcome.sizes.contains(&1), "{:?}", outcome.sizes);
     }

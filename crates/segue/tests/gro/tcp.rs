@@ -163,7 +163,7 @@ fn a_known_sum_verifies_without_touching_payload() {
     assert_eq!(stream.joins().stats.checksummed_bytes, 0);
     // A sum that does not fit the checksum keeps the packet alone.
     let wrong = stream.unit(1, complete(b"x"));
-    assert_eq!(wrong.gives(&[1, 1, 1]).stats.alone.of(segue::gro::Alone::BadChecksum), 1);
+    assert_eq!(wrong.gives(&[1, 1, 1]).stats.alone.of(segue::gro::RefusalReason::BadChecksum), 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of joining inside tunnels: every form, over both versions of IP.
 
-use segue::gro::{Alone, Flush, Mismatch};
+use segue::gro::{Flush, Mismatch, RefusalReason};
 use segue::packet::{LayerCsum, TrainCsum, Unit};
 use segue::wire::read_u16;
 use segue_testkit::build::{Gre, Ip, Remcsum, Shim, Tunnel, V4, V6};
@@ -209,7 +209,7 @@ fn tunnels_in_tunnels_join_up_to_the_one_limit() {
     for mut sender in every() {
         let inside = bridge(v4(), Shim::Vxlan(1, false), None, None);
         let twice = wrap(&bridge(v6(), Shim::Geneve(2, 0), None, None), wrap(&inside, run(&mut sender, 2)));
-        Stream::new(twice).gives(&[1, 1]).counts(&[(Alone::TooDeep, 2)], &[], &[]);
+        Stream::new(twice).gives(&[1, 1]).counts(&[(RefusalReason::TooDeep, 2)], &[], &[]);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::wire::{ethernet, ipv4, ipv6, read_u16, write_u16};
 impl Decapsulator {
     /// Returns the state of a packet whose transport checksum this host's kernel left unfinished: a single packet, or
     /// several that the kernel joined without stating their size, which are cut to what fits the inner MTU.
-    pub(super) fn as_left(&self, layout: &Layout, is_train: bool, l3: usize) -> Unit {
+    pub(super) fn unfinished_offload(&self, layout: &Layout, is_train: bool, l3: usize) -> Unit {
         let (Some(most), Some(transport), true) = (self.config.unfinished, layout.transport(), is_train) else {
             return Unit::Whole(Csum::Partial);
         };

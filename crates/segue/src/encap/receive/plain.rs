@@ -77,7 +77,7 @@ impl Decapsulator {
             None => Csum::Unknown,
             Some(option) if meta.csum == OuterCsum::Verified => {
                 let ip = packet.split_at_checked(ip_len)?;
-                left_to_us(option, &tunnel, ip, number, l3)?
+                remote_csum_state(option, &tunnel, ip, number, l3)?
             }
             Some(_) => return None,
         };
@@ -87,7 +87,7 @@ impl Decapsulator {
 
 /// Returns the state of a transport checksum that a remote checksum option leaves to this end, if the option names it
 /// and the field is primed. `ip` are the IP header and what follows it; the header is at `l3`.
-fn left_to_us(
+fn remote_csum_state(
     option: Remcsum,
     tunnel: &TunnelHeaders,
     (ip, transport): (&[u8], &[u8]),

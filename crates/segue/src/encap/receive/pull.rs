@@ -92,7 +92,7 @@ impl Decapsulator {
         match (option, into.offload.unit, sum) {
             (Some(Remote::Transport), ..) => into.offload.unit = Unit::Whole(Csum::Partial),
             (_, Unit::Whole(Csum::Unknown), _) if unfinished.is_some() => {
-                into.offload.unit = self.as_left(&layout, unfinished == Some(true), l3);
+                into.offload.unit = self.unfinished_offload(&layout, unfinished == Some(true), l3);
             }
             (_, Unit::Whole(Csum::Unknown), Some(sum)) => into.offload.unit = Unit::Whole(Csum::Complete(sum)),
             _ => {}
