@@ -313,7 +313,7 @@ fn options_that_cannot_be_are_refused_before_anything_is_read() {
         ("merge", 2, "no capture file"),
         ("merge in.pcap o.pcap --profile other", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
         ("merge in.pcap o.pcap --profile linux:x", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
-        ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to 60000000: a capture does not say what was read at once"),
+        ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to 60000000: 0 merges within one read of a port"),
         ("merge in.pcap o.pcap --hold-us 60000001", 2, "expected 1 to 60000000\n"),
         ("split in.pcap o.pcap --undo --mtu 1500", 2, "does not go with"),
         ("split in.pcap o.pcap --mtu 40", 2, "expected 68 to"),

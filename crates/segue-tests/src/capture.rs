@@ -67,7 +67,7 @@ impl Capture {
         let mut process = Process::spawn(command, b"").expect("tcpdump starts");
         let begin = std::time::Instant::now();
         while !process.stderr().contains("listening on") {
-            assert!(process.ended().is_none() && begin.elapsed() < Duration::from_secs(5), "{}", process.last_words());
+            assert!(process.ended().is_none() && begin.elapsed() < Duration::from_secs(60), "{}", process.last_words());
             std::thread::sleep(Duration::from_millis(5));
         }
         Capture { process, path }
@@ -83,7 +83,7 @@ impl Capture {
             before = Some(len());
             std::thread::sleep(Duration::from_millis(300));
         }
-        self.process.stop(Duration::from_secs(5));
+        self.process.stop(Duration::from_secs(30));
         let words = self.process.last_words();
         assert!(words.contains("\n0 packets dropped by kernel"), "tcpdump: {words}");
         self.path.clone()

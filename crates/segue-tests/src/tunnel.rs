@@ -10,7 +10,7 @@ use segue_lab::{Family, Host, Peer, Process, reach};
 use crate::{Ground, Stat};
 
 /// Time within which a tunnel must carry datagrams.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The mode of a tunnel, which determines the inner protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

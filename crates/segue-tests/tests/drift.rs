@@ -48,19 +48,31 @@ fn slope(samples: &[Sample]) -> (f64, f64) {
     (slope, slope + 1.96 * (rest / (count - 2.0) / spread).sqrt())
 }
 
+/// Returns the process of a tunnel, once it answers.
+fn pid_of(service: &Service, net: u8) -> u32 {
+    let begin = Instant::now();
+    loop {
+        if let Some(pid) = service.pid(&format!("sg{net}")) {
+            return pid;
+        }
+        assert!(begin.elapsed() < PATIENCE, "sg{net} does not answer: {}", tail(&service.near));
+        thread::sleep(PAUSE);
+    }
+}
+
 #[test]
 fn a_service_under_faults_and_changes_grows_nowhere() {
     let Some(service) = Service::start(test_name!(), TUNNELS, "", &[]) else { return };
     let longest = std::env::var("SEGUE_DRIFT").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
     let longest = Duration::from_secs(longest);
     let begin = Instant::now();
-    let calm: Vec<u32> = (1..=CALM).map(|net| service.pid(&format!("sg{net}")).expect("it runs")).collect();
+    let calm: Vec<u32> = (1..=CALM).map(|net| pid_of(&service, net)).collect();
     let mut processes: Vec<u32> = calm.iter().flat_map(|pid| [*pid, parent(*pid)]).collect();
     processes.push(service.near.id());
     let mut samples: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
     let mut latencies = Vec::new();
     let (mut round, mut killed) = (0_u32, None::<Instant>);
-    while begin.elapsed() < longest || round < 4 {
+    while begin.elapsed() < longest || round < 12 {
         for net in 1..=TUNNELS {
             let sent = Instant::now();
             assert!(service.passes(net, PATIENCE), "sg{net}, round {round}: {}", tail(&service.near));
@@ -94,14 +106,16 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         round += 1;
         thread::sleep(PAUSE);
     }
-    let after: Vec<u32> = (1..=CALM).map(|net| service.pid(&format!("sg{net}")).expect("it runs")).collect();
+    let after: Vec<u32> = (1..=CALM).map(|net| pid_of(&service, net)).collect();
     assert_eq!(calm, after, "what had no fault has its process");
     for (pid, samples) in &samples {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        let (first, last) = (samples[samples.len() / 2], samples[samples.len() - 1]);
-        println!("{} {pid}: {} kB, {} descriptors", name.trim(), last.resident_kb, last.descriptors);
-        // The service has descriptors of the instance that is just being started.
-        assert!(last.descriptors <= first.descriptors + 2, "{name}: {first:?} {last:?}");
+        let (first, last) = samples.split_at(samples.len() / 2);
+        let end = samples[samples.len() - 1];
+        println!("{} {pid}: {} kB, {} descriptors", name.trim(), end.resident_kb, end.descriptors);
+        // While it reloads or starts an instance, the service has descriptors for that.
+        let least = |part: &[Sample]| part.iter().map(|sample| sample.descriptors).min();
+        assert!(least(last) <= least(first), "{name}: {first:?} {last:?}");
         if begin.elapsed() >= LONG {
             let (slope, most) = slope(samples);
             println!("{} {pid}: {slope:.0} kB an hour, at most {most:.0}", name.trim());

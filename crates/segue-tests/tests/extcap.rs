@@ -73,13 +73,13 @@ fn tshark_lists_tunnels_and_captures_them_live() {
         if let Err(error) = seen {
             panic!("{tap}: {error}: {}{}", capture.last_words(), reader.last_words());
         }
-        traffic::file(pair.place(Peer::A, Family::V4), pair.place(Peer::B, Family::V4), 1 << 20, 1);
         let lengths = || -> Vec<usize> {
             reader.stdout().lines().filter_map(|line| line.split_whitespace().nth(1)?.parse().ok()).collect()
         };
         let begin = std::time::Instant::now();
         while lengths().iter().filter(|length| **length > 1000).count() < 10 {
             assert!(begin.elapsed() < PATIENCE, "{tap}: {:?} {}", lengths(), reader.last_words());
+            traffic::file(pair.place(Peer::A, Family::V4), pair.place(Peer::B, Family::V4), 1 << 20, 1);
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(lengths().iter().all(|length| *length <= longest), "{tap}: {:?}", lengths());

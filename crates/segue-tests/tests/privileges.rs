@@ -225,6 +225,13 @@ mod inside {
         let mut process = start(&ground, &format!("tunnel {WORDS}"));
         let worker = worker(&ground, &mut process);
         let supervisor = parent(worker);
+        // The control socket answers before the last filter is in force.
+        let filters = |pid| field(&status(pid), "Seccomp_filters").parse::<u32>().unwrap();
+        let (own, begin) = (filters(std::process::id()), Instant::now());
+        while filters(worker) < own + 2 {
+            assert!(begin.elapsed() < PATIENCE, "{}", status(worker));
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let Some(held) = hold(worker) else { return };
         let calls = held.calls().unwrap();
         println!("the process that moves packets reaches {calls:?}");

@@ -72,8 +72,12 @@ fn a_connection_passes_in_trains() {
         }
         let host = &hosts[0];
         scope.spawn(move || {
-            let call =
-                || TcpStream::connect_timeout(&address, PATIENCE).and_then(|mut stream| stream.write_all(&data()));
+            let call = || {
+                TcpStream::connect_timeout(&address, PATIENCE).and_then(|mut stream| {
+                    stream.set_write_timeout(Some(PATIENCE))?;
+                    stream.write_all(&data())
+                })
+            };
             host.enter(call).unwrap()
         });
         let got = hear.recv_timeout(PATIENCE);

@@ -23,10 +23,20 @@ pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
 
 /// Waits until an error is pending on a socket; `false` when none came in time.
 pub(crate) fn wait_for_error(socket: BorrowedFd, longest: Duration) -> io::Result<bool> {
-    let mut polled = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    Ok(wait_for(socket, 0, longest)? & libc::POLLERR != 0)
+}
+
+/// Waits until a descriptor is readable; `false` when it was not in time.
+pub(crate) fn wait_for_input(fd: BorrowedFd, longest: Duration) -> io::Result<bool> {
+    Ok(wait_for(fd, libc::POLLIN, longest)? & libc::POLLIN != 0)
+}
+
+/// Waits for events of a descriptor, and returns them; 0 when none came in time.
+fn wait_for(fd: BorrowedFd, events: libc::c_short, longest: Duration) -> io::Result<libc::c_short> {
+    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: the pointer is to one pollfd of this stack frame.
-    let count = check(unsafe { libc::poll(&raw mut polled, 1, longest.as_millis() as libc::c_int) })?;
-    Ok(count == 1 && polled.revents & libc::POLLERR != 0)
+    check(unsafe { libc::poll(&raw mut polled, 1, longest.as_millis() as libc::c_int) })?;
+    Ok(polled.revents)
 }
 
 struct Counting;

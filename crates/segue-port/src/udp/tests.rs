@@ -435,7 +435,7 @@ fn a_burst_that_comes_alone_is_received_with_one_call() {
             batch.push(packet(&mut pages, &[], &bytes(1000, at), outer(0, 0)), tx.limits()).unwrap();
         }
         send_all(&mut tx, &mut batch);
-        // Loopback delivers within the call that sends.
+        assert!(testing::wait_for_input(rx.fd(), Duration::from_secs(20)).unwrap());
         assert_eq!(rx.receive(&mut into, 64).unwrap(), Polled::Idle);
         let datagrams: usize = into.bursts.iter().map(Burst::segments).sum();
         assert_eq!((into.bursts.len(), datagrams, rx.counters().rx.calls), (1, 20, 1), "{ip}");
