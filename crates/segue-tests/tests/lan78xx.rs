@@ -254,7 +254,11 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     let failed: Vec<&String> = heard.iter().filter(|line| line.contains("fail") || line.contains(" no ")).collect();
     let expected_failure = ["9 ping failed"];
     assert_eq!(failed, expected_failure, "{all}");
-    let complaints: Vec<&String> = heard.iter().filter(|line| line.starts_with("complaint")).collect();
+    // The driver says this where the chip reports another change of the PHY before the work for the first one has run;
+    // the work that waits does both (`lan78xx_defer_kevent`). It says so on hardware, too.
+    let is_harmless = |line: &&String| line.contains("kevent 4 may have been dropped");
+    let complaints: Vec<&String> =
+        heard.iter().filter(|line| line.starts_with("complaint")).filter(|line| !is_harmless(line)).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
     let said = |word: &str| -> Vec<String> {
         heard.iter().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
