@@ -192,7 +192,7 @@ impl Ingress {
         std::mem::swap(&mut self.seen, seen);
     }
 
-    /// Exchanges the counters of cutting with `cuts`, as [`swap_traffic`](Self::share_seen).
+    /// Exchanges the counters of cutting with `cuts`, as [`swap_traffic`](Self::swap_traffic).
     pub(crate) fn share_cuts(&mut self, cuts: &mut CutCounts) {
         std::mem::swap(&mut self.done, cuts);
     }
