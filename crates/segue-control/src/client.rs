@@ -15,12 +15,16 @@ use crate::error::{Error, Kind, printable};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::{Instance, Side};
+use crate::peers::{self, Changes, Listed, Table};
 use crate::place::{self, READERS};
-use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, Topic};
+use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, TABLE_LEN, Topic};
 use crate::suggest::nearest;
 
 /// Longest wait for the answer of an instance.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
+
+/// Longest wait for the answer to a request about a peer table, which takes time to build.
+const TABLE_TIME: Duration = Duration::from_secs(30);
 
 /// The result of asking every instance.
 #[derive(Debug, Default)]
@@ -70,6 +74,57 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
         Response::Mappings(mappings) => Ok(mappings),
         _ => Err(unexpected()),
     })
+}
+
+/// Returns the peer table of the tunnel `name`, with counters.
+pub fn peers(name: &str) -> Result<Listed, Error> {
+    let answer = request_within(name, &Request::Get(Topic::Peers), TABLE_TIME, Ok)?;
+    match serde_json::from_value(answer) {
+        Ok(Response::Peers(Some(listed))) => Ok(*listed),
+        Ok(Response::Peers(None)) => Err(no_table(name)),
+        // An instance of an earlier version does not know the request.
+        _ => Err(no_table(name).why("its version of segue may have no peer tables")),
+    }
+}
+
+/// Replaces the peer table of the tunnel `name`, as a whole or not at all.
+///
+/// # Errors
+/// [`Kind::Conflict`] for a stale generation, [`Kind::BadValue`] for an entry that the tunnel cannot have; the message
+/// names both. Nothing has changed then.
+pub fn peer_sync(name: &str, table: &Table) -> Result<Changes, Error> {
+    peer_change(name, peers::Change::Sync(table.clone()))
+}
+
+/// Changes the peer table of the tunnel `name`, as a whole or not at all.
+///
+/// # Errors
+/// As for [`peer_sync`].
+pub fn peer_change(name: &str, change: peers::Change) -> Result<Changes, Error> {
+    let wanted = Request::Peers(change);
+    if wanted.line().len() >= TABLE_LEN {
+        return Err(Error::new(Kind::Usage, "this table is too long", "segue peer list NAME -j")
+            .why(format!("a table has at most {} peers and {TABLE_LEN} bytes", peers::MOST)));
+    }
+    match serde_json::from_value(request_within(name, &wanted, TABLE_TIME, Ok)?) {
+        Ok(Response::Synced(changes)) => Ok(changes),
+        Ok(Response::Error(refused)) => Err(refused.into_error()),
+        _ => Err(Error::new(
+            Kind::System,
+            format!("{} did not say what it changed", printable(name)),
+            "segue --version on both sides",
+        )
+        .why("its answer is not one that this version understands")),
+    }
+}
+
+fn no_table(name: &str) -> Error {
+    Error::new(
+        Kind::Conflict,
+        format!("{} has no peer table", printable(name)),
+        "segue tunnel dev NAME peers FILE local ADDR ...",
+    )
+    .why("it was not started with the word `peers`")
 }
 
 /// Ends the instance `name` as SIGTERM does, and waits until its process has ended, at most `longest`. One that
@@ -160,11 +215,21 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
 
 /// Sends a request to the instance `name`, or to the one that has an interface of this name.
 fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
-    let sockets = sockets();
+    request_within(name, wanted, ANSWER_TIME, read)
+}
+
+/// Sends a request as [`request`] does; each read and write waits at most `longest`.
+fn request_within<T>(
+    name: &str,
+    wanted: &Request,
+    longest: Duration,
+    read: impl Fn(Value) -> Result<T, serde_json::Error>,
+) -> Result<T, Error> {
+    let (sockets, line) = (sockets(), wanted.line());
     let mut dead = false;
     let mut ask = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, &wanted.line(), ANSWER_TIME).and_then(|answer| Ok(read(answer)?)) {
+            match talk(path, &line, longest).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),

@@ -71,6 +71,34 @@ impl Kind {
         }
     }
 
+    /// Every kind.
+    const ALL: [Kind; 19] = [
+        Kind::Usage,
+        Kind::UnknownWord,
+        Kind::BadValue,
+        Kind::Missing,
+        Kind::Conflict,
+        Kind::NotAvailable,
+        Kind::NoPermission,
+        Kind::Denied,
+        Kind::NoTun,
+        Kind::InUse,
+        Kind::NotFound,
+        Kind::Unreachable,
+        Kind::System,
+        Kind::Unhealthy,
+        Kind::Config,
+        Kind::Damaged,
+        Kind::Shown,
+        Kind::Internal,
+        Kind::Interrupted,
+    ];
+
+    /// Returns the kind with this name in JSON.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Returns the exit status: 2 for wrong usage, 130 for an interrupt, 1 for all else.
     pub fn exit_code(self) -> u8 {
         match self {

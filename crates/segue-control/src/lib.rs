@@ -3,7 +3,8 @@
 //!
 //! Both sides use this crate, the instances that answer and the commands that ask:
 //!
-//! - [`model`] and [`knobs`] are the documents of `segue.stat/1` and `segue.set/1`, [`mapping`] is a mapping of a NAT;
+//! - [`model`] and [`knobs`] are the documents of `segue.stat/1` and `segue.set/1`, [`mapping`] is a mapping of a NAT,
+//!   [`peers`] is the peer table of a tunnel;
 //! - [`protocol`] has the requests and the responses;
 //! - [`client`] finds the sockets of this user, sends a request and reads the answer; [`services`] does so for
 //!   services;
@@ -13,8 +14,8 @@
 //!
 //! # Lifecycle
 //! A connection carries one request and one answer. [`client::one`] asks one instance for its state and its counters,
-//! [`client::all`] all of them, and [`client::set`] changes knobs. Rates come from two states of the same instance:
-//! [`model::Instance::recent_since`].
+//! [`client::all`] all of them, [`client::set`] changes knobs, and [`client::peer_sync`] replaces a peer table. Rates
+//! come from two states of the same instance: [`model::Instance::recent_since`].
 //!
 //! ```
 //! use segue_control::protocol::{Request, Response, Topic};
@@ -30,8 +31,9 @@
 //! # Promises
 //! - Keys are only ever added to a document, and a client reads the answer of an instance that lacks later keys.
 //! - The knobs of a request are set together, or none of them.
-//! - A request has at most [`protocol::REQUEST_LEN`] bytes and an answer [`protocol::ANSWER_LEN`], and a client waits
-//!   at most three seconds for an instance that sends nothing.
+//! - A request has at most [`protocol::REQUEST_LEN`] bytes, or [`protocol::TABLE_LEN`] where it changes a peer table,
+//!   and an answer [`protocol::ANSWER_LEN`]. A client waits at most three seconds for an instance that sends nothing,
+//!   or thirty for a peer table.
 //!
 //! # Limits
 //! It prints nothing and renders nothing for a terminal. It refuses a directory for sockets that a user other than
@@ -44,6 +46,7 @@ pub mod knobs;
 pub mod lock;
 pub mod mapping;
 pub mod model;
+pub mod peers;
 pub mod place;
 pub mod protocol;
 pub mod services;

@@ -3,13 +3,18 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, printable_line};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::Instance;
+use crate::peers::{self, Changes, Listed};
 
-/// Longest request line, bytes.
+/// Longest request line, bytes, except one that changes a peer table.
 pub const REQUEST_LEN: usize = 8192;
+/// Longest request line that changes a peer table, bytes: room for [`peers::MOST`] peers with all their keys.
+pub const TABLE_LEN: usize = 16 << 20;
+/// The beginning of a request line that changes a peer table.
+pub const TABLE_BEGIN: &[u8] = br#"{"peers":"#;
 /// Longest answer line, bytes: room for the counters of the largest number of tunnels that can share a port.
 pub const ANSWER_LEN: usize = 32 << 20;
 
@@ -21,6 +26,9 @@ pub enum Request {
     Get(Topic),
     /// Changes knobs, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
     Set(Vec<(String, String)>),
+    /// Changes the peer table of a tunnel: `{"peers":{"sync":{"generation":1,"peers":[..]}}}`. As a whole, or not at
+    /// all.
+    Peers(peers::Change),
     /// Causes a fault, for tests: `{"fault":{"thread":"packets","kind":"panic"}}`. An instance takes it only where it
     /// was started for that.
     Fault(Fault),
@@ -159,6 +167,8 @@ pub enum Topic {
     Knobs,
     /// The mappings of the NAT.
     Nat,
+    /// The peer table with its counters.
+    Peers,
 }
 
 /// The answer of an instance.
@@ -173,6 +183,10 @@ pub enum Response {
     Mappings(Option<Vec<Mapping>>),
     /// The answer to [`Request::Set`]: the changes, in the order in which they were made.
     Changed(Vec<Change>),
+    /// The answer to [`Topic::Peers`]; `None` where the tunnel has no table.
+    Peers(Option<Box<Listed>>),
+    /// The answer to [`Request::Peers`].
+    Synced(Changes),
     /// The refusal of any request.
     Error(Box<Failure>),
 }
@@ -200,6 +214,13 @@ pub struct Failure {
 impl Request {
     /// Parses a request line.
     pub fn parse(line: &[u8]) -> Result<Request, Error> {
+        if line.starts_with(TABLE_BEGIN) {
+            // A table is large: it is read without a tree of values in between.
+            let good = r#"{"peers":{"sync":{"generation":1,"peers":[]}}}"#;
+            return serde_json::from_slice(line).map_err(|error| {
+                Error::new(Kind::Usage, "unknown request", good).why(printable_line(&error.to_string()))
+            });
+        }
         let value: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
         let good = if value.get("set").is_some() { r#"{"set":[["KNOB","VALUE"]]}"# } else { r#"{"get":"stat"}"# };
         serde_json::from_value(value).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
@@ -207,14 +228,14 @@ impl Request {
 
     /// Returns the request as one line, without its end.
     pub fn line(&self) -> String {
-        line(self)
+        if matches!(self, Request::Peers(_)) { table_line(self) } else { line(self) }
     }
 }
 
 impl Response {
     /// Returns the answer as one line, without its end.
     pub fn line(&self) -> String {
-        line(self)
+        if matches!(self, Response::Peers(_) | Response::Synced(_)) { table_line(self) } else { line(self) }
     }
 }
 
@@ -262,10 +283,24 @@ impl From<Error> for ServiceResponse {
     }
 }
 
-/// Serializes a message without line feeds.
+impl Failure {
+    /// Returns the error that was refused with; of an unknown kind it is [`Kind::System`].
+    pub fn into_error(self) -> Error {
+        let Failure { kind, message, why, hint, os_error } = self;
+        let kind = Kind::named(&kind).unwrap_or(Kind::System);
+        Error { why, os_error, ..Error::new(kind, message, hint) }
+    }
+}
+
+/// Serializes a message without line feeds, its keys in the order of the alphabet.
 fn line(message: &impl Serialize) -> String {
     // Serialization cannot fail: all keys are strings.
     serde_json::to_value(message).unwrap_or_default().to_string()
+}
+
+/// Serializes a message with a table, which is large, without a tree of values in between.
+fn table_line(message: &impl Serialize) -> String {
+    serde_json::to_string(message).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -278,7 +313,13 @@ mod tests {
             (Request::Get(Topic::Stat), r#"{"get":"stat"}"#),
             (Request::Get(Topic::Knobs), r#"{"get":"knobs"}"#),
             (Request::Get(Topic::Nat), r#"{"get":"nat"}"#),
+            (Request::Get(Topic::Peers), r#"{"get":"peers"}"#),
             (Request::Set(vec![("a".into(), "1".into())]), r#"{"set":[["a","1"]]}"#),
+            (Request::Peers(peers::Change::Add(Vec::new())), r#"{"peers":{"add":[]}}"#),
+            (
+                Request::Peers(peers::Change::Del(vec![peers::Key::Prefix("::/0".parse().unwrap())])),
+                r#"{"peers":{"del":[{"prefix":"::/0"}]}}"#,
+            ),
         ] {
             assert_eq!(request.line(), text);
             assert_eq!(Request::parse(text.as_bytes()).unwrap(), request);
@@ -287,6 +328,11 @@ mod tests {
             (Response::Knobs(Vec::new()), r#"{"knobs":[]}"#),
             (Response::Mappings(None), r#"{"mappings":null}"#),
             (Response::Changed(Vec::new()), r#"{"changed":[]}"#),
+            (Response::Peers(None), r#"{"peers":null}"#),
+            (
+                Response::Synced(Changes { generation: 42, added: 1, unchanged: 2, ..Changes::default() }),
+                r#"{"synced":{"generation":42,"added":1,"replaced":0,"removed":0,"unchanged":2}}"#,
+            ),
         ] {
             assert_eq!(response.line(), text);
         }

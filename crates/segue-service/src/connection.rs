@@ -6,11 +6,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_control::protocol::REQUEST_LEN;
+use segue_control::protocol::{REQUEST_LEN, TABLE_BEGIN, TABLE_LEN};
 use segue_host::peer;
 use segue_host::sys::Want;
 
-/// Longest time for a request, and for the reading of an answer.
+/// Longest time for a request, and again for the reading of an answer.
 pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
 
 /// A connection that neither reads nor writes more than is possible at once.
@@ -73,10 +73,17 @@ impl Connection {
         match self.stream.read(&mut bytes) {
             Ok(0) => ReadOutcome::Closed,
             Ok(len) => {
+                let before = self.request.len();
                 self.request.extend_from_slice(&bytes[..len]);
-                match self.request.iter().position(|&byte| byte == b'\n') {
-                    Some(end) if end <= REQUEST_LEN => ReadOutcome::Line(self.request[..end].to_vec()),
-                    None if self.request.len() <= REQUEST_LEN => ReadOutcome::More,
+                // Only those who may change a table may send one, which takes memory.
+                let is_table = self.may_change && self.request.starts_with(TABLE_BEGIN);
+                let most = if is_table { TABLE_LEN } else { REQUEST_LEN };
+                match bytes[..len].iter().position(|&byte| byte == b'\n').map(|at| before + at) {
+                    Some(end) if end <= most => {
+                        self.request.truncate(end);
+                        ReadOutcome::Line(std::mem::take(&mut self.request))
+                    }
+                    None if self.request.len() <= most => ReadOutcome::More,
                     _ => ReadOutcome::TooLong,
                 }
             }
@@ -85,9 +92,10 @@ impl Connection {
         }
     }
 
-    /// Sets the answer, a line without its end.
+    /// Sets the answer, a line without its end. The time to read it begins.
     pub(crate) fn reply(&mut self, line: &str) {
         self.answer = format!("{line}\n").into_bytes();
+        self.until = Instant::now() + CLIENT_TIME;
     }
 
     /// Writes as much of the answer as is possible; returns `false` at the end of the connection.

@@ -18,6 +18,7 @@ use segue_control::knobs::{Change, Knob};
 use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
+use segue_control::peers::{self, Changes, Listed};
 use segue_control::place::{self, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
 use segue_host::sys::{self, Want};
@@ -44,6 +45,15 @@ pub trait KnobControl {
     /// Returns the mappings of the NAT; `None` where there is no NAT.
     fn mappings(&self) -> Option<Vec<Mapping>> {
         None
+    }
+    /// Returns the peer table with its counters; `None` where there is no table.
+    fn peers(&self) -> Option<Listed> {
+        None
+    }
+    /// Changes the peer table, as a whole or not at all.
+    fn change_peers(&self, _: peers::Change) -> Result<Changes, Error> {
+        Err(Error::new(Kind::Conflict, "this instance has no peer table", "segue tunnel dev NAME peers FILE ...")
+            .why("only a tunnel that was started with the word `peers` has one"))
     }
     /// Takes note that the server gets on.
     fn beat(&self) {}
@@ -404,13 +414,15 @@ impl Service {
     fn answer(&self, line: &[u8], may_change: bool) -> Response {
         match Request::parse(line) {
             Err(error) => error.into(),
-            Ok(Request::Set(_) | Request::Fault(_)) if !may_change => only_reading().into(),
+            Ok(Request::Set(_) | Request::Peers(_) | Request::Fault(_)) if !may_change => only_reading().into(),
             Ok(Request::Set(assignments)) => {
                 self.knobs.set(&assignments).map_or_else(Response::from, Response::Changed)
             }
             Ok(Request::Fault(fault)) => {
                 self.knobs.fault(&fault).map_or_else(Response::from, |()| Response::Changed(Vec::new()))
             }
+            Ok(Request::Peers(change)) => self.knobs.change_peers(change).map_or_else(Response::from, Response::Synced),
+            Ok(Request::Get(Topic::Peers)) => Response::Peers(self.knobs.peers().map(Box::new)),
             Ok(Request::Get(Topic::Nat)) => Response::Mappings(self.knobs.mappings()),
             Ok(Request::Get(Topic::Knobs)) => Response::Knobs(self.knobs.list()),
             Ok(Request::Get(Topic::Stat)) => {
@@ -512,6 +524,11 @@ mod tests {
         assert_eq!(ask(&path, b"{\"set\":[[\"a\"]]}\n")["error"]["kind"], "usage");
         let long = vec![b'x'; REQUEST_LEN + 1];
         assert_eq!(ask(&path, &long)["error"]["message"], "the request is too long");
+        assert_eq!(ask(&path, b"{\"get\":\"peers\"}\n")["peers"], Value::Null);
+        let mut table = b"{\"peers\":{\"sync\":{\"peers\":[]}}}".to_vec();
+        table.resize(20 * REQUEST_LEN, b' ');
+        table.push(b'\n');
+        assert_eq!(ask(&path, &table)["error"]["message"], "this instance has no peer table", "longer than others");
         server.stop();
         assert!(!path.exists());
     }

@@ -1,0 +1,423 @@
+//! The peer table of a tunnel on the control socket: a JSON document that replaces it as a whole, and changes of single
+//! entries.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use segue_host::prefix::Prefix;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Kind, printable, printable_line};
+
+/// Largest number of peers of one tunnel.
+pub const MOST: usize = 32_768;
+
+/// An Ethernet address, `02:00:00:00:00:01` in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Returns whether the address is that of one station: neither a group's nor zero.
+    pub fn is_station(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Mac, Self::Err> {
+        let wrong = "expected an Ethernet address such as 02:00:00:00:00:01";
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or(wrong)?;
+            let is_hex = part.bytes().all(|digit| digit.is_ascii_hexdigit());
+            *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_hex).ok_or(wrong)?;
+        }
+        if parts.next().is_some() { Err(wrong) } else { Ok(Mac(bytes)) }
+    }
+}
+
+/// The encapsulation towards a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Encap {
+    /// An Ethernet header, VXLAN and UDP.
+    Vxlan,
+    /// GUE and UDP.
+    Gue,
+    /// UDP alone, as flannel's backend `udp` has it.
+    Fou,
+}
+
+impl Encap {
+    /// Every encapsulation.
+    pub const ALL: [Encap; 3] = [Encap::Vxlan, Encap::Gue, Encap::Fou];
+
+    /// Returns the word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encap::Vxlan => "vxlan",
+            Encap::Gue => "gue",
+            Encap::Fou => "fou",
+        }
+    }
+}
+
+impl fmt::Display for Encap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One peer: the inner addresses behind it, and how packets get there. What is left out has the tunnel's own value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The inner addresses that are behind the peer, such as `198.19.59.0/24`; of several prefixes the longest counts.
+    /// Required, unless `match` is there.
+    #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub prefix: Option<Prefix>,
+    /// The inner Ethernet address that is behind the peer, in a tunnel that carries Ethernet frames.
+    #[serde(default, with = "text", rename = "match", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub station: Option<Mac>,
+    /// The outer address of the peer.
+    pub remote: IpAddr,
+    /// The encapsulation; may be left out where the tunnel has only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encap: Option<Encap>,
+    /// The UDP port of the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The network identifier, with `vxlan`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// The Ethernet address of the peer's end of the tunnel, the destination of the frames inside of `vxlan`.
+    #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub mac: Option<Mac>,
+    /// Whether datagrams to the peer have an outer UDP checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_checksum: Option<bool>,
+    /// Whether inner checksums are left to the peer (remote checksum offload).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remcsum: Option<bool>,
+}
+
+/// The names of a peer's keys.
+const KEYS: [&str; 9] = ["prefix", "match", "remote", "encap", "port", "vni", "mac", "outer_checksum", "remcsum"];
+
+impl Peer {
+    /// Creates a peer with the tunnel's own values.
+    pub fn new(prefix: Prefix, remote: IpAddr) -> Peer {
+        Peer {
+            prefix: Some(prefix),
+            station: None,
+            remote,
+            encap: None,
+            port: None,
+            vni: None,
+            mac: None,
+            outer_checksum: None,
+            remcsum: None,
+        }
+    }
+
+    /// Returns what the peer is looked up by, for messages.
+    pub fn key(&self) -> String {
+        match (self.prefix, self.station) {
+            (Some(prefix), _) => prefix.to_string(),
+            (None, Some(station)) => station.to_string(),
+            (None, None) => "no prefix".to_owned(),
+        }
+    }
+}
+
+/// The whole table of a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The number of this table. It only grows: a table with a lower one is refused, and one with the present number
+    /// must be equal to the present table. Without it the table is the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// The peers, in any order.
+    pub peers: Vec<Peer>,
+}
+
+impl Table {
+    /// Reads a table from the text of the file `name`.
+    ///
+    /// # Errors
+    /// The first wrong entry, with its number from 1, its prefix and the rule.
+    pub fn read(text: &[u8], name: &str) -> Result<Table, Error> {
+        let hint = r#"{"peers":[{"prefix":"198.19.1.0/24","remote":"198.18.0.2"}]}"#;
+        let wrong = |message: String, why: String| {
+            Error::new(Kind::BadValue, format!("{name}: {message}"), hint).why(printable_line(&why))
+        };
+        let document: Value = serde_json::from_slice(text)
+            .map_err(|error| wrong("this is no JSON document".to_owned(), error.to_string()))?;
+        let Value::Object(mut document) = document else {
+            return Err(wrong("this is no table".to_owned(), "a table is a JSON object".to_owned()));
+        };
+        if let Some(key) = document.keys().find(|key| !matches!(key.as_str(), "generation" | "peers")) {
+            let why = "the keys are `generation` and `peers`".to_owned();
+            return Err(wrong(format!("unknown key `{}`", printable(key)), why));
+        }
+        let generation = match document.remove("generation") {
+            None | Some(Value::Null) => None,
+            Some(number) => match number.as_u64() {
+                Some(number) => Some(number),
+                None => {
+                    let why = "it is a whole number from 0 on".to_owned();
+                    return Err(wrong("`generation` is wrong".to_owned(), why));
+                }
+            },
+        };
+        let Some(Value::Array(entries)) = document.remove("peers") else {
+            return Err(wrong("`peers` is missing".to_owned(), "it is a list of objects".to_owned()));
+        };
+        let peers = entries.into_iter().zip(1..).map(|(entry, number)| {
+            let key = entry.get("prefix").or(entry.get("match")).and_then(Value::as_str).map(printable);
+            let of = key.map(|key| format!(" ({key})")).unwrap_or_default();
+            peer(entry).map_err(|why| wrong(format!("peer {number}{of} is wrong"), why))
+        });
+        Ok(Table { generation, peers: peers.collect::<Result<_, Error>>()? })
+    }
+}
+
+/// Reads one peer.
+fn peer(entry: Value) -> Result<Peer, String> {
+    let Value::Object(keys) = &entry else { return Err("a peer is a JSON object".to_owned()) };
+    if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(format!("unknown key `{}`: the keys are {}", printable(key), KEYS.join(", ")));
+    }
+    if !keys.contains_key("remote") {
+        return Err("`remote` is missing".to_owned());
+    }
+    // The errors of single values do not name their keys.
+    for key in keys.keys() {
+        let mut alone = serde_json::Map::from_iter([("remote".to_owned(), Value::from("::1"))]);
+        alone.insert(key.clone(), keys[key].clone());
+        if let Err(error) = serde_json::from_value::<Peer>(Value::Object(alone)) {
+            return Err(format!("`{key}`: {error}"));
+        }
+    }
+    serde_json::from_value(entry).map_err(|error| error.to_string())
+}
+
+/// A change of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Replaces the whole table.
+    Sync(Table),
+    /// Adds peers; none of them may be there.
+    Add(Vec<Peer>),
+    /// Replaces peers, or adds them where they are missing.
+    Replace(Vec<Peer>),
+    /// Removes peers by their prefix or address; all of them must be there.
+    Del(Vec<Key>),
+}
+
+/// What a peer is looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Key {
+    /// Inner addresses.
+    Prefix(#[serde(with = "plain")] Prefix),
+    /// An inner Ethernet address.
+    Match(#[serde(with = "plain")] Mac),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Prefix(prefix) => prefix.fmt(f),
+            Key::Match(station) => station.fmt(f),
+        }
+    }
+}
+
+/// What a change did to the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changes {
+    /// The number of the table afterwards.
+    pub generation: u64,
+    /// Peers that are new.
+    pub added: u64,
+    /// Peers whose remote, encapsulation or flags are others now.
+    pub replaced: u64,
+    /// Peers that are gone.
+    pub removed: u64,
+    /// Peers that are as they were.
+    pub unchanged: u64,
+}
+
+/// The counters of a peer; a train counts as one packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PeerCounters {
+    /// Packets and trains to the peer.
+    pub sent_packets: u64,
+    /// The bytes of these, without outer headers.
+    pub sent_bytes: u64,
+    /// Datagrams from the peer.
+    pub received_packets: u64,
+    /// The bytes of these, without outer headers.
+    pub received_bytes: u64,
+}
+
+/// A peer with its counters. What was left out has its value here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListedPeer {
+    /// The peer.
+    #[serde(flatten)]
+    pub peer: Peer,
+    /// The counters of the peer since it was added.
+    #[serde(flatten)]
+    pub counters: PeerCounters,
+}
+
+/// The present table of a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Listed {
+    /// The number of the table; 0 where none was given.
+    pub generation: u64,
+    /// The peers, sorted by prefix.
+    pub peers: Vec<ListedPeer>,
+}
+
+impl Listed {
+    /// Returns the table without counters.
+    pub fn table(&self) -> Table {
+        let peers = self.peers.iter().map(|listed| listed.peer.clone()).collect();
+        Table { generation: Some(self.generation), peers }
+    }
+}
+
+/// Values that have a text form, and may be missing.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(value),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+/// Values that have a text form.
+mod plain {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = r#"{"generation":42,"peers":[
+        {"prefix":"198.19.59.0/24","remote":"198.18.0.2","encap":"vxlan","port":8472,"vni":1,"mac":"5a:65:bd:bd:44:bb","outer_checksum":true},
+        {"prefix":"198.19.60.0/24","remote":"198.18.0.3","encap":"gue","port":6080,"remcsum":true},
+        {"match":"02:00:00:00:00:07","remote":"2001:db8::4","encap":"fou","port":8285}]}"#;
+
+    #[test]
+    fn a_table_keeps_its_form_in_json() {
+        let table = Table::read(TABLE.as_bytes(), "peers.json").unwrap();
+        let text = serde_json::to_string(&table).unwrap();
+        assert_eq!(text, TABLE.split_whitespace().collect::<String>());
+        assert_eq!(serde_json::from_str::<Table>(&text).unwrap(), table);
+        assert_eq!(table.peers[0].mac, Some(Mac([0x5a, 0x65, 0xbd, 0xbd, 0x44, 0xbb])));
+        assert_eq!(table.peers[2].prefix, None);
+    }
+
+    #[test]
+    fn a_listed_peer_has_the_keys_of_the_table_and_its_counters() {
+        let peer = Table::read(TABLE.as_bytes(), "peers.json").unwrap().peers.remove(1);
+        let counters = PeerCounters { sent_packets: 3, ..PeerCounters::default() };
+        let listed = Listed { generation: 7, peers: vec![ListedPeer { peer, counters }] };
+        let text = serde_json::to_string(&listed).unwrap();
+        assert!(text.contains(r#""prefix":"198.19.60.0/24","remote":"198.18.0.3""#), "{text}");
+        assert!(text.contains(r#""sent_packets":3"#), "{text}");
+        assert_eq!(serde_json::from_str::<Listed>(&text).unwrap(), listed);
+    }
+
+    #[test]
+    fn a_wrong_entry_is_named_with_its_rule() {
+        for (entry, of, rule) in [
+            (r#"{"prefix":"198.19.59.0/33","remote":"198.18.0.2"}"#, "peer 2 (198.19.59.0/33)", "0 to 32"),
+            (r#"{"prefix":"198.19.59.0/24"}"#, "peer 2 (198.19.59.0/24)", "`remote` is missing"),
+            (r#"{"prefix":"198.19.59.0/24","remote":"there"}"#, "peer 2", "`remote`: "),
+            (r#"{"prefix":"::/0","remote":"::1","encap":"ipip"}"#, "peer 2 (::/0)", "`encap`: unknown variant"),
+            (r#"{"prefix":"::/0","remote":"::1","port":70000}"#, "peer 2 (::/0)", "`port`: "),
+            (r#"{"prefix":"::/0","remote":"::1","mac":"1:2"}"#, "peer 2 (::/0)", "`mac`: expected an Ethernet address"),
+            (r#"{"prefix":"::/0","remote":"::1","prot":7}"#, "peer 2 (::/0)", "unknown key `prot`"),
+            ("7", "peer 2", "a peer is a JSON object"),
+        ] {
+            let text = format!(r#"{{"peers":[{{"prefix":"0.0.0.0/0","remote":"198.18.0.2"}},{entry}]}}"#);
+            let error = Table::read(text.as_bytes(), "p.json").unwrap_err();
+            assert!(error.message.starts_with(&format!("p.json: {of}")), "{entry}: {}", error.message);
+            assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
+        }
+        for (text, message) in [
+            ("", "p.json: this is no JSON document"),
+            ("[]", "p.json: this is no table"),
+            (r#"{"generation":-1,"peers":[]}"#, "p.json: `generation` is wrong"),
+            (r#"{"generation":1}"#, "p.json: `peers` is missing"),
+            (r#"{"peer":[]}"#, "p.json: unknown key `peer`"),
+        ] {
+            assert_eq!(Table::read(text.as_bytes(), "p.json").unwrap_err().message, message);
+        }
+    }
+
+    #[test]
+    fn ethernet_addresses_have_six_bytes_of_two_digits() {
+        assert_eq!("5A:65:bd:bd:44:bb".parse(), Ok(Mac([0x5a, 0x65, 0xbd, 0xbd, 0x44, 0xbb])));
+        for text in ["", "5a:65:bd:bd:44", "5a:65:bd:bd:44:bb:1", "5a:65:bd:bd:44:b", "+a:65:bd:bd:44:bb"] {
+            assert!(text.parse::<Mac>().is_err(), "{text}");
+        }
+        assert!(
+            !Mac([0; 6]).is_station() && !Mac([1, 0, 0, 0, 0, 1]).is_station() && Mac([2, 0, 0, 0, 0, 1]).is_station()
+        );
+    }
+}
