@@ -54,7 +54,6 @@ quick: ## format, lints of what changed, the engine's tests and all unit tests: 
 
 test: ## every kind of test, those against a real Linux kernel in a guest included
 	@tools/need test
-	$(CARGO) build --locked -p segue-cli
 	lab/vm-build '$(VM)' || echo 'make test: no guest; the tests that need one are skipped' >&2
 	tools/run-tests $(if $(ARGS),-- $(ARGS))
 
