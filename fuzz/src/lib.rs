@@ -24,22 +24,22 @@ mod usbip;
 mod vnet;
 
 // The contracts are shared with the tests of the engine.
-#[path = "../../crates/segue/tests/contracts/decap.rs"]
+#[path = "../../crates/segue-engine-tests/tests/contracts/decap.rs"]
 mod decap_judge;
-#[path = "../../crates/segue/tests/contracts/properties.rs"]
+#[path = "../../crates/segue-engine-tests/tests/contracts/properties.rs"]
 #[allow(dead_code, reason = "the tests ask for more than the targets")]
 mod properties;
-#[path = "../../crates/segue/tests/contracts/streams.rs"]
+#[path = "../../crates/segue-engine-tests/tests/contracts/streams.rs"]
 #[allow(dead_code, reason = "the targets make no streams, they only share the ports")]
 mod streams;
 
-#[path = "../../crates/segue/tests/contracts/paths.rs"]
+#[path = "../../crates/segue-engine-tests/tests/contracts/paths.rs"]
 mod paths;
-#[path = "../../crates/segue/tests/contracts/terminating.rs"]
+#[path = "../../crates/segue-engine-tests/tests/contracts/terminating.rs"]
 mod terminating;
 
 // Ports in memory, and an adapter in memory, as the tests have them.
-#[path = "../../crates/segue-lan78xx/tests/support/mod.rs"]
+#[path = "../../crates/segue-lan78xx-tests/tests/support/mod.rs"]
 mod adapter_support;
 #[path = "../../crates/segue-datapath/tests/memory/mod.rs"]
 mod memory;

@@ -1,9 +1,9 @@
 //! Runs the conformance list of GRO and GSO (`segue_testkit::conformance`) on kernels: this machine's and the guest's.
 //!
-//! `crates/segue/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what is equal
-//! here is equal to the profile `linux` of the kernel's generation. Where a kernel does something else, [`DIFFERENCES`]
-//! says what and why; a difference that is not listed fails the test, and so does one that is listed and is none.
-//! `segmentation.rs` is about trains in tunnels and datagrams, which the guest's kernel gets here.
+//! `crates/segue-engine-tests/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what
+//! is equal here is equal to the profile `linux` of the kernel's generation. Where a kernel does something else,
+//! [`DIFFERENCES`] says what and why; a difference that is not listed fails the test, and so does one that is listed
+//! and is none. `segmentation.rs` is about trains in tunnels and datagrams, which the guest's kernel gets here.
 
 #[path = "common/segmentation.rs"]
 mod segmentation;

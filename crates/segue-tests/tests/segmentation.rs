@@ -1,8 +1,8 @@
 //! Tests of trains in tunnels and of datagrams longer than an MTU (`segue_testkit::conformance`), against this
 //! machine's kernel and tshark. `conformance.rs` has the guest's kernel do the same.
 //!
-//! `crates/segue/tests/conformance` has segue cut the same, byte for byte. [`common::DIFFERENCES`] says what a kernel
-//! does otherwise.
+//! `crates/segue-engine-tests/tests/conformance` has segue cut the same, byte for byte. [`common::DIFFERENCES`] says
+//! what a kernel does otherwise.
 
 #[path = "common/segmentation.rs"]
 mod common;

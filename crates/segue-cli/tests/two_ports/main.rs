@@ -2,7 +2,7 @@
 //! of both and the loop continue, excess frames are counted, and memory stays within the pools. Everything is measured
 //! in rounds and counts.
 
-#[path = "../../../segue-lan78xx/tests/support/mod.rs"]
+#[path = "../../../segue-lan78xx-tests/tests/support/mod.rs"]
 mod support;
 mod sys;
 

@@ -2,7 +2,7 @@
 //!
 //! Where a kernel does something else than segue, [`DIFFERENCES`] says what and why; a difference that is not listed is
 //! a fault, and so is one that is listed and is none. One more is not seen here but in
-//! `crates/segue/tests/conformance`: fragments in GUE with remote checksums.
+//! `crates/segue-engine-tests/tests/conformance`: fragments in GUE with remote checksums.
 
 use std::collections::BTreeMap;
 

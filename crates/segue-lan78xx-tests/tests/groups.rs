@@ -15,7 +15,7 @@ fn every_group_names_tests_that_there_are() {
         let mut named = 0;
         for word in row.split('`').skip(1).step_by(2) {
             if word.ends_with(".rs") {
-                let places = [top.join("src"), top.join("tests"), top.join("../segue-tests/tests")];
+                let places = [top.join("../segue-lan78xx/src"), top.join("tests"), top.join("../segue-tests/tests")];
                 let found: Vec<_> = places.iter().map(|place| place.join(word)).filter(|path| path.exists()).collect();
                 assert_eq!(found.len(), 1, "group {number}: {word}");
                 source = fs::read_to_string(&found[0]).unwrap();
