@@ -9,6 +9,7 @@
 //! - [`client`] finds the sockets of this user, sends a request and reads the answer; [`services`] does so for
 //!   services;
 //! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
+//! - [`fleet`] is the state of the agent that feeds a tunnel its peers;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
 //! - [`suggest`] and [`units`] format suggestions and numbers for messages.
 //!
@@ -42,6 +43,7 @@
 
 pub mod client;
 pub mod error;
+pub mod fleet;
 pub mod knobs;
 pub mod lock;
 pub mod mapping;

@@ -1,0 +1,166 @@
+//! The state of the agent that keeps a tunnel's peers equal to a fleet's registry: a file beside the tunnel's control
+//! socket, which the agent writes and `segue stat` reads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::place;
+
+/// The name of this document's schema.
+pub const SCHEMA: &str = "segue.fleet/1";
+/// The ending of the file's name, behind that of the tunnel.
+const ENDING: &str = ".fleet.json";
+/// Longest file that is read, bytes.
+const FILE_LEN: u64 = 1 << 20;
+
+/// How the agent stands to the registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// It has no lease yet.
+    #[default]
+    Starting,
+    /// It follows the changes of the registry.
+    Connected,
+    /// It does not reach the registry: the table is the last known one.
+    Stale,
+}
+
+impl Engine {
+    /// Returns its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Starting => "starting",
+            Engine::Connected => "connected",
+            Engine::Stale => "stale",
+        }
+    }
+}
+
+/// The last change of the registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastEvent {
+    /// The time at which the agent learnt of it, seconds since 1970.
+    pub at: u64,
+    /// What it was, such as `put 198.19.59.0/24`.
+    pub what: String,
+}
+
+/// The state of an agent. Times are seconds since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FleetState {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The interface of the tunnel.
+    pub name: String,
+    /// The process of the agent.
+    pub pid: u32,
+    /// The kind of the registry: `etcd` or `hook`.
+    pub engine: String,
+    /// The member of the registry that answered last.
+    pub endpoint: String,
+    /// How the agent stands to the registry.
+    pub state: Engine,
+    /// The time since which it stands so.
+    pub since: u64,
+    /// The last failure, while there is one.
+    pub error: Option<String>,
+    /// The revision of the registry that the table has.
+    pub revision: i64,
+    /// The network of the fleet.
+    pub network: String,
+    /// The subnet of this host.
+    pub subnet: String,
+    /// The address at which other hosts reach this one.
+    pub address: String,
+    /// The backend: `vxlan` or `udp`.
+    pub backend: String,
+    /// The time to live of this host's lease, seconds; 0 for a reservation.
+    pub ttl: u64,
+    /// The time at which this host's lease was renewed.
+    pub renewed: Option<u64>,
+    /// The number of peers.
+    pub peers: usize,
+    /// The generation of the tunnel's table that the agent has set.
+    pub generation: u64,
+    /// The last failure of the tunnel to take the table, while there is one.
+    pub table_error: Option<String>,
+    /// The last change of the registry.
+    pub last_event: Option<LastEvent>,
+    /// The number of refused entries by reason.
+    pub refused: BTreeMap<String, usize>,
+    /// Some of the refused entries: key and reason.
+    pub refused_keys: Vec<(String, String)>,
+    /// What of the fleet's configuration is not done here.
+    pub notes: Vec<String>,
+}
+
+impl FleetState {
+    /// Returns the age of this host's lease.
+    pub fn lease_age(&self) -> Option<Duration> {
+        self.renewed.map(|renewed| Duration::from_secs(now().saturating_sub(renewed)))
+    }
+
+    /// Returns whether the agent's process has ended.
+    pub fn is_dead(&self) -> bool {
+        !Path::new("/proc").join(self.pid.to_string()).exists()
+    }
+}
+
+/// Returns the seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Returns the path of a file of the agent of the tunnel `name`, in the directory of new instances.
+pub fn path_for_new(name: &str, ending: &str) -> io::Result<PathBuf> {
+    Ok(place::for_new()?.join(format!("{name}{ending}")))
+}
+
+/// Writes the state, atomically.
+pub fn write(state: &FleetState) -> io::Result<()> {
+    let path = path_for_new(&state.name, ENDING)?;
+    let text = serde_json::to_string(state).map_err(io::Error::other)? + "\n";
+    replace(&path, text.as_bytes())
+}
+
+/// Replaces a file by one with these bytes, which readers see whole or not at all.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let write = || -> io::Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
+        file.write_all(bytes)?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// Removes the file of the tunnel `name`.
+pub fn remove(name: &str) {
+    if let Ok(path) = path_for_new(name, ENDING) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Returns the state of the agent of the tunnel `name`, where there is one that this user can read.
+pub fn read(name: &str) -> Option<FleetState> {
+    let read = |path: PathBuf| -> Option<FleetState> {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(fs::File::open(path).ok()?, FILE_LEN), &mut bytes).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    };
+    if name.contains('/') {
+        return None;
+    }
+    place::to_search().into_iter().find_map(|folder| read(folder.join(format!("{name}{ENDING}"))))
+}
