@@ -3,12 +3,12 @@
 //!
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;
-//! - `roster` makes peers of entries, and `allocate` chooses this host's subnet; both without I/O;
+//! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
 //! - `etcd` is the client, `backoff` the time between its attempts;
 //! - `keeper` gets this host's lease and keeps it, `follow` follows the changes of the others, and `agent` is the
 //!   loop that keeps the table equal to them; `event` is what they report;
 //! - `args` is the command line, `connect` the connection that it describes;
-//! - `datapath` is the tunnel as they see it, `subnet_env` flannel's file for other programs.
+//! - [`datapath`] is the tunnel as they see it, `subnet_env` flannel's file for other programs.
 //!
 //! # Lifecycle
 //! The agent waits for its tunnel, gets a lease, lists the registry, sets the table, and follows. While etcd is out of
@@ -18,13 +18,16 @@
 //! - A lease is outside input: each entry is judged by itself and refused under a named reason.
 //! - Below `PREFIX/subnets` only this host's own lease is written.
 //! - The datapath is reached through its control socket only; the agent needs no capability.
-//! - Memory is bounded by the number of peers (`roster::PEERS`), and each call by a time.
+//! - Memory is bounded by the number of peers ([`roster::PEERS`]), and each call by a time.
 //!
 //! # Limits
 //! IPv4 subnets only; of a dual-stack lease the IPv4 part is used. The configuration of the network is read once. No
 //! discovery, no keys, no NAT traversal.
 
+pub mod allocate;
 pub mod config;
+pub mod datapath;
 pub mod lease;
 pub mod network;
 pub mod refusal;
+pub mod roster;

@@ -1,0 +1,136 @@
+//! The choice of this host's subnet, by flannel's rules: the lease that is this host's already, else the subnet of the
+//! time before, else one of the first hundred free ones by chance.
+
+use std::net::Ipv4Addr;
+
+use crate::config::Config;
+use crate::lease;
+use crate::network::Network;
+use crate::roster::Record;
+
+/// The number of free subnets among which chance decides, so that hosts that start together seldom want the same one.
+const CHOICE: usize = 100;
+
+/// The subnet that this host shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The lease is in the registry.
+    Own(Network, Box<Record>),
+    /// The subnet is free.
+    Free(Network),
+    /// All subnets are taken.
+    Exhausted,
+}
+
+/// Chooses a subnet. `random` is any number; `before` is the subnet that this host had.
+pub fn choose(
+    records: &[Record],
+    directory: &str,
+    config: &Config,
+    address: Ipv4Addr,
+    before: Option<Network>,
+    random: u64,
+) -> Choice {
+    let subnets: Vec<(Network, &Record)> =
+        records.iter().filter_map(|record| Some((lease::subnet_of(&record.key, directory).ok()?, record))).collect();
+    let own = subnets.iter().filter(|(subnet, record)| {
+        config.network.holds(*subnet) && lease::public_address(&record.value) == Some(address)
+    });
+    // Of several, that of the time before, else the oldest.
+    let own = own.min_by_key(|(subnet, record)| (Some(*subnet) != before, record.created));
+    if let Some((subnet, record)) = own {
+        return Choice::Own(*subnet, Box::new((*record).clone()));
+    }
+    let mut taken: Vec<Network> = subnets.into_iter().map(|(subnet, _)| subnet).collect();
+    taken.sort_unstable();
+    // Subnets in order of their first addresses can be nested: what counts is the highest end so far.
+    let ends: Vec<u32> = taken
+        .iter()
+        .scan(0, |highest, subnet| {
+            *highest = u32::from(subnet.last()).max(*highest);
+            Some(*highest)
+        })
+        .collect();
+    let is_free = |subnet: Network| {
+        let below = taken.partition_point(|other| other.first() <= subnet.last());
+        below == 0 || ends[below - 1] < u32::from(subnet.first())
+    };
+    let in_range = |subnet: &Network| {
+        subnet.prefix_len() == config.subnet_len && (config.subnet_min..=config.subnet_max).contains(&subnet.first())
+    };
+    if let Some(subnet) = before.filter(in_range).filter(|subnet| is_free(*subnet)) {
+        return Choice::Free(subnet);
+    }
+    let step = 1usize << (32 - u32::from(config.subnet_len));
+    let free: Vec<Network> = (u32::from(config.subnet_min)..=u32::from(config.subnet_max))
+        .step_by(step)
+        .filter_map(|first| Network::new(first.into(), config.subnet_len))
+        .filter(|subnet| is_free(*subnet))
+        .take(CHOICE)
+        .collect();
+    match free.len() {
+        0 => Choice::Exhausted,
+        len => Choice::Free(free[(random % len as u64) as usize]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: &str = "/n/subnets";
+    const US: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 9);
+
+    fn config() -> Config {
+        Config::parse(br#"{"Network":"198.19.0.0/21","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#).unwrap()
+    }
+
+    fn net(text: &str) -> Network {
+        Network::parse(text).unwrap()
+    }
+
+    fn taken(key: &str, address: &str, created: i64) -> Record {
+        let value = format!(r#"{{"PublicIP":"{address}"}}"#).into_bytes();
+        Record { key: format!("{DIRECTORY}/{key}").into_bytes(), value, created, modified: created, lease: 5 }
+    }
+
+    fn chosen(records: &[Record], before: Option<&str>, random: u64) -> Choice {
+        choose(records, DIRECTORY, &config(), US, before.map(net), random)
+    }
+
+    #[test]
+    fn the_lease_of_this_host_is_taken_up_again() {
+        let records = [taken("198.19.2.0-24", "198.18.0.1", 1), taken("198.19.3.0-24", "198.18.0.9", 2)];
+        let Choice::Own(subnet, record) = chosen(&records, None, 0) else { panic!() };
+        assert_eq!((subnet, *record), (net("198.19.3.0/24"), records[1].clone()));
+        let two = [taken("198.19.5.0-24", "198.18.0.9", 1), taken("198.19.3.0-24", "198.18.0.9", 2)];
+        assert!(matches!(chosen(&two, None, 0), Choice::Own(subnet, _) if subnet == net("198.19.5.0/24")));
+        assert!(matches!(chosen(&two, Some("198.19.3.0/24"), 0), Choice::Own(s, _) if s == net("198.19.3.0/24")));
+    }
+
+    #[test]
+    fn the_subnet_of_the_time_before_is_taken_where_it_is_free() {
+        assert_eq!(chosen(&[], Some("198.19.4.0/24"), 3), Choice::Free(net("198.19.4.0/24")));
+        let records = [taken("198.19.4.0-24", "198.18.0.1", 1)];
+        assert_eq!(chosen(&records, Some("198.19.4.0/24"), 0), Choice::Free(net("198.19.1.0/24")));
+        for foreign in ["198.19.0.0/24", "198.19.4.0/25", "198.20.1.0/24"] {
+            assert_eq!(chosen(&[], Some(foreign), 0), Choice::Free(net("198.19.1.0/24")), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn only_free_subnets_are_given_and_the_first_one_never() {
+        // A malformed value takes its subnet all the same, and so does one of another size.
+        let mut records = vec![taken("198.19.1.0-24", "?", 1), taken("198.19.2.0-23", "198.18.0.2", 2)];
+        records.push(taken("198.19.4.128-25", "198.18.0.3", 3));
+        let free: Vec<Network> = ["198.19.5.0/24", "198.19.6.0/24", "198.19.7.0/24"].map(net).to_vec();
+        for random in 0..9 {
+            let Choice::Free(subnet) = chosen(&records, None, random) else { panic!() };
+            assert_eq!(subnet, free[(random % 3) as usize]);
+        }
+        records.push(taken("198.19.4.0-22", "198.18.0.4", 4));
+        assert_eq!(chosen(&records, None, 0), Choice::Exhausted);
+        // A key that cannot be read takes nothing.
+        assert_ne!(chosen(&[taken("198.19.1.0_24", "198.18.0.3", 1)], None, 0), Choice::Exhausted);
+    }
+}

@@ -1,0 +1,172 @@
+//! The entries of the registry as this host sees them, and the peers that follow from them.
+//!
+//! Without I/O and without a clock: entries go in as etcd lists and reports them, the peers and the refusals come out.
+//! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the lease that was
+//! made first (by its create revision) counts. Each entry is judged by itself otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
+
+use crate::config::Config;
+use crate::lease::{self, Lease};
+use crate::network::Network;
+use crate::refusal::Refusal;
+
+/// Largest number of peers where no other is given.
+pub const PEERS: usize = 10_000;
+/// Longest key that is kept whole, bytes.
+const KEY_LEN: usize = 128;
+
+/// An entry of the registry, as etcd has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The revision at which the key was made.
+    pub created: i64,
+    /// The revision of the last change.
+    pub modified: i64,
+    /// The id of etcd's lease; 0 for a reservation, which never ends.
+    pub lease: i64,
+}
+
+/// What an entry is judged by.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The configuration of the network.
+    pub config: Config,
+    /// The directory of the leases, `PREFIX/subnets`.
+    pub directory: String,
+    /// The address of this host.
+    pub address: Ipv4Addr,
+    /// The subnet of this host.
+    pub subnet: Network,
+    /// Largest number of peers.
+    pub limit: usize,
+}
+
+/// The peers and the refusals that follow from the entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// The leases of the peers, in the order of their subnets.
+    pub leases: Vec<Lease>,
+    /// The keys that give no peer, in a form that is safe to print, with the reason.
+    pub refused: Vec<(String, Refusal)>,
+    /// The number of entries that were not even kept, since there are too many.
+    pub left_out: usize,
+}
+
+/// The entries.
+#[derive(Debug)]
+pub struct Roster {
+    policy: Policy,
+    own_key: Vec<u8>,
+    /// The leases that can be peers, with the revision at which each was made.
+    leases: BTreeMap<Vec<u8>, (i64, Lease)>,
+    refused: BTreeMap<Vec<u8>, Refusal>,
+    /// Entries that did not fit. Where one is removed, only a new list shows what fits then.
+    left_out: usize,
+}
+
+impl Roster {
+    /// Returns a roster without entries.
+    pub fn new(policy: Policy) -> Roster {
+        let own_key = lease::key_of(policy.subnet, &policy.directory).into_bytes();
+        Roster { policy, own_key, leases: BTreeMap::new(), refused: BTreeMap::new(), left_out: 0 }
+    }
+
+    /// Puts all entries of a list, and returns the keys that are not in it; their entries stay until they are removed.
+    pub fn list<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+        let mut gone: BTreeSet<Vec<u8>> = self.leases.keys().chain(self.refused.keys()).cloned().collect();
+        self.left_out = 0;
+        for record in records {
+            gone.remove(&kept(&record.key));
+            self.put(record);
+        }
+        gone.into_iter().collect()
+    }
+
+    /// Adds an entry or replaces the one of its key.
+    pub fn put(&mut self, record: &Record) {
+        let key = kept(&record.key);
+        self.leases.remove(&key);
+        self.refused.remove(&key);
+        if self.is_own(&record.key) {
+            return;
+        }
+        // Wrong entries have places of their own, so that they cost no peer its place; twice as many as there can be
+        // peers, since subnets can overlap.
+        match self.judge(record) {
+            Ok(lease) if self.leases.len() < self.policy.limit.saturating_mul(2) => {
+                self.leases.insert(key, (record.created, lease));
+            }
+            Err(refusal) if self.refused.len() < self.policy.limit => {
+                self.refused.insert(key, refusal);
+            }
+            _ => self.left_out += 1,
+        }
+    }
+
+    /// Removes the entry of a key. Returns whether the entries must be listed anew: one that did not fit may fit now.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        self.leases.remove(&kept(key));
+        self.refused.remove(&kept(key));
+        self.left_out > 0
+    }
+
+    /// Returns whether `key` is the one of this host's own lease.
+    pub fn is_own(&self, key: &[u8]) -> bool {
+        key == self.own_key
+    }
+
+    fn judge(&self, record: &Record) -> Result<Lease, Refusal> {
+        let Policy { config, directory, address, subnet, .. } = &self.policy;
+        let lease = lease::parse(&record.key, &record.value, directory, config)?;
+        if lease.address == *address {
+            return Err(Refusal::OwnAddress);
+        }
+        if lease.subnet.overlaps(*subnet) {
+            return Err(Refusal::OwnSubnet);
+        }
+        Ok(lease)
+    }
+
+    /// Returns the peers and the refusals.
+    pub fn judged(&self) -> Judged {
+        let mut refused: Vec<_> = self.refused.iter().map(|(key, refusal)| (printable(key), *refusal)).collect();
+        let mut by_age: Vec<(i64, &Vec<u8>, Lease)> =
+            self.leases.iter().map(|(key, (created, lease))| (*created, key, *lease)).collect();
+        by_age.sort_unstable_by_key(|(created, key, _)| (*created, *key));
+        let mut taken: BTreeMap<Ipv4Addr, Lease> = BTreeMap::new();
+        for (_, key, lease) in by_age {
+            // The networks that are taken do not overlap: the nearest one below the end is the only one that can.
+            let near = taken.range(..=lease.subnet.last()).next_back();
+            if near.is_some_and(|(_, other)| other.subnet.overlaps(lease.subnet)) {
+                refused.push((printable(key), Refusal::Overlap));
+            } else if taken.len() >= self.policy.limit {
+                refused.push((printable(key), Refusal::TooMany));
+            } else {
+                taken.insert(lease.subnet.first(), lease);
+            }
+        }
+        Judged { leases: taken.into_values().collect(), refused, left_out: self.left_out }
+    }
+}
+
+/// Returns the form of a key in which it is kept: a long one is cut, and told from others by its hash.
+fn kept(key: &[u8]) -> Vec<u8> {
+    if key.len() <= KEY_LEN {
+        return key.to_vec();
+    }
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    [&key[..KEY_LEN], format!("...{:016x}", hasher.finish()).as_bytes()].concat()
+}
+
+/// Returns a key as one line that is safe to print.
+fn printable(key: &[u8]) -> String {
+    segue_control::error::printable_line(&String::from_utf8_lossy(key))
+}

@@ -1,0 +1,276 @@
+//! Entries of the registry: what flannel writes is read, each hostile entry is refused under its reason, and none of
+//! them costs another peer its place.
+
+use segue_fleet::config::Config;
+use segue_fleet::datapath::peer;
+use segue_fleet::lease::{self, Offer};
+use segue_fleet::network::Network;
+use segue_fleet::refusal::Refusal;
+use segue_fleet::roster::{Judged, Policy, Record, Roster};
+
+const DIRECTORY: &str = "/coreos.com/network/subnets";
+const VALUE: &str = r#"{"PublicIP":"198.18.0.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb"}}"#;
+const OFFER: Offer = Offer { gue_port: 6080, remcsum: true };
+
+fn config() -> Config {
+    Config::parse(br#"{"Network":"198.19.0.0/16","SubnetLen":24,"Backend":{"Type":"vxlan","VNI":1}}"#).unwrap()
+}
+
+fn roster(limit: usize) -> Roster {
+    Roster::new(Policy {
+        config: config(),
+        directory: DIRECTORY.to_owned(),
+        address: [198, 18, 0, 1].into(),
+        subnet: Network::parse("198.19.1.0/24").unwrap(),
+        limit,
+    })
+}
+
+fn record(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, created: i64) -> Record {
+    Record { key: key.into(), value: value.into(), created, modified: created, lease: 7 }
+}
+
+fn at(name: &str) -> String {
+    format!("{DIRECTORY}/{name}")
+}
+
+/// A lease of the host 198.18.0.N for the subnet 198.19.N.0/24.
+fn good(n: u8) -> Record {
+    let value = VALUE.replace("198.18.0.2", &format!("198.18.0.{n}"));
+    record(at(&format!("198.19.{n}.0-24")), value, i64::from(n))
+}
+
+fn data(data: &str) -> String {
+    format!(r#"{{"PublicIP":"198.18.0.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}"#)
+}
+
+fn address(address: &str) -> String {
+    VALUE.replace(r#""198.18.0.2""#, address)
+}
+
+fn segue(offer: &str) -> String {
+    data(&format!(r#"{{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb","segue":{offer}}}"#))
+}
+
+/// Hostile entries: key, value, and the reason of the refusal.
+fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
+    use Refusal::*;
+    let keys: &[(&[u8], Refusal)] = &[
+        (b"", KeyOutside),
+        (b"-anything", KeyOutside),
+        (b"X/198.19.60.0-24", KeyOutside),
+        (b"/", KeyMalformed),
+        (b"//198.19.60.0-24", KeyMalformed),
+        (b"/198.19.60.0-24/", KeyMalformed),
+        (b"/198.19.60.0", KeyMalformed),
+        (b"/198.19.60.0-", KeyMalformed),
+        (b"/198.19.60.0-33", KeyMalformed),
+        (b"/198.19.60.0-024", KeyMalformed),
+        (b"/198.19.60.0-+24", KeyMalformed),
+        (b"/198.19.060.0-24", KeyMalformed),
+        (b"/198.19.60-24", KeyMalformed),
+        (b"/198.19.60.256-24", KeyMalformed),
+        (b"/2001:db8:1::-64", KeyMalformed),
+        (b"/198.19.60.0-24&", KeyMalformed),
+        (b"/198.19.60.0-24&2001:db8:1::-129", KeyMalformed),
+        (b"/\xff\xfe-24", KeyMalformed),
+        (b"/198.19.60.0-24\n", KeyMalformed),
+        (b"/198.19.60.7-24", HostBits),
+        (b"/198.20.60.0-24", OutsideNetwork),
+        (b"/198.18.0.0-24", OutsideNetwork),
+        (b"/198.19.0.0-16", OutsideNetwork),
+        (b"/0.0.0.0-0", OutsideNetwork),
+        (b"/198.18.0.0-15", OutsideNetwork),
+        (b"/198.19.1.128-25", OwnSubnet),
+        (b"/198.19.0.0-23", OwnSubnet),
+        (b"/198.19.2.0-25", Overlap),
+        (b"/198.19.2.0-23", Overlap),
+    ];
+    let values: Vec<(String, Refusal)> = vec![
+        (String::new(), ValueMalformed),
+        ("null".into(), ValueMalformed),
+        ("[]".into(), ValueMalformed),
+        ("{".into(), ValueMalformed),
+        ("[".repeat(4000), ValueMalformed),
+        (format!("{VALUE} {VALUE}"), ValueMalformed),
+        (format!("{VALUE}{}", " ".repeat(4096)), ValueTooLong),
+        ("{}".into(), AddressMissing),
+        (address("null"), AddressMissing),
+        (address("7"), AddressMalformed),
+        (address(r#""""#), AddressMalformed),
+        (address(r#""there""#), AddressMalformed),
+        (address(r#""2001:db8::2""#), AddressMalformed),
+        (address(r#""198.18.0.2/24""#), AddressMalformed),
+        (address(r#""127.0.0.1""#), AddressNotUnicast),
+        (address(r#""0.0.0.0""#), AddressNotUnicast),
+        (address(r#""224.0.0.1""#), AddressNotUnicast),
+        (address(r#""255.255.255.255""#), AddressNotUnicast),
+        (address(r#""169.254.1.1""#), AddressNotUnicast),
+        (address(r#""198.19.60.1""#), AddressInNetwork),
+        (address(r#""198.18.0.1""#), OwnAddress),
+        (VALUE.replace("vxlan", "teleport"), BackendUnknown),
+        (VALUE.replace(r#""vxlan""#, "7"), BackendUnknown),
+        (VALUE.replace("vxlan", "wireguard"), BackendOther),
+        (r#"{"PublicIP":"198.18.0.2","PublicIPv6":null}"#.into(), BackendOther),
+        (VALUE.split(r#","BackendData"#).next().unwrap().to_owned() + "}", DataMissing),
+        (data("null"), DataMissing),
+        (data(r#""a string""#), DataMalformed),
+        (data(r#"{"VNI":"1","VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":-1,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":2,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
+        (data(r#"{"VNI":4294967297,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
+        (data(r#"{"VNI":1}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a-65-bd-bd-44-bb"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#), MacNotUnicast),
+        (data(r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#), MacNotUnicast),
+        (data(r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#), MacNotUnicast),
+        (segue("7"), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":0}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":65536}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":6080,"remcsum":2}"#), OfferMalformed),
+    ];
+    let key = |name: &[u8]| [DIRECTORY.as_bytes(), name].concat();
+    let mut all: Vec<_> = keys.iter().map(|(name, why)| (key(name), VALUE.as_bytes().to_vec(), *why)).collect();
+    all.push((at(&"9".repeat(100_000)).into_bytes(), VALUE.into(), KeyMalformed));
+    all.extend(values.into_iter().map(|(value, why)| (key(b"/198.19.60.0-24"), value.into_bytes(), why)));
+    all
+}
+
+#[test]
+fn what_flannel_writes_is_read_and_written_byte_for_byte() {
+    let record = record(at("198.19.59.0-24"), VALUE, 1);
+    let read = lease::parse(&record.key, &record.value, DIRECTORY, &config()).unwrap();
+    assert_eq!(lease::key_of(read.subnet, DIRECTORY).as_bytes(), record.key);
+    assert_eq!(lease::value(read.address, config().backend, read.mac, read.offer), VALUE);
+    let udp = Config::parse(br#"{"Network":"198.19.0.0/16"}"#).unwrap();
+    let value = r#"{"PublicIP":"198.18.0.2","PublicIPv6":null}"#;
+    let read = lease::parse(&record.key, value.as_bytes(), DIRECTORY, &udp).unwrap();
+    assert_eq!(lease::value(read.address, udp.backend, read.mac, read.offer), value);
+}
+
+#[test]
+fn leases_of_other_versions_are_read() {
+    let key = at("198.19.59.0-24&2001:db8:1::-64");
+    for value in [
+        // Of a dual stack, of a version without VNI, and with keys that are not known.
+        data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb"}"#).replace("null", r#""2001:db8::2""#),
+        data(r#"{"VtepMAC":"5A:65:BD:BD:44:BB"}"#),
+        data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb","Later":[1,2]}"#).replace("}}", r#"},"More":{}}"#),
+        VALUE.replace("PublicIP\"", "publicip\""),
+        segue(r#"{"v":2,"encap":"gue","port":"new"}"#),
+    ] {
+        let read = lease::parse(key.as_bytes(), value.as_bytes(), DIRECTORY, &config()).expect(&value);
+        assert_eq!((read.subnet.to_string().as_str(), read.offer), ("198.19.59.0/24", None));
+    }
+}
+
+#[test]
+fn an_offer_goes_through_the_lease_and_only_two_offers_make_gue() {
+    let config = config();
+    let mac = "5a:65:bd:bd:44:bb".parse().ok();
+    for offer in [OFFER, Offer { gue_port: 1, remcsum: false }] {
+        let value = lease::value([198, 18, 0, 2].into(), config.backend, mac, Some(offer));
+        let read = lease::parse(at("198.19.59.0-24").as_bytes(), value.as_bytes(), DIRECTORY, &config).unwrap();
+        assert_eq!(read.offer, Some(offer));
+        let json = |ours| serde_json::to_string(&peer(&read, config.backend, ours)).unwrap();
+        let Offer { gue_port, remcsum } = offer;
+        let begin = format!(r#"{{"prefix":"198.19.59.0/24","remote":"198.18.0.2","encap":"gue","port":{gue_port}"#);
+        assert_eq!(json(Some(OFFER)), format!(r#"{begin},"remcsum":{remcsum}}}"#));
+        assert_eq!(json(Some(Offer { remcsum: false, ..OFFER })), format!(r#"{begin},"remcsum":false}}"#));
+        assert!(json(None).contains(r#""encap":"vxlan","port":8472,"vni":1,"mac":"5a:65:bd:bd:44:bb""#));
+    }
+    let plain = lease::parse(at("198.19.59.0-24").as_bytes(), VALUE.as_bytes(), DIRECTORY, &config).unwrap();
+    assert!(serde_json::to_string(&peer(&plain, config.backend, Some(OFFER))).unwrap().contains(r#""encap":"vxlan""#));
+}
+
+#[test]
+fn each_hostile_entry_is_refused_under_its_reason_and_costs_no_peer() {
+    let cases = hostile();
+    assert!(cases.len() >= 50, "{}", cases.len());
+    let peers: Vec<_> = [2, 3, 5].map(good).into();
+    let mut alone = roster(10);
+    alone.list(&peers);
+    let leases = alone.judged().leases;
+    assert_eq!(leases.len(), 3);
+    for (key, value, reason) in &cases {
+        let mut roster = roster(10);
+        roster.list(&peers);
+        // The newest entry, so that of two that overlap it is the one that is refused.
+        roster.put(&record(key.clone(), value.clone(), 1000));
+        let Judged { leases: now, refused, .. } = roster.judged();
+        let shown = String::from_utf8_lossy(&key[..key.len().min(60)]).into_owned();
+        assert_eq!(refused.iter().map(|(_, why)| *why).collect::<Vec<_>>(), [*reason], "{shown}: {value:?}");
+        assert!(refused[0].0.len() < 300 && !refused[0].0.contains(char::is_control), "{shown}");
+        assert_eq!(now, leases, "{shown}");
+        roster.remove(key);
+        assert_eq!(roster.judged(), Judged { leases: leases.clone(), ..Judged::default() }, "{shown}");
+    }
+    // All of them at once, in front of the good ones.
+    let wrong = cases.iter().zip(1000..).map(|((key, value, _), n)| record(key.clone(), value.clone(), n));
+    let all: Vec<Record> = wrong.chain(peers).collect();
+    let mut roster = roster(100);
+    roster.list(&all);
+    assert_eq!(roster.judged().leases, leases);
+}
+
+#[test]
+fn every_reason_has_a_hostile_entry() {
+    for reason in Refusal::ALL.iter().filter(|reason| **reason != Refusal::TooMany) {
+        assert!(hostile().iter().any(|(_, _, refusal)| refusal == reason), "{reason}");
+    }
+    let mut names: Vec<_> = Refusal::ALL.iter().map(|reason| reason.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), Refusal::ALL.len());
+}
+
+#[test]
+fn the_older_of_two_that_overlap_counts_in_whatever_order_they_come() {
+    let wide = record(at("198.19.8.0-22"), VALUE, 5);
+    let narrow = record(at("198.19.9.0-24"), VALUE, 4);
+    let one_more = record(at("198.19.10.0-24"), VALUE, 3);
+    for order in [[&wide, &narrow, &one_more], [&one_more, &narrow, &wide], [&narrow, &wide, &one_more]] {
+        let mut roster = roster(10);
+        for record in order {
+            roster.put(record);
+        }
+        let judged = roster.judged();
+        let subnets: Vec<String> = judged.leases.iter().map(|lease| lease.subnet.to_string()).collect();
+        assert_eq!(subnets, ["198.19.9.0/24", "198.19.10.0/24"]);
+        assert_eq!(judged.refused, [(at("198.19.8.0-22"), Refusal::Overlap)]);
+        // What was in its way ends.
+        roster.remove(&narrow.key);
+        roster.remove(&one_more.key);
+        assert_eq!(roster.judged().leases[0].subnet.to_string(), "198.19.8.0/22");
+    }
+}
+
+#[test]
+fn a_list_says_which_entries_are_gone() {
+    let mut roster = roster(10);
+    assert!(roster.list(&[good(2), good(3)]).is_empty());
+    let gone = roster.list(&[good(3), good(4)]);
+    assert_eq!(gone, [good(2).key]);
+    assert_eq!(roster.judged().leases.len(), 3, "they stay until they are removed");
+    roster.remove(&gone[0]);
+    assert_eq!(roster.judged().leases.len(), 2);
+}
+
+#[test]
+fn the_limit_refuses_the_youngest_and_wrong_entries_take_no_places() {
+    let mut roster = roster(3);
+    for n in 0..200u16 {
+        roster.put(&record(at(&format!("wrong-{n}")), VALUE, 0));
+    }
+    for n in 2..9 {
+        roster.put(&good(n));
+    }
+    let judged = roster.judged();
+    let subnets: Vec<u8> = judged.leases.iter().map(|lease| lease.subnet.first().octets()[2]).collect();
+    assert_eq!(subnets, [2, 3, 4]);
+    assert_eq!(judged.refused.iter().filter(|(_, why)| *why == Refusal::TooMany).count(), 3);
+    assert_eq!(judged.left_out, 197 + 1);
+    // Where one that counts is gone, only a new list can show what fits now.
+    assert!(roster.remove(&good(2).key));
+}
