@@ -4,7 +4,7 @@
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;
 //! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
-//! - `etcd` is the client, `backoff` the time between its attempts;
+//! - [`etcd`] is the client, [`backoff`] the time between its attempts;
 //! - `keeper` gets this host's lease and keeps it, `follow` follows the changes of the others, and `agent` is the
 //!   loop that keeps the table equal to them; `event` is what they report;
 //! - `args` is the command line, `connect` the connection that it describes;
@@ -25,8 +25,10 @@
 //! discovery, no keys, no NAT traversal.
 
 pub mod allocate;
+pub mod backoff;
 pub mod config;
 pub mod datapath;
+pub mod etcd;
 pub mod lease;
 pub mod network;
 pub mod refusal;

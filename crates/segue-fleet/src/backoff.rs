@@ -1,0 +1,61 @@
+//! The waiting time between attempts: it doubles up to a limit, and chance takes up to half of it, so that the hosts of
+//! a fleet do not come back all at once.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// The waiting time after the first failure.
+const FIRST: Duration = Duration::from_millis(250);
+
+/// The waiting time between attempts.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    /// Returns one that never waits longer than `longest`.
+    pub fn new(longest: Duration) -> Backoff {
+        Backoff { next: FIRST.min(longest), longest }
+    }
+
+    /// Returns the time to wait after one more failure.
+    pub fn failed(&mut self) -> Duration {
+        let whole = self.next;
+        self.next = (whole * 2).min(self.longest);
+        // From half of it to all of it.
+        whole / 2 + whole.mul_f64((random() % 1024) as f64 / 2048.0)
+    }
+
+    /// Begins anew, after a success.
+    pub fn succeeded(&mut self) {
+        self.next = FIRST.min(self.longest);
+    }
+}
+
+/// Returns a random number, from the keys that the standard library has for its hash tables. Not for secrets.
+pub fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_to_its_limit_and_chance_takes_at_most_half() {
+        let mut backoff = Backoff::new(Duration::from_secs(1));
+        for whole in [250, 500, 1000, 1000] {
+            let wait = backoff.failed();
+            assert!(wait >= Duration::from_millis(whole / 2) && wait <= Duration::from_millis(whole), "{wait:?}");
+        }
+        backoff.succeeded();
+        assert!(backoff.failed() <= Duration::from_millis(250));
+    }
+
+    #[test]
+    fn chance_differs() {
+        assert_ne!(random(), random());
+    }
+}

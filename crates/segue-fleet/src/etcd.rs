@@ -1,0 +1,442 @@
+//! The client of etcd: version 3 of its API, as JSON over HTTP (etcd's own gRPC gateway, `/v3/...`).
+//!
+//! # Promises
+//! - Every call ends: connecting, sending and receiving have limits ([`CONNECT`], [`REQUEST`]), and so has the length
+//!   of an answer.
+//! - A member that does not answer, or has no leader, is left for the next one in the list; a call fails only after all
+//!   of them did.
+//! - No proxy of the environment is used, and no redirection is followed: credentials go to the named members only.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use ureq::Agent;
+
+use crate::roster::Record;
+
+/// Longest wait for a connection.
+pub const CONNECT: Duration = Duration::from_secs(2);
+/// Longest duration of a call other than a watch.
+pub const REQUEST: Duration = Duration::from_secs(6);
+/// Longest answer, and longest message of a watch, bytes.
+const ANSWER_LEN: u64 = 64 << 20;
+/// The number of keys that one request of a list asks for.
+const PAGE: i64 = 1000;
+/// Codes of gRPC after which another member is asked: deadline exceeded, aborted, unavailable.
+const ELSEWHERE: [i64; 3] = [4, 10, 14];
+/// The codes of gRPC for a wrong or old token, and for what a compaction has removed.
+const UNAUTHENTICATED: i64 = 16;
+const OUT_OF_RANGE: i64 = 11;
+
+/// A failure of a call.
+#[derive(Clone, Debug)]
+pub enum EtcdError {
+    /// No member answered; what the last one did.
+    Unreachable(String),
+    /// etcd refused: its code and its text.
+    Refused(i64, String),
+    /// The revision that was asked for is compacted.
+    Compacted,
+}
+
+impl fmt::Display for EtcdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EtcdError::Unreachable(why) => f.write_str(why),
+            EtcdError::Refused(_, text) => write!(f, "etcd: {text}"),
+            EtcdError::Compacted => f.write_str("etcd: the revision is compacted"),
+        }
+    }
+}
+
+/// Name and password of a user of etcd.
+#[derive(Clone)]
+pub struct Login {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({})", self.name)
+    }
+}
+
+/// A list of keys at one revision.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The revision.
+    pub revision: i64,
+    /// The entries, in the order of their keys.
+    pub records: Vec<Record>,
+}
+
+/// A message of a watch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The revision of the last change; 0 where there is none. What the member says of its own revision does not count:
+    /// it can be ahead of changes that it has not sent.
+    pub revision: i64,
+    /// The changes, in their order.
+    pub changes: Vec<Change>,
+}
+
+/// A change of a key.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The entry is new or has changed.
+    Put(Record),
+    /// The key is gone.
+    Delete(Vec<u8>),
+}
+
+/// The result of making a key that must not exist.
+#[derive(Clone, Debug)]
+pub enum Made {
+    /// It was made at this revision.
+    New(i64),
+    /// It exists.
+    Exists,
+}
+
+/// A client of one cluster.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    agent: Agent,
+    endpoints: Vec<String>,
+    at: usize,
+    login: Option<Login>,
+    token: Option<String>,
+}
+
+impl Etcd {
+    /// Returns a client of the members at `endpoints`, such as `https://198.18.0.1:2379`. No connection is made yet.
+    pub fn new(agent: Agent, endpoints: Vec<String>, login: Option<Login>) -> Etcd {
+        assert!(!endpoints.is_empty(), "a cluster has a member");
+        // Not all hosts of a fleet begin with the same member.
+        let at = crate::backoff::random() as usize % endpoints.len();
+        Etcd { agent, endpoints, at, login, token: None }
+    }
+
+    /// Returns the member that answered last, or is asked next.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoints[self.at]
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&mut self, key: &str) -> Result<Option<Record>, EtcdError> {
+        let answer = self.call("kv/range", &json!({ "key": encode(key.as_bytes()) }))?;
+        Ok(records(&answer).into_iter().next())
+    }
+
+    /// Lists all keys that begin with `prefix`, at one revision.
+    pub fn list(&mut self, prefix: &str) -> Result<Listing, EtcdError> {
+        let end = encode(&after_all(prefix.as_bytes()));
+        let mut from = prefix.as_bytes().to_vec();
+        let mut listing = Listing::default();
+        loop {
+            let mut request = json!({ "key": encode(&from), "range_end": end, "limit": PAGE });
+            if listing.revision != 0 {
+                request["revision"] = json!(listing.revision);
+            }
+            let answer = self.call("kv/range", &request)?;
+            if listing.revision == 0 {
+                listing.revision = number(&answer["header"]["revision"]);
+            }
+            listing.records.extend(records(&answer));
+            let Some(last) = listing.records.last().filter(|_| answer["more"] == true) else { return Ok(listing) };
+            from.clone_from(&last.key);
+            from.push(0);
+        }
+    }
+
+    /// Makes a lease of etcd that ends after `ttl` unless it is kept alive, and returns its id.
+    pub fn grant(&mut self, ttl: Duration) -> Result<i64, EtcdError> {
+        let answer = self.call("lease/grant", &json!({ "TTL": ttl.as_secs() }))?;
+        match number(&answer["ID"]) {
+            0 => Err(EtcdError::Refused(0, "it granted no lease".to_owned())),
+            id => Ok(id),
+        }
+    }
+
+    /// Keeps a lease of etcd alive. Returns whether it still exists.
+    pub fn keep_alive(&mut self, id: i64) -> Result<bool, EtcdError> {
+        let answer = self.call("lease/keepalive", &json!({ "ID": id.to_string() }))?;
+        Ok(number(&answer["result"]["TTL"]) > 0)
+    }
+
+    /// Ends a lease of etcd that no key has.
+    pub fn revoke(&mut self, id: i64) {
+        // It ends by itself otherwise.
+        let _ = self.call("lease/revoke", &json!({ "ID": id.to_string() }));
+    }
+
+    /// Makes a key that must not exist, under a lease of etcd.
+    pub fn create(&mut self, key: &str, value: &str, lease: i64) -> Result<Made, EtcdError> {
+        let absent = json!({ "key": encode(key.as_bytes()), "target": "VERSION", "result": "EQUAL", "version": "0" });
+        self.put_where(absent, key, value, lease)
+    }
+
+    /// Replaces the value of a key that was last changed at the revision `modified`.
+    pub fn replace(&mut self, key: &str, value: &str, lease: i64, modified: i64) -> Result<Made, EtcdError> {
+        let same = json!({ "key": encode(key.as_bytes()), "target": "MOD", "result": "EQUAL",
+                           "mod_revision": modified.to_string() });
+        self.put_where(same, key, value, lease)
+    }
+
+    fn put_where(&mut self, compare: Value, key: &str, value: &str, lease: i64) -> Result<Made, EtcdError> {
+        let put =
+            json!({ "key": encode(key.as_bytes()), "value": encode(value.as_bytes()), "lease": lease.to_string() });
+        let answer = self.call("kv/txn", &json!({ "compare": [compare], "success": [{ "requestPut": put }] }))?;
+        Ok(match answer["succeeded"] == true {
+            true => Made::New(number(&answer["header"]["revision"])),
+            false => Made::Exists,
+        })
+    }
+
+    /// Reports the changes of all keys that begin with `prefix`, from the revision `from` on, until `longest` has
+    /// passed or the member ends it. `report` gets an empty batch as soon as the watch stands, and returns whether to
+    /// go on.
+    ///
+    /// A watch is short, and the next one begins behind the last revision: so nothing is missed, and a connection whose
+    /// other end has vanished is noticed.
+    pub fn watch(
+        &mut self,
+        prefix: &str,
+        from: i64,
+        longest: Duration,
+        mut report: impl FnMut(Batch) -> bool,
+    ) -> Result<(), EtcdError> {
+        let request = json!({ "create_request": { "key": encode(prefix.as_bytes()),
+                              "range_end": encode(&after_all(prefix.as_bytes())), "start_revision": from.to_string() } });
+        let response = self.send("watch", &request, longest)?;
+        let mut lines = BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match (&mut lines).take(ANSWER_LEN).read_until(b'\n', &mut line) {
+                Ok(_) if line.ends_with(b"\n") => {}
+                // The time is over, or the member has ended the watch: the next one shows whether all is well.
+                _ => return Ok(()),
+            }
+            let message: Value = serde_json::from_slice(&line)
+                .map_err(|error| EtcdError::Unreachable(format!("{}: {error}", self.endpoint())))?;
+            if let Some(error) = message.get("error") {
+                return Err(self.refused(error));
+            }
+            let result = &message["result"];
+            if number(&result["compact_revision"]) != 0 {
+                return Err(EtcdError::Compacted);
+            }
+            if result["canceled"] == true {
+                let why = result["cancel_reason"].as_str().unwrap_or("it ended the watch");
+                self.leave();
+                return Err(EtcdError::Unreachable(format!("etcd: {why}")));
+            }
+            let events = || result["events"].as_array().into_iter().flatten();
+            let revision = events().map(|event| number(&event["kv"]["mod_revision"])).max().unwrap_or(0);
+            if !report(Batch { revision, changes: events().map(change).collect() }) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a request to the members in turn and returns the answer of the first one that has one.
+    fn call(&mut self, path: &str, request: &Value) -> Result<Value, EtcdError> {
+        let mut response = self.send(path, request, REQUEST)?;
+        let bytes = response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec().map_err(|error| {
+            let why = format!("{}: {error}", self.endpoint());
+            self.leave();
+            EtcdError::Unreachable(why)
+        })?;
+        // Of a stream, such as that of a keepalive, the first message.
+        let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
+        let answer: Value = match first {
+            Some(Ok(answer)) => answer,
+            _ => return Err(EtcdError::Unreachable(format!("{}: its answer is no JSON", self.endpoint()))),
+        };
+        match answer.get("error") {
+            Some(error) => Err(self.refused(if error.is_object() { error } else { &answer })),
+            None => Ok(answer),
+        }
+    }
+
+    /// Sends a request to the members in turn and returns the first answer of HTTP that is no failure of the member.
+    fn send(
+        &mut self,
+        path: &str,
+        request: &Value,
+        longest: Duration,
+    ) -> Result<ureq::http::Response<ureq::Body>, EtcdError> {
+        let mut failed = EtcdError::Unreachable("no member was asked".to_owned());
+        let mut logged_in = false;
+        let mut left = self.endpoints.len();
+        while left > 0 {
+            if self.token.is_none() && self.login.is_some() {
+                match self.log_in() {
+                    Ok(token) => self.token = Some(token),
+                    Err(error @ EtcdError::Refused(..)) => return Err(error),
+                    Err(error) => {
+                        failed = error;
+                        left -= 1;
+                        self.leave();
+                        continue;
+                    }
+                }
+            }
+            match self.post(path, request, longest) {
+                Ok(response) => return Ok(response),
+                // The token is old: another one, once.
+                Err(EtcdError::Refused(UNAUTHENTICATED, _)) if self.login.is_some() && !logged_in => {
+                    self.token = None;
+                    logged_in = true;
+                }
+                Err(EtcdError::Refused(code, text)) if !ELSEWHERE.contains(&code) => {
+                    return Err(EtcdError::Refused(code, text));
+                }
+                Err(error @ EtcdError::Compacted) => return Err(error),
+                Err(error) => {
+                    failed = EtcdError::Unreachable(error.to_string());
+                    left -= 1;
+                    self.leave();
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    fn post(
+        &self,
+        path: &str,
+        request: &Value,
+        longest: Duration,
+    ) -> Result<ureq::http::Response<ureq::Body>, EtcdError> {
+        let url = format!("{}/v3/{path}", self.endpoint());
+        let mut post = self.agent.post(&url).header("Content-Type", "application/json");
+        if let Some(token) = &self.token {
+            post = post.header("Authorization", token);
+        }
+        if path == "watch" {
+            // The member ends the watch when it loses its leader, instead of staying silent.
+            post = post.header("Grpc-Metadata-hasleader", "true");
+        }
+        let post = post.config().timeout_recv_body(Some(longest)).build();
+        let unreachable = |error: ureq::Error| EtcdError::Unreachable(format!("{}: {error}", self.endpoint()));
+        let mut response = post.send(request.to_string()).map_err(unreachable)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(unreachable)?;
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(answer) if answer.get("error").is_some() || answer.get("message").is_some() => {
+                Err(self.refused(&answer))
+            }
+            _ => Err(EtcdError::Unreachable(format!("{}: HTTP status {status}", self.endpoint()))),
+        }
+    }
+
+    /// Returns a token for the user. Called without a token.
+    fn log_in(&self) -> Result<String, EtcdError> {
+        let Some(Login { name, password }) = &self.login else { return Ok(String::new()) };
+        let request = json!({ "name": name, "password": password });
+        let mut response = self.post("auth/authenticate", &request, REQUEST)?;
+        let unreachable = |error: &dyn fmt::Display| EtcdError::Unreachable(format!("{}: {error}", self.endpoint()));
+        let bytes = response.body_mut().with_config().limit(1 << 16).read_to_vec().map_err(|e| unreachable(&e))?;
+        let answer: Value = serde_json::from_slice(&bytes).map_err(|error| unreachable(&error))?;
+        match answer["token"].as_str() {
+            Some(token) => Ok(token.to_owned()),
+            None => Err(EtcdError::Refused(UNAUTHENTICATED, "it gave no token".to_owned())),
+        }
+    }
+
+    /// Turns to the next member.
+    fn leave(&mut self) {
+        self.at = (self.at + 1) % self.endpoints.len();
+    }
+
+    fn refused(&self, error: &Value) -> EtcdError {
+        // Version 3.4 says `error`, `message` and `code`; streams say `grpc_code`.
+        let text = error["message"].as_str().or(error["error"].as_str()).unwrap_or("it refused");
+        let code = [&error["code"], &error["grpc_code"]].into_iter().map(number).find(|code| *code != 0).unwrap_or(0);
+        if code == OUT_OF_RANGE || text.contains("compacted") {
+            return EtcdError::Compacted;
+        }
+        let text: String = segue_control::error::printable_line(text).chars().take(200).collect();
+        // Version 3.4 answers so to a token that it no longer has.
+        let code = if text.contains("invalid auth token") { UNAUTHENTICATED } else { code };
+        EtcdError::Refused(code, text)
+    }
+}
+
+fn encode(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+fn decode(value: &Value) -> Vec<u8> {
+    value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default()
+}
+
+/// Returns a whole number, which the gateway writes as a string, and leaves out where it is 0.
+fn number(value: &Value) -> i64 {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+fn records(answer: &Value) -> Vec<Record> {
+    answer["kvs"].as_array().into_iter().flatten().map(record).collect()
+}
+
+fn record(kv: &Value) -> Record {
+    Record {
+        key: decode(&kv["key"]),
+        value: decode(&kv["value"]),
+        created: number(&kv["create_revision"]),
+        modified: number(&kv["mod_revision"]),
+        lease: number(&kv["lease"]),
+    }
+}
+
+fn change(event: &Value) -> Change {
+    match event["type"] == "DELETE" {
+        true => Change::Delete(decode(&event["kv"]["key"])),
+        false => Change::Put(record(&event["kv"])),
+    }
+}
+
+/// Returns the first key after all that begin with `prefix`.
+fn after_all(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_of_a_prefix_ends_before_the_next_one() {
+        assert_eq!(after_all(b"/n/subnets"), b"/n/subnett");
+        assert_eq!(after_all(b"a\xff"), b"b");
+        assert_eq!(after_all(b"\xff"), b"\0");
+    }
+
+    #[test]
+    fn numbers_are_strings_or_left_out() {
+        assert_eq!(number(&json!("42")), 42);
+        assert_eq!(number(&json!(42)), 42);
+        assert_eq!(number(&json!({})["revision"]), 0);
+        assert_eq!(number(&json!("many")), 0);
+    }
+}
