@@ -5,10 +5,10 @@
 //!   refused;
 //! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
 //! - [`etcd`] is the client, [`backoff`] the time between its attempts;
-//! - `keeper` gets this host's lease and keeps it, `follow` follows the changes of the others, and `agent` is the
-//!   loop that keeps the table equal to them; `event` is what they report;
+//! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
+//!   loop that keeps the table equal to them; [`event`] is what they report;
 //! - `args` is the command line, `connect` the connection that it describes;
-//! - [`datapath`] is the tunnel as they see it, `subnet_env` flannel's file for other programs.
+//! - [`datapath`] is the tunnel as they see it, [`subnet_env`] flannel's file for other programs.
 //!
 //! # Lifecycle
 //! The agent waits for its tunnel, gets a lease, lists the registry, sets the table, and follows. While etcd is out of
@@ -24,12 +24,17 @@
 //! IPv4 subnets only; of a dual-stack lease the IPv4 part is used. The configuration of the network is read once. No
 //! discovery, no keys, no NAT traversal.
 
+pub mod agent;
 pub mod allocate;
 pub mod backoff;
 pub mod config;
 pub mod datapath;
 pub mod etcd;
+pub mod event;
+pub mod follow;
+pub mod keeper;
 pub mod lease;
 pub mod network;
 pub mod refusal;
 pub mod roster;
+pub mod subnet_env;

@@ -1,0 +1,418 @@
+//! The loop of `segue fleet etcd`: it takes the reports of the other threads, and keeps the tunnel's table equal to the
+//! registry's peers.
+//!
+//! While the registry is out of reach, nothing changes in the tunnel. After an outage that was long against the time to
+//! live of the leases, peers may only seem to be gone: what then vanishes stays for [`GRACE`] more, in which its host
+//! can make its lease again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::{Duration, Instant};
+
+use segue_control::error::Error;
+use segue_control::fleet::{Engine, FleetState, LastEvent, SCHEMA, now};
+use segue_control::peers::{Peer, Table};
+
+use crate::datapath::{self, Datapath, TunnelState};
+use crate::etcd::{Batch, Change, Etcd};
+use crate::event::{Acquired, Event};
+use crate::follow;
+use crate::keeper::{self, Terms};
+use crate::lease;
+use crate::roster::{Judged, Policy, Roster};
+use crate::subnet_env::SubnetEnv;
+
+/// Time for which peers that vanished in a long outage stay in the table.
+const GRACE: Duration = Duration::from_secs(30);
+/// Time between looks at the tunnel.
+const TICK: Duration = Duration::from_secs(1);
+/// Longest time for which changes are gathered before the table is set.
+const GATHER: Duration = Duration::from_millis(100);
+/// The number of refused keys that the state names.
+const NAMED: usize = 20;
+
+/// The settings of an agent.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The interface of the tunnel.
+    pub name: String,
+    /// What this host's lease says.
+    pub terms: Terms,
+    /// The file `subnet.env` to write.
+    pub subnet_file: PathBuf,
+    /// Largest number of peers.
+    pub limit: usize,
+}
+
+/// What the agent tells the world besides the tunnel.
+pub trait Announce {
+    /// A line for the log.
+    fn note(&mut self, text: &str);
+    /// The state has changed.
+    fn state(&mut self, state: &FleetState);
+    /// Returns the MTU of the tunnel.
+    fn mtu(&self, name: &str) -> u32;
+}
+
+/// The agent.
+pub struct Agent<'a> {
+    settings: Settings,
+    datapath: &'a mut dyn Datapath,
+    announce: &'a mut dyn Announce,
+    state: FleetState,
+    roster: Option<Roster>,
+    acquired: Option<Acquired>,
+    /// The table that the tunnel shall have.
+    peers: Vec<Peer>,
+    /// Whether the tunnel has it.
+    is_synced: bool,
+    is_dirty: bool,
+    outage: Option<Instant>,
+    held_until: Option<Instant>,
+    /// Keys that vanished and stay until [`GRACE`] is over.
+    held: Vec<Vec<u8>>,
+    list_again: Arc<AtomicBool>,
+    check: Sender<()>,
+}
+
+/// Runs the agent until a signal ends it, or it cannot go on.
+pub fn run(
+    settings: Settings,
+    etcd: &Etcd,
+    datapath: &mut dyn Datapath,
+    announce: &mut dyn Announce,
+    (events, inbox): (SyncSender<Event>, Receiver<Event>),
+) -> Result<(), Error> {
+    let (check, checks) = std::sync::mpsc::channel();
+    let mut state =
+        FleetState { schema: SCHEMA.to_owned(), name: settings.name.clone(), since: now(), ..FleetState::default() };
+    state.pid = std::process::id();
+    "etcd".clone_into(&mut state.engine);
+    etcd.endpoint().clone_into(&mut state.endpoint);
+    state.address = settings.terms.address.to_string();
+    state.ttl = settings.terms.ttl.as_secs();
+    let mut agent = Agent {
+        settings,
+        datapath,
+        announce,
+        state,
+        roster: None,
+        acquired: None,
+        peers: Vec::new(),
+        is_synced: false,
+        is_dirty: false,
+        outage: None,
+        held_until: None,
+        held: Vec::new(),
+        list_again: Arc::default(),
+        check,
+    };
+    agent.publish();
+    let Some(seen) = agent.wait_for_tunnel(&inbox)? else { return Ok(()) };
+    agent.settings.terms.mac = seen.mac;
+    agent.state.generation = seen.generation;
+    let (client, terms, to) = (etcd.clone(), agent.settings.terms.clone(), events.clone());
+    std::thread::spawn(move || keeper::run(client, &terms, &to, &checks));
+    agent.handle_all(etcd, &events, &inbox)
+}
+
+impl Agent<'_> {
+    /// Waits for the tunnel, whose MAC address the lease needs. `None` where the user has ended the agent.
+    fn wait_for_tunnel(&mut self, inbox: &Receiver<Event>) -> Result<Option<TunnelState>, Error> {
+        loop {
+            match self.datapath.look() {
+                Ok(seen) => {
+                    self.state.table_error = None;
+                    return Ok(Some(seen));
+                }
+                Err(error) => self.tunnel_failed(&error),
+            }
+            match inbox.recv_timeout(TICK) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Ok(Event::Fatal(error)) => return Err(error),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn handle_all(&mut self, etcd: &Etcd, events: &SyncSender<Event>, inbox: &Receiver<Event>) -> Result<(), Error> {
+        let mut next_tick = Instant::now() + TICK;
+        let mut dirty_since: Option<Instant> = None;
+        loop {
+            // Changes that come together go into one table.
+            let patience =
+                if self.is_dirty { Duration::from_millis(5) } else { next_tick - Instant::now().min(next_tick) };
+            match inbox.recv_timeout(patience) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(event) => {
+                    if let Some(acquired) = self.handle(event)? {
+                        self.start_following(etcd, &acquired, events);
+                    }
+                    if self.is_dirty && dirty_since.get_or_insert_with(Instant::now).elapsed() < GATHER {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.is_dirty {
+                self.judge();
+                dirty_since = None;
+            }
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + TICK;
+                self.tick();
+            }
+        }
+    }
+
+    fn start_following(&mut self, etcd: &Etcd, acquired: &Acquired, events: &SyncSender<Event>) {
+        let directory = format!("{}/subnets", self.settings.terms.prefix);
+        self.roster = Some(Roster::new(Policy {
+            config: acquired.config.clone(),
+            directory: directory.clone(),
+            address: self.settings.terms.address,
+            subnet: acquired.subnet,
+            limit: self.settings.limit,
+        }));
+        let (client, to, again) = (etcd.clone(), events.clone(), Arc::clone(&self.list_again));
+        let longest_wait = self.settings.terms.ttl / 4;
+        std::thread::spawn(move || follow::run(client, &directory, longest_wait, &to, &again));
+    }
+
+    /// Takes a report. Returns the lease where this host has just got one.
+    fn handle(&mut self, event: Event) -> Result<Option<Acquired>, Error> {
+        match event {
+            Event::Acquired(acquired) => {
+                self.acquired(&acquired);
+                return Ok(Some(*acquired));
+            }
+            Event::Renewed => {
+                self.state.renewed = Some(now());
+                self.publish();
+            }
+            Event::NotRenewed(why) => self.announce.note(&format!("the lease is not renewed: {why}")),
+            Event::Listed(listing) => {
+                self.reached(None);
+                self.state.revision = listing.revision;
+                if let Some(roster) = &mut self.roster {
+                    for key in roster.list(&listing.records) {
+                        self.gone(key);
+                    }
+                }
+                self.is_dirty = true;
+            }
+            Event::Changed(batch, endpoint) => {
+                self.reached(Some(endpoint));
+                self.changed(batch);
+            }
+            Event::Stale(why) => self.stale(&why),
+            Event::Fatal(error) => return Err(error),
+            Event::Stop => {}
+        }
+        Ok(None)
+    }
+
+    fn acquired(&mut self, acquired: &Acquired) {
+        let Acquired { config, subnet, is_reservation, endpoint } = acquired;
+        self.state.network = config.network.to_string();
+        self.state.subnet = subnet.to_string();
+        config.backend.name().clone_into(&mut self.state.backend);
+        self.state.endpoint.clone_from(endpoint);
+        self.state.renewed = Some(now());
+        self.state.notes.clone_from(&config.notes);
+        if *is_reservation {
+            self.state.ttl = 0;
+        }
+        self.announce.note(&format!("{subnet} of {} is this host's, {}", config.network, config.backend.name()));
+        for note in &config.notes {
+            self.announce.note(&format!("note: {note}"));
+        }
+        self.acquired = Some(acquired.clone());
+        self.write_subnet_file();
+    }
+
+    fn write_subnet_file(&mut self) {
+        let Some(Acquired { config, subnet, .. }) = &self.acquired else { return };
+        let mtu = self.announce.mtu(&self.settings.name);
+        let file = SubnetEnv { network: config.network, subnet: *subnet, mtu };
+        let path = &self.settings.subnet_file;
+        if SubnetEnv::read(path) == Some(file) {
+            return;
+        }
+        if let Err(error) = file.write(path) {
+            self.announce.note(&format!("cannot write {}: {error}", path.display()));
+        }
+    }
+
+    fn changed(&mut self, batch: Batch) {
+        let directory = format!("{}/subnets", self.settings.terms.prefix);
+        let named = |key: &[u8]| match lease::subnet_of(key, &directory) {
+            Ok(subnet) => subnet.to_string(),
+            Err(refusal) => refusal.name().to_owned(),
+        };
+        for change in batch.changes {
+            let Some(roster) = &mut self.roster else { return };
+            let (word, key) = match &change {
+                Change::Put(record) => ("put", &record.key),
+                Change::Delete(key) => ("delete", key),
+            };
+            self.state.last_event = Some(LastEvent { at: now(), what: format!("{word} {}", named(key)) });
+            if roster.is_own(key) {
+                // The keeper sees whether it is still this host's.
+                let _ = self.check.send(());
+            }
+            match change {
+                Change::Put(record) => {
+                    self.held.retain(|held| *held != record.key);
+                    roster.put(&record);
+                }
+                Change::Delete(key) => self.gone(key),
+            }
+            self.is_dirty = true;
+        }
+        self.state.revision = self.state.revision.max(batch.revision);
+    }
+
+    /// Removes an entry, after the grace time where one runs.
+    fn gone(&mut self, key: Vec<u8>) {
+        if self.held_until.is_some_and(|until| Instant::now() < until) {
+            self.held.push(key);
+        } else if self.roster.as_mut().is_some_and(|roster| roster.remove(&key)) {
+            self.list_again.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn reached(&mut self, endpoint: Option<String>) {
+        if let Some(endpoint) = endpoint {
+            self.state.endpoint = endpoint;
+        }
+        if self.state.state == Engine::Connected {
+            return;
+        }
+        let was = self.outage.take().map(|since| since.elapsed());
+        if was.is_some_and(|was| was >= self.settings.terms.ttl / 2) {
+            self.held_until = Some(Instant::now() + GRACE);
+        }
+        if self.state.state == Engine::Stale {
+            self.announce.note("etcd is reached again");
+        }
+        (self.state.state, self.state.since, self.state.error) = (Engine::Connected, now(), None);
+        // Its own lease first: others may have seen it end.
+        let _ = self.check.send(());
+        self.publish();
+    }
+
+    fn stale(&mut self, why: &str) {
+        let is_new = self.state.error.as_deref() != Some(why);
+        if self.state.state == Engine::Connected {
+            (self.state.state, self.state.since) = (Engine::Stale, now());
+            self.outage = Some(Instant::now());
+            self.announce.note(&format!("etcd is not reached: {why}; the table stays as it is"));
+        } else if is_new && self.state.state == Engine::Starting {
+            self.announce.note(&format!("waiting for etcd: {why}"));
+        }
+        if is_new {
+            self.state.error = Some(why.to_owned());
+            self.publish();
+        }
+    }
+
+    /// Makes the table from the entries and sets it.
+    fn judge(&mut self) {
+        self.is_dirty = false;
+        let (Some(roster), Some(acquired)) = (&self.roster, &self.acquired) else { return };
+        let Judged { leases, refused, left_out } = roster.judged();
+        let ours = self.settings.terms.offer;
+        let backend = acquired.config.backend;
+        let peers: Vec<Peer> = leases.iter().map(|lease| datapath::peer(lease, backend, ours)).collect();
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for (_, refusal) in &refused {
+            *counts.entry(refusal.name().to_owned()).or_default() += 1;
+        }
+        if left_out > 0 {
+            *counts.entry("too_many".to_owned()).or_default() += left_out;
+        }
+        if counts != self.state.refused {
+            let named = &self.state.refused_keys;
+            let new = refused.iter().filter(|(key, _)| !named.iter().any(|(known, _)| known == key)).take(NAMED);
+            for (key, refusal) in new {
+                self.announce.note(&format!("refused {key}: {}", refusal.sentence()));
+            }
+        }
+        self.state.refused = counts;
+        self.state.refused_keys =
+            refused.into_iter().take(NAMED).map(|(key, refusal)| (key, refusal.name().to_owned())).collect();
+        self.state.peers = peers.len();
+        if peers != self.peers || !self.is_synced {
+            self.peers = peers;
+            self.sync();
+        }
+        self.publish();
+    }
+
+    fn sync(&mut self) {
+        let generation = self.state.generation + 1;
+        match self.datapath.sync(&Table { generation: Some(generation), peers: self.peers.clone() }) {
+            Ok(()) => {
+                self.is_synced = true;
+                self.state.generation = generation;
+                self.state.table_error = None;
+            }
+            Err(error) => {
+                self.is_synced = false;
+                self.tunnel_failed(&error);
+            }
+        }
+    }
+
+    fn tunnel_failed(&mut self, error: &Error) {
+        let text = match &error.why {
+            Some(why) => format!("{}: {why}", error.message),
+            None => error.message.clone(),
+        };
+        if self.state.table_error.as_ref() != Some(&text) {
+            self.announce.note(&format!("the tunnel does not take the table: {text}"));
+            self.state.table_error = Some(text);
+            self.publish();
+        }
+    }
+
+    /// Looks whether the tunnel still has the table, and ends the grace time.
+    fn tick(&mut self) {
+        if self.held_until.is_some_and(|until| Instant::now() >= until) {
+            self.held_until = None;
+            for key in std::mem::take(&mut self.held) {
+                self.gone(key);
+            }
+            self.is_dirty = true;
+        }
+        if self.roster.is_none() || self.state.revision == 0 {
+            return;
+        }
+        match self.datapath.look() {
+            // A tunnel that was started again has no table; another controller's table is replaced.
+            Ok(seen) if seen.generation != self.state.generation || !self.is_synced => {
+                self.state.generation = seen.generation;
+                self.write_subnet_file();
+                self.sync();
+                self.publish();
+            }
+            Ok(_) if self.state.table_error.is_some() => {
+                self.state.table_error = None;
+                self.publish();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.is_synced = false;
+                self.tunnel_failed(&error);
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.announce.state(&self.state);
+    }
+}

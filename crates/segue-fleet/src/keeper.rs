@@ -1,0 +1,209 @@
+//! The thread that gets this host's lease and keeps it.
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use segue_control::error::{Error, Kind};
+use segue_control::peers::Mac;
+
+use crate::allocate::{self, Choice};
+use crate::backoff::{Backoff, random};
+use crate::config::Config;
+use crate::etcd::{Etcd, EtcdError, Made};
+use crate::event::{Acquired, Event};
+use crate::lease::{self, Offer};
+use crate::network::Network;
+
+/// Longest wait between attempts.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// Longest time between renewals.
+const RENEWAL: Duration = Duration::from_secs(3600);
+/// The number of other hosts that may win a race for a subnet before it is said; the attempts go on.
+const RACES: usize = 100;
+
+/// What the lease shall say.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The prefix of the registry.
+    pub prefix: String,
+    /// The address of this host.
+    pub address: Ipv4Addr,
+    /// The MAC address of the VTEP.
+    pub mac: Option<Mac>,
+    /// What is offered to other segue nodes.
+    pub offer: Option<Offer>,
+    /// The time to live of the lease.
+    pub ttl: Duration,
+    /// The subnet that this host had before.
+    pub before: Option<Network>,
+}
+
+/// The lease as it is held.
+struct Held {
+    key: String,
+    value: String,
+    /// The id of etcd's lease; 0 for a reservation.
+    id: i64,
+}
+
+/// Gets a lease and keeps it, until the other end of `events` is gone. A message on `check` asks for a look at once.
+pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Receiver<()>) {
+    let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
+    let mut held = loop {
+        match acquire(&mut etcd, terms) {
+            Ok((held, acquired)) => {
+                if events.send(Event::Acquired(Box::new(acquired))).is_err() {
+                    return;
+                }
+                break held;
+            }
+            Err(Failure::Fatal(error)) => {
+                let _ = events.send(Event::Fatal(error));
+                return;
+            }
+            Err(Failure::Later(why)) => {
+                if events.send(Event::Stale(why)).is_err() {
+                    return;
+                }
+                std::thread::sleep(backoff.failed());
+            }
+        }
+    };
+    let interval = (terms.ttl / 3).min(RENEWAL);
+    let mut wait = interval;
+    backoff.succeeded();
+    loop {
+        match check.recv_timeout(wait) {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(()) | Err(RecvTimeoutError::Timeout) => while check.try_recv().is_ok() {},
+        }
+        let event = match renew(&mut etcd, terms, &mut held) {
+            Ok(()) => {
+                backoff.succeeded();
+                wait = interval;
+                Event::Renewed
+            }
+            Err(Failure::Fatal(error)) => Event::Fatal(error),
+            Err(Failure::Later(why)) => {
+                wait = backoff.failed().min(interval);
+                Event::NotRenewed(why)
+            }
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+}
+
+enum Failure {
+    /// It can be right later.
+    Later(String),
+    /// It ends the agent.
+    Fatal(Error),
+}
+
+impl From<EtcdError> for Failure {
+    fn from(error: EtcdError) -> Failure {
+        Failure::Later(error.to_string())
+    }
+}
+
+fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> {
+    let config_key = format!("{}/config", terms.prefix);
+    let Some(record) = etcd.get(&config_key)? else {
+        return Err(Failure::Later(format!("there is no {config_key}: nothing says what the network is")));
+    };
+    let config = Config::parse(&record.value).map_err(|why| Failure::Later(format!("{config_key}: {why}")))?;
+    if config.network.contains(terms.address) {
+        return Err(Failure::Fatal(
+            Error::new(
+                Kind::Conflict,
+                format!("{} is in the network {}: the tunnel would carry itself", terms.address, config.network),
+                "--public-ip with the address of the link below",
+            )
+            .why("it is the address at which other hosts reach this one"),
+        ));
+    }
+    let value = lease::value(terms.address, config.backend, terms.mac, terms.offer);
+    let directory = format!("{}/subnets", terms.prefix);
+    for _ in 0..RACES {
+        let listing = etcd.list(&directory)?;
+        let choice = allocate::choose(&listing.records, &directory, &config, terms.address, terms.before, random());
+        let (subnet, found) = match choice {
+            Choice::Own(subnet, record) => (subnet, Some(record)),
+            Choice::Free(subnet) => (subnet, None),
+            Choice::Exhausted => return Err(Failure::Fatal(exhausted(&config))),
+        };
+        let key = lease::key_of(subnet, &directory);
+        // A reservation has no end, and gets none.
+        let id = match &found {
+            Some(record) if record.lease == 0 => 0,
+            _ => etcd.grant(terms.ttl)?,
+        };
+        let key = match &found {
+            // On dual stack the key has an IPv6 part too.
+            Some(record) => String::from_utf8_lossy(&record.key).into_owned(),
+            None => key,
+        };
+        let made = match &found {
+            Some(record) => etcd.replace(&key, &value, id, record.modified)?,
+            None => etcd.create(&key, &value, id)?,
+        };
+        // Another host was faster: what is free now?
+        if let Made::New(_) = made {
+            let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
+            return Ok((Held { key, value, id }, acquired));
+        }
+        if id != 0 {
+            etcd.revoke(id);
+        }
+    }
+    Err(Failure::Later(format!("other hosts were faster {RACES} times")))
+}
+
+fn exhausted(config: &Config) -> Error {
+    Error::new(
+        Kind::Conflict,
+        format!("no subnet is free in {}: {} to {}", config.network, config.subnet_min, config.subnet_max),
+        "remove the leases of hosts that are gone, or enlarge Network in the configuration",
+    )
+    .why(format!("every subnet of /{} is leased", config.subnet_len))
+}
+
+/// Renews the lease; makes it again where it is gone and its subnet is free.
+fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held) -> Result<(), Failure> {
+    let alive = held.id == 0 || etcd.keep_alive(held.id)?;
+    let found = etcd.get(&held.key)?;
+    match &found {
+        Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => Ok(()),
+        Some(record) if lease::public_address(&record.value) != Some(terms.address) => Err(lost(terms, held)),
+        Some(record) => {
+            let id = if record.lease == 0 { 0 } else { etcd.grant(terms.ttl)? };
+            made(etcd.replace(&held.key, &held.value, id, record.modified)?, id, held)
+        }
+        None => {
+            let id = etcd.grant(terms.ttl)?;
+            made(etcd.create(&held.key, &held.value, id)?, id, held)
+        }
+    }
+}
+
+fn made(made: Made, id: i64, held: &mut Held) -> Result<(), Failure> {
+    match made {
+        Made::New(_) => {
+            held.id = id;
+            Ok(())
+        }
+        Made::Exists => Err(Failure::Later(format!("{} changed in between", held.key))),
+    }
+}
+
+fn lost(terms: &Terms, held: &Held) -> Failure {
+    let error = Error::new(
+        Kind::Conflict,
+        format!("the lease {} of {} belongs to another host now", held.key, terms.address),
+        "start it again: it gets another subnet, and the addresses behind it change",
+    );
+    Failure::Fatal(error.why("it had ended, and its subnet was given away"))
+}
