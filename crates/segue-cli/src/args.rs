@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Stop(Stop),
     /// read and change settings while packets move
     Set(Set),
+    /// peers of a tunnel from a fleet's registry: etcd, flannel
+    Fleet(Fleet),
     /// tunnels and gateways of a file, as one service
     Run(Run),
     /// make a running service read its file again, and wait
@@ -299,6 +301,14 @@ pub(crate) struct Run {
     pub(crate) check: bool,
 }
 
+/// The arguments of `segue fleet`.
+#[derive(Args, Debug)]
+pub(crate) struct Fleet {
+    /// The command of segue-fleet, with its options
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
 /// The arguments of `segue reload`.
 #[derive(Args, Debug)]
 pub(crate) struct Reload {
@@ -469,6 +479,7 @@ impl Command {
             Command::Set(_) => "set",
             Command::Run(_) => "run",
             Command::Reload(_) => "reload",
+            Command::Fleet(_) => "fleet",
             Command::Doctor(_) => "doctor",
             Command::Lab(_) => "lab",
             Command::Bench(_) => "bench",

@@ -250,6 +250,25 @@ used wrongly.
 ",
     },
     Page {
+        name: "fleet",
+        usage: "segue fleet etcd --endpoints URL[,URL]... --iface DEV [OPTION]...",
+        examples: &[
+            (
+                "segue fleet etcd --endpoints https://198.18.0.1:2379 \\\n      --cacert ca.pem --iface eth0 --dev sg0",
+                "sg0 is one more node of flannel",
+            ),
+            ("segue fleet etcd --help", "all options"),
+        ],
+        more: "\
+etcd: leases a subnet in flannel's registry, and keeps the peers of a tunnel
+equal to the leases of the other hosts, until SIGTERM. While etcd is out of
+reach, the table stays. The tunnel is started before, or later, with:
+  segue tunnel dev sg0 peers none local ADDR listen vxlan:8472 ...
+It is the program segue-fleet, beside segue or in libexec. More in
+docs/fleet.md.
+",
+    },
+    Page {
         name: "reload",
         usage: "segue reload [SERVICE|FILE] [OPTION]...",
         examples: &[
@@ -386,7 +405,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 
 /// Commands that the overview leaves out; `segue help` lists them.
 const LESS_USED: &[&str] =
-    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload", "top"];
+    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload", "top", "fleet"];
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {

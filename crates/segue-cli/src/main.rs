@@ -26,6 +26,7 @@ mod bench;
 mod complete;
 mod doctor;
 mod extcap;
+mod fleet;
 mod gateway;
 mod help;
 mod lab;
@@ -166,6 +167,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Stop(args)) => stat::stop(&args.names, out),
         Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Nat(args)) => nat::run(args, out),
+        Some(Command::Fleet(args)) => fleet::run(args),
         Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Reload(args)) => reload::run(args, out),
         Some(Command::Doctor(args)) => doctor::run(&args.links, out),

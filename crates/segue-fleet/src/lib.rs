@@ -7,7 +7,7 @@
 //! - [`etcd`] is the client, [`backoff`] the time between its attempts;
 //! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
 //!   loop that keeps the table equal to them; [`event`] is what they report;
-//! - `args` is the command line, `connect` the connection that it describes;
+//! - [`args`] is the command line, [`connect`] the connection that it describes;
 //! - [`datapath`] is the tunnel as they see it, [`subnet_env`] flannel's file for other programs.
 //!
 //! # Lifecycle
@@ -26,8 +26,10 @@
 
 pub mod agent;
 pub mod allocate;
+pub mod args;
 pub mod backoff;
 pub mod config;
+pub mod connect;
 pub mod datapath;
 pub mod etcd;
 pub mod event;

@@ -1,0 +1,125 @@
+//! The command line of `segue-fleet`, which `segue fleet` passes on.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use segue_control::peers::Mac;
+
+/// Peers of a tunnel from a fleet's registry.
+#[derive(Debug, Parser)]
+#[command(name = "segue fleet", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep a tunnel's peers equal to flannel's registry in etcd, as one more node of it.
+    Etcd(Etcd),
+}
+
+/// The options of `segue fleet etcd`.
+#[derive(Debug, Args)]
+pub struct Etcd {
+    /// The tunnel whose peers are set, started as: segue tunnel DEV peers none ...
+    #[arg(long, value_name = "DEV", default_value = "segue0")]
+    pub dev: String,
+    /// The members of etcd, such as https://198.18.0.1:2379; with commas between them.
+    #[arg(long, value_name = "URL", required = true, value_delimiter = ',')]
+    pub endpoints: Vec<String>,
+    /// Where the registry begins.
+    #[arg(long, default_value = "/coreos.com/network")]
+    pub prefix: String,
+    /// The certificates of the authorities that etcd's certificate may be from (PEM); those of the system without it.
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// This host's certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of this host's certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The user of etcd; the password is in --password-file.
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    pub user: Option<String>,
+    /// A file whose first line is the password of --user.
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<PathBuf>,
+    /// Take http:// for members that are not on this host. Whoever is on the way can then change every peer.
+    #[arg(long)]
+    pub allow_plain_http: bool,
+    /// The interface whose first IPv4 address the other hosts reach this one at.
+    #[arg(long, value_name = "DEV", required_unless_present = "public_ip", conflicts_with = "public_ip")]
+    pub iface: Option<String>,
+    /// The address that the other hosts reach this one at.
+    #[arg(long, value_name = "ADDRESS")]
+    pub public_ip: Option<Ipv4Addr>,
+    /// What this host takes from other segue nodes besides the network's VXLAN: gue, or gue,remcsum.
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    pub offer: Vec<Offered>,
+    /// The UDP port of --offer gue; the tunnel listens there.
+    #[arg(long, value_name = "PORT", default_value_t = 6080, value_parser = clap::value_parser!(u16).range(1..))]
+    pub gue_port: u16,
+    /// The file to write for other programs; DEV.subnet.env beside the tunnel's control socket without it.
+    #[arg(long, value_name = "FILE")]
+    pub subnet_file: Option<PathBuf>,
+    /// How long the lease outlives this agent: from 5s to 9000h.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = ttl)]
+    pub ttl: Duration,
+    /// The MAC address of the tunnel's VTEP; that of the tunnel without it.
+    #[arg(long, value_name = "MAC")]
+    pub lladdr: Option<Mac>,
+    /// The largest number of peers.
+    #[arg(long, value_name = "N", default_value_t = crate::roster::PEERS)]
+    pub max_peers: usize,
+}
+
+/// A word of `--offer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Offered {
+    /// GUE.
+    Gue,
+    /// GUE with remote checksums.
+    Remcsum,
+}
+
+/// Parses a time with a unit: `10s`, `5m`, `24h`.
+fn ttl(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a time such as 10s, 5m or 24h".to_owned();
+    let unit = text.bytes().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        b's' => 1,
+        b'm' => 60,
+        b'h' => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    match number.checked_mul(seconds) {
+        Some(time @ 5..=32_400_000) => Ok(Duration::from_secs(time)),
+        _ => Err("it lies from 5s to 9000h".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_a_unit_and_limits() {
+        assert_eq!(ttl("24h"), Ok(Duration::from_secs(86400)));
+        assert_eq!(ttl("10s"), Ok(Duration::from_secs(10)));
+        for wrong in ["", "10", "4s", "9001h", "-5s", "1d", "99999999999999999999h"] {
+            assert!(ttl(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The program `segue-fleet`, which `segue fleet` starts: command line, log and signals. The library does the work.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use segue_control::error::{Error, Kind, printable};
+use segue_control::fleet::{self, FleetState};
+use segue_control::peers;
+use segue_fleet::agent::{self, Announce, Settings};
+use segue_fleet::args::{Cli, Command, Etcd, Offered};
+use segue_fleet::connect;
+use segue_fleet::datapath::Tunnel;
+use segue_fleet::event::Event;
+use segue_fleet::keeper::Terms;
+use segue_fleet::lease::Offer;
+use segue_fleet::subnet_env::SubnetEnv;
+use segue_host::netlink::Netlink;
+use segue_host::signals::{SignalAction, Signals};
+use segue_host::sys;
+
+/// The number of reports that wait for the loop.
+const REPORTS: usize = 16;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Etcd(args) => etcd(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", text(&error));
+            ExitCode::from(error.kind.exit_code())
+        }
+    }
+}
+
+/// Returns an error in the form in which `segue` shows it.
+fn text(error: &Error) -> String {
+    let lines = |text: &str| text.replace('\n', "\n      ");
+    let why = error.why.as_ref().map(|why| format!("why:  {}\n", lines(why))).unwrap_or_default();
+    format!("error: {}\n{why}try:  {}\n", error.message, lines(&error.hint))
+}
+
+/// Runs `segue fleet etcd`.
+fn etcd(args: &Etcd) -> Result<(), Error> {
+    let wrong = |message: String, why: &str| {
+        Err(Error::new(Kind::Usage, message, "segue fleet etcd --help").why(why.to_owned()))
+    };
+    if !is_interface(&args.dev) {
+        return wrong(format!("`{}` is no name of an interface", printable(&args.dev)), "it has 1 to 15 characters");
+    }
+    if args.max_peers == 0 || args.max_peers > peers::MOST {
+        return wrong(format!("--max-peers {}", args.max_peers), &format!("it lies from 1 to {}", peers::MOST));
+    }
+    if !args.prefix.starts_with('/') || args.prefix.ends_with('/') {
+        return wrong(format!("--prefix {}", printable(&args.prefix)), "it begins with / and does not end with it");
+    }
+    let offer = match (args.offer.contains(&Offered::Gue), args.offer.contains(&Offered::Remcsum)) {
+        (false, false) => None,
+        (false, true) => return wrong("--offer remcsum".to_owned(), "remote checksums need GUE: --offer gue,remcsum"),
+        (true, remcsum) => Some(Offer { gue_port: args.gue_port, remcsum }),
+    };
+    let address = match (args.public_ip, &args.iface) {
+        (Some(address), _) => address,
+        (None, Some(name)) => address_of(name)?,
+        (None, None) => return wrong("--iface or --public-ip is missing".to_owned(), "other hosts need an address"),
+    };
+    let client = connect::etcd(args)?;
+    let unwritable = |error: &std::io::Error| {
+        Error::system("cannot write beside the control sockets", error, "segue help run").why("the state goes there")
+    };
+    let subnet_file = match &args.subnet_file {
+        Some(file) => file.clone(),
+        None => fleet::path_for_new(&args.dev, ".subnet.env").map_err(|error| unwritable(&error))?,
+    };
+    let _lock = lock(&args.dev)?;
+    let mut signals = Signals::new().map_err(|error| {
+        Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
+    })?;
+    give_up_rights()?;
+    let (events, inbox) = mpsc::sync_channel(REPORTS);
+    let stop = events.clone();
+    thread::spawn(move || wait_for_signal(&mut signals, &stop));
+    let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
+    let terms = Terms { prefix: args.prefix.clone(), address, mac: args.lladdr, offer, ttl: args.ttl, before };
+    let settings = Settings { name: args.dev.clone(), terms, subnet_file, limit: args.max_peers };
+    let mut tunnel = Tunnel { name: args.dev.clone(), mac: args.lladdr };
+    let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
+    fleet::remove(&args.dev);
+    done
+}
+
+/// Passes on the first signal that asks for the end.
+fn wait_for_signal(signals: &mut Signals, events: &SyncSender<Event>) {
+    loop {
+        let _ = sys::poll(&[(signals.as_fd(), sys::Want::Read)], Duration::from_secs(3600));
+        while let Ok(Some((action, _))) = signals.receive() {
+            match action {
+                SignalAction::Stop => {
+                    let _ = events.send(Event::Stop);
+                }
+                SignalAction::StopNow => std::process::exit(130),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Returns whether Linux takes the name for an interface.
+fn is_interface(name: &str) -> bool {
+    (1..16).contains(&name.len())
+        && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
+        && !name.starts_with('.')
+}
+
+/// Returns the first IPv4 address of an interface.
+fn address_of(name: &str) -> Result<Ipv4Addr, Error> {
+    let failed =
+        |error: &std::io::Error| Error::system(format!("cannot read the addresses of {name}"), error, "ip address");
+    let mut netlink = Netlink::open().map_err(|error| failed(&error))?;
+    let link = netlink.link_named(name).map_err(|error| failed(&error))?.ok_or_else(|| {
+        Error::new(Kind::NotFound, format!("there is no interface {}", printable(name)), "ip link")
+            .why("--iface names one")
+    })?;
+    let addresses = netlink.addresses(link.index).map_err(|error| failed(&error))?;
+    let four = addresses.iter().find_map(|prefix| match prefix.address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    });
+    four.ok_or_else(|| {
+        Error::new(Kind::NotFound, format!("{name} has no IPv4 address"), format!("ip address show dev {name}"))
+            .why("other hosts reach this one at it")
+    })
+}
+
+/// Makes sure that no other agent feeds this tunnel. The lock ends with the process.
+fn lock(name: &str) -> Result<File, Error> {
+    let failed = |error: &std::io::Error| {
+        Error::system("cannot lock the tunnel's table", error, "segue stat -d").why("two agents would undo one another")
+    };
+    let path = fleet::path_for_new(name, ".fleet.lock").map_err(|error| failed(&error))?;
+    let file = File::create(&path).map_err(|error| failed(&error))?;
+    match sys::try_lock(&file) {
+        Ok(true) => Ok(file),
+        Ok(false) => Err(Error::new(
+            Kind::InUse,
+            format!("another agent feeds {name}"),
+            format!("fuser {}                  shows its process", path.display()),
+        )
+        .why("two agents would undo one another")),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// Gives up what the agent does not need. Root keeps the right to reach the control sockets of other users.
+fn give_up_rights() -> Result<(), Error> {
+    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+    let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };
+    sys::drop_bounding_set();
+    sys::keep_capabilities(kept).and_then(|()| sys::no_new_privs()).map_err(|error| {
+        Error::system("cannot drop capabilities", &error, "segue doctor").why("the agent does not run with them")
+    })
+}
+
+/// The log on stderr, and the state in its file.
+struct Log {
+    failed: bool,
+}
+
+impl Announce for Log {
+    fn note(&mut self, text: &str) {
+        use std::io::Write;
+        // A closed stderr is no reason to end.
+        let _ = writeln!(std::io::stderr(), "fleet: {}", segue_control::error::printable_line(text));
+    }
+
+    fn state(&mut self, state: &FleetState) {
+        match fleet::write(state) {
+            Ok(()) => self.failed = false,
+            Err(error) if !self.failed => {
+                self.failed = true;
+                self.note(&format!("cannot write the state: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn mtu(&self, name: &str) -> u32 {
+        let text = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
+        // What a tunnel has where nothing is known of it.
+        text.trim().parse().unwrap_or(1400)
+    }
+}
