@@ -1,0 +1,341 @@
+//! An etcd of the test's own, agents with tunnels that only keep their table, and a relay that can be cut.
+
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use segue_control::error::{Error, Kind};
+use segue_control::fleet::FleetState;
+use segue_control::peers::{Mac, Table};
+use segue_fleet::agent::{self, Announce, Settings};
+use segue_fleet::args::{Cli, Command as Word};
+use segue_fleet::connect;
+use segue_fleet::datapath::{Datapath, TunnelState};
+use segue_fleet::event::Event;
+use segue_fleet::keeper::Terms;
+
+/// Longest wait for anything that is to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Waits until `holds`; fails after [`PATIENCE`].
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The value of a lease of flannel's VXLAN backend.
+pub(crate) fn lease(address: &str, mac: &str) -> String {
+    format!(
+        r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
+    )
+}
+
+/// An etcd with one member, on a loopback port.
+pub(crate) struct Server {
+    process: Child,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Server {
+    /// Starts it. `None` where there is no etcd, which is noted as a skipped test.
+    pub(crate) fn start(test: &str) -> Option<Server> {
+        let found = |name: &str| Command::new(name).arg("--help").output().is_ok();
+        if !found("etcd") || !found("etcdctl") {
+            segue_lab::skip(test, "not installed: etcd, etcdctl");
+            return None;
+        }
+        // A port that is free now may be taken a moment later: then another one.
+        for _ in 0..20 {
+            let folder = env::temp_dir().join(format!(
+                "segue-fleet-{}-{}",
+                std::process::id(),
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            ));
+            fs::create_dir(&folder).unwrap();
+            let [client, peer] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+            let [port, peer] = [client, peer].map(|listener| listener.local_addr().unwrap().port());
+            let (url, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+            let log = fs::File::create(folder.join("log")).unwrap();
+            let process = Command::new("etcd")
+                .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+                .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+                .args(["--initial-cluster", &format!("default={peer}"), "--data-dir"])
+                .arg(folder.join("data"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log)
+                .spawn()
+                .unwrap();
+            let mut server = Server { process, folder, port };
+            let begin = Instant::now();
+            while server.process.try_wait().unwrap().is_none() {
+                if server.try_ctl(&["endpoint", "health"]).is_ok() {
+                    return Some(server);
+                }
+                assert!(begin.elapsed() < PATIENCE, "etcd does not start: {}", server.log());
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+        panic!("etcd does not start");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Returns the port for clients.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address for clients.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.url(), "--command-timeout", "60s"])
+            .args(args)
+            .output()
+            .unwrap();
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Runs etcdctl and returns what it prints.
+    pub(crate) fn ctl(&self, args: &[&str]) -> String {
+        self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    /// Sets a key below the registry.
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        self.ctl(&["put", &format!("/coreos.com/network/{key}"), "--", value]);
+    }
+
+    /// Returns the value of a key below the registry; empty where there is none.
+    pub(crate) fn get(&self, key: &str) -> String {
+        self.ctl(&["get", "--print-value-only", &format!("/coreos.com/network/{key}")]).trim_end().to_owned()
+    }
+
+    /// Returns the present revision.
+    pub(crate) fn revision(&self) -> i64 {
+        let json = self.ctl(&["get", "x", "-w", "json"]);
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["header"]["revision"].as_i64().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A tunnel that only keeps its table.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<(u64, Vec<String>)>>, u8);
+
+impl Datapath for Kept {
+    fn look(&mut self) -> Result<TunnelState, Error> {
+        Ok(TunnelState { generation: self.0.lock().unwrap().0, mac: Some(Mac([2, 0, 0, 0, 0, self.1])) })
+    }
+
+    fn sync(&mut self, table: &Table) -> Result<(), Error> {
+        let mut kept = self.0.lock().unwrap();
+        let generation = table.generation.unwrap_or(kept.0 + 1);
+        if generation < kept.0 {
+            return Err(Error::new(Kind::Conflict, "stale generation", "-"));
+        }
+        *kept = (generation, table.peers.iter().map(|peer| serde_json::to_string(peer).unwrap()).collect());
+        Ok(())
+    }
+}
+
+/// Keeps what the agent tells.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<FleetState>>);
+
+impl Announce for Told {
+    fn note(&mut self, text: &str) {
+        println!("fleet: {text}");
+    }
+
+    fn state(&mut self, state: &FleetState) {
+        self.0.lock().unwrap().clone_from(state);
+    }
+
+    fn mtu(&self, _: &str) -> u32 {
+        1450
+    }
+}
+
+/// A running agent of the host 198.18.0.N.
+pub(crate) struct Agent {
+    tunnel: Kept,
+    told: Told,
+    events: SyncSender<Event>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+    folder: PathBuf,
+}
+
+impl Agent {
+    /// Starts an agent and waits for its lease.
+    pub(crate) fn start(endpoints: &str, n: u8) -> Agent {
+        let agent = Agent::begin(endpoints, n);
+        until("the agent has a lease", || !agent.state().subnet.is_empty());
+        agent
+    }
+
+    /// Starts an agent.
+    pub(crate) fn begin(endpoints: &str, n: u8) -> Agent {
+        let address = format!("198.18.0.{n}");
+        let words = ["segue-fleet", "etcd", "--endpoints", endpoints, "--public-ip", &address, "--ttl", "60s"];
+        let Word::Etcd(args) = Cli::try_parse_from(words).unwrap().command;
+        let client = connect::etcd(&args).unwrap();
+        let folder = env::temp_dir().join(format!(
+            "segue-agent-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        fs::create_dir(&folder).unwrap();
+        let terms = Terms {
+            prefix: args.prefix.clone(),
+            address: address.parse().unwrap(),
+            mac: None,
+            offer: None,
+            ttl: args.ttl,
+            before: None,
+        };
+        let settings =
+            Settings { name: format!("t{n}"), terms, subnet_file: folder.join("subnet.env"), limit: args.max_peers };
+        let (events, inbox) = mpsc::sync_channel(16);
+        let (tunnel, told) = (Kept(Arc::default(), n), Told::default());
+        let (mut kept, mut log, sender) = (tunnel.clone(), told.clone(), events.clone());
+        let thread = thread::spawn(move || agent::run(settings, &client, &mut kept, &mut log, (sender, inbox)));
+        Agent { tunnel, told, events, thread: Some(thread), folder }
+    }
+
+    /// Returns the subnet.
+    pub(crate) fn subnet(&self) -> String {
+        self.state().subnet
+    }
+
+    /// Returns the state that the agent has told last.
+    pub(crate) fn state(&self) -> FleetState {
+        self.told.0.lock().unwrap().clone()
+    }
+
+    /// Returns the entries of the tunnel's table.
+    pub(crate) fn table(&self) -> Vec<String> {
+        self.tunnel.0.lock().unwrap().1.clone()
+    }
+
+    /// Empties the table, as a tunnel that starts does.
+    pub(crate) fn restart_tunnel(&self) {
+        *self.tunnel.0.lock().unwrap() = Default::default();
+    }
+
+    /// Reports something to the agent's loop.
+    pub(crate) fn send(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Returns whether the agent has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the agent's end and returns its outcome.
+    pub(crate) fn outcome(&mut self) -> Result<(), Error> {
+        until("the agent ends", || self.has_ended());
+        self.thread.take().expect("an agent ends once").join().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Stop);
+        if let Some(thread) = self.thread.take().filter(|_| !thread::panicking()) {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A relay of TCP connections to a loopback port, which can be cut: then it closes all connections, and each new one.
+pub(crate) struct Relay {
+    port: u16,
+    is_cut: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    /// Starts a relay to the port `to`.
+    pub(crate) fn start(to: u16) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Relay { port: listener.local_addr().unwrap().port(), is_cut: Arc::default(), open: Arc::default() };
+        let (is_cut, open) = (Arc::clone(&relay.is_cut), Arc::clone(&relay.open));
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let mut open = open.lock().unwrap();
+                if is_cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || copy(from, to));
+                }
+                open.extend([client, server]);
+            }
+        });
+        relay
+    }
+
+    /// Returns the address of the relay.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Cuts all connections, or lets new ones through.
+    pub(crate) fn cut(&self, cut: bool) {
+        let mut open = self.open.lock().unwrap();
+        self.is_cut.store(cut, Ordering::SeqCst);
+        for stream in open.drain(..).filter(|_| cut) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 1 << 14];
+    loop {
+        let copied: io::Result<usize> =
+            from.read(&mut buffer).and_then(|len| to.write_all(&buffer[..len]).map(|()| len));
+        if !matches!(copied, Ok(1..)) {
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+}
