@@ -6,6 +6,7 @@
 //! - [`conformance`]: the list of cases that GRO is judged by, for the engine and for kernels alike.
 //! - [`flow`]: streams as a network carries them, with loss, duplicates, reordering and damage, each marked.
 //! - [`fragment`]: IP fragments, cut and put together.
+//! - [`vhost`]: a front end of vhost-user without a guest: memory, rings and messages, right and wrong ones.
 //! - [`strategy`]: the builders' inputs for proptest.
 //!
 //! # Promises
@@ -25,6 +26,7 @@ pub mod oracle;
 mod rng;
 pub mod strategy;
 pub mod sum;
+pub mod vhost;
 
 pub use rng::Rng;
 
