@@ -8,7 +8,7 @@ use segue::gso;
 use segue::gso::{Arena, Limits, Refusal};
 use segue::packet::{Frame, Gso, Kind, Packet, Tunnels, Unit};
 use segue::reason::Counts;
-use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Blocked, Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::ingress::{Ingress, Traffic, packets};
@@ -302,7 +302,9 @@ impl Endpoint {
     }
 
     pub(crate) fn wait_to_write(&self, wait: &mut dyn FnMut(Interest<'_>)) {
-        wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
+        let is_readable = self.port.blocked_event() == Blocked::Readable;
+        let (read, write) = (self.blocked && is_readable, self.blocked && !is_readable);
+        wait(Interest { fd: self.port.blocked_fd(), read, write });
     }
 }
 

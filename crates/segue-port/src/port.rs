@@ -26,9 +26,15 @@ pub trait Port {
     /// Returns the descriptor that becomes readable when [`Port::receive`] has work.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Returns the descriptor to wait on, for writing, after [`Sent::Blocked`].
+    /// Returns the descriptor to wait on after [`Sent::Blocked`], for writing unless [`Port::blocked_event`] has
+    /// another event.
     fn blocked_fd(&self) -> BorrowedFd<'_> {
         self.fd()
+    }
+
+    /// Returns the event of [`Port::blocked_fd`] to wait for.
+    fn blocked_event(&self) -> Blocked {
+        Blocked::Writable
     }
 
     /// Receives waiting packets, up to `budget` reads, and appends them to `into`. A packet that is no train and owes
@@ -117,6 +123,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).blocked_fd()
     }
 
+    fn blocked_event(&self) -> Blocked {
+        (**self).blocked_event()
+    }
+
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         (**self).receive(into, budget)
     }
@@ -183,6 +193,15 @@ pub enum Sent {
     Blocked,
     /// The port's limits have narrowed. Call [`TxBatch::resplit`] with them and send again.
     Narrowed,
+}
+
+/// The event that ends [`Sent::Blocked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// The descriptor can be written to: the kernel's queue has room.
+    Writable,
+    /// The descriptor can be read: a guest has offered buffers, or the wait for them is over.
+    Readable,
 }
 
 /// Kind of a counter of [`Port::extras`].

@@ -8,7 +8,7 @@ use segue::packet::{Csum, Frag, Unit};
 
 use crate::batch::{Burst, Received, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
-use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
 /// Odds of each fault: once in this many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,6 +255,10 @@ impl<P: Port> Port for Faults<P> {
 
     fn blocked_fd(&self) -> BorrowedFd<'_> {
         self.inner.blocked_fd()
+    }
+
+    fn blocked_event(&self) -> Blocked {
+        self.inner.blocked_event()
     }
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {

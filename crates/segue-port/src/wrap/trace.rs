@@ -12,7 +12,7 @@ use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Resolution, Write
 
 use super::backlog::Backlog;
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
-use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
@@ -218,6 +218,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
 
     fn blocked_fd(&self) -> BorrowedFd<'_> {
         self.inner.blocked_fd()
+    }
+
+    fn blocked_event(&self) -> Blocked {
+        self.inner.blocked_event()
     }
 
     /// Receives from the inner port.
