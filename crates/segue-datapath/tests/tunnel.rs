@@ -220,8 +220,10 @@ fn a_packet_of_the_wrong_family_is_refused_at_the_entrance() {
         here.inside.borrow_mut().waiting.push_back(vec![0x10; 40]);
         here.rounds(1);
         assert!(here.outside.borrow().sent.is_empty());
-        let refused: u64 =
-            segue::encap::EncapRefusal::ALL.iter().map(|why| here.counter("sg0", Group::Drops, why.name())).sum();
+        let refused: u64 = segue::encap::EncapRefusal::ALL
+            .iter()
+            .map(|why| here.counter("sg0", Group::Drops, why.name()))
+            .sum::<u64>();
         assert_eq!(refused, 1);
     });
 }
@@ -292,7 +294,7 @@ fn a_thousand_tunnels_on_one_port_receive_only_their_own_datagrams() {
         }
         assert_eq!(
             counter(&here.tunnel, "udp", Group::Stage(Stage::Decap), "packets"),
-            (0..1000).map(|n| 1 + n % 3).sum()
+            (0..1000).map(|n| 1 + n % 3).sum::<u64>()
         );
         let keyless = from_afar(
             &Config { mode: Mode::Gre(GreOptions { okey: Some(77_777), ..GreOptions::default() }), ..here.configs[0] },

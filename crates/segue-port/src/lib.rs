@@ -14,8 +14,8 @@
 //! No port drops a packet without counting it under a named reason ([`Drop`]), none trusts a length or an offset in the
 //! kernel's header without checking it against the bytes, and none depends on the datapath or on another port.
 //!
-//! Features, of which all are on by default: `tun`, `udp` and `packet` for the kinds of ports, `capture` for
-//! [`wrap::Trace`], `tracing` for warnings where a kernel refuses an offload.
+//! Features, on by default: `tun`, `udp` and `packet` for the kinds of ports, `capture` for [`wrap::Trace`], `tracing`
+//! for warnings where a kernel refuses an offload. `vhost-user` adds the port of a virtual machine, [`vhost`].
 // A part alone does not use all that the parts share.
 #![cfg_attr(
     not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),
@@ -47,6 +47,8 @@ pub mod tun;
 mod tunnelled;
 #[cfg(feature = "udp")]
 pub mod udp;
+#[cfg(feature = "vhost-user")]
+pub mod vhost;
 mod vnet;
 pub mod wrap;
 

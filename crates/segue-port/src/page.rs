@@ -432,6 +432,13 @@ impl Scatter {
         })
     }
 
+    /// Discards the reads that were recorded and not delivered.
+    #[cfg(feature = "vhost-user")]
+    pub(crate) fn forget(&mut self) {
+        self.cursor = 0;
+        self.frozen.clear();
+    }
+
     /// Drops the frozen pages; packets hold references to those that they need.
     pub(crate) fn release(&mut self) {
         self.frozen.clear();

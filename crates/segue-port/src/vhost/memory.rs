@@ -1,0 +1,159 @@
+//! A guest's memory: files of another process, mapped here while that process and its guest write to them.
+//!
+//! The mappings and every access to them are those of the crate vm-memory, which copies to or from memory of this
+//! process by volatile accesses; no reference into a guest's memory exists. A file that becomes shorter than its
+//! mapping is caught ([`Guard`]).
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    MemoryRegionAddress, VolatileSlice,
+};
+
+use super::message::Region;
+use super::reasons::Stop;
+use super::sys::Guard;
+
+/// Largest number of regions of one guest.
+pub(super) const MOST_REGIONS: usize = 64;
+
+/// The memory of a guest.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    regions: Vec<Mapped>,
+    all: GuestMemoryMmap,
+    /// Number of the present set of regions.
+    generation: u64,
+}
+
+/// One mapped region. Its guard goes first.
+#[derive(Debug)]
+struct Mapped {
+    guard: Guard,
+    user: u64,
+    region: Arc<GuestRegionMmap>,
+}
+
+/// A range of a guest's memory that lies in one region, which it keeps mapped.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    region: Arc<GuestRegionMmap>,
+    offset: u64,
+    len: usize,
+}
+
+impl Place {
+    /// Returns the bytes.
+    #[inline]
+    pub(super) fn slice(&self) -> Result<VolatileSlice<'_>, Stop> {
+        self.region.get_slice(MemoryRegionAddress(self.offset), self.len).map_err(|_| Stop::QueueAddress)
+    }
+}
+
+impl Memory {
+    /// Replaces all regions.
+    pub(super) fn replace(&mut self, regions: Vec<(Region, OwnedFd)>) -> Result<(), Stop> {
+        self.clear();
+        regions.into_iter().try_for_each(|(region, fd)| self.add(&region, fd))
+    }
+
+    /// Removes all regions.
+    pub(super) fn clear(&mut self) {
+        self.all = GuestMemoryMmap::new();
+        self.regions.clear();
+        self.generation += 1;
+    }
+
+    /// Maps a region of the file `fd`.
+    pub(super) fn add(&mut self, region: &Region, fd: OwnedFd) -> Result<(), Stop> {
+        let len = usize::try_from(region.len).ok().filter(|len| *len > 0).ok_or(Stop::MemoryLength)?;
+        let end = region.offset.checked_add(region.len).filter(|end| i64::try_from(*end).is_ok());
+        if end.is_none() || region.guest.checked_add(region.len).is_none() {
+            return Err(Stop::MemoryLength);
+        }
+        let user_end = region.user.checked_add(region.len).ok_or(Stop::MemoryLength)?;
+        let overlaps = |other: &Mapped| region.user < other.user + other.region.len() && other.user < user_end;
+        if self.regions.len() >= MOST_REGIONS || self.regions.iter().any(overlaps) {
+            return Err(Stop::MemoryRegions);
+        }
+        let mapping = MmapRegionBuilder::new(len)
+            .with_file_offset(FileOffset::new(File::from(fd), region.offset))
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .build()
+            .map_err(|_| Stop::MemoryMapping)?;
+        let guard = Guard::new(mapping.as_ptr(), len).ok_or(Stop::MemoryRegions)?;
+        let mapped = GuestRegionMmap::new(mapping, GuestAddress(region.guest)).ok_or(Stop::MemoryLength)?;
+        let mapped = Mapped { guard, user: region.user, region: Arc::new(mapped) };
+        self.all = self.all.insert_region(Arc::clone(&mapped.region)).map_err(|_| Stop::MemoryRegions)?;
+        self.regions.push(mapped);
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Unmaps a region, once nothing uses it.
+    pub(super) fn remove(&mut self, region: &Region) -> Result<(), Stop> {
+        let is_it = |mapped: &Mapped| {
+            mapped.user == region.user
+                && mapped.region.start_addr().0 == region.guest
+                && mapped.region.len() == region.len
+        };
+        let at = self.regions.iter().position(is_it).ok_or(Stop::MemoryRegions)?;
+        self.all = match self.all.remove_region(GuestAddress(region.guest), region.len) {
+            Ok((rest, _)) => rest,
+            Err(_) => return Err(Stop::MemoryRegions),
+        };
+        self.regions.swap_remove(at);
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Returns the number of the present set of regions; places of an earlier one are to be looked up again.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the `len` bytes at an address of the front end, if they lie in one region.
+    pub(super) fn place(&self, user: u64, len: usize) -> Option<Place> {
+        let holds = |mapped: &&Mapped| {
+            user.checked_sub(mapped.user)
+                .and_then(|offset| offset.checked_add(len as u64))
+                .is_some_and(|end| end <= mapped.region.len())
+        };
+        let mapped = self.regions.iter().find(holds)?;
+        Some(Place { region: Arc::clone(&mapped.region), offset: user - mapped.user, len })
+    }
+
+    /// Copies bytes of the guest.
+    #[inline]
+    pub(super) fn read(&self, guest: u64, into: &mut [u8]) -> Result<(), Stop> {
+        self.all.read_slice(into, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
+    }
+
+    /// Copies bytes to the guest.
+    #[inline]
+    pub(super) fn write(&self, guest: u64, bytes: &[u8]) -> Result<(), Stop> {
+        self.all.write_slice(bytes, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
+    }
+
+    /// Returns whether these bytes are the guest's.
+    #[inline]
+    pub(super) fn holds(&self, guest: u64, len: u32) -> bool {
+        self.all.check_range(GuestAddress(guest), len as usize)
+    }
+
+    /// Returns whether a file became shorter while it was used.
+    #[inline]
+    pub(super) fn is_lost(&self) -> bool {
+        self.regions.iter().any(|mapped| mapped.guard.is_lost())
+    }
+
+    /// Returns whether there is no region.
+    pub(super) fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+}

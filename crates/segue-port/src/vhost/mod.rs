@@ -1,0 +1,11 @@
+//! Virtual machines: the back end of a virtio network device over vhost-user.
+#![allow(dead_code, reason = "the port that uses it is in the next change")]
+
+mod feature;
+mod memory;
+mod message;
+mod reasons;
+mod sys;
+
+pub use message::{Assembler, Message, Region, regions};
+pub use reasons::{GuestDrop, Stop};

@@ -1,0 +1,297 @@
+//! System calls of vhost-user: messages with descriptors, event counters, epoll and a timer; and the handler of SIGBUS.
+#![allow(unsafe_code, reason = "system calls that the standard library does not have, and a signal handler")]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::sys::check;
+
+/// Largest number of descriptors of one message: as many as there are regions in a table of memory.
+pub(super) const MOST_FDS: usize = 8;
+
+/// Space for the descriptors of a message, aligned for a `cmsghdr`, with room for one more entry than is allowed.
+type Room = [u64; 8];
+const _: () = assert!(size_of::<Room>() >= size_of::<libc::cmsghdr>() + MOST_FDS * size_of::<c_int>());
+
+/// Receives up to `bytes.len()` bytes without waiting, and appends the descriptors that came with them, closed on exec,
+/// to `fds`. Returns 0 at the end of the connection.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] for more descriptors than a message may have; those that came are closed.
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut room = Room::default();
+    // SAFETY: msghdr is plain old data, for which all zeros is a value.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut place, 1);
+    (header.msg_control, header.msg_controllen) = (room.as_mut_ptr().cast(), size_of::<Room>() as _);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message and all that it points to outlive the call, and the lengths are theirs.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let before = fds.len();
+    // SAFETY: the kernel has filled as much of the room as the header says, with whole control messages, and CMSG_*
+    // stay inside of that. The data of SCM_RIGHTS is descriptors, each of them new in this process and owned by nothing
+    // else, and each is read once.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const header);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let data = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(at).cast::<c_int>();
+                for n in 0..data / size_of::<c_int>() {
+                    fds.push(OwnedFd::from_raw_fd(first.add(n).read_unaligned()));
+                }
+            }
+            at = libc::CMSG_NXTHDR(&raw const header, at);
+        }
+    }
+    if header.msg_flags & libc::MSG_CTRUNC != 0 || fds.len() > MOST_FDS {
+        fds.truncate(before);
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(len)
+}
+
+/// Sends bytes with descriptors, at most [`MOST_FDS`], without waiting. Returns the number of bytes that were taken;
+/// the descriptors go with the first of them.
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<usize> {
+    let mut place = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut room = Room::default();
+    // SAFETY: msghdr is plain old data, for which all zeros is a value.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut place, 1);
+    let fds = &fds[..fds.len().min(MOST_FDS)];
+    if !fds.is_empty() {
+        let len = size_of_val(fds) as libc::c_uint;
+        header.msg_control = room.as_mut_ptr().cast();
+        // SAFETY: the room holds MOST_FDS descriptors behind a header (asserted above), which is what CMSG_SPACE and
+        // CMSG_LEN are asked for, and `header` points to it.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(len) as _;
+            let at = libc::CMSG_FIRSTHDR(&raw const header);
+            ((*at).cmsg_level, (*at).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+            (*at).cmsg_len = libc::CMSG_LEN(len) as _;
+            for (n, fd) in fds.iter().enumerate() {
+                libc::CMSG_DATA(at).cast::<c_int>().add(n).write_unaligned(fd.as_raw_fd());
+            }
+        }
+    }
+    // SAFETY: the message and all that it points to outlive the call, which only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Makes a descriptor that came from another process non-blocking.
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Adds 1 to an event counter (eventfd(2)), which wakes its reader. A full counter, or a descriptor of another kind,
+/// changes nothing here.
+pub(super) fn signal(fd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the kernel reads the 8 bytes, which outlive the call.
+    let _ = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Descriptors one of whose events wakes a waiting process. Each event is reported once (`EPOLLET`): an event counter
+/// that another process owns too is never read, so that its owner cannot make this process wait.
+#[derive(Debug)]
+pub(super) struct Events(OwnedFd);
+
+impl Events {
+    /// Returns a set without descriptors.
+    pub(super) fn new() -> io::Result<Events> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the call above made the descriptor and nothing else owns it.
+        Ok(Events(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Adds a descriptor; an event that it has already counts.
+    pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.add_with(fd, libc::EPOLLIN | libc::EPOLLET)
+    }
+
+    /// Adds a descriptor that is reported as long as it is readable, and never taken.
+    pub(super) fn add_level(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.add_with(fd, libc::EPOLLIN)
+    }
+
+    fn add_with(&self, fd: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: 0 };
+        // SAFETY: the kernel reads the event, which outlives the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
+            .map(drop)
+    }
+
+    /// Removes a descriptor. One that other processes hold too stays in the set when it is only closed.
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
+        // SAFETY: the call takes no event.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), ptr::null_mut()) };
+    }
+
+    /// Takes the events that have occurred; returns whether there were any. Never waits.
+    pub(super) fn take(&self) -> bool {
+        const MOST: usize = 8;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+        // SAFETY: the array has room for MOST events, and the signal mask stays as it is.
+        unsafe { libc::epoll_pwait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as c_int, 0, ptr::null()) > 0 }
+    }
+}
+
+impl AsFd for Events {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A timer as a descriptor (timerfd_create(2)), which becomes readable once.
+#[derive(Debug)]
+pub(super) struct Timer(OwnedFd);
+
+impl Timer {
+    /// Returns a timer that is not set.
+    pub(super) fn new() -> io::Result<Timer> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })?;
+        // SAFETY: the call above made the descriptor and nothing else owns it.
+        Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sets the timer, or stops it with 0.
+    pub(super) fn set(&self, after: Duration) {
+        let value = libc::timespec {
+            tv_sec: after.as_secs().min(i32::MAX as u64) as _,
+            tv_nsec: libc::c_long::from(after.subsec_nanos() as i32),
+        };
+        let spec = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // SAFETY: the kernel reads the times, which outlive the call, and writes none back.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, ptr::null_mut()) };
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Largest number of regions of all ports together whose faults are caught.
+const MOST_GUARDS: usize = 4096;
+/// Value of [`Watched::start`] of a place that is taken and not filled yet: no mapping starts there.
+const TAKEN: usize = 1;
+
+/// A mapping whose faults are caught.
+struct Watched {
+    /// Address of the first byte; 0 for a free place.
+    start: AtomicUsize,
+    len: AtomicUsize,
+    /// Whether a fault occurred in it.
+    is_lost: AtomicBool,
+}
+
+static WATCHED: [Watched; MOST_GUARDS] =
+    [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
+        MOST_GUARDS];
+/// Places behind this one were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps faults (SIGBUS) away from a mapping of a file that another process may shorten: an access behind the file's
+/// end replaces the whole mapping by zeros, and [`Guard::is_lost`] is true from then on. To be dropped before the
+/// mapping.
+#[derive(Debug)]
+pub(super) struct Guard(usize);
+
+impl Guard {
+    /// Guards the `len` bytes of a mapping from `start` on. `None` where too many are guarded already.
+    pub(super) fn new(start: *mut u8, len: usize) -> Option<Guard> {
+        let place = WATCHED.iter().position(|watched| {
+            watched.start.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })?;
+        USED.fetch_max(place + 1, Ordering::AcqRel);
+        let watched = &WATCHED[place];
+        watched.len.store(len, Ordering::Relaxed);
+        watched.is_lost.store(false, Ordering::Relaxed);
+        watched.start.store(start as usize, Ordering::Release);
+        Some(Guard(place))
+    }
+
+    /// Returns whether a part of the file was gone when it was used.
+    pub(super) fn is_lost(&self) -> bool {
+        WATCHED[self.0].is_lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        WATCHED[self.0].start.store(0, Ordering::Release);
+    }
+}
+
+/// The treatment of SIGBUS before [`catch_faults`].
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Installs the handler of SIGBUS, once for the process. Faults outside of guarded mappings are treated as before.
+///
+/// # Errors
+/// Where the system call is refused: it has to come before a sandbox.
+pub(super) fn catch_faults() -> io::Result<()> {
+    static DONE: OnceLock<Result<(), i32>> = OnceLock::new();
+    let install = || {
+        // SAFETY: sigaction is plain old data, for which all zeros is a value.
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { (mem::zeroed(), mem::zeroed()) };
+        new.sa_sigaction = on_fault as *const () as usize;
+        // On the stack that Rust's threads have for signals.
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: both structures outlive the calls; the handler has the form of SA_SIGINFO.
+        unsafe {
+            check(libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut old))?;
+            let _ = BEFORE.set(old);
+            check(libc::sigaction(libc::SIGBUS, &raw const new, ptr::null_mut()))?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let done = DONE.get_or_init(|| install().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)));
+    done.map_err(io::Error::from_raw_os_error)
+}
+
+/// Replaces a guarded mapping in which a fault occurred. Uses nothing but atomics and system calls (signal-safety(7)).
+extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a filled structure.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for watched in &WATCHED[..USED.load(Ordering::Acquire)] {
+        let start = watched.start.load(Ordering::Acquire);
+        let len = watched.len.load(Ordering::Relaxed);
+        if start <= TAKEN || address < start || address - start >= len {
+            continue;
+        }
+        watched.is_lost.store(true, Ordering::Relaxed);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: the range is that of a mapping that its guard outlives; every access to it is volatile or atomic and
+        // holds for any content, and whoever unmaps it unmaps what replaces it.
+        let mapped = unsafe { libc::mmap(start as *mut c_void, len, protection, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED {
+            return;
+        }
+    }
+    // Somebody else's fault: it occurs again at the return, under the earlier treatment.
+    // SAFETY: the structure was filled by the kernel; abort is signal-safe.
+    unsafe {
+        let restored = BEFORE.get().map_or(-1, |before| libc::sigaction(number, before, ptr::null_mut()));
+        if restored != 0 {
+            libc::abort();
+        }
+    }
+}
