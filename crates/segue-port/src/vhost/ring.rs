@@ -1,0 +1,370 @@
+//! A split virtqueue (virtio 1.2, section 2.7), seen from the device.
+//!
+//! Everything in it may change at any time: a descriptor is copied once, judged and used from the copy. Indexes of the
+//! guest are compared with those of this side, which are never read back from the guest's memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+use vm_memory::VolatileMemory;
+
+use super::memory::{Memory, Place};
+use super::reasons::Stop;
+
+/// Largest size of a queue (virtio 1.2, section 2.7).
+const MOST_SIZE: u32 = 32_768;
+/// Largest number of descriptors of a chain, an indirect table included.
+const MOST_DESCRIPTORS: usize = 1024;
+/// Bytes of a descriptor.
+const DESCRIPTOR_LEN: usize = 16;
+/// Flags of a descriptor.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// Offsets in the available and the used ring: flags, index, entries.
+const FLAGS: usize = 0;
+const INDEX: usize = 2;
+const ENTRIES: usize = 4;
+/// Flag of the used ring: the guest need not kick. Flag of the available ring: the guest need not be called.
+const QUIET: u16 = 1;
+
+/// Features of the rings that were agreed on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RingFeatures {
+    pub(super) indirect: bool,
+    pub(super) event_idx: bool,
+}
+
+/// The addresses of a ring's parts in the front end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
+    pub(super) descriptors: u64,
+    pub(super) available: u64,
+    pub(super) used: u64,
+}
+
+/// The parts of a ring in mapped memory.
+#[derive(Debug)]
+struct Parts {
+    descriptors: Place,
+    available: Place,
+    used: Place,
+    generation: u64,
+}
+
+/// The bytes that a descriptor names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) address: u64,
+    pub(super) len: u32,
+}
+
+/// The kind of a queue: who writes to its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// The guest sends; the device reads.
+    FromGuest,
+    /// The guest receives; the device writes.
+    ToGuest,
+}
+
+/// One ring, with the descriptors by which its two sides wake each other.
+#[derive(Debug)]
+pub(super) struct Ring {
+    flow: Flow,
+    size: u16,
+    addresses: Option<Addresses>,
+    parts: Option<Parts>,
+    /// Whether the guest's count of returned chains is still to be read.
+    is_new: bool,
+    pub(super) features: RingFeatures,
+    /// Number of the next chain to be taken, and of the next one to be returned.
+    next: u16,
+    used: u16,
+    /// Value of `used` when the guest was last called or needed no call.
+    told: u16,
+    pub(super) enabled: bool,
+    pub(super) kick: Option<OwnedFd>,
+    pub(super) call: Option<OwnedFd>,
+}
+
+impl Ring {
+    pub(super) fn new(flow: Flow) -> Ring {
+        Ring {
+            flow,
+            size: 0,
+            addresses: None,
+            parts: None,
+            is_new: false,
+            features: RingFeatures::default(),
+            next: 0,
+            used: 0,
+            told: 0,
+            enabled: false,
+            kick: None,
+            call: None,
+        }
+    }
+
+    pub(super) fn set_size(&mut self, size: u32) -> Result<(), Stop> {
+        if !size.is_power_of_two() || size > MOST_SIZE {
+            return Err(Stop::QueueSize);
+        }
+        self.parts = None;
+        self.size = size as u16;
+        Ok(())
+    }
+
+    /// Sets the number of the next chain.
+    pub(super) fn set_base(&mut self, next: u32) {
+        self.next = next as u16;
+    }
+
+    /// Returns the number of the next chain.
+    pub(super) fn base(&self) -> u32 {
+        u32::from(self.next)
+    }
+
+    /// Sets the addresses. Chains are returned in the order in which they were taken, so that the guest's own count of
+    /// those returned is where this side goes on.
+    pub(super) fn set_addresses(&mut self, addresses: Addresses, memory: &Memory) -> Result<(), Stop> {
+        let Addresses { descriptors, available, used } = addresses;
+        if descriptors % DESCRIPTOR_LEN as u64 != 0 || available % 2 != 0 || used % 4 != 0 {
+            return Err(Stop::QueueAddress);
+        }
+        self.addresses = Some(addresses);
+        (self.parts, self.is_new) = (None, true);
+        self.locate(memory)
+    }
+
+    /// Finds the parts of the ring in the present memory. Does nothing before size and addresses are known.
+    pub(super) fn locate(&mut self, memory: &Memory) -> Result<(), Stop> {
+        if self.parts.as_ref().is_some_and(|parts| parts.generation == memory.generation()) {
+            return Ok(());
+        }
+        self.parts = None;
+        let Some(Addresses { descriptors, available, used }) = self.addresses.filter(|_| self.size > 0) else {
+            return Ok(());
+        };
+        if memory.is_empty() {
+            return Ok(());
+        }
+        let size = usize::from(self.size);
+        let place = |user, len| memory.place(user, len).ok_or(Stop::QueueAddress);
+        self.parts = Some(Parts {
+            descriptors: place(descriptors, DESCRIPTOR_LEN * size)?,
+            // Two bytes behind the entries belong to event indexes, agreed on or not.
+            available: place(available, ENTRIES + 2 * size + 2)?,
+            used: place(used, ENTRIES + 8 * size + 2)?,
+            generation: memory.generation(),
+        });
+        if std::mem::take(&mut self.is_new) {
+            self.used = load(&self.parts()?.used, INDEX, Ordering::Acquire)?;
+            self.told = self.used;
+        }
+        Ok(())
+    }
+
+    /// Stops the ring; its descriptors are closed, after the caller has stopped to wait for them.
+    pub(super) fn stop(&mut self) {
+        (self.parts, self.addresses) = (None, None);
+        (self.kick, self.call) = (None, None);
+    }
+
+    /// Returns whether the ring may be used.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.enabled && self.kick.is_some() && self.parts.is_some()
+    }
+
+    #[inline]
+    fn parts(&self) -> Result<&Parts, Stop> {
+        self.parts.as_ref().ok_or(Stop::QueueAddress)
+    }
+
+    /// Returns the number of chains that wait behind the `ahead` first ones.
+    #[inline]
+    pub(super) fn waiting(&self, ahead: u16) -> Result<u16, Stop> {
+        // Acquire: entries and descriptors that the guest wrote before its index are visible after it.
+        let index = load(&self.parts()?.available, INDEX, Ordering::Acquire)?;
+        let count = index.wrapping_sub(self.next);
+        if count > self.size { Err(Stop::RingIndex) } else { Ok(count.saturating_sub(ahead)) }
+    }
+
+    /// Reads the chain behind the `ahead` first ones that wait, of which [`Ring::waiting`] has said that it is there:
+    /// its pieces replace those in `pieces`. Returns its number.
+    #[inline]
+    pub(super) fn chain(&self, ahead: u16, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<u16, Stop> {
+        pieces.clear();
+        let parts = self.parts()?;
+        let slot = usize::from(self.next.wrapping_add(ahead) & (self.size - 1));
+        let head = load(&parts.available, ENTRIES + 2 * slot, Ordering::Relaxed)?;
+        let (mut at, mut count) = (head, 0);
+        loop {
+            if at >= self.size {
+                return Err(Stop::RingHead);
+            }
+            let mut bytes = [0; DESCRIPTOR_LEN];
+            let table = parts.descriptors.slice()?;
+            let descriptor = table.subslice(usize::from(at) * DESCRIPTOR_LEN, DESCRIPTOR_LEN);
+            descriptor.map_err(|_| Stop::RingHead)?.copy_to(&mut bytes);
+            let descriptor = Descriptor::parse(bytes);
+            count += 1;
+            // A chain can hold each descriptor of the table once.
+            if count > usize::from(self.size).min(MOST_DESCRIPTORS) {
+                return Err(Stop::RingLoop);
+            }
+            if descriptor.flags & INDIRECT != 0 {
+                if !self.features.indirect || descriptor.flags & NEXT != 0 {
+                    return Err(Stop::RingIndirect);
+                }
+                self.table(&descriptor, memory, pieces)?;
+                return Ok(head);
+            }
+            self.piece(&descriptor, memory, pieces)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(head);
+            }
+            at = descriptor.next;
+        }
+    }
+
+    /// Reads the chain in an indirect table.
+    fn table(&self, table: &Descriptor, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<(), Stop> {
+        let len = table.piece.len as usize;
+        let size = len / DESCRIPTOR_LEN;
+        if !len.is_multiple_of(DESCRIPTOR_LEN) || size == 0 || size > usize::from(u16::MAX) + 1 {
+            return Err(Stop::RingIndirect);
+        }
+        let (mut at, mut count) = (0usize, 0);
+        loop {
+            if at >= size {
+                return Err(Stop::RingHead);
+            }
+            count += 1;
+            if count > size.min(MOST_DESCRIPTORS) {
+                return Err(Stop::RingLoop);
+            }
+            let address = table.piece.address.checked_add((at * DESCRIPTOR_LEN) as u64).ok_or(Stop::RingAddress)?;
+            let mut bytes = [0; DESCRIPTOR_LEN];
+            memory.read(address, &mut bytes)?;
+            let descriptor = Descriptor::parse(bytes);
+            if descriptor.flags & INDIRECT != 0 {
+                return Err(Stop::RingIndirect);
+            }
+            self.piece(&descriptor, memory, pieces)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(());
+            }
+            at = usize::from(descriptor.next);
+        }
+    }
+
+    #[inline]
+    fn piece(&self, descriptor: &Descriptor, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<(), Stop> {
+        let flow = if descriptor.flags & WRITE != 0 { Flow::ToGuest } else { Flow::FromGuest };
+        if flow != self.flow {
+            return Err(Stop::RingDirection);
+        }
+        let piece = descriptor.piece;
+        if piece.len > 0 {
+            if !memory.holds(piece.address, piece.len) {
+                return Err(Stop::RingAddress);
+            }
+            pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Writes the entry of a chain that is to be returned behind the `ahead` first ones; the guest sees it after
+    /// [`Ring::publish`].
+    #[inline]
+    pub(super) fn put(&self, ahead: u16, head: u16, written: u32) -> Result<(), Stop> {
+        let used = &self.parts()?.used;
+        let slot = usize::from(self.used.wrapping_add(ahead) & (self.size - 1));
+        let entry = u64::from(head) | u64::from(written) << 32;
+        let place = used.slice()?.subslice(ENTRIES + 8 * slot, 8).map_err(|_| Stop::QueueAddress)?;
+        place.copy_from(&entry.to_le_bytes());
+        Ok(())
+    }
+
+    /// Returns `count` chains whose entries were put, and which were the next ones, with one store: a packet in several
+    /// buffers appears whole.
+    #[inline]
+    pub(super) fn publish(&mut self, count: u16) -> Result<(), Stop> {
+        self.next = self.next.wrapping_add(count);
+        self.used = self.used.wrapping_add(count);
+        // Release: entries and bytes are visible before the index.
+        store(&self.parts()?.used, INDEX, self.used, Ordering::Release)
+    }
+
+    /// Asks the guest for a kick with the chain behind the `have` ones that wait already. Returns whether it came
+    /// meanwhile: then there may be no kick.
+    pub(super) fn listen(&self, have: u16) -> Result<bool, Stop> {
+        let used = &self.parts()?.used;
+        if self.features.event_idx {
+            let event = self.next.wrapping_add(have);
+            store(used, ENTRIES + 8 * usize::from(self.size), event, Ordering::Relaxed)?;
+        } else {
+            store(used, FLAGS, 0, Ordering::Relaxed)?;
+        }
+        // The request is visible before the guest's index is read again.
+        fence(Ordering::SeqCst);
+        Ok(self.waiting(0)? > have)
+    }
+
+    /// Tells the guest that it need not kick. With event indexes an old request just passes.
+    pub(super) fn ignore(&self) -> Result<(), Stop> {
+        if self.features.event_idx { Ok(()) } else { store(&self.parts()?.used, FLAGS, QUIET, Ordering::Relaxed) }
+    }
+
+    /// Returns whether the guest wants to be called for what was returned since the last time.
+    pub(super) fn take_call(&mut self) -> Result<bool, Stop> {
+        let (before, now) = (self.told, self.used);
+        if before == now {
+            return Ok(false);
+        }
+        self.told = now;
+        // The index is visible before the guest's wish is read.
+        fence(Ordering::SeqCst);
+        let available = &self.parts()?.available;
+        if self.features.event_idx {
+            let event = load(available, ENTRIES + 2 * usize::from(self.size), Ordering::Relaxed)?;
+            // Whether the index passed the event (virtio 1.2, section 2.7.10).
+            return Ok(now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before));
+        }
+        Ok(load(available, FLAGS, Ordering::Relaxed)? & QUIET == 0)
+    }
+}
+
+/// A descriptor, as it was copied.
+#[derive(Clone, Copy, Debug)]
+struct Descriptor {
+    piece: Piece,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    #[inline]
+    fn parse(bytes: [u8; DESCRIPTOR_LEN]) -> Descriptor {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
+        let address = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let piece = Piece { address, len: u32::from_le_bytes([i, j, k, l]) };
+        Descriptor { piece, flags: u16::from_le_bytes([m, n]), next: u16::from_le_bytes([o, p]) }
+    }
+}
+
+#[inline]
+fn load(place: &Place, at: usize, order: Ordering) -> Result<u16, Stop> {
+    let slice = place.slice()?;
+    slice.get_atomic_ref::<AtomicU16>(at).map(|word| u16::from_le(word.load(order))).map_err(|_| Stop::QueueAddress)
+}
+
+#[inline]
+fn store(place: &Place, at: usize, value: u16, order: Ordering) -> Result<(), Stop> {
+    let slice = place.slice()?;
+    let word = slice.get_atomic_ref::<AtomicU16>(at).map_err(|_| Stop::QueueAddress)?;
+    word.store(value.to_le(), order);
+    Ok(())
+}
