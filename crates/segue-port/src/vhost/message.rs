@@ -46,7 +46,7 @@ impl Message {
         word(&self.bytes, 0)
     }
 
-    /// Returns a message by which a relay says why it closes a connection.
+    /// Returns a message by which a [relay](super::relay) says why it closes a connection.
     pub fn refusal(reason: Stop) -> Message {
         let words = [number::REFUSED, VERSION, 4, reason.index() as u32];
         Message { bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(), fds: Vec::new() }

@@ -1,14 +1,38 @@
-//! Virtual machines: the back end of a virtio network device over vhost-user.
-#![allow(dead_code, reason = "the port that uses it is in the next change")]
+//! Virtual machines: the back end of a virtio network device over vhost-user, which QEMU, Cloud Hypervisor and DPDK
+//! speak.
+//!
+//! A front end, the program that runs a guest, connects to a local socket and hands over the guest's memory, two rings
+//! and the descriptors by which both sides wake each other. From then on packets and whole trains are copied between
+//! the guest's buffers and pages, without a system call for each; a train crosses uncut and unsummed where the guest's
+//! driver takes it ([`Port::limits`]).
+//!
+//! # Promises
+//! - Neither a guest nor its front end is trusted. Headers and descriptors are copied once, judged and used from the
+//!   copy; chains have limits; an index, an address or a length that is wrong stops this guest's port under a named
+//!   reason ([`Stop`]) and changes nothing else. What the guest rewrites while it is copied is a wrong payload of its
+//!   own.
+//! - No file of memory has to be sealed: one that becomes shorter is caught, and stops the port
+//!   ([`Stop::MemoryLost`]). The process gets a handler of SIGBUS for that.
+//! - A packet in several buffers appears at once, and chains are returned in the order in which they were taken, so
+//!   that a front end can go on with a new back end.
+//! - No method waits. A guest that offers no buffers holds its packets back for 100 ms; from then on they are dropped
+//!   ([`GuestDrop::NoBuffers`]) until it offers some.
+//!
+//! # Limits
+//! One pair of queues; split rings. Live migration and an IOMMU are refused by name, and so is a queue without a kick.
+//! `UFO` is not offered: the engine does not fragment for it.
 
 mod copy;
 mod feature;
 mod memory;
 mod message;
+mod port;
 mod reasons;
+pub mod relay;
 mod ring;
 mod session;
 mod sys;
 
 pub use message::{Assembler, Message, Region, regions};
+pub use port::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig, VhostPort};
 pub use reasons::{GuestDrop, Stop};
