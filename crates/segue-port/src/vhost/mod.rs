@@ -32,6 +32,8 @@ pub mod relay;
 mod ring;
 mod session;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use message::{Assembler, Message, Region, regions};
 pub use port::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig, VhostPort};

@@ -1,0 +1,243 @@
+//! Connections: the order in which QEMU sends its messages, memory that comes and goes, restarts of either side.
+
+use std::os::fd::AsFd;
+
+use segue_testkit::vhost::{GUEST_BASE, MEMORY_LEN, USER_BASE, feature, message, region, state};
+
+use super::*;
+
+/// Flags of a message of which an acknowledgment is asked for.
+const ACKNOWLEDGE: u32 = 1 | 1 << 3;
+
+impl Bench {
+    /// Sends a message and returns the payload of the reply.
+    #[track_caller]
+    fn ask(&mut self, number: u32, payload: &[u8]) -> Vec<u8> {
+        self.front.send(number, payload);
+        self.port.listen().unwrap();
+        let (answered, payload) = self.front.reply().expect("a reply");
+        assert_eq!(answered, number);
+        payload
+    }
+
+    /// Returns a packet that the guest sends and one that it receives.
+    #[track_caller]
+    fn assert_traffic(&mut self, seed: usize) {
+        let sent = frame(true, 500, seed, Fill::Good);
+        self.front.send_packet(seed as u16 % 64, &PLAIN, &sent, &[]);
+        assert_eq!(self.received(), std::slice::from_ref(&sent));
+        let packet = testing::load_frame(&mut self.pages, &sent);
+        assert_eq!(self.send(packet), Sent::All);
+        let got = self.front.received();
+        assert_eq!(got.iter().map(|one| one.1.clone()).collect::<Vec<_>>(), [sent]);
+    }
+}
+
+#[test]
+fn the_order_of_messages_is_that_of_qemu() {
+    let mut bench = Bench::new(feature::USUAL);
+    let offered = u64::from_le_bytes(bench.ask(message::GET_FEATURES, &[]).try_into().unwrap());
+    assert_eq!(offered & feature::USUAL, feature::USUAL);
+    assert_eq!(offered & (feature::LOG_ALL | feature::ACCESS_PLATFORM | 1 << 34), 0, "nothing that is not there");
+    let protocol = u64::from_le_bytes(bench.ask(message::GET_PROTOCOL_FEATURES, &[]).try_into().unwrap());
+    assert_eq!(protocol, 1 << 3 | 1 << 13 | 1 << 15);
+    bench.front.send(message::SET_PROTOCOL_FEATURES, &protocol.to_le_bytes());
+    assert_eq!(bench.ask(message::GET_MAX_MEM_SLOTS, &[]), 64u64.to_le_bytes());
+    assert_eq!(bench.ask(message::GET_QUEUE_NUM, &[]), 1u64.to_le_bytes());
+    bench.front.send(message::SET_OWNER, &[]);
+    // Queues are enabled before any feature was chosen, several times.
+    for _ in 0..5 {
+        for queue in [TO_GUEST, FROM_GUEST] {
+            bench.front.send(message::SET_VRING_ENABLE, &state(queue, 1));
+        }
+    }
+    bench.port.listen().unwrap();
+    assert!(!bench.port.is_ready());
+    bench.front.agree();
+    // The first region comes as an added one too.
+    let memory = bench.front.memory.try_clone().unwrap();
+    let payload = [vec![0; 8], region(GUEST_BASE, MEMORY_LEN, USER_BASE, 0)].concat();
+    bench.front.send_with(message::ADD_MEM_REG, ACKNOWLEDGE, &payload, &[memory.as_fd()]);
+    bench.port.listen().unwrap();
+    assert_eq!(bench.front.reply(), Some((message::ADD_MEM_REG, vec![0; 8])));
+    for queue in [TO_GUEST, FROM_GUEST] {
+        bench.front.start_queue(queue);
+    }
+    bench.port.listen().unwrap();
+    assert!(bench.port.is_ready(), "{:?}", bench.port.stops());
+    bench.front.offer_buffers(2048);
+    (0..3).for_each(|seed| bench.assert_traffic(seed));
+    // The guest stops, as in a reboot, and starts again.
+    for queue in [TO_GUEST, FROM_GUEST] {
+        assert_eq!(bench.ask(message::GET_VRING_BASE, &state(queue, 0)), state(queue, 3));
+    }
+    assert!(!bench.port.is_ready());
+    assert_eq!(bench.number(GUEST_CONNECTED), 1);
+    for queue in [TO_GUEST, FROM_GUEST] {
+        bench.front.start_queue(queue);
+    }
+    bench.port.listen().unwrap();
+    (3..6).for_each(|seed| bench.assert_traffic(seed));
+    bench.front.send(message::RESET_DEVICE, &[]);
+    bench.port.listen().unwrap();
+    assert!(!bench.port.is_ready());
+    assert_eq!(bench.port.stops().total(), 0);
+}
+
+#[test]
+fn memory_comes_and_goes_while_the_rings_run() {
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.front.offer_buffers(2048);
+    bench.assert_traffic(0);
+    let more = bench.front.memory.try_clone().unwrap();
+    // The same file a second time, at another address of the guest.
+    let second = region(0x8000_0000, 4 << 20, USER_BASE + (1 << 40), 2 << 20);
+    let payload = [vec![0; 8], second].concat();
+    bench.front.send_with(message::ADD_MEM_REG, ACKNOWLEDGE, &payload, &[more.as_fd()]);
+    bench.port.listen().unwrap();
+    assert_eq!(bench.front.reply(), Some((message::ADD_MEM_REG, vec![0; 8])));
+    bench.assert_traffic(1);
+    let sent = frame(true, 300, 9, Fill::Good);
+    bench.front.send_packet(20, &PLAIN, &sent, &[]);
+    let slot = bench.front.slot(20);
+    let there = slot - GUEST_BASE - (2 << 20) + 0x8000_0000;
+    let descriptor =
+        segue_testkit::vhost::Descriptor { address: there, len: 12 + sent.len() as u32, flags: 0, next: 0 };
+    bench.front.describe(FROM_GUEST, 20, &descriptor);
+    assert_eq!(bench.received(), [sent], "out of the second region");
+    bench.front.send_with(message::REM_MEM_REG, ACKNOWLEDGE, &payload, &[]);
+    bench.port.listen().unwrap();
+    assert_eq!(bench.front.reply(), Some((message::REM_MEM_REG, vec![0; 8])));
+    bench.assert_traffic(2);
+    // A whole new table with the rings in it changes nothing either.
+    bench.front.send_memory();
+    bench.port.listen().unwrap();
+    bench.assert_traffic(3);
+    bench.front.describe(FROM_GUEST, 20, &descriptor);
+    bench.front.offer(FROM_GUEST, 20);
+    assert!(bench.received().is_empty());
+    bench.assert_stopped(Stop::RingAddress);
+}
+
+#[test]
+fn a_guest_goes_on_with_a_new_back_end() {
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.front.offer_buffers(2048);
+    (0..5).for_each(|seed| bench.assert_traffic(seed));
+    // Two packets wait when the back end is killed.
+    let waiting: Vec<Vec<u8>> = (10..12).map(|seed| frame(true, 100, seed, Fill::Good)).collect();
+    (10..).zip(&waiting).for_each(|(n, one)| bench.front.send_packet(n, &PLAIN, one, &[]));
+    let memory = bench.front.memory.try_clone().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let port = VhostPort::new(Source::Connected(near), &VhostConfig { mtu: 1500 }).unwrap();
+    let mut front = FrontEnd::with_memory(far, feature::USUAL, memory);
+    [TO_GUEST, FROM_GUEST].into_iter().for_each(|queue| front.resume(queue));
+    front.start();
+    let mut next = Bench::of(port, front);
+    next.port.listen().unwrap();
+    assert_eq!(next.received(), waiting);
+    next.front.offer_some(2048, 0);
+    let sent = frame(true, 700, 3, Fill::Good);
+    let packet = testing::load_frame(&mut next.pages, &sent);
+    assert_eq!((next.send(packet), next.front.returned(TO_GUEST)), (Sent::All, vec![(5, 12 + sent.len() as u32)]));
+}
+
+#[test]
+fn a_listener_takes_one_front_end_at_a_time_and_the_next_one_after_it() {
+    let folder = std::env::temp_dir().join(format!("segue-vhost-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("guest.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let port = VhostPort::new(Source::Listener(listener), &VhostConfig { mtu: 1500 }).unwrap();
+    assert_eq!(port.limits().mtu, 1500);
+    let mut bench = Bench::of(port, FrontEnd::connect(&path, feature::USUAL));
+    for round in 0..3 {
+        bench.front.start();
+        wait_until_readable(bench.port.link_fd().unwrap());
+        bench.port.listen().unwrap();
+        assert!(bench.port.is_ready(), "{round}");
+        bench.front.offer_buffers(2048);
+        bench.assert_traffic(round);
+        let mut other = FrontEnd::connect(&path, feature::USUAL);
+        bench.port.listen().unwrap();
+        assert!(other.is_closed(), "two guests cannot have one port");
+        bench.assert_traffic(round + 1);
+        bench.front = FrontEnd::connect(&path, feature::USUAL);
+        bench.port.listen().unwrap();
+        assert_eq!(bench.port.stops().of(Stop::Ended), round as u64 + 1);
+    }
+    assert_eq!((bench.number("front_ends"), bench.number("front_ends_refused")), (4, 3));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Passes on whatever is there until a condition holds.
+#[track_caller]
+fn relay_until(relay: &mut relay::Relay, bench: &mut Bench, mut holds: impl FnMut(&mut Bench) -> bool) {
+    let begin = Instant::now();
+    while !holds(bench) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", bench.port.stops());
+        relay.pass();
+        bench.port.listen().unwrap();
+    }
+}
+
+#[test]
+fn a_relay_hands_over_front_ends_and_checks_their_descriptors() {
+    type Wrong = fn(&mut FrontEnd);
+    let wrongs: [(Stop, Wrong); 5] = [
+        (Stop::MemoryLength, |front| {
+            // One page of two is in the file.
+            let memory = front.memory.try_clone().unwrap();
+            let payload = [vec![0; 8], region(0x9000_0000, 8192, 1 << 41, MEMORY_LEN - 4096)].concat();
+            front.send_with(message::ADD_MEM_REG, 1, &payload, &[memory.as_fd()]);
+        }),
+        (Stop::MemoryLength, |front| {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let payload = [vec![0; 8], region(0x9000_0000, 0, 1 << 41, 0)].concat();
+            front.send_with(message::ADD_MEM_REG, 1, &payload, &[null.as_fd()]);
+        }),
+        (Stop::QueueKick, |front| {
+            let (end, _other) = UnixStream::pair().unwrap();
+            front.send_with(message::SET_VRING_CALL, 1, &0u64.to_le_bytes(), &[end.as_fd()]);
+        }),
+        (Stop::MessageLength, |front| front.send_raw(&[0xff; 12])),
+        (Stop::MessageIncomplete, |front| {
+            front.send_raw(&[1, 0, 0]);
+            front.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }),
+    ];
+    let (supply, supplied) = segue_testkit::vhost::message_pair().unwrap();
+    let port = VhostPort::new(Source::Supplied(supplied), &VhostConfig { mtu: 1500 }).unwrap();
+    let mut bench = Bench::of(port, FrontEnd::over(UnixStream::pair().unwrap().0, 0));
+    for (n, (reason, wrong)) in wrongs.into_iter().enumerate() {
+        let (front, far) = UnixStream::pair().unwrap();
+        let (near, inner) = UnixStream::pair().unwrap();
+        segue_testkit::vhost::hand_over(&supply, &inner);
+        drop(inner);
+        let mut relay = relay::Relay::new(far, near).unwrap();
+        bench.front = FrontEnd::over(front, feature::USUAL);
+        bench.front.start();
+        relay_until(&mut relay, &mut bench, |bench| bench.port.is_ready());
+        bench.front.send(message::GET_QUEUE_NUM, &[]);
+        relay_until(&mut relay, &mut bench, |bench| {
+            bench.front.reply().is_some_and(|(number, _)| number == message::GET_QUEUE_NUM)
+        });
+        bench.front.offer_buffers(2048);
+        bench.assert_traffic(n);
+        wrong(&mut bench.front);
+        let begin = Instant::now();
+        while relay.pass() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        drop(relay);
+        bench.port.listen().unwrap();
+        let before = if n == 1 { 1 } else { 0 };
+        assert_eq!(bench.port.stops().of(reason), 1 + before, "{:?}", bench.port.stops());
+        assert_eq!(bench.port.stops().total(), n as u64 + 1);
+    }
+    // The process that supplies front ends is gone: the port stays.
+    drop(supply);
+    bench.port.listen().unwrap();
+    bench.port.listen().unwrap();
+    assert_eq!(bench.number("front_ends"), 5);
+}

@@ -1,0 +1,318 @@
+//! Packets and trains in both directions, with features, chains and rings of every shape.
+
+use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
+
+use super::*;
+use crate::testing::checksum_is_good;
+
+/// The payload bytes of TCP in frames that a guest received, with the checksum of each one looked at.
+fn payload(v4: bool, features: u64, got: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let start = usize::from(transport(v4));
+    for (header, frame) in got {
+        assert_eq!(u16::from_le_bytes([frame[12], frame[13]]), if v4 { 0x0008 } else { 0xdd86 });
+        if header[0] & 1 == 0 {
+            assert!(checksum_is_good(&frame[14..]), "a whole checksum is right");
+        } else {
+            assert!(features & feature::GUEST_CSUM != 0, "a partial checksum that the guest takes");
+        }
+        let trains = if v4 { feature::GUEST_TSO4 } else { feature::GUEST_TSO6 };
+        assert!(header[1] == 0 || features & trains != 0, "a train that the guest takes");
+    }
+    got.iter().flat_map(|(_, frame)| frame[start + 20..].to_vec()).collect()
+}
+
+#[test]
+fn each_feature_may_be_missing() {
+    let bits = (0..64).map(|bit| 1u64 << bit).filter(|bit| feature::USUAL & bit != 0);
+    // Without protocol features a queue is enabled at once.
+    for missing in bits.chain([0, feature::MRG_RXBUF | feature::VERSION_1, !0]) {
+        let features = feature::USUAL & !missing;
+        let mut bench = Bench::ready(features);
+        assert_eq!(bench.front.header_len(), if features & (1 << 32 | 1 << 15) == 0 { 10 } else { 12 });
+        for v4 in [true, false] {
+            // From the guest: a single packet and a train.
+            let (single, long) = (frame(v4, 100, 1, Fill::Good), frame(v4, 20_000, 2, Fill::Primed));
+            bench.front.send_packet(0, &PLAIN, &single, &[]);
+            bench.front.send_packet(1, &header(v4, 1400), &long, &[60]);
+            bench.front.kick(FROM_GUEST);
+            let got = bench.receive();
+            let flat: Vec<Vec<u8>> = got.iter().map(|one| one.pieces().flatten().copied().collect()).collect();
+            assert_eq!(flat, [single, long], "{missing:#x}");
+            assert!(got[0].unit().is_none(), "a plain frame is not parsed");
+            assert!(matches!(got[1].unit(), Some(Unit::Train { gso: Gso { size: 1400, .. }, .. })), "{missing:#x}");
+            assert_eq!(bench.front.returned(FROM_GUEST), [(0, 0), (1, 0)]);
+        }
+        // To the guest. Without mergeable buffers a train needs a large one, as a driver knows.
+        let large = features & feature::MRG_RXBUF == 0;
+        if large {
+            bench.front.offer_some(65_562, 32);
+        } else {
+            bench.front.offer_buffers(1600);
+        }
+        for v4 in [true, false] {
+            let packet = train(&mut bench.pages, v4, 20_000, 1400);
+            assert_eq!(bench.send(packet), Sent::All);
+            let got = bench.front.received();
+            assert_eq!(payload(v4, features, &got), bytes(20_000, 0), "{missing:#x}");
+            let needs = feature::GUEST_CSUM | if v4 { feature::GUEST_TSO4 } else { feature::GUEST_TSO6 };
+            let whole = features & needs == needs;
+            assert_eq!(got.len(), if whole { 1 } else { 15 }, "{missing:#x}");
+            if whole {
+                let buffers = if large { 1 } else { 13 };
+                assert_eq!(got[0].0.get(10).map(|low| u16::from(*low)), (got[0].0.len() == 12).then_some(buffers));
+                assert_eq!(got[0].0[..2], [1, if v4 { 1 } else { 4 }]);
+            }
+        }
+        assert_eq!(bench.port.stops().total(), 0);
+        assert_eq!((bench.number("guest_ready"), bench.port.counters().drops.total()), (1, 0));
+    }
+}
+
+#[test]
+fn chains_of_every_shape_give_the_same_packet() {
+    for features in [feature::USUAL, feature::USUAL & !(feature::VERSION_1 | feature::MRG_RXBUF)] {
+        let mut bench = Bench::ready(features);
+        let long = frame(false, 65_000, 3, Fill::Primed);
+        let shapes: [&[usize]; 9] =
+            [&[], &[10], &[12], &[1; 30], &[4, 3, 2, 1], &[12, 14], &[9000; 8], &[1, 70_000], &[4096; 16]];
+        for (n, lens) in shapes.iter().enumerate() {
+            let first = 40 * n as u16 % 200;
+            bench.front.send_packet(first, &header(false, 1440), &long, lens);
+            bench.front.send_indirect(first + 35, &header(false, 1440), &long, lens);
+            bench.front.kick(FROM_GUEST);
+            assert_eq!(bench.received(), [long.clone(), long.clone()], "{lens:?}");
+            let back = bench.front.returned(FROM_GUEST);
+            assert_eq!(back, [(u32::from(first), 0), (u32::from(first) + 35, 0)], "in order");
+        }
+        // Buffers of every size, down to one that ends inside of the header.
+        for len in [1514u32, 4096, 20, 65_562, 13, 256].into_iter().filter(|_| features == feature::USUAL) {
+            let mut bench = Bench::ready(features);
+            bench.front.offer_buffers(len.min(60_000));
+            let size = if len < 256 { 900 } else { 20_000 };
+            let packet = train(&mut bench.pages, true, size, 100);
+            assert_eq!(bench.send(packet), Sent::All);
+            let got = bench.front.received();
+            assert_eq!(payload(true, features, &got), bytes(size, 0), "{len}");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_in_several_descriptors_is_filled_in_order() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let lens = [1u32, 11, 20, 3, 5000];
+    let start = bench.front.slot(0);
+    let mut at = start;
+    for (n, len) in (0..).zip(lens) {
+        let flags = WRITE | if n < 4 { NEXT } else { 0 };
+        bench.front.describe(TO_GUEST, n, &Descriptor { address: at, len, flags, next: n + 1 });
+        at += u64::from(len) + 7;
+    }
+    bench.front.offer(TO_GUEST, 0);
+    let sent = frame(true, 1000, 4, Fill::Good);
+    let packet = testing::load_frame(&mut bench.pages, &sent);
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(bench.front.returned(TO_GUEST), [(0, 12 + sent.len() as u32)]);
+    let mut got = Vec::new();
+    let mut at = start;
+    for len in lens {
+        got.extend(bench.front.read(at, len as usize));
+        at += u64::from(len) + 7;
+    }
+    assert_eq!(&got[12..12 + sent.len()], sent);
+}
+
+#[test]
+fn rings_wrap_around_many_times() {
+    for (size, features) in [(1u16, feature::USUAL), (16, feature::USUAL), (16, feature::USUAL & !feature::EVENT_IDX)] {
+        let mut bench = Bench::new(features);
+        bench.front.size = size;
+        for queue in [TO_GUEST, FROM_GUEST] {
+            bench.front.begin_at(queue, 65_530);
+        }
+        bench.front.start();
+        bench.port.listen().unwrap();
+        bench.front.offer_buffers(2048);
+        for n in 0..200usize {
+            let sent = frame(n % 2 == 0, 100 + n, n, Fill::Good);
+            bench.front.send_packet(n as u16 % size, &PLAIN, &sent, &[]);
+            bench.front.kick(FROM_GUEST);
+            assert_eq!(bench.received(), std::slice::from_ref(&sent), "{n}");
+            assert_eq!(bench.front.returned(FROM_GUEST).len(), 1);
+            let packet = testing::load_frame(&mut bench.pages, &sent);
+            assert_eq!(bench.send(packet), Sent::All, "{n}");
+            let got = bench.front.received();
+            assert_eq!(got.iter().map(|one| one.1.clone()).collect::<Vec<_>>(), [sent], "{n}");
+        }
+        assert_eq!(bench.front.used_index(TO_GUEST), 65_530u16.wrapping_add(200));
+    }
+}
+
+#[test]
+fn neither_side_is_woken_where_it_asked_for_nothing() {
+    for event_idx in [true, false] {
+        let features = if event_idx { feature::USUAL } else { feature::USUAL & !feature::EVENT_IDX };
+        let mut bench = Bench::ready(features);
+        bench.front.offer_buffers(2048);
+        // An idle port asks for a kick with the next chain.
+        assert!(bench.receive().is_empty());
+        assert_eq!(bench.front.wishes(FROM_GUEST), (0, 0));
+        for n in 0..3 {
+            bench.front.send_packet(n, &PLAIN, &frame(true, 10, 0, Fill::Good), &[]);
+        }
+        let mut batch = RxBatch::new(8);
+        assert_eq!(bench.port.receive(&mut batch, 2).unwrap(), Polled::More);
+        let (flags, event) = bench.front.wishes(FROM_GUEST);
+        assert_eq!((flags, event), if event_idx { (0, 0) } else { (1, 0) }, "a busy port asks for none");
+        assert_eq!(bench.receive().len(), 1);
+        let (flags, event) = bench.front.wishes(FROM_GUEST);
+        assert_eq!((flags, event), if event_idx { (0, 3) } else { (0, 0) });
+        bench.front.calls(FROM_GUEST);
+        // The guest's side: no call, then one where it is asked for.
+        for (n, (flags, event, called)) in
+            [(1, 1000, false), (0, 1, true), (1, 1000, false), (0, 3, true)].into_iter().enumerate()
+        {
+            bench.front.set_wishes(TO_GUEST, flags, event);
+            bench.front.calls(TO_GUEST);
+            let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, n, Fill::Good));
+            assert_eq!(bench.send(packet), Sent::All);
+            assert_eq!(bench.front.calls(TO_GUEST) > 0, called, "{event_idx} {n}");
+        }
+    }
+}
+
+#[test]
+fn a_kick_makes_the_port_readable_until_it_is_read() {
+    let mut bench = Bench::ready(feature::USUAL);
+    assert!(bench.receive().is_empty());
+    let waits = |bench: &Bench| is_readable(bench.port.fd());
+    assert!(!waits(&bench));
+    bench.front.send_packet(0, &PLAIN, &frame(true, 10, 0, Fill::Good), &[]);
+    bench.front.kick(FROM_GUEST);
+    assert!(waits(&bench) && waits(&bench));
+    assert_eq!(bench.receive().len(), 1);
+    assert!(!waits(&bench));
+}
+
+#[test]
+fn packets_wait_for_buffers_and_are_dropped_by_name_after_a_while() {
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.front.offer_some(2048, 2);
+    for n in 0..3 {
+        let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, n, Fill::Good));
+        bench.tx.push(packet, bench.port.limits()).unwrap();
+    }
+    assert_eq!(bench.transmit(), Sent::Blocked);
+    assert_eq!((bench.tx.len(), bench.port.blocked_event()), (1, Blocked::Readable));
+    assert_eq!(bench.front.received().len(), 2);
+    // The buffers are offered again; the kick wakes.
+    bench.front.kick(TO_GUEST);
+    assert!(is_readable(bench.port.blocked_fd()));
+    assert_eq!(bench.transmit(), Sent::All);
+    assert_eq!(bench.front.received().len(), 1);
+    assert_eq!(bench.number("ring_stalls"), 0);
+    // A train that needs more buffers than there are takes none of them.
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.front.offer_some(2048, 3);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::Blocked);
+    assert_eq!(bench.front.used_index(TO_GUEST), 0);
+    // The guest offers nothing: the wait ends by itself.
+    wait_until_readable(bench.port.blocked_fd());
+    assert_eq!(bench.transmit(), Sent::All);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::NoBuffers), 15);
+    assert_eq!((bench.number(GUEST_STALLED), bench.number("ring_stalls")), (1, 1));
+    // From now on nothing waits, until there are buffers.
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::NoBuffers), 30);
+    let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, 0, Fill::Good));
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!((bench.front.received().len(), bench.number(GUEST_STALLED)), (1, 0));
+}
+
+#[test]
+fn packets_without_a_guest_are_dropped_by_name() {
+    let mut bench = Bench::new(feature::USUAL);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::NotReady), 15);
+}
+
+#[test]
+fn a_train_that_waits_is_cut_for_a_guest_that_takes_none() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::Blocked, "no buffers");
+    // The guest restarts with another driver.
+    let (near, far) = UnixStream::pair().unwrap();
+    bench.port.stop(Stop::Ended);
+    bench.port.connect(near).unwrap();
+    bench.front = FrontEnd::over(far, feature::VERSION_1 | feature::PROTOCOL);
+    bench.front.start();
+    bench.port.listen().unwrap();
+    bench.front.offer_buffers(2048);
+    assert_eq!(bench.transmit(), Sent::All);
+    let got = bench.front.received();
+    assert_eq!((got.len(), payload(true, 0, &got)), (15, bytes(20_000, 0)));
+}
+
+#[test]
+fn a_packet_that_contradicts_its_header_is_dropped_alone() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let good = frame(true, 100, 0, Fill::Good);
+    let wrong: [([u8; 10], &[u8], Drop); 4] = [
+        (header(true, 0), &good[..30], Drop::ChecksumBounds),
+        ([1, 7, 0, 0, 1, 0, 34, 0, 16, 0], &good, Drop::GsoType),
+        ([0, 1, 0, 0, 9, 0, 34, 0, 16, 0], &good, Drop::GsoChecksumPlace),
+        (PLAIN, &[], Drop::VnetShort),
+    ];
+    for (n, (header, packet, reason)) in (0..).zip(wrong) {
+        bench.front.send_packet(2 * n, &header, packet, &[]);
+        bench.front.send_packet(2 * n + 1, &PLAIN, &good, &[]);
+        bench.front.kick(FROM_GUEST);
+        assert_eq!(bench.received(), std::slice::from_ref(&good));
+        assert_eq!(bench.port.counters().drops.of(reason), 1, "{reason:?}");
+    }
+    // Longer than any packet: the chain comes back, and the next packet is taken.
+    let long = vec![0; 66_000];
+    bench.front.send_packet(100, &PLAIN, &long, &[30_000, 30_000]);
+    bench.front.send_packet(110, &PLAIN, &good, &[]);
+    assert_eq!(bench.received(), [good]);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::ChainLength), 1);
+    assert_eq!(bench.port.stops().total(), 0);
+}
+
+#[test]
+fn a_buffer_too_small_without_mergeable_ones_comes_back_empty() {
+    let mut bench = Bench::ready(feature::VERSION_1 | feature::PROTOCOL);
+    bench.front.offer_some(200, 2);
+    let packet = testing::load_frame(&mut bench.pages, &frame(true, 1000, 0, Fill::Good));
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(bench.front.returned(TO_GUEST), [(0, 0)]);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::BufferTooSmall), 1);
+}
+
+#[test]
+fn pages_of_every_size_hold_the_same_packets() {
+    for pages in [PagePool::of_frames(64), PagePool::new(64), PagePool::with_page_len(600, 4096)] {
+        let mut bench = Bench::ready(feature::USUAL);
+        bench.rx = RxBatch::over(pages);
+        let frames: Vec<Vec<u8>> = (0..20).map(|n| frame(true, 10 + 3000 * (n % 5), n, Fill::Good)).collect();
+        for (n, sent) in (0..).zip(&frames) {
+            bench.front.send_packet(5 * n, &PLAIN, sent, &[5, 100, 1000]);
+        }
+        assert_eq!(bench.received(), frames);
+    }
+}
+
+#[test]
+fn without_a_page_the_guest_waits() {
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.rx = RxBatch::over(PagePool::of_frames(2));
+    let sent: Vec<Vec<u8>> = (0..3).map(|n| frame(true, 50, n, Fill::Good)).collect();
+    (0..).zip(&sent).for_each(|(n, one)| bench.front.send_packet(n, &PLAIN, one, &[]));
+    assert_eq!(bench.port.receive(&mut bench.rx, 64).unwrap(), Polled::Starved);
+    assert_eq!(bench.rx.packets.drain(..).count(), 2);
+    assert_eq!(bench.received(), sent[2..]);
+}
