@@ -1,5 +1,6 @@
 //! The port with a front end of the tests' own on the other side, in one thread.
 
+mod hostile;
 mod session;
 mod traffic;
 
