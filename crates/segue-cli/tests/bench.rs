@@ -92,7 +92,7 @@ fn bench_ack_shows_fewer_acks_at_the_sender_than_came_in() {
 /// Tests that remote checksum offload with ports that accept partial checksums lets the engine sum no payload byte, in
 /// either direction.
 #[test]
-fn bench_rco_sums_no_payload_with_remote_checksum_offload_and_all_of_it_without() {
+fn full_size_bench_rco_sums_no_payload_with_remote_checksum_offload_and_all_of_it_without() {
     let Some(rows) = quick("rco") else { return };
     for row in &rows {
         let summed = ["tx_summed_bytes", "rx_summed_bytes"].map(|metric| median(row, metric));
@@ -125,7 +125,7 @@ fn bench_tunnel_measures_segue_beside_the_kernel() {
 }
 
 #[test]
-fn bench_gso_keeps_trains_whole_up_to_the_card_and_switches_that_under_load() {
+fn full_size_bench_gso_keeps_trains_whole_up_to_the_card_and_switches_that_under_load() {
     let Some(rows) = quick("gso") else { return };
     let find = |protocol: &str, column: &str| {
         let is_it = |row: &&Value| row["case"]["protocol"] == protocol && row["case"]["column"] == column;

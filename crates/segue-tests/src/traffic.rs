@@ -42,12 +42,12 @@ pub struct Digested {
 /// Length of the file in tests that are not about throughput: 4 MiB.
 pub const SHORT: u64 = 4 << 20;
 
-/// Returns the length of a file in the tests of transfers: 16 MiB, 64 MiB if `SEGUE_FULL=1`, 1 GiB if `SEGUE_SOAK=1`.
+/// Returns the length of a file in the tests of transfers: 4 MiB, 64 MiB if `SEGUE_FULL=1`, 1 GiB if `SEGUE_SOAK=1`.
 pub fn long() -> u64 {
     match (segue_testkit::is_set("SEGUE_SOAK"), segue_testkit::is_set("SEGUE_FULL")) {
         (true, _) => 1 << 30,
         (false, true) => 64 << 20,
-        (false, false) => 16 << 20,
+        (false, false) => 4 << 20,
     }
 }
 

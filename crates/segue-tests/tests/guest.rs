@@ -21,7 +21,7 @@ use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name}
 
 /// Returns the length of each file, bytes.
 fn file_len() -> u64 {
-    if segue_testkit::is_set("SEGUE_FULL") { 4 << 20 } else { 1 << 20 }
+    if segue_testkit::is_set("SEGUE_FULL") { 4 << 20 } else { 256 << 10 }
 }
 
 const BOOT: Duration = Duration::from_secs(90);

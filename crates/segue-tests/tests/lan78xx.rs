@@ -31,7 +31,7 @@ fn file_len() -> u64 {
     match (is_soak(), segue_testkit::is_set("SEGUE_FULL")) {
         (true, _) => 32 << 20,
         (_, true) => 4 << 20,
-        _ => 1 << 20,
+        _ => 256 << 10,
     }
 }
 

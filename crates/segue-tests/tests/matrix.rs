@@ -1,5 +1,5 @@
 //! Tests of every combination of inner family, encapsulation and outer family, with all kinds of a host's traffic, on a
-//! link that segments and aggregates like a plain network card. Files have 16 MiB; with `SEGUE_FULL=1` 64 MiB, with
+//! link that segments and aggregates like a plain network card. Files have 4 MiB; with `SEGUE_FULL=1` 64 MiB, with
 //! `SEGUE_SOAK=1` 1 GiB.
 
 use segue_lab::Family::{V4, V6};

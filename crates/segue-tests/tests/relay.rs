@@ -27,7 +27,8 @@ fn survives(name: &str, shape: Shape) {
     relay.set_faults(Faults { drop: 10, duplicate: 10, reorder: 20, seed: 4, ..Faults::default() });
     for family in shape.inside.families() {
         let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
-        traffic::file(a, b, traffic::long(), 5);
+        // Enough packets for each kind of fault.
+        traffic::file(a, b, traffic::long().max(16 << 20), 5);
         traffic::file(b, a, traffic::SHORT, 6);
     }
     let disturbed = total(&relay);

@@ -389,7 +389,7 @@ fn the_document_of_the_benches_tells_what_the_program_does() {
 }
 
 #[test]
-fn the_document_of_figures_tells_what_the_program_does() {
+fn full_size_document_of_figures_tells_what_the_program_does() {
     type_document("docs/figures.md", Part::Usual, test_name!());
 }
 
