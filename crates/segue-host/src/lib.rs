@@ -8,6 +8,7 @@
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
+//! - [`activation`] takes over the sockets that a service manager passes, and [`clock`] knows the time zone;
 //! - [`capability`], [`interface`] and [`prefix`] are the small types for these.
 //!
 //! # Lifecycle
@@ -33,7 +34,9 @@
 //! It does not know tunnels, gateways or the control socket, and prints nothing. It refuses to fork a process with
 //! several threads ([`sys::fork`]), since the child could wait for a lock for ever.
 
+pub mod activation;
 pub mod capability;
+pub mod clock;
 pub mod error_queue;
 pub mod interface;
 pub mod memory;

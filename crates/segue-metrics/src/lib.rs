@@ -23,7 +23,6 @@ pub mod family;
 pub mod listen;
 mod scrape;
 pub mod serve;
-mod sys;
 pub mod text;
 pub mod textfile;
 

@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 use segue_control::error::{Error, Kind, printable};
 use segue_control::place;
+use segue_host::activation::passed;
 use segue_host::sys::with_umask;
-
-use crate::sys::passed;
 
 /// The TCP port where none is given.
 pub const PORT: u16 = 9780;

@@ -9,6 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::activation::sys::is_taken;
 use crate::capability::Capability;
 use crate::sys::{Ended, Pid, euid};
 
@@ -124,9 +125,10 @@ pub fn note_inherited() {
     let _ = INHERITED.set(inherited);
 }
 
-/// Closes the descriptors that [`note_inherited`] has noted. No value of this program owns one of them.
+/// Closes the descriptors that [`note_inherited`] has noted, but for those that were taken over since
+/// ([`crate::activation`]). No value of this program owns one of the others.
 pub fn close_inherited() {
-    for number in INHERITED.get().into_iter().flatten() {
+    for number in INHERITED.get().into_iter().flatten().filter(|number| !is_taken(**number)) {
         // SAFETY: the descriptor was open before this program opened its first one, and stayed so; nothing here owns
         // it.
         unsafe { libc::close(*number) };

@@ -1,4 +1,4 @@
-//! Sockets that the service manager passes (sd_listen_fds(3)).
+//! Descriptors of the environment.
 #![allow(unsafe_code, reason = "a descriptor that the environment names is taken over")]
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -10,8 +10,13 @@ const FIRST: RawFd = 3;
 /// The descriptors that were taken over, so that none has two owners.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
+/// Returns whether a descriptor was taken over, and so has an owner.
+pub(crate) fn is_taken(fd: RawFd) -> bool {
+    TAKEN.lock().is_ok_and(|taken| taken.contains(&fd))
+}
+
 /// Takes over the descriptor with this name, the first one of several.
-pub(crate) fn passed(name: &str) -> Option<OwnedFd> {
+pub(super) fn passed(name: &str) -> Option<OwnedFd> {
     let variable = |name: &str| std::env::var(name).ok();
     let pid = variable("LISTEN_PID")?.parse::<u32>().ok()?;
     let count = variable("LISTEN_FDS")?.parse::<RawFd>().ok()?;
