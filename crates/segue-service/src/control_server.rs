@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,9 @@ use segue_control::lock::Lock;
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_control::peers::{self, Changes, Listed};
-use segue_control::place::{self, SERVICE};
+use segue_control::place::{self, INSTANCE, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
+use segue_host::activation::passed;
 use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
@@ -37,6 +38,9 @@ const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Number of samples that are kept.
 const SAMPLES: usize = 10;
+
+/// The name under which the service manager passes a control socket (`FileDescriptorName=`).
+const CONTROL: &str = "control";
 
 /// Access of the control socket to the knobs of an instance.
 pub trait KnobControl {
@@ -85,13 +89,14 @@ pub struct Bound {
 pub struct SocketFile {
     path: PathBuf,
     /// The device and the inode of the file: a later instance may have replaced it with a socket of the same name.
-    is: (u64, u64),
+    /// `None` for a socket of the service manager, which keeps the file.
+    is: Option<(u64, u64)>,
 }
 
 impl SocketFile {
     /// Identifies the socket at `made`, which stays there or is renamed to `path`.
     fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
-        Ok(SocketFile { path, is: identity(made)? })
+        Ok(SocketFile { path, is: Some(identity(made)?) })
     }
 
     /// Returns the directory of the socket.
@@ -102,7 +107,7 @@ impl SocketFile {
     /// Removes the file, unless another socket has replaced it.
     pub fn remove(&self) {
         for path in [self.path.clone(), next(&self.path)] {
-            if identity(&path).is_ok_and(|is| is == self.is) {
+            if identity(&path).is_ok_and(|is| Some(is) == self.is) {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -157,7 +162,7 @@ fn directory() -> Result<PathBuf, Error> {
 }
 
 fn path_in(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("{name}.sock"))
+    directory.join(format!("{name}{INSTANCE}"))
 }
 
 fn refused(path: &Path, error: &io::Error) -> Error {
@@ -184,11 +189,15 @@ pub(crate) fn forget_next(name: &str) {
 }
 
 impl Bound {
-    /// Opens the socket of the instance `name`. A stale socket is replaced; one that answers is a failure.
+    /// Opens the socket of the instance `name`, or takes it over from the service manager. A stale socket is replaced;
+    /// one that answers is a failure.
     ///
     /// The process must have one thread, since the file mode mask is changed for a moment.
     pub fn new(name: &str, naming: &str) -> Result<Bound, Error> {
-        Bound::in_directory(&directory()?, name, naming)
+        match passed(CONTROL) {
+            Some(socket) => Bound::adopt(socket, |file| file.strip_suffix(INSTANCE) == Some(name), name, INSTANCE),
+            None => Bound::in_directory(&directory()?, name, naming),
+        }
     }
 
     /// Opens the socket of the successor `name` while another instance has that name; `take_name` renames it.
@@ -211,6 +220,9 @@ impl Bound {
     /// The process must have one thread, as for [`Bound::new`].
     pub(crate) fn service(name: &str) -> Result<Bound, Error> {
         const MOST: usize = 1000;
+        if let Some(socket) = passed(CONTROL) {
+            return Bound::adopt(socket, |file| file.ends_with(SERVICE), name, SERVICE);
+        }
         let directory = directory()?;
         let mut taken = None;
         for number in 1..=MOST {
@@ -222,6 +234,31 @@ impl Bound {
             }
         }
         Err(taken.unwrap_or_else(|| Error::new(Kind::InUse, "no name is free", "segue stat")))
+    }
+
+    /// Takes over a socket of the service manager, which has made its file with the rights that it has, and keeps it.
+    /// Its file must be one where clients look.
+    fn adopt(socket: OwnedFd, is_named: impl Fn(&str) -> bool, name: &str, ending: &str) -> Result<Bound, Error> {
+        let wanted = directory()?.join(format!("{name}{ending}"));
+        let refused = |why: String| {
+            let hint = format!("in the socket unit: ListenStream={}", wanted.display());
+            Error::new(Kind::System, "the socket that the service manager passes cannot be used", hint).why(why)
+        };
+        let listener = UnixListener::from(socket);
+        let address = listener.local_addr().map_err(|error| refused(format!("it is no local socket: {error}")))?;
+        let Some(path) = address.as_pathname().map(Path::to_owned) else {
+            return Err(refused("it has no name in the file system".to_owned()));
+        };
+        let is_found = path.file_name().and_then(|file| file.to_str()).is_some_and(is_named)
+            && path.parent().is_some_and(|folder| place::to_search().iter().any(|known| known == folder));
+        if !is_found {
+            return Err(refused(format!("it is {}, where clients do not look for {name}", path.display())));
+        }
+        let failed = |error: io::Error| refused(error.to_string());
+        let stop = UnixStream::pair().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let (owner, readers) = (sys::euid(), place::readers().map_err(failed)?);
+        Ok(Bound { file: Removed(SocketFile { path, is: None }), listener, owner, readers, stop })
     }
 
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
