@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use segue_host::clock;
+
 /// Formats bytes as `43 kB`, `18.2 GB`.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
@@ -63,6 +65,41 @@ pub fn rfc3339(time: SystemTime) -> String {
     let (year, month, day) = civil_date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Formats a time as RFC 3339 in the local time zone with milliseconds and the distance from UTC, for people.
+pub fn local_time(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    with_offset(time, clock::offset(i64::try_from(seconds).unwrap_or(0)))
+}
+
+/// Converts a time of [`rfc3339`] into that of [`local_time`]; other text stays as it is.
+pub fn in_local_time(text: &str) -> String {
+    parse_rfc3339(text).map_or_else(|| text.to_owned(), local_time)
+}
+
+/// Parses a time as [`rfc3339`] formats it.
+fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    if text.len() != "1970-01-01T00:00:00.000Z".len() || !text.ends_with('Z') {
+        return None;
+    }
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let clock = number(11, 13)? * 3600 + number(14, 16)? * 60 + number(17, 19)?;
+    // The date is searched for, by its neighbourhood: a year has at most 366 days.
+    let first = year.checked_sub(1970)? * 365;
+    let days = (first..=first + year / 4 + 366).find(|days| civil_date(*days) == (year, month, day))?;
+    UNIX_EPOCH.checked_add(Duration::from_millis((days * 86_400 + clock) * 1000 + number(20, 23)?))
+}
+
+/// Formats a time as [`local_time`] does, in a time zone that is `offset` seconds ahead of UTC.
+fn with_offset(time: SystemTime, offset: i64) -> String {
+    let ahead = Duration::from_secs(offset.unsigned_abs());
+    let shifted = if offset < 0 { time.checked_sub(ahead) } else { time.checked_add(ahead) };
+    let minutes = offset.unsigned_abs() / 60;
+    let sign = if offset < 0 { '-' } else { '+' };
+    let text = rfc3339(shifted.unwrap_or(time));
+    format!("{}{sign}{:02}:{:02}", text.trim_end_matches('Z'), minutes / 60, minutes % 60)
 }
 
 /// Returns the year, month and day of a day that is counted from 1970-01-01, in the Gregorian calendar.
@@ -132,5 +169,19 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
         assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59.000Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+    #[test]
+    fn local_times_have_the_distance_from_utc() {
+        let at = |offset| with_offset(UNIX_EPOCH + Duration::from_millis(951_782_400_250), offset);
+        assert_eq!(at(0), "2000-02-29T00:00:00.250+00:00");
+        assert_eq!(at(19_800), "2000-02-29T05:30:00.250+05:30");
+        let parsed = |text: &str| parse_rfc3339(text).map(rfc3339);
+        for text in ["1970-01-01T00:00:00.000Z", "2000-02-29T00:00:00.250Z", "2026-12-31T23:59:59.999Z"] {
+            assert_eq!(parsed(text).as_deref(), Some(text));
+        }
+        for text in ["", "2026-02-30T00:00:00.000Z", "2026-02-20 00:00:00", "no time at all, but as longZ"] {
+            assert_eq!(parsed(text), None, "{text}");
+        }
+        assert_eq!(at(-12_600), "2000-02-28T20:30:00.250-03:30");
     }
 }

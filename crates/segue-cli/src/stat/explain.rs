@@ -153,6 +153,7 @@ fn trouble(note: &Complaint) -> String {
     for (label, part) in [("why", &note.why), ("fix", &note.fix), ("since", &note.since)] {
         let Some(part) = part else { continue };
         let part = printable_line(part);
+        let part = if label == "since" { units::in_local_time(&part) } else { part };
         // A command is not wrapped, so that it can be copied.
         let words = if label == "fix" { vec![part] } else { part.split(' ').map(str::to_owned).collect() };
         text.push_str(&wrapped(&words, &format!("  {label}: "), "       "));

@@ -120,7 +120,7 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     let rates = window.map_or("no rates yet".to_owned(), |window| format!("rates: mean of the last {window:.1} s"));
     let text = table(&document.instances, only, form);
     match args.watch {
-        Some(_) => out.data(&format!("{}, {rates}\n{text}", document.t)),
+        Some(_) => out.data(&format!("{}, {rates}\n{text}", units::local_time(SystemTime::now()))),
         None => out.data(&format!("{text}{rates}\n")),
     }
 }
