@@ -45,6 +45,9 @@ pub(crate) struct Common {
     /// Colour; auto: on a terminal, subject to NO_COLOR and CLICOLOR_FORCE
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
+    /// Messages of long-running commands; logfmt is one line an event, with its id; auto: for the journal
+    #[arg(long, global = true, value_name = "FORM", default_value = "auto", hide_short_help = true)]
+    pub(crate) log_format: LogFormat,
     /// A short help
     #[arg(short = 'h', global = true)]
     pub(crate) short_help: bool,
@@ -59,6 +62,14 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// The values of `--log-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Auto,
+    Text,
+    Logfmt,
 }
 
 /// The command to run, with its options.

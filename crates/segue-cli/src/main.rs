@@ -31,6 +31,7 @@ mod gateway;
 mod help;
 mod lab;
 mod lan78xx;
+mod log;
 mod manual;
 mod metrics;
 mod nat;
@@ -129,6 +130,7 @@ fn common_of(words: &[String]) -> args::Common {
             Some("never") => args::Color::Never,
             _ => args::Color::Auto,
         },
+        log_format: args::LogFormat::Auto,
         short_help: false,
         long_help: false,
     }

@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 use segue_control::error::Error;
+use segue_control::event::{self, LogEntry, LogEvent, Priority};
 use segue_service::report::Report;
 use serde_json::Value;
 
 use crate::args::{Color, Common};
+pub(crate) use crate::log::to_stderr;
+use crate::log::{self, Form};
 use crate::render::Rendered;
 
 /// The output settings of one command.
@@ -25,6 +28,8 @@ pub(crate) struct Out {
     pub(crate) quiet: bool,
     /// Whether each change to the system is shown.
     pub(crate) verbose: bool,
+    /// The form of what is not data.
+    pub(crate) form: Form,
     /// The reaction to a stdout that its reader has closed.
     pub(crate) on_closed: OnClosed,
 }
@@ -56,6 +61,7 @@ impl Out {
             pretty: common.pretty,
             quiet: common.quiet,
             verbose: common.verbose,
+            form: Form::new(common.log_format),
             on_closed: OnClosed::Exit,
         }
     }
@@ -64,7 +70,8 @@ impl Out {
     /// stderr unless it is quiet.
     pub(crate) fn staying(&self) -> Arc<dyn Report> {
         if !self.quiet {
-            log_to_stderr();
+            // A second subscriber in one process is refused; this happens only in tests.
+            let _ = tracing::subscriber::set_global_default(log::Events { form: self.form });
         }
         self.unattended()
     }
@@ -91,14 +98,25 @@ impl Out {
 
     /// Writes a line for the user to stderr, unless quiet.
     pub(crate) fn note(&self, text: &str) {
-        if !self.quiet {
-            to_stderr(&format!("{text}\n"));
-        }
+        self.event(&LogEntry::new(LogEvent::Note, text));
     }
 
     /// Writes a line to stderr, even when quiet.
     pub(crate) fn warn(&self, text: &str) {
         to_stderr(&format!("{text}\n"));
+    }
+
+    /// Writes an event to stderr; a quiet program leaves out what is no warning.
+    pub(crate) fn event(&self, line: &LogEntry<'_>) {
+        let priority = line.event.priority();
+        // Who asks for the counters gets them.
+        if self.quiet && priority > Priority::Warning && line.event != LogEvent::Counters {
+            return;
+        }
+        match self.form {
+            Form::Text => to_stderr(&format!("{}\n", line.text)),
+            Form::Lines { is_journal } => log::write(is_journal, priority, &line.logfmt()),
+        }
     }
 
     /// Shows a change to the system as the command that a user could type; `call` names the system call or request
@@ -112,9 +130,13 @@ impl Out {
     /// Shows a failure: as JSON on stdout with `-j`, otherwise as text on stderr.
     pub(crate) fn error(&self, error: &Error) {
         if self.json {
-            self.value(&error.json());
-        } else {
-            to_stderr(&error.text());
+            return self.value(&error.json());
+        }
+        match self.form {
+            Form::Text => to_stderr(&error.text()),
+            Form::Lines { is_journal } => {
+                event::lines_of(error).iter().for_each(|line| log::write(is_journal, Priority::Error, line));
+            }
         }
     }
 
@@ -122,7 +144,7 @@ impl Out {
         match (self.on_closed, error.kind()) {
             (OnClosed::Ignore, _) => {
                 if !CLOSED.swap(true, Ordering::Relaxed) {
-                    to_stderr("note: stdout is closed; going on without it\n");
+                    self.event(&LogEntry::new(LogEvent::Output, "note: stdout is closed; going on without it"));
                 }
             }
             (OnClosed::Exit, io::ErrorKind::BrokenPipe) => process::exit(0),
@@ -143,12 +165,12 @@ impl Report for Out {
         Out::value(self, value);
     }
 
-    fn note(&self, text: &str) {
-        Out::note(self, text);
+    fn is_log(&self) -> bool {
+        self.form != Form::Text
     }
 
-    fn warn(&self, text: &str) {
-        Out::warn(self, text);
+    fn event(&self, line: &LogEntry<'_>) {
+        Out::event(self, line);
     }
 
     fn change(&self, command: &str, call: &str) {
@@ -162,18 +184,4 @@ impl Report for Out {
     fn text_of(&self, error: &Error) -> String {
         anstream::adapter::strip_str(&error.text()).to_string()
     }
-}
-
-/// Writes to stderr, ignoring errors such as a closed stderr.
-pub(crate) fn to_stderr(text: &str) {
-    let mut stderr = AutoStream::auto(io::stderr());
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
-}
-
-/// Starts logging the events of running ports to stderr, one line each, such as an offload that the kernel no longer
-/// offers.
-fn log_to_stderr() {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // A second subscriber in one process is refused; this happens only in tests.
-    let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }

@@ -314,8 +314,21 @@ fn the_example_of_the_documentation_is_one_that_segue_takes() {
         let lines = table.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let names: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
         assert!(options.iter().all(|option| names.contains(option)), "{names:?}");
-        let everywhere =
-            ["-f,", "-j,", "-p,", "-q,", "-v,", "-h", "--help", "--color", "--check,", "--set", "IN", "OUT"];
+        let everywhere = [
+            "-f,",
+            "-j,",
+            "-p,",
+            "-q,",
+            "-v,",
+            "-h",
+            "--help",
+            "--color",
+            "--log-format",
+            "--check,",
+            "--set",
+            "IN",
+            "OUT",
+        ];
         for name in names.iter().filter(|name| !everywhere.contains(name)) {
             let key = name.trim_start_matches("[no]").trim_start_matches("--");
             let stands = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));

@@ -43,6 +43,7 @@
 
 pub mod client;
 pub mod error;
+pub mod event;
 pub mod fleet;
 pub mod knobs;
 pub mod lock;

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use segue_control::error::Error;
+use segue_control::event::{LogEntry, LogEvent};
 use serde_json::Value;
 
 /// The output of a service, implemented by the program. Every method may be called from any thread and never fails: a
@@ -10,12 +11,18 @@ use serde_json::Value;
 pub trait Report: Send + Sync {
     /// Returns whether events are written as JSON; lines for people are then left out.
     fn is_json(&self) -> bool;
+    /// Returns whether lines are written for a log: one for each event, with its id.
+    fn is_log(&self) -> bool {
+        false
+    }
     /// Writes one event.
     fn value(&self, value: &Value);
-    /// Writes a line for people, unless the program is quiet.
-    fn note(&self, text: &str);
-    /// Writes a line that is never left out.
-    fn warn(&self, text: &str);
+    /// Writes an event as a line for people or for a log. A quiet program leaves out what is no warning.
+    fn event(&self, line: &LogEntry<'_>);
+    /// Writes a note ([`LogEvent::Note`]).
+    fn note(&self, text: &str) {
+        self.event(&LogEntry::new(LogEvent::Note, text));
+    }
     /// Reports a change to the system as the command that a person could type; `call` names the system call or
     /// message.
     fn change(&self, command: &str, call: &str);

@@ -133,7 +133,7 @@ impl Follower {
     /// Reports that the router's tables are stale, and waits before the next attempt.
     fn fall_behind(&self, what: &str, error: &io::Error) {
         if self.faults.set_stale(&format!("{what}: {error}")) {
-            tracing::warn!("{what}: {error}");
+            tracing::warn!(id = "routes", "{what}: {error}");
         }
         thread::sleep(RETRY);
     }
@@ -246,7 +246,7 @@ impl Follower {
             ControlFlow::Continue(())
         })?;
         if too_many > 0 {
-            tracing::warn!("{too_many} routes are more than the {MOST_ROUTES} that are taken over");
+            tracing::warn!(id = "routes", "{too_many} routes are more than the {MOST_ROUTES} that are taken over");
         }
         unused.beyond_limit = too_many;
         self.faults.set_unused(unused);

@@ -5,10 +5,12 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use segue_lab::{LinkForm, Process, reach, skip, which};
-use segue_tests::{Ground, Stat, capture, test_name};
+use segue_lab::{Host, LinkForm, Process, reach, skip, which};
+use segue_tests::{Ground, Stat, capture, sys, test_name};
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -128,4 +130,139 @@ fn a_tunnel_runs_under_the_restrictions_of_its_unit() {
     assert_eq!(field("Uid:").split_whitespace().next(), Some("61234"), "{status}");
     let capabilities = u64::from_str_radix(&field("CapBnd:"), 16).unwrap();
     assert_eq!(capabilities, 1 << 12 | 1 << 13 | 1 << 39, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF");
+}
+
+/// Waits until `done` returns a value.
+#[track_caller]
+fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
+    ran(host.command(program).args(line.split_whitespace()))
+}
+
+/// The words of a tunnel.
+const TUNNEL: &str = "tunnel dev sg41 local 198.18.0.1 remote 198.18.0.2 encap gue addr 198.19.41.1/30";
+
+/// Starts the program as a service manager does at the first connection to a socket, which it calls `control`.
+fn activate(ground: &Ground, socket: &str, line: &str) -> Process {
+    let mut command = ground.a.command("systemd-socket-activate");
+    command.args(["-l", socket, "--fdname=control"]).arg(&ground.program).args(line.split_whitespace());
+    let process = Process::spawn(command, b"").expect("systemd-socket-activate starts");
+    until("nothing listens", || ground.a.run("test", &["-S", socket]).ok());
+    process
+}
+
+#[test]
+fn the_first_client_starts_an_instance_through_a_socket_of_the_service_manager() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["systemd-socket-activate", "socat"]) else { return };
+    let stat = |line: &str| segue(&ground.a, &ground.program, line);
+    let (tunnel, service) = ("/run/segue/sg41.sock", "/run/segue/near.service");
+    let mut started = activate(&ground, tunnel, TUNNEL);
+    assert!(!ground.a.has_device("sg41"), "nothing has connected yet");
+    until("the tunnel does not answer", || stat("stat sg41 -j").0.then_some(()));
+    assert!(ground.a.has_device("sg41"));
+    started.terminate();
+    assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", started.last_words());
+    // The file stays for the next start.
+    ground.a.run("test", &["-S", tunnel]).expect("the socket's file");
+    ground.a.run("rm", &[tunnel]).expect("rm");
+
+    // A service: the reload waits for its start.
+    let directory = capture::Directory::new();
+    let file = directory.file("near.toml");
+    let words = "[[tunnel]]\ndev = \"sg41\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    fs::write(&file, words).expect("a file");
+    let mut started = activate(&ground, service, &format!("run -c {}", file.display()));
+    until("the service does not answer", || stat("reload near").0.then_some(()));
+    assert!(ground.a.has_device("sg41"));
+    started.terminate();
+    assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", started.last_words());
+    ground.a.run("test", &["-S", service]).expect("the socket's file");
+
+    // A socket that no client would find is refused.
+    let other = directory.file("elsewhere.sock").display().to_string();
+    let mut started = activate(&ground, &other, TUNNEL);
+    ground.a.run("socat", &["-u", "/dev/null", &format!("UNIX-CONNECT:{other}")]).expect("socat");
+    assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(1), "{}", started.last_words());
+    let said = started.stderr();
+    assert!(said.contains("where clients do not look") && said.contains("ListenStream=/run/segue/sg41.sock"), "{said}");
+    assert!(!ground.a.has_device("sg41"));
+}
+
+#[test]
+fn for_the_journal_each_event_is_one_line_with_priority_and_id() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = capture::Directory::new();
+    let (file, log) = (directory.file("near.toml"), directory.file("log"));
+    let words = "[[tunnel]]\ndev = \"sg42\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    fs::write(&file, words).expect("a file");
+    // As systemd has it for `StandardError=journal`: the variable names the file that stderr is.
+    let script = "exec 2>>\"$LOG\"; export JOURNAL_STREAM=$(stat -c %d:%i \"$LOG\"); exec \"$SEGUE\" run -c \"$FILE\"";
+    let mut command = ground.a.command("sh");
+    command.args(["-c", script]).env("LOG", &log).env("SEGUE", &ground.program).env("FILE", &file);
+    let mut service = Process::spawn(command, b"").expect("segue starts");
+    let log = || fs::read_to_string(&log).unwrap_or_default();
+    #[track_caller]
+    fn wait(log: impl Fn() -> String, text: &str) {
+        until(&format!("no `{text}`"), || log().lines().any(|line| line.contains(text)).then_some(()));
+    }
+    wait(log, "<6>id=ready msg=\"1 instance up\"");
+    wait(log, "<6>id=up instance=sg42 ");
+    // A problem begins and ends.
+    ground.a.run("ip", &["link", "set", segue_lab::DEVICE, "down"]).expect("ip");
+    wait(log, "<4>id=unhealthy code=link_down ");
+    ground.a.run("ip", &["link", "set", segue_lab::DEVICE, "up"]).expect("ip");
+    wait(log, "<6>id=healthy code=link_down ");
+    // An error of several lines for people is one, with its reason and hint.
+    fs::write(&file, format!("{words}remot = 1\n")).expect("a file");
+    assert!(!segue(&ground.a, &ground.program, "reload near").0);
+    wait(log, "<3>id=config ");
+    wait(log, "<3>id=reload_refused ");
+    let (_, json) = segue(&ground.a, &ground.program, "stat -j");
+    let document: Value = serde_json::from_str(&json).expect("JSON");
+    let pid = document["instances"][0]["pid"].as_u64().expect("a process");
+    sys::signal(u32::try_from(pid).expect("a pid"), libc::SIGKILL).expect("a signal");
+    wait(log, "<4>id=ended instance=sg42 ");
+    until("it does not start again", || {
+        let count = log().lines().filter(|line| line.starts_with("<6>id=up instance=sg42 ")).count();
+        (count >= 2).then_some(())
+    });
+    service.terminate();
+    assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.last_words());
+    wait(log, "<6>id=down instance=sg42 ");
+    let documented = fs::read_to_string(contrib().join("../../docs/run.md")).expect("the document");
+    for line in log().lines() {
+        let id = line.get(3..).and_then(|rest| rest.strip_prefix("id=")).and_then(|rest| rest.split(' ').next());
+        assert!(line.starts_with('<') && line.as_bytes()[2] == b'>', "no priority: {line}");
+        assert!(id.is_some_and(|id| documented.contains(&format!("`{id}`"))), "an id without a word on it: {line}");
+        assert!(line.contains(" msg="), "{line}");
+    }
+}
+
+#[test]
+fn times_are_local_for_people_and_utc_for_programs() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let mut command = ground.a.command(&ground.program);
+    command.args(TUNNEL.split_whitespace());
+    let _tunnel = Process::spawn(command, b"").expect("segue starts");
+    until("the tunnel does not answer", || segue(&ground.a, &ground.program, "stat sg41").0.then_some(()));
+    let first = |line: &str| {
+        let mut command = ground.a.command(&ground.program);
+        command.args(line.split_whitespace()).env("TZ", "IST-5:30");
+        let watch = Process::spawn(command, b"").expect("segue starts");
+        until("a watch shows nothing", || watch.stdout().lines().next().map(str::to_owned))
+    };
+    let text = first("stat sg41 --watch 1");
+    assert!(text.split(',').next().is_some_and(|time| time.ends_with("+05:30")), "{text}");
+    let json: Value = serde_json::from_str(&first("stat sg41 --watch 1 -j")).expect("JSON");
+    assert!(json["t"].as_str().is_some_and(|time| time.ends_with('Z')), "{json}");
 }

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use self::config::{Checked, Refusal};
 use self::source::Text;
 use crate::args::Run;
+use crate::log::Form;
 use crate::out::Out;
 
 /// Largest file that is read, bytes.
@@ -180,7 +181,9 @@ fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
 /// Returns the options that each instance gets from this command.
 fn options(out: &Out) -> Vec<String> {
     let given = [("-v", out.verbose), ("-q", out.quiet)];
-    given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option.to_owned()).collect()
+    let given = given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option.to_owned());
+    // Whether the journal reads them, instances find out by themselves.
+    given.chain((out.form != Form::Text).then(|| "--log-format=logfmt".to_owned())).collect()
 }
 
 /// The file that a service follows.

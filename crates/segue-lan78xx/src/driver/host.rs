@@ -73,7 +73,7 @@ impl<T: Transport> Driver<T> {
         let mtu = nearest(wanted, self.chip.usb.speed().max_packet());
         let refused = (mtu != wanted).then_some(wanted);
         if refused.is_some() && self.follower.refused_mtu != refused {
-            tracing::warn!(wanted, taken = mtu, "the adapter does not take the MTU of the interface");
+            tracing::warn!(id = "adapter", wanted, taken = mtu, "the adapter does not take the MTU of the interface");
         }
         self.follower.refused_mtu = refused;
         mtu

@@ -25,7 +25,7 @@ impl<T: Transport> Driver<T> {
         self.next_lookup = Some(self.chip.usb.now().after(LOOKUP_INTERVAL));
         self.stranger = None;
         self.set_link(LinkState::default());
-        tracing::warn!("the adapter is gone");
+        tracing::warn!(id = "adapter", "the adapter is gone");
     }
 
     /// Releases the transport.
@@ -69,10 +69,10 @@ impl<T: Transport> Driver<T> {
         match done {
             Ok(()) => {
                 self.next_lookup = None;
-                tracing::info!("the adapter is back");
+                tracing::info!(id = "adapter", "the adapter is back");
             }
             Err(error) => {
-                tracing::warn!(%error, "the adapter came back and could not be set up");
+                tracing::warn!(id = "adapter", %error, "the adapter came back and could not be set up");
                 (self.gone, self.is_up) = (true, was_up);
                 // Otherwise it could not be opened again.
                 self.let_go();
@@ -84,7 +84,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn note_stranger(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
-            tracing::warn!(was, came, "another device came back than the adapter, and is left alone");
+            tracing::warn!(id = "adapter", was, came, "another device came back than the adapter, and is left alone");
         }
     }
 

@@ -57,7 +57,7 @@ impl<T: Transport> Driver<T> {
             Err(Error::Usb(usb::Error::Gone)) => self.lose(),
             Err(error) => {
                 self.numbers.control_errors += 1;
-                tracing::warn!(%error, "an access to the adapter failed");
+                tracing::warn!(id = "adapter", %error, "an access to the adapter failed");
                 if error == Error::Usb(usb::Error::Timeout) {
                     self.lose();
                 }

@@ -390,7 +390,13 @@ impl PacketPort {
             }
         };
         self.counters.fallbacks.add(fallback);
-        notice!(info, interface = self.name, ?kind, "the interface refused a train; such trains are cut in software");
+        notice!(
+            info,
+            id = "offload",
+            interface = self.name,
+            ?kind,
+            "the interface refused a train; such trains are cut in software"
+        );
     }
 }
 

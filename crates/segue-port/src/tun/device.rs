@@ -101,7 +101,12 @@ impl Tun {
             match result {
                 Ok(_) => writes += 1,
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && batch.narrow() => {
-                    notice!(warn, device = self.name, "the device refused a train; such trains are cut in software");
+                    notice!(
+                        warn,
+                        id = "offload",
+                        device = self.name,
+                        "the device refused a train; such trains are cut in software"
+                    );
                 }
                 Err(error) => return Err(error),
             }

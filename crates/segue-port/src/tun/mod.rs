@@ -399,7 +399,13 @@ impl TunPort {
             }
         };
         self.counters.fallbacks.add(fallback);
-        notice!(warn, device = self.name, ?kind, "the device refused a train; such trains are cut in software");
+        notice!(
+            warn,
+            id = "offload",
+            device = self.name,
+            ?kind,
+            "the device refused a train; such trains are cut in software"
+        );
     }
 }
 

@@ -280,7 +280,7 @@ impl UdpPort {
         self.counters.fallbacks.add(fallback);
         self.segment = OffloadState::Refused(errno);
         if self.retry.is_none() {
-            notice!(warn, peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
+            notice!(warn, id = "offload", peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
         }
         self.retry = Some(Instant::now() + RETRY);
     }

@@ -187,9 +187,12 @@ impl View {
             return;
         }
         if is_deleted {
-            tracing::warn!("the interface was deleted");
+            tracing::warn!(id = "adapter", "the interface was deleted");
         } else {
-            tracing::info!("the interface has left this network namespace: the adapter is up and set as it was last");
+            tracing::info!(
+                id = "adapter",
+                "the interface has left this network namespace: the adapter is up and set as it was last"
+            );
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use segue::time::Nanos;
 use segue_control::error::{Error, printable};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::model::Side;
 use segue_datapath::board::{Group, Sink};
 use segue_datapath::pipeline::{Interest, Pipeline, Round};
@@ -207,7 +208,7 @@ impl Served {
             let lines = commands.take(&buffer[..len]);
             for line in lines {
                 if let Err(why) = self.command(&line) {
-                    self.out.warn(&format!("note: `{}`: {why}", shown(&line)));
+                    self.out.event(&LogEntry::new(LogEvent::Adapter, format!("note: `{}`: {why}", shown(&line))));
                 }
             }
         }
@@ -405,8 +406,7 @@ mod tests {
             false
         }
         fn value(&self, _: &Value) {}
-        fn note(&self, _: &str) {}
-        fn warn(&self, _: &str) {}
+        fn event(&self, _: &LogEntry<'_>) {}
         fn change(&self, _: &str, _: &str) {}
         fn error(&self, _: &Error) {}
     }

@@ -118,6 +118,7 @@ impl Opener {
     fn lose(&mut self) {
         if !std::mem::replace(&mut self.lost, true) {
             tracing::warn!(
+                id = "adapter",
                 "the process that opens the adapter again has ended: it stays away until segue is started again"
             );
         }

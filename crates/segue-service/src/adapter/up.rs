@@ -173,11 +173,12 @@ impl Lifeline {
 fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
     Box::new(move |link: &LinkState| {
         if let Err(error) = segue_port::tun::driver::set_carrier(tap.as_fd(), link.up) {
-            tracing::warn!(name, %error, "the carrier of the interface could not be changed");
+            tracing::warn!(id = "link", name, %error, "the carrier of the interface could not be changed");
         }
         if link.up {
             let duplex = if link.full_duplex { "full" } else { "half" };
             tracing::info!(
+                id = "link",
                 name,
                 mbit = link.mbit,
                 duplex,
@@ -186,7 +187,7 @@ fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
                 "link is up"
             );
         } else {
-            tracing::info!(name, "link is down");
+            tracing::info!(id = "link", name, "link is down");
         }
     })
 }

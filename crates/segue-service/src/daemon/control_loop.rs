@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::model::{Complaint, Instance};
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
@@ -54,7 +55,7 @@ pub(super) fn wait(
         }
         let complaint = control.forwarding.as_ref().and_then(Forwarding::complaint);
         if let Some(Complaint { what, why, .. }) = complaint.as_ref().filter(|_| !forwards) {
-            out.warn(&format!("{what}: {}", why.as_deref().unwrap_or_default()));
+            out.event(&LogEntry::new(LogEvent::Forwarding, format!("{what}: {}", why.as_deref().unwrap_or_default())));
         }
         forwards = complaint.is_some();
         if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
@@ -73,7 +74,8 @@ pub(super) fn wait(
                 SignalAction::StopNow => leave_now(control.socket),
                 SignalAction::Counters => {
                     let instance = snapshot();
-                    out.warn(&format!("{}: {}", instance.name, show::counters_text(&instance)));
+                    let text = format!("{}: {}", instance.name, show::counters_text(&instance));
+                    out.event(&LogEntry::new(LogEvent::Counters, text).with("instance", &*instance.name));
                 }
                 SignalAction::Child | SignalAction::Hangup => {}
             }

@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::knobs::{Change, Knob, Setting};
 use segue_control::mapping::Mapping;
 use segue_control::model::{Complaint, Instance};
@@ -160,7 +161,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
-    let health = health.map(|sources| sources.watch(running.board(), fastpath.clone())).transpose();
+    let health = health.map(|sources| sources.watch(running.board(), fastpath.clone(), report)).transpose();
     let health = health.map_err(|error| {
         Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")
     })?;
@@ -196,7 +197,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     if out.is_json() {
         out.value(&show::up_json(daemon, &offloads, &sandbox));
     } else {
-        out.note(daemon.up_text(&offloads, &sandbox, fastpath.as_ref()).trim_end());
+        let text = daemon.up_text(&offloads, &sandbox, fastpath.as_ref());
+        out.event(&LogEntry::new(LogEvent::Up, text.trim_end()).with("instance", daemon.name()));
     }
     let closing = Closing::of(ports.interfaces.len());
     let mut control = ControlLoop {
@@ -261,9 +263,10 @@ impl KnobControl for Announced {
         if self.out.is_json() {
             self.out.value(&show::set_json(self.schema, &self.name, &changed));
         } else {
-            changed
-                .iter()
-                .for_each(|c| self.out.note(&format!("{}: {}: {} -> {}", self.name, c.name, c.before, c.value)));
+            for c in &changed {
+                let text = format!("{}: {}: {} -> {}", self.name, c.name, c.before, c.value);
+                self.out.event(&LogEntry::new(LogEvent::Set, text).with("instance", &*self.name));
+            }
         }
         Ok(changed)
     }
@@ -364,6 +367,7 @@ fn down(
     if out.is_json() {
         out.value(&show::down_json(daemon, &instance, running, after));
     } else {
-        out.note(show::down_text(&instance, after).trim_end());
+        let text = show::down_text(&instance, after);
+        out.event(&LogEntry::new(LogEvent::Down, text.trim_end()).with("instance", &*instance.name));
     }
 }

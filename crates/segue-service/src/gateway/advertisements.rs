@@ -20,7 +20,10 @@ pub(super) fn ignore(interfaces: [&str; 2], out: &dyn Report) {
             Ok(()) => out.change(&format!("sysctl -w net.ipv6.conf.{name}.accept_ra=0"), "write"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::info!("{path} cannot be set to 0 ({error}); routes from advertisements are not used")
+                tracing::info!(
+                    id = "routes",
+                    "{path} cannot be set to 0 ({error}); routes from advertisements are not used"
+                )
             }
         }
     }

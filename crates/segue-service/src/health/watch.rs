@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use segue::encap::DecapRefusal;
 use segue::reason::Reason;
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::model::{Complaint, Instance, Tunnel};
 use segue_control::units;
 use segue_datapath::board::{Board, Group, Stage};
@@ -21,6 +22,7 @@ use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::underlay::Underlay;
 use crate::fastpath::Fastpath;
+use crate::report::Report;
 use crate::started;
 
 /// Interval at which the counters are read and the tunnels judged.
@@ -60,12 +62,18 @@ impl Sources {
     }
 
     /// Starts the thread, which ends with the process; `board` has the counters of the packet loop, `fastpath` those of
-    /// the path through the kernel.
-    pub(crate) fn watch(self, board: Arc<Board>, fastpath: Option<Fastpath>) -> io::Result<Health> {
+    /// the path through the kernel. Beginning and end of each problem are logged.
+    pub(crate) fn watch(
+        self,
+        board: Arc<Board>,
+        fastpath: Option<Fastpath>,
+        out: &Arc<dyn Report>,
+    ) -> io::Result<Health> {
         let published = Arc::new(Mutex::new(Published::default()));
         let places = places(&self.facts, &board);
         let health = Health(Arc::clone(&published));
-        let mut watch = Watch { sources: self, board, fastpath, places, published, began: BTreeMap::new() };
+        let log = out.is_log().then(|| Arc::clone(out));
+        let mut watch = Watch { sources: self, board, fastpath, places, published, began: BTreeMap::new(), log };
         watch.tick();
         started::spawn("health", move || watch.run())?;
         Ok(health)
@@ -143,6 +151,8 @@ struct Watch {
     published: Arc<Mutex<Published>>,
     /// When each problem began, by its code and tunnel.
     began: BTreeMap<(String, String), String>,
+    /// The log, where events are logged.
+    log: Option<Arc<dyn Report>>,
 }
 
 impl Watch {
@@ -189,7 +199,7 @@ impl Watch {
                 let links = changed.replace(Vec::new());
                 let Sources { facts, underlay, evidence, .. } = &mut self.sources;
                 if let Err(error) = underlay.look(facts, links.as_deref(), &mut evidence.view) {
-                    tracing::warn!("the state of the underlay could not be read: {error}");
+                    tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
                 }
                 let end = Instant::now();
                 (is_stale, next_look, may_look) = (false, end + LOOK, end + (end - now) * SHARE);
@@ -253,16 +263,34 @@ impl Watch {
         let mut began = BTreeMap::new();
         for complaint in &mut complaints {
             let key = (complaint.code.clone(), complaint.tunnels.first().cloned().unwrap_or_default());
-            let since = self.began.remove(&key).unwrap_or_else(|| t.clone());
+            let known = self.began.remove(&key);
+            if let Some(log) = self.log.as_ref().filter(|_| known.is_none()) {
+                log.event(&begun(complaint));
+            }
+            let since = known.unwrap_or_else(|| t.clone());
             complaint.since = Some(since.clone());
             began.insert(key, since);
             if complaint.tunnels.len() == facts.len() {
                 complaint.tunnels.clear();
             }
         }
-        self.began = began;
+        for (code, tunnel) in std::mem::replace(&mut self.began, began).into_keys() {
+            if let Some(log) = &self.log {
+                let text = format!("{tunnel}: {code} is over");
+                log.event(&LogEntry::new(LogEvent::Healthy, text).with("code", code).with("tunnel", tunnel));
+            }
+        }
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = Published { complaints, tunnels };
     }
+}
+
+/// Returns the line of the log that says that a problem has begun.
+fn begun(complaint: &Complaint) -> LogEntry<'static> {
+    let mut entry = LogEntry::new(LogEvent::Unhealthy, complaint.what.clone()).with("code", &*complaint.code);
+    let tunnel = complaint.tunnels.first().map(|name| ("tunnel", name.clone()));
+    let (why, fix) = (complaint.why.clone(), complaint.fix.clone());
+    entry.fields.extend(tunnel.into_iter().chain(why.map(|why| ("why", why))).chain(fix.map(|fix| ("try", fix))));
+    entry
 }
 
 /// Returns the tunnel in the form of `segue stat -j`.

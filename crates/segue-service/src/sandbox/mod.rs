@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use segue_control::error::{Error, Kind};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::lock::Lock;
 pub use segue_control::model::Sandbox;
 use segue_host::process;
@@ -109,7 +110,7 @@ pub fn settle(sandbox: &Sandbox, allowed: &Allowed<'_>) -> Result<(), Error> {
 /// Reports a part of the sandbox that the kernel does not have: an error, unless `is_weak` allows it.
 fn missing(what: &str, why: &str, is_weak: bool, out: &Arc<dyn Report>) -> Result<(), Error> {
     if is_weak {
-        out.note(&format!("note: no {what} here: {why}"));
+        out.event(&LogEntry::new(LogEvent::Sandbox, format!("note: no {what} here: {why}")));
         return Ok(());
     }
     Err(weak(&format!("no {what} here")).why(why))

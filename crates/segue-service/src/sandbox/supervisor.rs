@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use landlock::AccessFs;
 use segue_control::error::{Error, Kind};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_host::capability::Capability;
 use segue_host::process::{Change, change, forget_environment, limit_capabilities};
 use segue_host::signals::{SignalAction, Signals};
@@ -71,9 +72,9 @@ pub(super) fn run(
                     if told.is_none_or(|told| told.elapsed() >= QUIET) {
                         told = Some(Instant::now());
                         let name = life.name;
-                        out.warn(&format!(
-                            "{name}: signal {number} stopped the process that moves packets; it goes on"
-                        ));
+                        let text =
+                            format!("{name}: signal {number} stopped the process that moves packets; it goes on");
+                        out.event(&LogEntry::new(LogEvent::Stopped, text).with("instance", name));
                     }
                 }
                 Ok(None) => break,

@@ -49,6 +49,7 @@ const ENVIRONMENT: &[&str] = &[
     "CLICOLOR_FORCE",
     "RUST_BACKTRACE",
     "container",
+    "JOURNAL_STREAM",
     "XDG_RUNTIME_DIR",
     place::VARIABLE,
     place::READERS,

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{ChangedTunnels, Reloaded};
 use segue_control::{client, knobs};
 use serde_json::json;
@@ -55,13 +56,14 @@ impl Service {
             Ok(done) => {
                 let mut event = json!(done);
                 event["event"] = json!("reloaded");
-                self.say(&done.text(), event);
+                self.say(&LogEntry::new(LogEvent::Reloaded, done.text()), event);
                 String::new()
             }
             Err(error) => {
                 self.complain(error);
                 let text = "the reload was refused: running instances are unchanged";
-                self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
+                let line = LogEntry::new(LogEvent::ReloadRefused, text);
+                self.say(&line, json!({ "event": "reload_refused", "reason": error.message }));
                 self.out.text_of(error)
             }
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
+use segue_control::event::{LogEntry, LogEvent};
 use segue_control::knobs::Knob;
 use segue_control::protocol::ServiceState;
 use segue_control::units;
@@ -140,7 +141,8 @@ impl Service {
         self.ready();
         while !self.stop {
             self.instances.iter_mut().for_each(Instance::serve_absent_state);
-            self.wait(self.pause());
+            // A reload that was asked for during the start is due now.
+            self.wait(if self.reload { Duration::ZERO } else { self.pause() });
             self.restart();
             let status = self.status();
             if status != self.reported && !self.stop {
@@ -205,7 +207,8 @@ impl Service {
         self.notify.ready(&status);
         self.reported.clone_from(&status);
         if !self.stop {
-            self.say(&status, json!({ "event": "ready", "instances": self.names(true), "absent": self.names(false) }));
+            let line = LogEntry::new(LogEvent::Ready, &*status);
+            self.say(&line, json!({ "event": "ready", "instances": self.names(true), "absent": self.names(false) }));
         }
     }
 
@@ -227,9 +230,9 @@ impl Service {
     }
 
     /// Reports a line for people, or an event for programs.
-    pub(super) fn say(&self, text: &str, event: Value) {
+    pub(super) fn say(&self, line: &LogEntry<'_>, event: Value) {
         if !self.out.is_json() {
-            return self.out.note(text);
+            return self.out.event(line);
         }
         let mut whole = json!({ "schema": SCHEMA, "t": units::rfc3339(SystemTime::now()) });
         if let (Value::Object(to), Value::Object(from)) = (&mut whole, event) {
@@ -259,7 +262,8 @@ impl Service {
             Some(_) => format!("{name} starts again in {}", units::long_duration(pause)),
             None => format!("{name} is replaced at once"),
         };
-        self.say(&text, json!({ "event": "ended", "instance_name": name, "again_s": pause.as_secs_f64() }));
+        let line = LogEntry::new(LogEvent::Ended, text).with("instance", &**name);
+        self.say(&line, json!({ "event": "ended", "instance_name": name, "again_s": pause.as_secs_f64() }));
     }
 
     /// Starts instances and waits until all of them are up. Where one does not come up, the others are ended again.
@@ -429,7 +433,7 @@ fn confine() -> Result<(), Error> {
     }
     // Without filters it has its capabilities alone, and each instance says what is missing.
     if let Err(why) = sandbox::refuse_calls() {
-        tracing::warn!("no filter of system calls for the service: {why}");
+        tracing::warn!(id = "sandbox", "no filter of system calls for the service: {why}");
     }
     let kept = [Capability::Kill, Capability::DacReadSearch, Capability::SysResource];
     process::limit_capabilities(&kept).map_err(|error| {
@@ -449,20 +453,22 @@ fn said(out: &dyn Report, name: &str, is_quiet: bool, mut value: Value) {
     if is_quiet {
         return;
     }
+    let line = |event, text| LogEntry::new(event, text).with("instance", name);
     let notes = value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     match value["event"].as_str() {
         Some("up") => {
-            notes.for_each(|note| out.note(&format!("note: {name}: {note}")));
-            out.note(&format!("{name} is up"));
+            notes.for_each(|note| out.event(&line(LogEvent::Note, format!("note: {name}: {note}"))));
+            out.event(&line(LogEvent::Up, format!("{name} is up")));
         }
         Some("down") => {
             let after = Duration::from_secs_f64(value["after_s"].as_f64().unwrap_or(0.0).max(0.0));
-            out.note(&format!("{name} is down after {}", units::long_duration(after)));
+            out.event(&line(LogEvent::Down, format!("{name} is down after {}", units::long_duration(after))));
         }
         Some("set") => {
             for change in value["changed"].as_array().into_iter().flatten() {
                 let text = |key: &str| change[key].as_str().map_or_else(|| change[key].to_string(), str::to_owned);
-                out.note(&format!("{name}: {}: {} -> {}", text("name"), text("before"), text("value")));
+                let text = format!("{name}: {}: {} -> {}", text("name"), text("before"), text("value"));
+                out.event(&line(LogEvent::Set, text));
             }
         }
         _ => {}

@@ -1,0 +1,181 @@
+//! The events that long-running commands log, each with an id that never changes, and their form as one line.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, printable_line};
+
+/// Importance of an event, as syslog(3) numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Something failed.
+    Error = 3,
+    /// Something is wrong, and the instance goes on.
+    Warning = 4,
+    /// Something that is worth knowing.
+    Notice = 5,
+    /// The usual.
+    Info = 6,
+}
+
+macro_rules! events {
+    ($($name:ident = $id:literal $priority:ident $meaning:literal, $remedy:literal;)*) => {
+        /// An event of a long-running command.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LogEvent {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl LogEvent {
+            /// Every event, in the order in which the documentation has them.
+            pub const ALL: &[LogEvent] = &[$(LogEvent::$name,)*];
+
+            /// Returns the id, which never changes.
+            pub const fn id(self) -> &'static str {
+                match self { $(LogEvent::$name => $id,)* }
+            }
+
+            /// Returns how important the event is.
+            pub const fn priority(self) -> Priority {
+                match self { $(LogEvent::$name => Priority::$priority,)* }
+            }
+
+            /// Returns what has happened, a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(LogEvent::$name => $meaning,)* }
+            }
+
+            /// Returns what to do, a sentence.
+            pub const fn remedy(self) -> &'static str {
+                match self { $(LogEvent::$name => $remedy,)* }
+            }
+        }
+    };
+}
+
+events! {
+    Ready = "ready" Info "The service has started its instances.", "Nothing is to be done.";
+    Up = "up" Info "An instance moves packets.", "Nothing is to be done.";
+    Down = "down" Info "An instance has ended on request.", "Nothing is to be done.";
+    Ended = "ended" Warning "An instance ended by itself; the service starts it again.", "The error in front of it says why.";
+    Reloaded = "reloaded" Info "The changed file is in force.", "Nothing is to be done.";
+    ReloadRefused = "reload_refused" Error "The changed file is refused, and nothing has changed.", "Correct the file: segue run --check -c FILE.";
+    Set = "set" Info "A knob has changed.", "Nothing is to be done.";
+    Counters = "counters" Info "The counters, asked for by SIGUSR1.", "Nothing is to be done.";
+    Unhealthy = "unhealthy" Warning "A problem of HEALTH has begun; code= names it.", "try= has the command that mends it.";
+    Healthy = "healthy" Info "A problem of HEALTH is over; code= names it.", "Nothing is to be done.";
+    Note = "note" Notice "Something about the start that is worth knowing.", "The line says what it costs, and what changes it.";
+    Stopped = "stopped" Warning "A signal stopped the process that moves packets; it goes on.", "Find who sends SIGSTOP or SIGTSTP to it.";
+    Forwarding = "forwarding" Warning "The kernel forwards between the interfaces of a gateway too.", "The line has the setting to change.";
+    Sandbox = "sandbox" Notice "A part of the sandbox is missing in this kernel.", "segue doctor names it; run without --weak-sandbox to refuse.";
+    Output = "output" Notice "The reader of stdout is gone.", "Nothing is to be done.";
+    Offload = "offload" Warning "The kernel refused an offload; packets take the slower way.", "segue stat --why says what it costs.";
+    Link = "link" Info "The link of an adapter has changed.", "Look at the cable where it should be up.";
+    Adapter = "adapter" Warning "An adapter was unplugged, came back, or failed an access.", "Plug it in; segue lan78xx list shows what is there.";
+    Routes = "routes" Warning "The kernel's routes or neighbours could not be followed.", "segue stat --why says what is not used.";
+    Underlay = "underlay" Warning "The state of the underlay could not be read.", "segue doctor says which right is missing.";
+    Port = "port" Notice "Another event of a port.", "The line says what has happened.";
+}
+
+impl LogEvent {
+    /// Returns the event with an id.
+    pub fn of(id: &str) -> Option<LogEvent> {
+        LogEvent::ALL.iter().copied().find(|event| event.id() == id)
+    }
+}
+
+/// One event to log.
+#[derive(Clone, Debug)]
+pub struct LogEntry<'a> {
+    /// The kind of the event.
+    pub event: LogEvent,
+    /// The text for people; several lines become one.
+    pub text: Cow<'a, str>,
+    /// Further fields: name and value.
+    pub fields: Vec<(&'static str, String)>,
+}
+
+impl<'a> LogEntry<'a> {
+    /// Creates an event without further fields.
+    pub fn new(event: LogEvent, text: impl Into<Cow<'a, str>>) -> LogEntry<'a> {
+        LogEntry { event, text: text.into(), fields: Vec::new() }
+    }
+
+    /// Adds a field.
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> LogEntry<'a> {
+        self.fields.push((name, value.into()));
+        self
+    }
+
+    /// Returns the line in the form `id=ID NAME=VALUE... msg="TEXT"` (logfmt), without a line feed.
+    pub fn logfmt(&self) -> String {
+        let text = self.text.strip_prefix("note: ").unwrap_or(&self.text);
+        let fields = self.fields.iter().map(|(name, value)| (*name, value.as_str()));
+        logfmt(self.event.id(), fields.chain([("msg", text)]))
+    }
+}
+
+/// Returns the lines of an error, one for each place of a file: `id=KIND msg="..." why="..." try="..."`.
+pub fn lines_of(error: &Error) -> Vec<String> {
+    let mut fields: Vec<(&str, String)> = Vec::new();
+    if let Some(source) = &error.source {
+        fields.push(("file", source.file.clone()));
+        fields.push(("line", source.line.to_string()));
+        fields.push(("column", source.column.to_string()));
+    }
+    fields.push(("msg", error.message.clone()));
+    fields.extend(error.why.clone().map(|why| ("why", why)));
+    fields.push(("try", error.hint.clone()));
+    let first = logfmt(error.kind.name(), fields.iter().map(|(name, value)| (*name, value.as_str())));
+    let more = error.source.iter().flat_map(|source| &source.more).flat_map(lines_of);
+    std::iter::once(first).chain(more).collect()
+}
+
+fn logfmt<'a>(id: &str, fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut line = format!("id={id}");
+    for (name, value) in fields {
+        line.push_str(&format!(" {name}={}", quoted(value)));
+    }
+    line
+}
+
+/// Returns a value of a field: in quotes where it is no plain word, on one line, and without characters that act on a
+/// terminal.
+fn quoted(value: &str) -> String {
+    let one: Vec<&str> = value.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = printable_line(&one.join("; "));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:/%,+@".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn an_event_is_one_line_with_its_id_in_front() {
+        let line = LogEntry::new(LogEvent::Up, "blue is up\n  GRE in GUE \u{1b}[2J\"").with("instance", "blue");
+        assert_eq!(line.logfmt(), r#"id=up instance=blue msg="blue is up; GRE in GUE ?[2J\"""#);
+        assert_eq!(LogEntry::new(LogEvent::Note, "note: a b").logfmt(), r#"id=note msg="a b""#);
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_its_kind_reason_and_hint() {
+        let error = Error::new(Kind::InUse, "port 6080", "ss -ulpn\nanother `port`").why("it is bound");
+        assert_eq!(lines_of(&error), [r#"id=in_use msg="port 6080" why="it is bound" try="ss -ulpn; another `port`""#]);
+    }
+
+    #[test]
+    fn every_id_is_documented_with_its_remedy() {
+        let page = include_str!("../../../docs/run.md");
+        for event in LogEvent::ALL {
+            let priority = event.priority() as u8;
+            let row = format!("| `{}` | {priority} | {} | {} |", event.id(), event.meaning(), event.remedy());
+            assert!(page.contains(&row), "docs/run.md lacks\n{row}");
+            assert_eq!(LogEvent::of(event.id()), Some(*event), "two events have this id");
+        }
+    }
+}
