@@ -31,6 +31,7 @@ macro_rules! notice {
 }
 
 mod batch;
+mod failures;
 mod link;
 mod messages;
 mod mmap;

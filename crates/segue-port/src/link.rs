@@ -7,6 +7,8 @@ mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::sys::passes;
+
 /// Bytes of a message's header (`struct nlmsghdr`), and of the structure behind it in a message about an interface
 /// (`struct ifinfomsg`).
 const HEADER_LEN: usize = 16;
@@ -87,7 +89,11 @@ impl LinkWatch {
                     // each request there is something to read, its answer or the report of a loss, now or at the next
                     // call.
                     Some(libc::EAGAIN) if self.is_unsure => {
-                        sys::send(self.fd.as_fd(), &request(self.index, self.question))?;
+                        match sys::send(self.fd.as_fd(), &request(self.index, self.question)) {
+                            Err(error) if !passes(&error) => return Err(error),
+                            Err(_) => break,
+                            Ok(()) => {}
+                        }
                     }
                     Some(libc::EAGAIN) => break,
                     Some(libc::EINTR) => {}
@@ -95,6 +101,12 @@ impl LinkWatch {
                     Some(libc::ENOBUFS) => {
                         self.is_unsure = true;
                         self.question = self.question.wrapping_add(1);
+                    }
+                    // What it was to read is asked for at the next call.
+                    _ if passes(&error) => {
+                        self.is_unsure = true;
+                        self.question = self.question.wrapping_add(1);
+                        break;
                     }
                     _ => return Err(error),
                 },

@@ -23,6 +23,23 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Returns whether an error says something about the moment, or about one packet, and nothing about the descriptor.
+pub(crate) fn passes(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EINTR
+                | libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::EMSGSIZE
+                | libc::EPERM
+                | libc::EACCES
+                | libc::ENETDOWN
+                | libc::EIO
+        )
+    )
+}
+
 /// Returns the size of the kernel's memory page, bytes.
 pub(crate) fn page_len() -> usize {
     // SAFETY: no pointers.

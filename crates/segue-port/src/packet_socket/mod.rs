@@ -338,7 +338,7 @@ impl PacketPort {
             self.count_drops();
         }
         if self.empty.is_multiple_of(ASK_AFTER) {
-            let error = option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
+            let Ok(error) = option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR) else { return Ok(()) };
             if error != 0 && (error != libc::ENETDOWN || sys::is_unbound(self.fd.as_fd())) {
                 return Err(io::Error::from_raw_os_error(error));
             }
@@ -485,11 +485,10 @@ impl Port for PacketPort {
                 Err(error) => error,
             };
             let reason = match error.raw_os_error() {
-                Some(libc::EAGAIN) => {
+                Some(libc::EAGAIN | libc::EINTR) => {
                     self.counters.blocked += 1;
                     return Ok(Sent::Blocked);
                 }
-                Some(libc::EINTR) => continue,
                 // The kernel took the frame and its queue dropped it, as it does with those of every other sender.
                 Some(libc::ENOBUFS) => Drop::QueueFull,
                 Some(libc::ENOMEM) => Drop::NoMemory,

@@ -27,6 +27,7 @@ use segue::wire::ethernet;
 pub use device::Tun;
 
 use crate::batch::{RxBatch, TxBatch};
+use crate::failures::ReadFailures;
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
 use crate::page::{FRONT, Scatter};
@@ -183,6 +184,7 @@ pub struct TunPort {
     reads: Vec<Range<usize>>,
     scratch: SendScratch,
     watch: Option<LinkWatch>,
+    failures: ReadFailures,
     #[cfg(test)]
     refuse_trains: Option<i32>,
 }
@@ -294,6 +296,7 @@ impl TunPort {
             reads: Vec::new(),
             scratch: SendScratch::default(),
             watch: None,
+            failures: ReadFailures::default(),
             #[cfg(test)]
             refuse_trains: None,
         })
@@ -455,6 +458,7 @@ impl Port for TunPort {
             self.counters.rx.calls += 1;
             match self.scatter.read(self.file.as_fd(), 0) {
                 Ok(len) => {
+                    self.failures.end();
                     let range = self.scatter.commit(0..len);
                     self.reads.push(range);
                     reads += 1;
@@ -462,13 +466,14 @@ impl Port for TunPort {
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
+                        self.failures.end();
                         polled = Polled::Idle;
                         break;
                     }
-                    Some(libc::EINTR) => {}
                     _ => {
                         self.deliver(into);
-                        return Err(error);
+                        self.failures.add(error, &mut self.counters)?;
+                        return Ok(Polled::Idle);
                     }
                 },
             }
@@ -489,11 +494,10 @@ impl Port for TunPort {
                     continue;
                 };
                 let reason = match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
+                    Some(libc::EAGAIN | libc::EINTR) => {
                         self.counters.blocked += 1;
                         return Ok(Sent::Blocked);
                     }
-                    Some(libc::EINTR) => continue,
                     // To wait would be a spin: the device stays writable.
                     Some(libc::ENOBUFS) => Drop::QueueFull,
                     Some(libc::ENOMEM) => Drop::NoMemory,

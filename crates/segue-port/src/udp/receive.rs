@@ -25,11 +25,14 @@ const AT_ONCE: usize = 16;
 /// else would take a call of its own.
 const AT_ONCE_LARGE: usize = 2;
 
+/// Number of errors of earlier datagrams that one poll takes; the next one follows at once.
+const MOST_PENDING: u32 = 1;
+
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
 
 impl UdpPort {
     pub(super) fn receive_bursts(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
-        let mut reads = 0;
+        let (mut reads, mut pending) = (0, 0);
         let full = self.counters.rx.bytes + MOST_BYTES as u64;
         let polled = loop {
             if reads >= budget || self.counters.rx.bytes >= full {
@@ -44,6 +47,7 @@ impl UdpPort {
             let got = if wanted > 1 { self.receive_several(into, wanted) } else { self.receive_one(into) };
             match got {
                 Ok(Some(n)) => {
+                    self.receiver.failures.end();
                     reads += n;
                     if n < wanted {
                         break Polled::Idle;
@@ -51,13 +55,21 @@ impl UdpPort {
                 }
                 Ok(None) => break Polled::Starved,
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => break Polled::Idle,
-                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => {
+                        self.receiver.failures.end();
+                        break Polled::Idle;
+                    }
                     // An ICMP error about a datagram that was sent through this socket.
-                    _ if is_pending(&error) => reads += 1,
+                    _ if is_pending(&error) && pending < MOST_PENDING => {
+                        pending += 1;
+                        reads += 1;
+                    }
+                    // Where it waits for more of them, the socket stays readable.
+                    _ if is_pending(&error) => break Polled::Idle,
                     _ => {
                         self.flush(into);
-                        return Err(error);
+                        self.receiver.failures.add(error, &mut self.counters)?;
+                        return Ok(Polled::Idle);
                     }
                 },
             }

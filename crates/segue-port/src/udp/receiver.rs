@@ -1,5 +1,6 @@
 //! The state of the receive side.
 
+use crate::failures::ReadFailures;
 use crate::messages::{Received, RecvScratch};
 use crate::page::{Carver, PageMut};
 
@@ -11,6 +12,7 @@ pub(super) struct Receiver {
     pub(super) pages: Vec<PageMut>,
     pub(super) small: u32,
     pub(super) overflows: u32,
+    pub(super) failures: ReadFailures,
 }
 
 impl Receiver {

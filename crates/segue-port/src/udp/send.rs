@@ -191,7 +191,6 @@ impl UdpPort {
             self.counters.tx.calls += 1;
             match out.send(slot.fd.as_fd(), to, done) {
                 Ok(n) => done += n,
-                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
                 Err(e) => error = Some(e),
             }
         }
@@ -352,7 +351,7 @@ impl UdpPort {
 
 /// Returns whether the error means that the socket's buffer has no room at the moment; it is writable when it has.
 fn is_full(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EAGAIN)
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
 /// Returns the reason for which the kernel has lost what it was to send: its transmit queue dropped it, as it does with

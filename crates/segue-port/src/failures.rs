@@ -1,0 +1,55 @@
+//! Reads of a descriptor that fail: which errors pass, and for how long a port waits for that.
+
+use std::io;
+
+use crate::port::{Counters, Fallback};
+use crate::sys::passes;
+
+/// Number of failures in a row after which a port gives up. The loop pauses between them, so that they take some ten
+/// seconds at least.
+const MOST_FAILURES: u32 = 1000;
+
+/// The reads that have failed in a row.
+#[derive(Debug, Default)]
+pub(crate) struct ReadFailures(u32);
+
+impl ReadFailures {
+    /// Takes note that a read has succeeded, or found nothing.
+    pub(crate) fn end(&mut self) {
+        self.0 = 0;
+    }
+
+    /// Counts a failed read. It ends the poll; the next one reads again.
+    ///
+    /// # Errors
+    /// An error that does not pass, such as that of a device that is gone, and one that has not passed for long.
+    pub(crate) fn add(&mut self, error: io::Error, counters: &mut Counters) -> io::Result<()> {
+        self.0 = self.0.saturating_add(1);
+        if !passes(&error) || self.0 >= MOST_FAILURES {
+            return Err(error);
+        }
+        counters.fallbacks.add(Fallback::ReadFailed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_stays_and_one_of_a_lost_device_end_the_port() {
+        let (mut failures, mut counters) = (ReadFailures::default(), Counters::default());
+        let error = |number| io::Error::from_raw_os_error(number);
+        for _ in 1..MOST_FAILURES {
+            failures.add(error(libc::ENOMEM), &mut counters).unwrap();
+        }
+        assert_eq!(counters.fallbacks.of(Fallback::ReadFailed), u64::from(MOST_FAILURES) - 1);
+        assert_eq!(failures.add(error(libc::ENOMEM), &mut counters).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        failures.end();
+        failures.add(error(libc::EINTR), &mut counters).unwrap();
+        for gone in [libc::ENODEV, libc::EBADFD, libc::EBADF, libc::ENXIO, libc::EFAULT] {
+            assert!(ReadFailures::default().add(error(gone), &mut counters).is_err(), "{gone}");
+        }
+    }
+}
