@@ -129,7 +129,8 @@ pub struct Worker {
     /// The number of the thread, from 0.
     pub id: u32,
     /// Counters since the start, by name: `polls` (rounds), `full_budgets` that left more, `sleeps`, `wake_ups` from
-    /// them by a port, `deferrals` (by a timer instead), `busy_polls`.
+    /// them by a port, `deferrals` (by a timer instead), `busy_polls`, `pauses` after rounds that moved nothing though
+    /// a port was ready.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
 }

@@ -249,6 +249,12 @@ impl Endpoint {
         rx.pool.put(train);
     }
 
+    /// Returns the number of units that the port has sent, and of packets that it has dropped.
+    pub(crate) fn sent(&self) -> u64 {
+        let counters = self.port.counters();
+        counters.tx.packets + counters.drops.total()
+    }
+
     /// Writes the port's counters; `verified` is the number of payload bytes that GRO and cutting on entry summed for
     /// it.
     pub(crate) fn collect(&self, verified: u64, sink: &mut Sink<'_>) {

@@ -128,6 +128,10 @@ impl Pipeline for Gateway {
         self.pair.taken()
     }
 
+    fn sent(&self) -> Option<u64> {
+        Some(self.pair.ends.iter().map(Endpoint::sent).sum())
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         let [first, second] = &self.pair.ends;
         let directions = [(&self.pair.stages[0], second), (&self.pair.stages[1], first)];

@@ -39,6 +39,7 @@ pub mod pipeline;
 mod port_pair;
 pub mod route;
 pub mod router;
+mod stall;
 mod sys;
 mod tuning;
 pub mod tunnel;

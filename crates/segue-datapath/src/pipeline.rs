@@ -54,6 +54,10 @@ pub trait Pipeline {
     fn taken(&self) -> u64 {
         0
     }
+    /// Returns the number of packets sent to ports or dropped by them so far; `None` where that is not counted.
+    fn sent(&self) -> Option<u64> {
+        None
+    }
     /// Stops receiving and holding packets; the following rounds send the remaining ones. Returns `false` where the
     /// pipeline never holds anything, and no rounds need to follow.
     fn close(&mut self) -> bool {

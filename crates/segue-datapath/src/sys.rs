@@ -25,8 +25,10 @@ pub(crate) enum Woken {
     Stop,
     /// Other descriptors are ready.
     Ports,
-    /// The time is over, or a signal arrived.
+    /// The time is over.
     Time,
+    /// A signal arrived, or the kernel had no memory to wait; nothing is known.
+    Failed,
 }
 
 impl PollSet {
@@ -71,7 +73,10 @@ impl PollSet {
         if result < 0 {
             let error = io::Error::last_os_error();
             self.fds.iter_mut().for_each(|fd| fd.revents = 0);
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(Woken::Time) } else { Err(error) };
+            return match error.raw_os_error() {
+                Some(libc::EFAULT | libc::EINVAL | libc::ENOSYS) => Err(error),
+                _ => Ok(Woken::Failed),
+            };
         }
         let stop = self.fds.first().is_some_and(|fd| fd.revents != 0);
         Ok(match (stop, result) {
@@ -123,8 +128,9 @@ impl Ready {
         match usize::try_from(found) {
             Ok(found) => Ok((found, found == Ready::MOST)),
             Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => Ok((0, true)),
-                error => Err(error),
+                error if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EFAULT | libc::EINVAL)) => Err(error),
+                // A signal, or a lack of memory.
+                _ => Ok((0, true)),
             },
         }
     }
@@ -138,6 +144,15 @@ impl Ready {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// Sleeps, or returns at once where a signal arrives; unlike the standard library's function, it makes the system call
+/// that the filter of a process that moves packets allows, with every C library.
+pub(crate) fn pause(time: Duration) {
+    let seconds = time.as_secs().min(i32::MAX as u64) as _;
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: libc::c_long::from(time.subsec_nanos() as i32) };
+    // SAFETY: the kernel reads `time`, which outlives the call, and writes no rest.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const time, std::ptr::null_mut()) };
 }
 
 /// Returns the time of the monotonic clock.

@@ -10,6 +10,7 @@ use crate::board::{Board, Group, Sink};
 use crate::knobs::Knobs;
 use crate::napi::{IdlePolicy, SleepMode};
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::stall::Stall;
 use crate::sys::{self, PollSet, Woken};
 
 /// Counters of the loop itself.
@@ -21,6 +22,7 @@ struct Counts {
     wake_ups: u64,
     timers: u64,
     busy: u64,
+    pauses: u64,
 }
 
 impl Counts {
@@ -32,6 +34,7 @@ impl Counts {
             ("wake_ups", self.wake_ups),
             ("deferrals", self.timers),
             ("busy_polls", self.busy),
+            ("pauses", self.pauses),
         ] {
             sink.put("", Group::Worker, key, value);
         }
@@ -70,7 +73,10 @@ pub fn run(
     let mut counts = Counts::default();
     let mut idle = IdlePolicy::default();
     let mut set = PollSet::default();
+    let mut stall = Stall::default();
     let mut seen = 0;
+    // Whether the round has another reason than the time.
+    let mut called = false;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
     const LOOK_EVERY: u64 = 64;
     let tell = |rounds: u64, waits: bool| beat.store((rounds + 1) << 1 | u64::from(waits), Ordering::Relaxed);
@@ -79,6 +85,12 @@ pub fn run(
         knobs.follow(&mut seen, |dial| pipeline.tune(dial));
         let round = pipeline.round(sys::now())?;
         counts.rounds += 1;
+        if called && let Some(pause) = stall.round(pipeline.taken(), || pipeline.sent(), sys::now()) {
+            counts.pauses += 1;
+            tell(counts.rounds, true);
+            sys::pause(pause);
+        }
+        called = round == Round::More;
         let mode = match round {
             Round::More => {
                 counts.full += 1;
@@ -122,8 +134,10 @@ pub fn run(
                 return parted;
             }
             Woken::Time => counts.timers += u64::from(!reads),
+            Woken::Failed => called = true,
             Woken::Ports if mode == SleepMode::Spin => {}
             Woken::Ports => {
+                called = true;
                 counts.wake_ups += 1;
                 set.ready().for_each(|place| pipeline.woken(place));
             }

@@ -164,6 +164,10 @@ impl Pipeline for Router {
         self.pair.taken()
     }
 
+    fn sent(&self) -> Option<u64> {
+        Some(self.pair.ends.iter().map(|end| end.sent()).sum())
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         let joins = self.pair.stages.iter().flatten().filter_map(|join| join.gro.deadline());
         // Packets held for a blocked port have to wait for that port anyway.

@@ -290,6 +290,11 @@ impl Pipeline for Tunnel {
         self.common.taken
     }
 
+    fn sent(&self) -> Option<u64> {
+        let insides = self.members.iter().map(|member| member.inside.sent());
+        Some(insides.sum::<u64>() + self.common.outside.sent())
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         self.due.iter().filter_map(|&at| self.members[at].deadline()).min()
     }

@@ -52,6 +52,10 @@ impl Pipeline for Faulty {
         self.inner.taken()
     }
 
+    fn sent(&self) -> Option<u64> {
+        self.inner.sent()
+    }
+
     fn close(&mut self) -> bool {
         self.inner.close()
     }
