@@ -286,7 +286,11 @@ impl SignalFd {
             }
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => {
+                // The descriptor stays readable.
+                pause(POLL_PAUSE);
+                Err(error)
+            }
         }
     }
 }
@@ -330,7 +334,12 @@ pub enum Want {
     Hangup,
 }
 
-/// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready.
+/// Pause after a wait that has failed, for lack of memory or because of a signal, before none is said to be ready: a
+/// caller that waits again and again must not spin.
+const POLL_PAUSE: Duration = Duration::from_millis(5);
+
+/// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready. A wait that fails
+/// for a moment ends early.
 pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
@@ -345,6 +354,7 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
             revents: 0,
         })
         .collect();
+    let longest = timeout;
     // Longer waits than some years are as good as endless ones.
     let seconds = timeout.as_secs().min(i32::MAX as u64) as libc::time_t;
     let timeout = libc::timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos() as _ };
@@ -354,11 +364,23 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
         unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const timeout, std::ptr::null()) };
     if ready < 0 {
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match error.raw_os_error() {
+            Some(libc::EFAULT | libc::EINVAL | libc::ENOSYS) => return Err(error),
+            // The caller waits again, whatever it was.
+            _ => pause(POLL_PAUSE.min(longest)),
         }
+        polled.iter_mut().for_each(|entry| entry.revents = 0);
     }
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
+}
+
+/// Sleeps, or returns at once where a signal arrives or a filter of system calls refuses; unlike the standard library's
+/// function, which panics then.
+pub fn pause(time: Duration) {
+    let seconds = time.as_secs().min(i32::MAX as u64) as libc::time_t;
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos() as _ };
+    // SAFETY: the kernel reads `time`, which outlives the call, and writes no rest.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const time, std::ptr::null_mut()) };
 }
 
 /// Returns the longest command line that a program can be started with, bytes, with room for its other words and its

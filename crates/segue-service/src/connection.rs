@@ -36,20 +36,23 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Connection {
-    /// Accepts a connection of root, of the user `owner`, or of a member of the group `readers`; `None` where there is
-    /// none, or of another process.
+    /// Accepts a connection of root, of the user `owner`, or of a member of the group `readers`; `None` where it is of
+    /// another process.
+    ///
+    /// # Errors
+    /// Where none can be accepted at the moment.
     pub(crate) fn accept(
         listener: &UnixListener,
         owner: u32,
         readers: Option<u32>,
         until: Instant,
-    ) -> Option<Connection> {
-        let (stream, _) = listener.accept().ok()?;
+    ) -> io::Result<Option<Connection>> {
+        let (stream, _) = listener.accept()?;
         let may_change = peer::uid(&stream).is_ok_and(|uid| uid == 0 || uid == owner);
         let may_read = may_change || readers.is_some_and(|group| peer::is_in_group(&stream, group).unwrap_or(false));
         let is_ready = may_read && stream.set_nonblocking(true).is_ok();
         let (request, answer) = (Vec::new(), Vec::new());
-        is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until })
+        Ok(is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until }))
     }
 
     /// Returns the descriptor to wait for.

@@ -34,6 +34,8 @@ const CLIENTS: usize = 16;
 /// them it keeps the cost of a flood of connections negligible.
 const VISITORS: usize = 16;
 const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a client that could not be accepted, for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Number of samples that are kept.
@@ -296,7 +298,7 @@ impl Bound {
 
     /// Accepts a connection of the owner or of root; `None` where there is none.
     pub(crate) fn accept(&self, until: Instant) -> Option<Connection> {
-        Connection::accept(&self.listener, self.owner, self.readers, until)
+        Connection::accept(&self.listener, self.owner, self.readers, until).ok().flatten()
     }
 
     /// Returns the descriptor that is readable when a connection waits.
@@ -322,6 +324,7 @@ impl Bound {
             listener,
             doorbell,
             next_visit: Instant::now(),
+            next_client: Instant::now(),
             _file: file,
             owner,
             readers,
@@ -364,6 +367,8 @@ struct Service {
     readers: Option<u32>,
     stopped: UnixStream,
     clients: Vec<Connection>,
+    /// The time before which no client is accepted, after a failure: a listener that cannot be read stays readable.
+    next_client: Instant,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
     snapshot: Box<dyn Fn() -> Instance + Send>,
@@ -382,9 +387,10 @@ impl Service {
             let pause = self.doorbell.as_ref().filter(|_| now < self.next_visit).map(|_| self.next_visit);
             let until = pause.into_iter().fold(self.next_sample, Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
+            let until = if now < self.next_client { until.min(self.next_client) } else { until };
             // One additional millisecond, so that the wait does not end just before the deadline.
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
-            let full = self.clients.len() >= CLIENTS;
+            let full = self.clients.len() >= CLIENTS || now < self.next_client;
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
             fds.extend(self.clients.iter().map(|client| (client.fd(), client.want())));
             let places = fds.len();
@@ -432,7 +438,10 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        self.clients.extend(Connection::accept(&self.listener, self.owner, self.readers, now + CLIENT_TIME));
+        match Connection::accept(&self.listener, self.owner, self.readers, now + CLIENT_TIME) {
+            Ok(client) => self.clients.extend(client),
+            Err(_) => self.next_client = now + ACCEPT_PAUSE,
+        }
     }
 
     /// Reads or writes as much as is possible; returns `false` at the end of the connection.

@@ -148,7 +148,11 @@ impl Follower {
             match self.news.recv(&mut bytes, flags) {
                 Ok(_) => news.add(&bytes, self.ports),
                 // The receive buffer overflowed and messages were lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news.is_more = true,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    if std::mem::replace(&mut news.is_more, true) && flags != 0 {
+                        return Ok(news);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
                 Err(error) => return Err(error),

@@ -47,11 +47,12 @@ impl Changes {
             bytes.clear();
             match self.socket.recv(&mut bytes, 0) {
                 Ok(_) => changed.add(&bytes),
-                // The receive buffer overflowed.
+                // The receive buffer overflowed. What else waits keeps the descriptor readable.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     (changed.anything, changed.lost) = (true, true);
+                    break;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }

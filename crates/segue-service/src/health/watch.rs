@@ -14,7 +14,7 @@ use segue_control::units;
 use segue_datapath::board::{Board, Group, Stage};
 use segue_datapath::tunnel::{RECEIVED, REFUSED, REFUSED_FOR};
 use segue_host::error_queue::{self, Origin};
-use segue_host::netlink::changes::Changes;
+use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::sys::{self, Want};
 
 use super::evidence::{Evidence, Monitored, Refusal, Refused};
@@ -184,7 +184,9 @@ impl Watch {
                 next_read = now + PAUSE;
             }
             if ready.first() == Some(&true) {
-                let Ok(news) = self.sources.changes.read() else { return };
+                // What cannot be read may have been anything.
+                let lost = Changed { anything: true, lost: true, ..Changed::default() };
+                let news = self.sources.changes.read().unwrap_or(lost);
                 is_stale |= news.anything;
                 match &mut changed {
                     Some(links) if !news.lost => links.extend(news.links),

@@ -20,6 +20,7 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_close,
     libc::SYS_ppoll,
+    libc::SYS_clock_nanosleep,
     libc::SYS_clock_gettime,
     libc::SYS_restart_syscall,
     libc::SYS_munmap,
@@ -52,7 +53,6 @@ const PACKETS: &[libc::c_long] = &[
     // An adapter that was away has a new descriptor.
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
-    libc::SYS_clock_nanosleep,
 ];
 /// Those of the driver of an adapter. A tunnel whose packets go through the kernel has the maps of its programs
 /// instead.

@@ -77,6 +77,8 @@ pub(super) fn run(
                         out.event(&LogEntry::new(LogEvent::Stopped, text).with("instance", name));
                     }
                 }
+                // An error says nothing about the child, unless it is that there is none.
+                Err(error) if error.raw_os_error() != Some(libc::ECHILD) => break,
                 Ok(None) => break,
                 Err(_) => finish(Ended::Exit(1), socket, life, out),
             }
