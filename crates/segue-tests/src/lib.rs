@@ -14,6 +14,7 @@
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
+//! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
 //!
@@ -36,6 +37,7 @@ pub mod faults;
 pub mod flood;
 mod ground;
 pub mod guest;
+pub mod inject;
 pub mod kernel;
 #[cfg(target_arch = "x86_64")]
 pub mod probe;
