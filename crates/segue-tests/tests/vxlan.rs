@@ -80,16 +80,24 @@ fn errors(host: &Host) -> Vec<String> {
 
 fn exchanges_everything(name: &str, form: LinkForm, outer: Family, words: &Words) {
     let Some(ground) = Ground::new(name, form, &["ping"]) else { return };
-    add_kernel(&ground.b, Peer::B, outer, words.kernel);
+    // First, so that it counts no datagram of the kernel that there is no socket for yet.
     let _tunnel = add_segue(&ground, outer, words.segue);
+    add_kernel(&ground.b, Peer::B, outer, words.kernel);
+    let ends = Family::ALL.iter().map(|family| [Peer::A, Peer::B].map(|end| end.address(NET, *family)));
+    for [near, far] in ends {
+        segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(60)).unwrap();
+    }
+    // Over IPv6 a datagram without checksum counts as wrong where there is no socket yet.
+    let before = errors(&ground.b);
     for family in Family::ALL {
         let (near, far) = (Peer::A.address(NET, *family), Peer::B.address(NET, *family));
-        segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(5)).unwrap();
         let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
         traffic::everything(a, b, traffic::long() / 4, 77 + u64::from(family.number()));
     }
-    assert_eq!(errors(&ground.b), Vec::<String>::new(), "at the kernel's end");
-    let drops = Stat::read(&ground.a, &ground.program, &Shape::device(NET)).drops();
+    assert_eq!(errors(&ground.b), before, "at the kernel's end");
+    let mut drops = Stat::read(&ground.a, &ground.program, &Shape::device(NET)).drops();
+    // From before the other end was there.
+    drops.remove("unreachable");
     assert!(drops.is_empty(), "at segue's end: {drops:?}");
 }
 
