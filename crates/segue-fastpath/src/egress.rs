@@ -12,21 +12,25 @@ use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, room, tunnel};
 
 /// The first 20 bytes of the inner packet, on the stack.
 const INNER: i16 = -40;
-/// The outer headers, on the stack.
-const OUTER: i16 = INNER - HEADERS_LEN as i16;
-const TOS: i16 = OUTER - 8;
-const TTL: i16 = OUTER - 16;
+/// The outer headers, on the stack, with room for an inner Ethernet header behind them.
+const OUTER: i16 = INNER - HEADERS_LEN as i16 - 16;
+/// The inner Ethernet header.
+const FRAME: i16 = OUTER - 80;
+/// Room in front of the outer headers, for their Ethernet header.
+const LINK: i16 = OUTER - 16;
+const TOS: i16 = OUTER - 24;
+const TTL: i16 = OUTER - 32;
 /// 0x4000 for an inner packet with DF.
-const DF: i16 = OUTER - 24;
-const HASH: i16 = OUTER - 32;
+const DF: i16 = OUTER - 40;
+const HASH: i16 = OUTER - 48;
 /// Address of the outer headers to copy.
-const TEMPLATE: i16 = OUTER - 40;
-/// Length of the inner IP header.
-const INNER_HEADER: i16 = OUTER - 48;
+const TEMPLATE: i16 = OUTER - 56;
+/// Length of the inner IP header, and of the link header in front of it.
+const INNER_HEADER: i16 = OUTER - 64;
 /// A single byte.
-const BYTE: i16 = OUTER - 56;
+const BYTE: i16 = OUTER - 88;
 
-/// Length of the inner packet.
+/// Length of the inner packet or frame.
 const LEN: Reg = Reg::R9;
 
 const TCP: i32 = 6;
@@ -38,11 +42,18 @@ pub(crate) struct Form {
     /// Whether the outer addresses are IPv4.
     pub(crate) is_v4: bool,
     pub(crate) has_udp: bool,
+    /// Whether Ethernet frames are inside, behind UDP and 8 bytes of VXLAN or Geneve.
+    pub(crate) has_frames: bool,
 }
 
 impl Form {
     pub(crate) fn ip_len(self) -> i16 {
         if self.is_v4 { 20 } else { 40 }
+    }
+
+    /// Returns the length of the link header in front of the inner packet.
+    fn link_len(self) -> i16 {
+        if self.has_frames { ETHERNET_LEN } else { 0 }
     }
 }
 
@@ -59,11 +70,14 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     code.a.jump_if_value(If::Eq, Reg::R1, 0, no_route);
     code.a.load(Size::W, LEN, CONTEXT, packet::LEN);
 
-    read_inner(&mut code);
+    if form.has_frames {
+        read_frame(&mut code);
+    }
+    read_inner(&mut code, form);
     check_size(&mut code, form);
     choose_fields(&mut code);
     code.note_segments();
-    make_room(&mut code);
+    make_room(&mut code, form);
     write_headers(&mut code, form);
 
     // Marks and filters of the inner packet do not hold for the outer one, as with a socket of the daemon.
@@ -80,12 +94,29 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     code.finish(maps)
 }
 
+/// Reads the Ethernet header of a frame; what has a VLAN tag goes to the daemon.
+fn read_frame(code: &mut Code) {
+    let [malformed, frame] = [Counter::InnerMalformed, Counter::InnerFrame].map(|why| code.leave(why));
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::VLAN_PRESENT);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, frame);
+    code.a.set(Reg::R2, 0);
+    code.load_bytes(FRAME, i32::from(ETHERNET_LEN), malformed);
+    let known = code.a.label();
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+    code.a.load(Size::W, Reg::R2, CONTEXT, packet::PROTOCOL);
+    code.a.jump_if(If::Ne, Reg::R1, Reg::R2, frame);
+    code.a.jump_if_value(If::Eq, Reg::R1, protocol(true), known);
+    code.a.jump_if_value(If::Ne, Reg::R1, protocol(false), frame);
+    code.a.place(known);
+}
+
 /// Reads the fields of the inner header that the outer one depends on. Afterwards R3 is the length of the inner IP
 /// header and R4 its protocol or next header.
-fn read_inner(code: &mut Code) {
+fn read_inner(code: &mut Code, form: Form) {
     let [malformed, version, length] =
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerLength].map(|why| code.leave(why));
-    code.a.set(Reg::R2, 0);
+    let link = i32::from(form.link_len());
+    code.a.set(Reg::R2, link);
     code.load_bytes(INNER, 20, malformed);
     let a = &mut code.a;
     let (v4, read) = (a.label(), a.label());
@@ -105,7 +136,7 @@ fn read_inner(code: &mut Code) {
     takes(a, tunnel::TAKES_6, false);
     a.load(Size::H, Reg::R2, Reg::R10, INNER + 4);
     a.swap(Reg::R2, 16);
-    a.op_value(Op::Add, Reg::R2, 40);
+    a.op_value(Op::Add, Reg::R2, 40 + link);
     a.jump_if(If::Ne, Reg::R2, LEN, length);
     a.load(Size::H, Reg::R2, Reg::R10, INNER);
     a.swap(Reg::R2, 16);
@@ -127,6 +158,7 @@ fn read_inner(code: &mut Code) {
     takes(a, tunnel::TAKES_4, true);
     a.load(Size::H, Reg::R2, Reg::R10, INNER + 2);
     a.swap(Reg::R2, 16);
+    a.op_value(Op::Add, Reg::R2, link);
     a.jump_if(If::Ne, Reg::R2, LEN, length);
     a.load(Size::B, Reg::R2, Reg::R10, INNER + 1);
     a.store(Size::D, Reg::R10, TOS, Reg::R2);
@@ -157,6 +189,7 @@ fn check_size(code: &mut Code, form: Form) {
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, single);
     code.a.jump_if_value(If::Ne, Reg::R4, TCP, datagrams);
+    code.a.op_value(Op::Add, Reg::R3, i32::from(form.link_len()));
     code.a.store(Size::D, Reg::R10, INNER_HEADER, Reg::R3);
     code.a.copy(Reg::R2, Reg::R3);
     // The length of the TCP header, in words of four bytes, is in the upper half of its byte 12.
@@ -214,16 +247,22 @@ fn choose_fields(code: &mut Code) {
 
 /// Makes room for the outer headers behind where a link header would be, and for one in front, which the kernel
 /// needs to see before it replaces it.
-fn make_room(code: &mut Code) {
+fn make_room(code: &mut Code, form: Form) {
     let refused = code.leave(Counter::Refused);
-    let drop = code.drop();
     let a = &mut code.a;
     a.copy(Reg::R1, CONTEXT);
     a.load(Size::W, Reg::R2, TUNNEL, tunnel::HEADER_LEN);
+    a.op_value(Op::Add, Reg::R2, i32::from(form.link_len()));
     a.set(Reg::R3, room::MAC);
     a.load(Size::D, Reg::R4, TUNNEL, tunnel::ROOM);
     a.call(Helper::SkbAdjustRoom);
     a.jump_if_value(If::Ne, Reg::R0, 0, refused);
+    // A frame has a link header.
+    if form.has_frames {
+        return;
+    }
+    let drop = code.drop();
+    let a = &mut code.a;
     a.copy(Reg::R1, CONTEXT);
     a.set(Reg::R2, ETHERNET_LEN.into());
     a.set(Reg::R3, 0);
@@ -264,12 +303,29 @@ fn write_headers(code: &mut Code, form: Form) {
     }
     let drop = code.drop();
     let a = &mut code.a;
+    if form.has_frames {
+        // The frame's own Ethernet header is in front of the room that was made: it moves behind the outer headers,
+        // and its place is that of the outer one, which the kernel fills in.
+        let behind = form.ip_len() + 16;
+        for at in [0, 4, 8] {
+            a.load(Size::W, Reg::R1, Reg::R10, FRAME + at);
+            a.store(Size::W, Reg::R10, OUTER + behind + at, Reg::R1);
+        }
+        a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+        a.store(Size::H, Reg::R10, OUTER + behind + 12, Reg::R1);
+        a.store_value(Size::D, Reg::R10, LINK, 0);
+        a.store_value(Size::D, Reg::R10, LINK + 8, 0);
+        a.set(Reg::R2, 0);
+        a.frame(Reg::R3, OUTER - ETHERNET_LEN);
+        a.set(Reg::R4, i32::from(ETHERNET_LEN + behind + ETHERNET_LEN));
+    } else {
+        a.set(Reg::R2, ETHERNET_LEN.into());
+        a.frame(Reg::R3, OUTER);
+        a.load(Size::W, Reg::R4, TUNNEL, tunnel::HEADER_LEN);
+        a.jump_if_value(If::Lt, Reg::R4, i32::from(form.ip_len()), drop);
+        a.jump_if_value(If::Gt, Reg::R4, HEADERS_LEN as i32, drop);
+    }
     a.copy(Reg::R1, CONTEXT);
-    a.set(Reg::R2, ETHERNET_LEN.into());
-    a.frame(Reg::R3, OUTER);
-    a.load(Size::W, Reg::R4, TUNNEL, tunnel::HEADER_LEN);
-    a.jump_if_value(If::Lt, Reg::R4, i32::from(form.ip_len()), drop);
-    a.jump_if_value(If::Gt, Reg::R4, HEADERS_LEN as i32, drop);
     a.set(Reg::R5, 0);
     a.call(Helper::SkbStoreBytes);
     a.jump_if_value(If::Ne, Reg::R0, 0, drop);

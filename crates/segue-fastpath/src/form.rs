@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use segue::encap::{Carrier, Config, Df, Encapsulator, GreOptions, Identity, Mode, Tos, Ttl};
 use segue::packet::{Frag, Packet, Start, Tunnels};
+use segue::wire::{ethernet, ethertype};
 
 use crate::layout::{HEADERS_LEN, PORTS, inbound, peer, room, tunnel};
 use crate::{egress, ingress};
@@ -19,11 +20,8 @@ pub enum Direction {
 
 /// Returns why the kernel's path cannot serve a tunnel in one direction; `None` where it can.
 pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
-    if config.mode.is_ethernet() {
-        return Some("the tunnel carries Ethernet frames");
-    }
-    if !matches!(config.carrier, Carrier::Bare | Carrier::Fou | Carrier::Gue { .. }) {
-        return Some("the encapsulation is left to the daemon");
+    if config.mode.is_ethernet() && !is_overlay(config.carrier) {
+        return Some("Ethernet frames take this path only in VXLAN and Geneve");
     }
     let gre = config.mode.gre().copied().unwrap_or_default();
     match (way, gre) {
@@ -36,12 +34,22 @@ pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
         _ => {}
     }
     match (way, config.carrier) {
-        (Direction::Send, Carrier::Gue { remcsum: true }) => Some("remote checksum offload is done by the daemon"),
+        (Direction::Send, Carrier::Gue { remcsum: true } | Carrier::Vxlan { remcsum: true, .. }) => {
+            Some("remote checksum offload is done by the daemon")
+        }
         (Direction::Send, Carrier::Gue { .. } | Carrier::Fou) if config.csum => {
             Some("outer UDP checksums need the daemon; noencap-csum sends none")
         }
+        (Direction::Send, Carrier::Vxlan { .. } | Carrier::Geneve { .. }) if config.csum => {
+            Some("outer UDP checksums need the daemon; noudpcsum sends none, over IPv6 udp6zerocsumtx")
+        }
         _ => None,
     }
+}
+
+/// Returns whether the encapsulation has frames inside and a network identifier.
+fn is_overlay(carrier: Carrier) -> bool {
+    matches!(carrier, Carrier::Vxlan { .. } | Carrier::Geneve { .. })
 }
 
 /// Returns the form of packets that tunnels with this configuration receive.
@@ -51,7 +59,9 @@ pub(crate) fn ingress_form(config: &Config, clears_marks: bool) -> ingress::Form
         carrier: match config.carrier {
             Carrier::Gue { .. } => ingress::Carrier::Gue(config.port),
             Carrier::Fou => ingress::Carrier::Fou(config.port),
-            Carrier::Bare | Carrier::Vxlan { .. } | Carrier::Geneve { .. } => ingress::Carrier::Bare,
+            Carrier::Vxlan { .. } => ingress::Carrier::Vxlan(config.port),
+            Carrier::Geneve { .. } => ingress::Carrier::Geneve(config.port),
+            Carrier::Bare => ingress::Carrier::Bare,
         },
         has_gre: config.mode.gre().is_some(),
         zero_csum6: config.zero_csum6,
@@ -61,7 +71,11 @@ pub(crate) fn ingress_form(config: &Config, clears_marks: bool) -> ingress::Form
 
 /// Returns the form of packets that tunnels with this configuration send.
 pub(crate) fn egress_form(config: &Config) -> egress::Form {
-    egress::Form { is_v4: config.local.is_ipv4(), has_udp: config.carrier != Carrier::Bare }
+    egress::Form {
+        is_v4: config.local.is_ipv4(),
+        has_udp: config.carrier != Carrier::Bare,
+        has_frames: is_overlay(config.carrier),
+    }
 }
 
 /// Returns the IP versions that a tunnel carries.
@@ -69,13 +83,24 @@ pub(crate) fn versions(mode: Mode) -> &'static [u8] {
     match mode {
         Mode::Ipip => &[4],
         Mode::Sit => &[6],
-        Mode::Ip | Mode::Gre(_) => &[4, 6],
-        Mode::GreTap(_) | Mode::Ethernet => &[],
+        Mode::Ip | Mode::Gre(_) | Mode::Ethernet => &[4, 6],
+        Mode::GreTap(_) => &[],
     }
 }
 
-/// Returns a smallest inner packet of an IP version, without a transport header.
-pub(crate) fn sample(version: u8) -> Vec<u8> {
+/// Returns a smallest inner packet of an IP version, without a transport header, behind an Ethernet header where frames
+/// are inside.
+pub(crate) fn sample(mode: Mode, version: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if mode.is_ethernet() {
+        let kind = if version == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        bytes.extend(ethernet::header([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], kind));
+    }
+    bytes.extend(sample_packet(version));
+    bytes
+}
+
+fn sample_packet(version: u8) -> Vec<u8> {
     const NO_NEXT_HEADER: u8 = 59;
     if version == 4 {
         let mut bytes = vec![0; 20];
@@ -95,9 +120,10 @@ pub(crate) fn sample(version: u8) -> Vec<u8> {
 
 /// Returns what the engine's encapsulator puts in front of [`sample`]; `None` if it refuses.
 pub(crate) fn headers(config: &Config, version: u8) -> Option<Vec<u8>> {
-    let bytes = sample(version);
+    let bytes = sample(config.mode, version);
+    let start = if config.mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
     let mut packet = Packet::default();
-    packet.load(Frag::all(&bytes[..]), Start::Ip, &Tunnels::NONE);
+    packet.load(Frag::all(&bytes[..]), start, &Tunnels::NONE);
     Encapsulator::new(*config).ok()?.push(&mut packet).ok()?;
     let mut all = packet.head.bytes().to_vec();
     packet.payload.frags().iter().for_each(|frag| all.extend_from_slice(frag.bytes()));
@@ -114,8 +140,19 @@ pub struct Route {
     pub mtu: u32,
 }
 
+/// What the map of tunnels by interface has beside the description of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) route: Route,
+    /// Index of the tunnel's counters.
+    pub(crate) counters: u32,
+    /// Address of the interface, or 0 ([`tunnel::ADDRESS`]).
+    pub(crate) address: [u8; 6],
+}
+
 /// Returns the entry of the map of tunnels by interface; `None` where the engine refuses the configuration.
-pub(crate) fn tunnel_value(config: &Config, counters: u32, route: Route, sources: &[u16]) -> Option<Vec<u8>> {
+pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> Option<Vec<u8>> {
+    let Place { route, counters, address } = *place;
     let mut value = vec![0; tunnel::LEN];
     let mut put = |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     let outer = if config.local.is_ipv4() { room::ENCAP_IPV4 } else { room::ENCAP_IPV6 };
@@ -124,7 +161,9 @@ pub(crate) fn tunnel_value(config: &Config, counters: u32, route: Route, sources
         (Carrier::Bare, Some(_)) => room::ENCAP_GRE,
         _ => room::ENCAP_UDP,
     };
-    put(tunnel::ROOM, &(room::FIXED_GSO | outer | inside).to_ne_bytes());
+    let frames = if is_overlay(config.carrier) { room::ENCAP_ETHERNET } else { 0 };
+    put(tunnel::ROOM, &(room::FIXED_GSO | outer | inside | frames).to_ne_bytes());
+    put(tunnel::ADDRESS, &address);
     let mut flags = 0;
     for (version, bit, at) in [(4, tunnel::TAKES_4, tunnel::HEADERS_4), (6, tunnel::TAKES_6, tunnel::HEADERS_6)] {
         if versions(config.mode).contains(&version) {
@@ -164,7 +203,8 @@ pub(crate) fn peer_keys(config: &Config) -> Vec<Vec<u8>> {
             Identity::Protocol(number) => (u32::from(number), 0),
             Identity::Gre(None, _) => (peer::GRE, 0),
             Identity::Gre(Some(key), _) => (peer::GRE_KEY, key),
-            Identity::Network(_) => return None,
+            // The identifier is in the upper 24 bits of its word.
+            Identity::Network(vni) => (peer::NETWORK, vni << 8),
         };
         let mut bytes = Vec::with_capacity(peer::len(config.remote.is_ipv4()));
         bytes.extend(kind.to_ne_bytes());

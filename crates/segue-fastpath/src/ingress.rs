@@ -8,11 +8,11 @@
 use std::net::IpAddr;
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
-use crate::code::{CONTEXT, Code, Maps, TUNNEL, protocol};
+use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL, protocol};
 use crate::counters::Counter;
-use crate::layout::{ETHERNET_LEN, inbound, packet, peer, room};
+use crate::layout::{ETHERNET_LEN, inbound, packet, peer, room, tunnel};
 
-/// Outer IP and UDP, and the GUE header, on the stack.
+/// Outer IP and UDP, and the GUE, VXLAN or Geneve header, on the stack.
 const OUTER: i16 = -80;
 /// The GRE header.
 const GRE: i16 = OUTER - 8;
@@ -29,12 +29,19 @@ const TOTAL: i16 = FIB - 8;
 const VERSION: i16 = FIB - 16;
 /// Whether the inner packet is to be marked CE.
 const MARK: i16 = FIB - 24;
+/// The inner Ethernet header.
+const FRAME: i16 = FIB - 40;
 
 /// Length of all headers in front of the inner packet, the Ethernet header included.
 const HEADERS: Reg = Reg::R9;
 
 const UDP_LEN: i16 = 8;
 const GUE_LEN: i16 = 4;
+/// Length of a VXLAN header, and of a Geneve header without options.
+const OVERLAY_LEN: i16 = 8;
+/// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
+const VXLAN_WORD: u32 = 0x0800_0000;
+const GENEVE_WORD: u32 = 0x0000_6558;
 const IPV4: i32 = 4;
 const IPV6: i32 = 41;
 const GRE_PROTOCOL: i32 = 47;
@@ -54,6 +61,27 @@ pub(crate) enum Carrier {
     Fou(u16),
     /// UDP to this port, and GUE.
     Gue(u16),
+    /// UDP to this port, VXLAN, and Ethernet frames.
+    Vxlan(u16),
+    /// UDP to this port, Geneve, and Ethernet frames.
+    Geneve(u16),
+}
+
+impl Carrier {
+    /// Returns the UDP port, and the length of the header behind UDP.
+    fn udp(self) -> Option<(u16, i16)> {
+        match self {
+            Carrier::Bare => None,
+            Carrier::Fou(port) => Some((port, 0)),
+            Carrier::Gue(port) => Some((port, GUE_LEN)),
+            Carrier::Vxlan(port) | Carrier::Geneve(port) => Some((port, OVERLAY_LEN)),
+        }
+    }
+
+    /// Returns whether Ethernet frames are inside.
+    fn has_frames(self) -> bool {
+        matches!(self, Carrier::Vxlan(_) | Carrier::Geneve(_))
+    }
 }
 
 /// The form of packets for the tunnels of a port.
@@ -83,10 +111,10 @@ impl Form {
     pub(crate) fn room(&self, version: u8) -> u64 {
         let marks = match (self.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
             (false, ..) => 0,
-            (true, Carrier::Fou(_) | Carrier::Gue(_), ..) => room::DECAP_UDP,
-            (true, Carrier::Bare, true, _) => room::DECAP_GRE,
-            (true, Carrier::Bare, false, true) => room::DECAP_IPXIP4,
-            (true, Carrier::Bare, false, false) => room::DECAP_IPXIP6,
+            (true, carrier, ..) if carrier != Carrier::Bare => room::DECAP_UDP,
+            (true, _, true, _) => room::DECAP_GRE,
+            (true, _, false, true) => room::DECAP_IPXIP4,
+            (true, _, false, false) => room::DECAP_IPXIP6,
         };
         let family = match (self.is_v4(), version) {
             (true, 6) => room::DECAP_IPV6,
@@ -106,10 +134,13 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     if form.carrier != Carrier::Bare {
         check_udp_checksum(&mut code, form);
     }
-    check_inner(&mut code);
+    if form.carrier.has_frames() {
+        read_frame(&mut code);
+    }
+    check_inner(&mut code, form);
     combine_ecn(&mut code, form);
     if !form.clears_marks {
-        check_destination(&mut code);
+        check_destination(&mut code, form, maps);
     }
     code.note_segments();
     remove_headers(&mut code, form);
@@ -144,9 +175,9 @@ fn read_ip(code: &mut Code, form: &Form) {
         code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + 6);
     }
     match (form.carrier, form.has_gre) {
-        (Carrier::Fou(_) | Carrier::Gue(_), _) => code.a.jump_if_value(If::Ne, Reg::R1, UDP, out),
-        (Carrier::Bare, true) => code.a.jump_if_value(If::Ne, Reg::R1, GRE_PROTOCOL, out),
-        (Carrier::Bare, false) => {
+        (carrier, _) if carrier != Carrier::Bare => code.a.jump_if_value(If::Ne, Reg::R1, UDP, out),
+        (_, true) => code.a.jump_if_value(If::Ne, Reg::R1, GRE_PROTOCOL, out),
+        (_, false) => {
             let known = code.a.label();
             code.a.jump_if_value(If::Eq, Reg::R1, IPV4, known);
             code.a.jump_if_value(If::Ne, Reg::R1, IPV6, out);
@@ -154,8 +185,8 @@ fn read_ip(code: &mut Code, form: &Form) {
         }
     }
     code.a.set(HEADERS, i32::from(ETHERNET_LEN + form.ip_len()));
-    if let Carrier::Fou(port) | Carrier::Gue(port) = form.carrier {
-        let len = UDP_LEN + if form.carrier == Carrier::Fou(port) { 0 } else { GUE_LEN };
+    if let Some((port, behind)) = form.carrier.udp() {
+        let len = UDP_LEN + behind;
         code.a.copy(Reg::R2, HEADERS);
         code.load_bytes(OUTER + form.ip_len(), i32::from(len), out);
         code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 2);
@@ -187,8 +218,13 @@ fn read_ip(code: &mut Code, form: &Form) {
     }
 }
 
-/// Reads GUE and GRE, and puts the identity of the tunnel into the key of the map.
+/// Reads GUE, VXLAN, Geneve and GRE, and puts the identity of the tunnel into the key of the map.
 fn read_tunnel_headers(code: &mut Code, form: &Form) {
+    match form.carrier {
+        Carrier::Vxlan(_) => return read_overlay(code, form, VXLAN_WORD, Counter::VxlanHeader),
+        Carrier::Geneve(_) => return read_overlay(code, form, GENEVE_WORD, Counter::GeneveHeader),
+        Carrier::Bare | Carrier::Fou(_) | Carrier::Gue(_) => {}
+    }
     let (gre, identified) = (code.a.label(), code.a.label());
     let unknown = code.leave_unclaimed(Counter::NoTunnel);
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KEY, 0);
@@ -220,7 +256,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
             code.a.set(Reg::R1, IPV6);
             code.a.place(v4);
         }
-        Carrier::Bare | Carrier::Fou(_) => code.a.jump(gre),
+        Carrier::Bare | Carrier::Fou(_) | Carrier::Vxlan(_) | Carrier::Geneve(_) => code.a.jump(gre),
     }
     if matches!(form.carrier, Carrier::Gue(_)) || !form.has_gre {
         let (v6, known) = (code.a.label(), code.a.label());
@@ -240,6 +276,46 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
         read_gre(code, unknown);
     }
     code.a.place(identified);
+}
+
+/// Reads a VXLAN or Geneve header, whose first word must be `word`. Behind the network identifier there must be
+/// nothing.
+fn read_overlay(code: &mut Code, form: &Form, word: u32, why: Counter) {
+    let header = code.leave_unclaimed(why);
+    let at = OUTER + form.ip_len() + UDP_LEN;
+    code.a.load(Size::W, Reg::R1, Reg::R10, at);
+    code.a.jump_if_word(If::Ne, Reg::R1, word.to_be(), header);
+    code.a.load(Size::B, Reg::R1, Reg::R10, at + 7);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
+    code.a.load(Size::W, Reg::R1, Reg::R10, at + 4);
+    code.a.store(Size::W, Reg::R10, PEER + peer::KEY, Reg::R1);
+    code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::NETWORK as i32);
+}
+
+/// Reads the Ethernet header of an inner frame, which must be of one station and of IPv4 or IPv6 without a VLAN tag.
+fn read_frame(code: &mut Code) {
+    let [malformed, frame, source] =
+        [Counter::InnerMalformed, Counter::InnerFrame, Counter::InnerSource].map(|why| code.leave(why));
+    let (v6, known, station) = (code.a.label(), code.a.label(), code.a.label());
+    code.a.copy(Reg::R2, HEADERS);
+    code.load_bytes(FRAME, i32::from(ETHERNET_LEN), malformed);
+    code.a.op_value(Op::Add, HEADERS, i32::from(ETHERNET_LEN));
+    code.a.load(Size::B, Reg::R1, Reg::R10, FRAME + 6);
+    code.a.jump_if_value(If::Set, Reg::R1, 1, source);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 6);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, station);
+    code.a.load(Size::W, Reg::R1, Reg::R10, FRAME + 8);
+    code.a.jump_if_value(If::Eq, Reg::R1, 0, source);
+    code.a.place(station);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+    code.a.set(Reg::R2, 6);
+    code.a.jump_if_value(If::Eq, Reg::R1, protocol(false), v6);
+    code.a.jump_if_value(If::Ne, Reg::R1, protocol(true), frame);
+    code.a.set(Reg::R2, 4);
+    code.a.jump(known);
+    code.a.place(v6);
+    code.a.place(known);
+    code.a.store(Size::D, Reg::R10, VERSION, Reg::R2);
 }
 
 /// Reads a GRE header without options but a key.
@@ -311,8 +387,9 @@ fn check_udp_checksum(code: &mut Code, form: &Form) {
     code.a.place(good);
 }
 
-/// Checks version, length and source address of the inner packet. Afterwards R4 is its DSCP and ECN byte.
-fn check_inner(code: &mut Code) {
+/// Checks version and length of the inner packet, and its source address where no frames are inside, whose addresses
+/// are not the tunnel's business. Afterwards R4 is its DSCP and ECN byte.
+fn check_inner(code: &mut Code, form: &Form) {
     let [malformed, version, source, length] =
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource, Counter::OuterLength]
             .map(|why| code.leave(why));
@@ -326,6 +403,46 @@ fn check_inner(code: &mut Code) {
     code.a.jump_if(If::Ne, Reg::R2, Reg::R3, version);
     code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
 
+    if !form.carrier.has_frames() {
+        check_source6(code, malformed, source);
+    }
+    code.a.load(Size::H, Reg::R4, Reg::R10, INNER);
+    code.a.swap(Reg::R4, 16);
+    code.a.op_value(Op::Rsh, Reg::R4, 4);
+    code.a.op_value(Op::And, Reg::R4, 0xff);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 4);
+    code.a.swap(Reg::R3, 16);
+    code.a.op_value(Op::Add, Reg::R3, 40);
+    code.a.jump(checked);
+
+    code.a.place(v4);
+    code.a.op_value(Op::And, Reg::R1, 15);
+    code.a.jump_if_value(If::Lt, Reg::R1, 5, malformed);
+    if !form.carrier.has_frames() {
+        code.a.load(Size::W, Reg::R1, Reg::R10, INNER + 12);
+        code.a.jump_if_word(If::Eq, Reg::R1, u32::MAX, source);
+        code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 12);
+        code.a.jump_if_value(If::Eq, Reg::R1, 127, source);
+        // 224 to 239 are multicast.
+        code.a.op_value(Op::And, Reg::R1, 0xf0);
+        code.a.jump_if_value(If::Eq, Reg::R1, 224, source);
+    }
+    code.a.load(Size::B, Reg::R4, Reg::R10, INNER + 1);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 2);
+    code.a.swap(Reg::R3, 16);
+
+    code.a.place(checked);
+    // Outer length, headers and inner length agree only for one packet without a trailer.
+    code.a.op(Op::Add, Reg::R3, HEADERS);
+    code.a.load(Size::D, Reg::R1, Reg::R10, TOTAL);
+    code.a.op_value(Op::Add, Reg::R1, i32::from(ETHERNET_LEN));
+    code.a.jump_if(If::Ne, Reg::R1, Reg::R3, length);
+    code.a.load(Size::W, Reg::R2, CONTEXT, packet::LEN);
+    code.a.jump_if(If::Gt, Reg::R1, Reg::R2, length);
+}
+
+/// Leaves packets with an IPv6 source address that no packet of another host may have.
+fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.copy(Reg::R2, HEADERS);
     code.a.op_value(Op::Add, Reg::R2, 8);
     code.load_bytes(FIB, 16, malformed);
@@ -339,37 +456,6 @@ fn check_inner(code: &mut Code) {
     code.a.load(Size::W, Reg::R1, Reg::R10, FIB + 12);
     code.a.jump_if_word(If::Eq, Reg::R1, 1_u32.to_be(), source);
     code.a.place(station);
-    code.a.load(Size::H, Reg::R4, Reg::R10, INNER);
-    code.a.swap(Reg::R4, 16);
-    code.a.op_value(Op::Rsh, Reg::R4, 4);
-    code.a.op_value(Op::And, Reg::R4, 0xff);
-    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 4);
-    code.a.swap(Reg::R3, 16);
-    code.a.op_value(Op::Add, Reg::R3, 40);
-    code.a.jump(checked);
-
-    code.a.place(v4);
-    code.a.op_value(Op::And, Reg::R1, 15);
-    code.a.jump_if_value(If::Lt, Reg::R1, 5, malformed);
-    code.a.load(Size::W, Reg::R1, Reg::R10, INNER + 12);
-    code.a.jump_if_word(If::Eq, Reg::R1, u32::MAX, source);
-    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 12);
-    code.a.jump_if_value(If::Eq, Reg::R1, 127, source);
-    // 224 to 239 are multicast.
-    code.a.op_value(Op::And, Reg::R1, 0xf0);
-    code.a.jump_if_value(If::Eq, Reg::R1, 224, source);
-    code.a.load(Size::B, Reg::R4, Reg::R10, INNER + 1);
-    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 2);
-    code.a.swap(Reg::R3, 16);
-
-    code.a.place(checked);
-    // Outer length, headers and inner length agree only for one packet without a trailer.
-    code.a.op(Op::Add, Reg::R3, HEADERS);
-    code.a.load(Size::D, Reg::R1, Reg::R10, TOTAL);
-    code.a.op_value(Op::Add, Reg::R1, i32::from(ETHERNET_LEN));
-    code.a.jump_if(If::Ne, Reg::R1, Reg::R3, length);
-    code.a.load(Size::W, Reg::R2, CONTEXT, packet::LEN);
-    code.a.jump_if(If::Gt, Reg::R1, Reg::R2, length);
 }
 
 /// Notes whether the inner packet is to be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
@@ -400,12 +486,22 @@ fn combine_ecn(code: &mut Code, form: &Form) {
 }
 
 /// Leaves aggregates that this host would forward to the daemon: without the tunnel's headers they keep its marks, by
-/// which other tunnels and some interfaces would cut them wrongly.
-fn check_destination(code: &mut Code) {
+/// which other tunnels and some interfaces would cut them wrongly. Frames for another station are forwarded by a
+/// bridge.
+fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     let (forwarded, malformed) = (code.leave(Counter::Forwarded), code.leave(Counter::InnerMalformed));
     let (v4, filled, stays) = (code.a.label(), code.a.label(), code.a.label());
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, stays);
+    if form.carrier.has_frames() {
+        code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
+        code.look_up(maps.tunnels, COUNTERS, forwarded);
+        for (size, at) in [(Size::W, 0), (Size::H, 4)] {
+            code.a.load(size, Reg::R1, COUNTERS, tunnel::ADDRESS + at);
+            code.a.load(size, Reg::R2, Reg::R10, FRAME + at);
+            code.a.jump_if(If::Ne, Reg::R1, Reg::R2, forwarded);
+        }
+    }
     for at in (0..FIB_LEN as i16).step_by(8) {
         code.a.store_value(Size::D, Reg::R10, FIB + at, 0);
     }
@@ -442,6 +538,17 @@ fn remove_headers(code: &mut Code, form: &Form) {
     let refused = code.leave(Counter::Refused);
     let (v4, unmarked) = (code.a.label(), code.a.label());
     let a = &mut code.a;
+    if form.carrier.has_frames() {
+        // The inner Ethernet header takes the place of the outer one, which is of no more use, first: afterwards the
+        // daemon could no longer be left with the packet.
+        a.copy(Reg::R1, CONTEXT);
+        a.set(Reg::R2, 0);
+        a.frame(Reg::R3, FRAME);
+        a.set(Reg::R4, i32::from(ETHERNET_LEN));
+        a.set(Reg::R5, 0);
+        a.call(Helper::SkbStoreBytes);
+        a.jump_if_value(If::Ne, Reg::R0, 0, refused);
+    }
     a.load(Size::D, Reg::R1, Reg::R10, VERSION);
     a.set(Reg::R4, form.room(4) as i32);
     a.jump_if_value(If::Eq, Reg::R1, 4, v4);
@@ -459,7 +566,9 @@ fn remove_headers(code: &mut Code, form: &Form) {
     a.call(Helper::SkbEcnSetCe);
     a.place(unmarked);
     a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
-    a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
+    if !form.carrier.has_frames() {
+        a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
+    }
     code.count_unit(HEADERS, TUNNEL, inbound::RECEIVED);
     code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
     // BPF_F_INGRESS.

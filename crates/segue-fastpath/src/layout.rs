@@ -1,6 +1,7 @@
 //! The layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
 
-/// Length of the longest outer headers: IPv6, UDP, GUE, GRE with a key. Room for them is copied in whole words.
+/// Length of the longest outer headers: IPv6, UDP, GUE, GRE with a key. Room for them is copied in whole words. An
+/// inner Ethernet header is not part of them.
 pub(crate) const HEADERS_LEN: usize = 64;
 /// Number of source ports in [`tunnel`]; a power of two.
 pub(crate) const PORTS: usize = 16;
@@ -41,7 +42,9 @@ pub(crate) mod tunnel {
     pub(crate) const HEADERS_6: i16 = HEADERS_4 + HEADERS_LEN as i16;
     /// Source ports in network byte order.
     pub(crate) const SOURCES: i16 = HEADERS_6 + HEADERS_LEN as i16;
-    pub(crate) const LEN: usize = SOURCES as usize + 2 * PORTS;
+    /// Address of the tunnel's interface where frames are inside and the interface is no port of a bridge, otherwise 0.
+    pub(crate) const ADDRESS: i16 = SOURCES + 2 * PORTS as i16;
+    pub(crate) const LEN: usize = ADDRESS as usize + 8;
 
     pub(crate) const TAKES_4: i32 = 1;
     pub(crate) const TAKES_6: i32 = 2;
@@ -53,15 +56,16 @@ pub(crate) mod tunnel {
 
 /// The key of the map of tunnels by their packets.
 pub(crate) mod peer {
-    /// The kind of the identity: a protocol number, [`GRE`] or [`GRE_KEY`]. 32 bits.
+    /// The kind of the identity: a protocol number, [`GRE`], [`GRE_KEY`] or [`NETWORK`]. 32 bits.
     pub(crate) const KIND: i16 = 0;
-    /// The GRE key, or 0. 32 bits.
+    /// The GRE key, or the second word of the VXLAN or Geneve header, or 0. 32 bits.
     pub(crate) const KEY: i16 = 4;
     /// The outer source address: 4 or 16 bytes.
     pub(crate) const ADDRESS: i16 = 8;
 
     pub(crate) const GRE: u32 = 0x100;
     pub(crate) const GRE_KEY: u32 = 0x101;
+    pub(crate) const NETWORK: u32 = 0x102;
 
     /// Returns the length of a key.
     pub(crate) fn len(is_v4: bool) -> usize {
@@ -87,6 +91,7 @@ pub(crate) mod packet {
     pub(crate) const TYPE: i16 = 4;
     pub(crate) const MARK: i16 = 8;
     pub(crate) const PROTOCOL: i16 = 16;
+    pub(crate) const VLAN_PRESENT: i16 = 20;
     pub(crate) const IFINDEX: i16 = 40;
     pub(crate) const GSO_SEGS: i16 = 164;
     pub(crate) const GSO_SIZE: i16 = 176;
@@ -99,6 +104,8 @@ pub(crate) mod room {
     pub(crate) const ENCAP_IPV6: u64 = 1 << 2;
     pub(crate) const ENCAP_GRE: u64 = 1 << 3;
     pub(crate) const ENCAP_UDP: u64 = 1 << 4;
+    /// The inner packet begins with an Ethernet header, of the length in the upper eight bits.
+    pub(crate) const ENCAP_ETHERNET: u64 = 1 << 6 | (super::ETHERNET_LEN as u64) << 56;
     pub(crate) const DECAP_IPV4: u64 = 1 << 7;
     pub(crate) const DECAP_IPV6: u64 = 1 << 8;
     /// The three below remove the tunnel's marks from an aggregate (added to Linux in 2026).

@@ -21,10 +21,11 @@
 //!   verified.
 //!
 //! # Limits
-//! IPv4 and IPv6 directly in IP or GRE, bare or in UDP with GUE or FOU; no Ethernet inside, no GRE checksums or
-//! sequence numbers, no remote checksum offload. The interface towards the remote must carry Ethernet frames. Hooks of
-//! Linux 6.6 and a little-endian machine are needed. Outer packets pass by netfilter, IPsec policies and sockets;
-//! packets that are sent also pass by the queueing discipline, the counters and the captures of the tunnel's interface.
+//! IPv4 and IPv6 directly in IP or GRE, bare or in UDP with GUE or FOU, and in Ethernet frames in VXLAN or Geneve with
+//! one remote; no GRE with Ethernet, no GRE checksums or sequence numbers, no remote checksum offload. The interface
+//! towards the remote must carry Ethernet frames. Hooks of Linux 6.6 and a little-endian machine are needed. Outer
+//! packets pass by netfilter, IPsec policies and sockets; packets that are sent also pass by the queueing discipline,
+//! the counters and the captures of the tunnel's interface.
 
 mod assembler;
 mod code;

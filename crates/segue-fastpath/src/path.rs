@@ -59,6 +59,8 @@ struct Member {
     config: Config,
     /// Index of the interface, once it is attached.
     interface: u32,
+    /// Address of the interface for which aggregates of frames are not forwarded, or 0.
+    address: [u8; 6],
     route: Route,
 }
 
@@ -133,7 +135,7 @@ impl Path {
             underlays: Vec::new(),
             members: configs
                 .iter()
-                .map(|config| Member { config: *config, interface: 0, route: Route::default() })
+                .map(|config| Member { config: *config, interface: 0, address: [0; 6], route: Route::default() })
                 .collect(),
             sources: if sources.is_empty() { vec![0] } else { sources.to_vec() },
             partial: Vec::new(),
@@ -188,7 +190,8 @@ impl Path {
             for &version in form::versions(config.mode) {
                 let (frame, bare) = received(config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
                 let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
-                if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN as usize..) != Some(&bare[..]) {
+                let link = if config.mode.is_ethernet() { 0 } else { ETHERNET_LEN as usize };
+                if run.result != REDIRECTED || run.packet.get(link..) != Some(&bare[..]) {
                     outcome = Err(Error::Broken(match (version, config.remote.is_ipv4()) {
                         (6, true) | (4, false) => {
                             "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)"
@@ -262,7 +265,9 @@ impl Path {
 
     fn write(&self, index: usize) -> io::Result<()> {
         let Some(member) = self.members.get(index) else { return Ok(()) };
-        let Some(value) = form::tunnel_value(&member.config, index as u32 + 1, member.route, &self.sources) else {
+        let Member { route, address, .. } = *member;
+        let place = form::Place { route, counters: index as u32 + 1, address };
+        let Some(value) = form::tunnel_value(&member.config, &place, &self.sources) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         self.tunnels.set(&member.interface.to_ne_bytes(), &value)
@@ -279,6 +284,22 @@ impl Path {
                 self.write(index).map(|()| true)
             }
             _ => Ok(false),
+        }
+    }
+
+    /// Follows a change of the link address of the interface of the tunnel with this index, where frames are inside;
+    /// `None` where the interface is a port of a bridge or such, so that all aggregates are forwarded.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_address(&mut self, index: usize, address: Option<[u8; 6]>) -> io::Result<()> {
+        let address = address.unwrap_or_default();
+        match self.members.get_mut(index) {
+            Some(member) if member.address != address => {
+                member.address = address;
+                self.write(index)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -344,7 +365,7 @@ pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet.
+/// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet, or the inner frame.
 pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>)> {
     let gre = |options: &segue::encap::GreOptions| segue::encap::GreOptions { okey: options.ikey, ..*options };
     // The other end: it sends to here what is received here.
@@ -355,6 +376,7 @@ pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>
         csum: false,
         carrier: match config.carrier {
             Carrier::Gue { .. } => Carrier::Gue { remcsum: false },
+            Carrier::Vxlan { vni, .. } => Carrier::Vxlan { vni, remcsum: false, takes_remcsum: false },
             other => other,
         },
         mode: match config.mode {
@@ -363,7 +385,7 @@ pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>
         },
         ..*config
     };
-    let bare = form::sample(version);
+    let bare = form::sample(config.mode, version);
     let mut frame = vec![0; 12];
     frame.extend(if config.local.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] });
     frame.extend(form::headers(&far, version)?);

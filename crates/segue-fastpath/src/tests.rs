@@ -6,6 +6,8 @@ use segue::encap::{Carrier, Config, GreOptions, Mode};
 
 use crate::{Error, Path, path};
 
+const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
+
 /// Every kind of tunnel that both directions of the path carry, by outer family.
 fn kinds() -> Vec<Config> {
     let key = Mode::Gre(GreOptions { ikey: Some(7), okey: Some(8), ..GreOptions::default() });
@@ -19,6 +21,10 @@ fn kinds() -> Vec<Config> {
                 let plain = Config { csum: false, zero_csum6: true, ..Config::new(mode, carrier, local, remote) };
                 all.push(plain);
             }
+        }
+        for carrier in [VXLAN, Carrier::Geneve { vni: 0x00ff_fffe }] {
+            let config = Config::new(Mode::Ethernet, carrier, local, remote);
+            all.push(Config { csum: false, zero_csum6: true, ..config });
         }
     }
     all
@@ -52,7 +58,8 @@ fn the_kernel_takes_the_programs_of_every_kind_and_they_remove_what_the_engine_a
 /// Returns the offset of the inner IP header in a received frame of the tunnel, and the frame.
 fn frame(config: &Config, version: u8) -> (usize, Vec<u8>) {
     let (frame, bare) = path::received(config, version).unwrap();
-    (frame.len() - bare.len(), frame)
+    let link = if config.mode.is_ethernet() { 14 } else { 0 };
+    (frame.len() - bare.len() + link, frame)
 }
 
 /// Sets the ECN field of the IP header at `at`, and its header checksum.
@@ -125,7 +132,17 @@ fn what_is_not_certain_is_left_to_the_daemon() {
         refused("another version inside", &|bytes| bytes[at] ^= 0x20);
         let (len, source) = if version == 4 { (at + 3, at + 12) } else { (at + 5, at + 8) };
         refused("a length inside that is too long", &|bytes| bytes[len] += 1);
-        refused("a group as the source inside", &|bytes| bytes[source] = if version == 4 { 0xe1 } else { 0xff });
+        if config.mode.is_ethernet() {
+            refused("a group as the station inside", &|bytes| bytes[at - 8] |= 1);
+            refused("no station inside", &|bytes| bytes[at - 8..at - 2].fill(0));
+            refused("ARP", &|bytes| bytes[at - 1] = 6);
+            refused("a VLAN tag", &|bytes| bytes[at - 2] = 0x81);
+            refused("a reserved bit", &|bytes| bytes[at - 15] = 1);
+            refused("a flag", &|bytes| bytes[at - 21] |= 0x20);
+            refused("another network", &|bytes| bytes[at - 16] ^= 1);
+        } else {
+            refused("a group as the source inside", &|bytes| bytes[source] = if version == 4 { 0xe1 } else { 0xff });
+        }
         if config.remote.is_ipv4() {
             refused("a wrong header checksum", &|bytes| bytes[24] ^= 1);
             refused("a fragment", &|bytes| {

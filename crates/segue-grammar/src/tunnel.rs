@@ -315,7 +315,7 @@ pub const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["auto", "on", "off", "require"]),
         metavar: "HOW",
         default: "auto",
-        help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs, on wherever it can, require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum",
+        help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs, on wherever it can, require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum; vxlan and geneve with noudpcsum",
         ..Word::PLAIN
     },
     Word {

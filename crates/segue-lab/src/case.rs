@@ -33,6 +33,7 @@ impl Case {
         "fastpath-sit",
         "fastpath-gre",
         "fastpath-gue",
+        "fastpath-vxlan",
     ];
 
     /// Returns the built-in case of a name in [`Case::NAMES`].
@@ -51,6 +52,10 @@ impl Case {
             "fastpath-gre" => |ground| fastpath(ground, "sgg0", &["mode", "gre"]),
             "fastpath-gue" => |ground| {
                 fastpath(ground, "sgu0", &["mode", "gre", "encap", "gue", "encap-dport", "6083", "noencap-csum"])
+            },
+            "fastpath-vxlan" => |ground| {
+                let zero = ["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx"];
+                fastpath(ground, "sgv0", &[&["mode", "vxlan", "id", "42", "dstport", "6085"], &zero[..]].concat())
             },
             _ => return Err(LabError::Usage(format!("`{name}` is not one of {}", Case::NAMES.join(", ")))),
         };

@@ -19,7 +19,7 @@ use crate::{Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options,
 const NET: u8 = 1;
 
 /// The cases of the table.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "segue",
     "segue-plain",
     "segue-no-csum",
@@ -27,6 +27,7 @@ const NAMES: [&str; 12] = [
     "fastpath-sit",
     "fastpath-gre",
     "fastpath-gue",
+    "fastpath-vxlan",
     "vxlan",
     "vxlan-no-csum",
     "wireguard-go",

@@ -33,6 +33,9 @@ const TUNNELS_A_TICK: usize = 64;
 /// Number of intervals after which the interfaces are looked at for what would make the path visible.
 const LOOK_EVERY: u32 = 5;
 
+/// Length of an Ethernet header, bytes.
+const ETHERNET_LEN: u64 = 14;
+
 /// The last part of the name of the knob that switches the path.
 pub const KNOB: &str = "enable_fastpath";
 
@@ -192,9 +195,11 @@ impl Fastpath {
         for (index, tunnel) in tunnels.iter().enumerate().skip(first).take(TUNNELS_A_TICK) {
             // The route is looked up without the lock, which readers of counters wait for.
             let route = route(netlink, &tunnel.config).unwrap_or_default();
+            let address = tunnel::address(netlink, tunnel);
             if let Some(path) = &mut self.state().path {
-                // A failure leaves the old route, and is seen at the next look.
+                // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
+                let _ = path.set_address(index, address);
             }
         }
         if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(LOOK_EVERY) {
@@ -247,7 +252,9 @@ impl Fastpath {
             // As with the daemon's sockets, the outer IP and UDP headers do not count.
             let has_udp = tunnel.config.carrier != Carrier::Bare;
             let outer = if tunnel.config.local.is_ipv4() { 20 } else { 40 } + if has_udp { 8 } else { 0 };
-            let overhead = (tunnel.config.overhead() as u64).saturating_sub(outer);
+            // The Ethernet header of a frame counts inside and outside alike.
+            let link = if tunnel.config.mode.is_ethernet() { ETHERNET_LEN } else { 0 };
+            let overhead = (tunnel.config.overhead() as u64).saturating_sub(outer + link);
             add(instance, &tunnel.dev, request.outside, &counts, overhead);
         }
         if let (Ok(counts), Some(port)) = (path.unclaimed(), instance.ports.get_mut(request.outside)) {
@@ -342,6 +349,8 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Path>, String
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
         path.attach(index, interface, route).map_err(|error| failure(&error))?;
+        let address = tunnel::address(netlink, &request.tunnels[index]);
+        path.set_address(index, address).map_err(|error| text(&error))?;
     }
     Ok(Some(path))
 }

@@ -16,6 +16,16 @@ pub struct Tunnel {
     pub config: Config,
 }
 
+/// Returns the link address of a tunnel's interface for which the host itself takes frames; `None` where no frames are
+/// inside, or where the interface is a port of a bridge or bond, which may forward them.
+pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]> {
+    if !tunnel.config.mode.is_ethernet() {
+        return None;
+    }
+    let link = netlink.link_named(&tunnel.dev).ok().flatten()?;
+    link.mac.filter(|_| link.master.is_none())
+}
+
 /// Returns where packets to the remote leave; the reason where the path cannot send them there.
 pub(super) fn route(netlink: &mut Netlink, config: &Config) -> Result<Route, String> {
     let text = |error: io::Error| os_text(&error);

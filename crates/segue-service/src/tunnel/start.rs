@@ -267,6 +267,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
         Plan { gro: false, .. } => Some("gro off needs the daemon"),
         Plan { gso: false, .. } => Some("gso off needs the daemon"),
+        Plan { overlay, .. } if !overlay.fdb.is_empty() => Some("several remotes (fdb) need the daemon"),
         _ => None,
     };
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);
