@@ -10,6 +10,7 @@
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
 //! - [`faults`]: a service with many instances, and faults of them.
+//! - [`fastpath`]: tunnels by the path through the kernel.
 //! - `probe`: what a running process can still reach.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
@@ -33,6 +34,7 @@
 //! sent: `SEGUE_FULL` and `SEGUE_SOAK` send more.
 
 pub mod capture;
+pub mod fastpath;
 pub mod faults;
 pub mod flood;
 mod ground;

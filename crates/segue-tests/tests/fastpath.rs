@@ -1,21 +1,18 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
 //! carries, against itself and against the daemon, and what it leaves behind.
 
-#[path = "common/fastpath.rs"]
-mod common;
-
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{NET, REQUIRE, REQUIRE_ZERO, ground, left, taken};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
+use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_OVERLAY, REQUIRE_ZERO, errors, ground, left, removes_marks, taken};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name, wire};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
 use serde_json::Value;
 
 /// Time for anything that the path follows by looking.
@@ -24,6 +21,7 @@ const FILE: u64 = 4 << 20;
 
 const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
+const OFF_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "off"];
 
 /// Every form of a tunnel that the path carries, with both outer families.
 fn shapes() -> Vec<Shape> {
@@ -37,6 +35,9 @@ fn shapes() -> Vec<Shape> {
                     all.push(Shape { extra, ..Shape::new(inside, carrier, outer) });
                 }
             }
+        }
+        for (inside, extra) in [(Inside::VxlanZero, REQUIRE), (Inside::Geneve, REQUIRE_OVERLAY)] {
+            all.push(Shape { extra, ..Shape::new(inside, Carrier::Bare, outer) });
         }
     }
     all
@@ -62,12 +63,21 @@ fn every_form_carries_everything_through_the_kernel_on_a_link_like_a_card() {
 
 #[test]
 fn the_kernels_path_and_the_daemon_understand_each_other() {
-    let few = [(Inside::Ipip, Carrier::Bare, V4), (Inside::Gre, Carrier::Gue, V4), (Inside::Ip6tnl, Carrier::Fou, V6)];
+    let few = [
+        (Inside::Ipip, Carrier::Bare, V4),
+        (Inside::Gre, Carrier::Gue, V4),
+        (Inside::Ip6tnl, Carrier::Fou, V6),
+        (Inside::VxlanZero, Carrier::Bare, V4),
+    ];
     let all: Vec<_> = shapes().into_iter().map(|shape| (shape.inside, shape.carrier, shape.outer)).collect();
     for (form, forms) in [(LinkForm::Veth, &few[..]), (LinkForm::Nic, &all)] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         for &(inside, carrier, outer) in forms {
-            let [path, daemon] = if carrier == Carrier::Bare { [REQUIRE, OFF] } else { [REQUIRE_ZERO, OFF_ZERO] };
+            let [path, daemon] = match carrier {
+                _ if inside == Inside::Geneve => [REQUIRE_OVERLAY, OFF_OVERLAY],
+                Carrier::Bare => [REQUIRE, OFF],
+                _ => [REQUIRE_ZERO, OFF_ZERO],
+            };
             let shape = |extra| Shape { extra, ..Shape::new(inside, carrier, outer) };
             let at_a = Tunnel::start(&ground.a, &ground.program, &shape(path).words(Peer::A, NET));
             let at_b = Tunnel::start(&ground.b, &ground.program, &shape(daemon).words(Peer::B, NET));
@@ -161,9 +171,12 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
         }
         ground.b.set_sysctl("ipv4/ip_forward", "1").unwrap();
         ground.b.set_sysctl("ipv6/conf/all/forwarding", "1").unwrap();
-        for (inside, carrier, extra) in
-            [(Inside::Gre, Carrier::Bare, REQUIRE), (Inside::Gre, Carrier::Gue, REQUIRE_ZERO)]
-        {
+        let shapes = [
+            (Inside::Gre, Carrier::Bare, REQUIRE),
+            (Inside::Gre, Carrier::Gue, REQUIRE_ZERO),
+            (Inside::VxlanZero, Carrier::Bare, REQUIRE),
+        ];
+        for (inside, carrier, extra) in shapes {
             let pair = Pair::start(&ground, Shape { extra, ..Shape::new(inside, carrier, V4) }, NET);
             for (net, family) in [9, 11].iter().flat_map(|net| Family::ALL.iter().map(move |family| (net, *family))) {
                 let (near, gateway) = (Peer::A.address(NET, family), Peer::B.address(NET, family));
@@ -192,8 +205,10 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
             let snmp = third.run("cat", &["/proc/net/snmp"]).unwrap();
             assert_eq!(errors(&snmp), 0, "{snmp}");
             // TCP over IPv4 survives the marks that a kernel before 7.0 leaves on an aggregate, so that bytes alone do
-            // not show that the path left it to the daemon. GUE arrives as aggregates only where trains pass whole.
-            if !removes_marks() && (form == LinkForm::Veth || carrier == Carrier::Bare) {
+            // not show that the path left it to the daemon. What is in UDP arrives as aggregates only where trains pass
+            // whole.
+            let has_udp = carrier != Carrier::Bare || inside.brings_udp();
+            if !removes_marks() && (form == LinkForm::Veth || !has_udp) {
                 let stat = Stat::read(&ground.b, &ground.program, &Shape::device(NET));
                 let forwarded = left(&stat)["forwarded"].as_u64();
                 assert!(forwarded > Some(0), "{form:?} {inside:?} in {carrier:?}: left {}", left(&stat));
@@ -201,18 +216,6 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
             pair.assert_nothing_dropped();
         }
     }
-}
-
-/// Returns whether the kernel may remove the marks of a tunnel from an aggregate (`BPF_F_ADJ_ROOM_DECAP_L4_UDP`, 2026).
-fn removes_marks() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
-    release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 7)
-}
-
-/// Returns the number of TCP segments with a wrong checksum (`Tcp: ... InCsumErrors`), the last of the line.
-fn errors(snmp: &str) -> u64 {
-    let values = snmp.lines().filter(|line| line.starts_with("Tcp:")).nth(1).expect("a line of values");
-    values.split(' ').next_back().and_then(|last| last.parse().ok()).expect("a count")
 }
 
 #[test]
@@ -488,86 +491,6 @@ fn auto_stays_off_where_a_filter_would_miss_the_packets_and_says_so() {
     }
 }
 
-/// Returns datagrams for a tunnel of GRE without options in GUE, none of which may be delivered.
-fn malformed() -> Vec<Vec<u8>> {
-    let inner = |from: &str| {
-        let (from, to) = ((from.parse().unwrap(), 4000), ("198.19.1.2".parse().unwrap(), 9));
-        wire::udp_packet(from, to, b"no more than this", 0, false).packet
-    };
-    let packet = inner("198.19.1.1");
-    let gre = |flags: u16, kind: u16, rest: &[u8]| [&flags.to_be_bytes()[..], &kind.to_be_bytes(), rest].concat();
-    let whole = gre(0, 0x0800, &packet);
-    let gue = |first: [u8; 4], words: &[u32]| wire::gue(first, words, &whole);
-    let around = |inner: &[u8]| wire::gue([0, 47, 0, 0], &[], inner);
-    let mut all = vec![gue([0, 47, 0, 0], &[])[..3].to_vec(), vec![5, 47, 0, 0]];
-    all.extend([0x80, 0xc0, 0x50, 0x20].map(|first| gue([first, 47, 0, 0], &[])));
-    all.extend([0x4000_u16, 0x0100, 0x0002].map(|flags| {
-        let [high, low] = flags.to_be_bytes();
-        gue([0, 47, high, low], &[])
-    }));
-    all.extend([gue([1, 47, 0, 1], &[1]), gue([0, 47, 0, 1], &[])]);
-    all.extend([0, 1, 4, 17, 41, 59, 255].map(|protocol| gue([0, protocol, 0, 0], &[])));
-    all.extend([0x4000, 0x0800, 0x0001, 0x0007].map(|flags| around(&gre(flags, 0x0800, &packet))));
-    all.extend([0x2000, 0x8000].map(|flags| around(&gre(flags, 0x0800, &[&[0; 4], &packet[..]].concat()))));
-    all.extend([0x0806, 0x6558, 0x8847].map(|kind| around(&gre(0, kind, &packet))));
-    all.push(around(&gre(0, 0x86dd, &packet)));
-    all.extend([0, 1, 19, 21].map(|len| around(&gre(0, 0x0800, &packet[..len]))));
-    all.extend([0x40, 0x44, 0x75].map(|first| around(&gre(0, 0x0800, &[&[first], &packet[1..]].concat()))));
-    all.extend(
-        ["127.0.0.1", "224.0.0.1", "239.1.2.3", "255.255.255.255"].map(|from| around(&gre(0, 0x0800, &inner(from)))),
-    );
-    all
-}
-
-#[test]
-fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
-    let Some(ground) = ground(test_name!(), LinkForm::Nic, &[]) else { return };
-    ground.a.run("ip", &["addr", "add", "198.18.0.77/24", "dev", segue_lab::DEVICE]).unwrap();
-    let good = wire::gue(
-        [0, 47, 0, 0],
-        &[],
-        &[
-            &[0, 0, 8, 0],
-            &wire::udp_packet(
-                ("198.19.1.1".parse().unwrap(), 4000),
-                ("198.19.1.2".parse().unwrap(), 9),
-                b"no more than this",
-                0,
-                false,
-            )
-            .packet[..],
-        ]
-        .concat(),
-    );
-    let judged = [OFF_ZERO, REQUIRE_ZERO].map(|extra| {
-        let pair = Pair::start(&ground, Shape { extra, ..Shape::new(Inside::Gre, Carrier::Gue, V4) }, NET);
-        let speak = |from: IpAddr| {
-            let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
-            socket.connect((Peer::B.address(0, V4), Shape::port(NET))).unwrap();
-            socket
-        };
-        let peer = speak(Peer::A.address(0, V4));
-        let all = malformed();
-        for bytes in &all {
-            peer.send(bytes).unwrap();
-        }
-        let marked = speak(Peer::A.address(0, V4));
-        sys::set_tos(&marked, 3).unwrap();
-        marked.send(&good).unwrap();
-        speak("198.18.0.77".parse().unwrap()).send(&good).unwrap();
-        let want = all.len() as u64 + 2;
-        let total = |stat: &Stat| stat.drops().values().sum::<u64>();
-        let device = Shape::device(NET);
-        let stat = Stat::until(&ground.b, &ground.program, &device, PATIENCE, |stat| total(stat) >= want);
-        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
-        traffic::file(a, b, FILE / 4, 1);
-        (stat.drops(), want)
-    });
-    assert_eq!(judged[0], judged[1], "the daemon, and the kernel's path");
-    assert_eq!(judged[0].0.values().sum::<u64>(), judged[0].1, "{:?}", judged[0].0);
-    assert!(judged[0].0.len() >= 12, "{:?}", judged[0].0);
-}
-
 #[test]
 fn what_the_path_cannot_carry_is_refused_with_its_reason() {
     let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
@@ -575,6 +498,8 @@ fn what_the_path_cannot_carry_is_refused_with_its_reason() {
         (Inside::Gre, Carrier::Gue, "outer UDP checksums"),
         (Inside::GreKeyCsum, Carrier::Bare, "GRE checksums"),
         (Inside::Gretap, Carrier::Bare, "Ethernet frames"),
+        (Inside::Vxlan, Carrier::Bare, "noudpcsum sends none"),
+        (Inside::VxlanRemcsum, Carrier::Bare, "remote checksum offload"),
     ] {
         let shape = Shape { extra: REQUIRE, ..Shape::new(inside, carrier, V4) };
         let mut command = ground.a.command(&ground.program);

@@ -1,9 +1,6 @@
 //! Tests of segue against a real kernel's tunnels: a guest with Debian's Linux, opposite `segue tunnel`, in every mode,
 //! all in one boot. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
-#[path = "common/path.rs"]
-mod path;
-
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
@@ -17,7 +14,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
-use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
+use segue_tests::{Ground, Random, Stat, Tunnel, capture, fastpath, guest, skip, test_name};
 
 /// Returns the length of each file, bytes.
 fn file_len() -> u64 {
@@ -198,7 +195,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     let mut guest = Guest::boot(host, cache, run);
 
     // While it boots.
-    let without_path = path::missing(&ground);
+    let without_path = fastpath::missing(&ground);
     if let Some(why) = &without_path {
         skip(name, &format!("no tunnel takes the path through the kernel: {why}"));
     }

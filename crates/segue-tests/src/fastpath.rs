@@ -1,0 +1,59 @@
+//! Tunnels by the path through the kernel (`fastpath`): whether it can be loaded here, its words and its counters.
+
+use crate::{Ground, Shape, Stat, skip};
+use segue_lab::LinkForm;
+use serde_json::Value;
+
+/// Number of the tunnel.
+pub const NET: u8 = 1;
+
+/// The words of a tunnel that takes the path.
+pub const REQUIRE: &[&str] = &["fastpath", "require"];
+/// The words of one in UDP, without outer checksums.
+pub const REQUIRE_ZERO: &[&str] = &["noencap-csum", "fastpath", "require"];
+
+/// The same for VXLAN and Geneve, over IPv6 too.
+pub const REQUIRE_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "require"];
+
+/// Returns the hosts of a test, or notes why the path cannot be loaded here.
+pub fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
+    let ground = Ground::new(name, form, tools)?;
+    if let Some(why) = missing(&ground) {
+        skip(name, &why);
+        return None;
+    }
+    Some(ground)
+}
+
+/// Returns how many packets of a tunnel took the path: sent and received.
+pub fn taken(stat: &Stat) -> [u64; 2] {
+    ["sent", "received"].map(|key| stat.count(&Shape::device(NET), "fastpath", key))
+}
+
+/// Returns the packets that the path left to the daemon, for messages and comparison.
+pub fn left(stat: &Stat) -> Value {
+    stat.json()["ports"][Shape::device(NET)]["left"].clone()
+}
+
+/// Returns whether the kernel may remove the marks of a tunnel from an aggregate (`BPF_F_ADJ_ROOM_DECAP_L4_UDP`, 2026).
+pub fn removes_marks() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 7)
+}
+
+/// Returns the number of TCP segments with a wrong checksum (`Tcp: ... InCsumErrors`), the last of the line.
+pub fn errors(snmp: &str) -> u64 {
+    let values = snmp.lines().filter(|line| line.starts_with("Tcp:")).nth(1).expect("a line of values");
+    values.split(' ').next_back().and_then(|last| last.parse().ok()).expect("a count")
+}
+
+/// Returns why the path cannot be loaded here, in the words of `segue doctor`; `None` where it can.
+pub fn missing(ground: &Ground) -> Option<String> {
+    // With a missing feature `doctor` fails, and has printed the table.
+    let output = ground.a.command(&ground.program).args(["doctor", "-j"]).output().expect("segue doctor starts");
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut checks = checks["checks"].as_array().into_iter().flatten();
+    let check = checks.find(|check| check["name"] == "fastpath").expect("a check of the path");
+    let is_missing = check["found"].as_str().is_some_and(|found| found.contains("cannot be loaded"));
+    is_missing.then(|| check["why"].as_str().unwrap_or_default().to_owned())
+}

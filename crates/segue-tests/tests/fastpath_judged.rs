@@ -1,0 +1,138 @@
+//! Tests of packets that nobody may deliver: the path through the kernel leaves them to the daemon, which drops them
+//! for the reasons that they have without the path.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use segue_lab::Family::V4;
+use segue_lab::{LinkForm, Peer};
+use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_ZERO, ground};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, traffic, wire};
+
+/// Time for the counters of packets that were sent.
+const PATIENCE: Duration = Duration::from_secs(60);
+const FILE: u64 = 4 << 20;
+const OFF: &[&str] = &["fastpath", "off"];
+const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
+
+/// Returns datagrams for a tunnel of GRE without options in GUE, none of which may be delivered.
+fn malformed() -> Vec<Vec<u8>> {
+    let inner = |from: &str| {
+        let (from, to) = ((from.parse().unwrap(), 4000), ("198.19.1.2".parse().unwrap(), 9));
+        wire::udp_packet(from, to, b"no more than this", 0, false).packet
+    };
+    let packet = inner("198.19.1.1");
+    let gre = |flags: u16, kind: u16, rest: &[u8]| [&flags.to_be_bytes()[..], &kind.to_be_bytes(), rest].concat();
+    let whole = gre(0, 0x0800, &packet);
+    let gue = |first: [u8; 4], words: &[u32]| wire::gue(first, words, &whole);
+    let around = |inner: &[u8]| wire::gue([0, 47, 0, 0], &[], inner);
+    let mut all = vec![gue([0, 47, 0, 0], &[])[..3].to_vec(), vec![5, 47, 0, 0]];
+    all.extend([0x80, 0xc0, 0x50, 0x20].map(|first| gue([first, 47, 0, 0], &[])));
+    all.extend([0x4000_u16, 0x0100, 0x0002].map(|flags| {
+        let [high, low] = flags.to_be_bytes();
+        gue([0, 47, high, low], &[])
+    }));
+    all.extend([gue([1, 47, 0, 1], &[1]), gue([0, 47, 0, 1], &[])]);
+    all.extend([0, 1, 4, 17, 41, 59, 255].map(|protocol| gue([0, protocol, 0, 0], &[])));
+    all.extend([0x4000, 0x0800, 0x0001, 0x0007].map(|flags| around(&gre(flags, 0x0800, &packet))));
+    all.extend([0x2000, 0x8000].map(|flags| around(&gre(flags, 0x0800, &[&[0; 4], &packet[..]].concat()))));
+    all.extend([0x0806, 0x6558, 0x8847].map(|kind| around(&gre(0, kind, &packet))));
+    all.push(around(&gre(0, 0x86dd, &packet)));
+    all.extend([0, 1, 19, 21].map(|len| around(&gre(0, 0x0800, &packet[..len]))));
+    all.extend([0x40, 0x44, 0x75].map(|first| around(&gre(0, 0x0800, &[&[first], &packet[1..]].concat()))));
+    all.extend(
+        ["127.0.0.1", "224.0.0.1", "239.1.2.3", "255.255.255.255"].map(|from| around(&gre(0, 0x0800, &inner(from)))),
+    );
+    all
+}
+
+/// Returns a datagram of VXLAN 42 with a packet of UDP in a frame.
+fn good_frame() -> Vec<u8> {
+    let (from, to) = (("198.19.1.1".parse().unwrap(), 4000), ("198.19.1.2".parse().unwrap(), 9));
+    let packet = wire::udp_packet(from, to, b"no more than this", 0, false).packet;
+    [&[8, 0, 0, 0, 0, 0, 42, 0, 0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0][..], &packet].concat()
+}
+
+/// Returns datagrams for VXLAN 42 without options, none of which may be delivered.
+fn malformed_frames() -> Vec<Vec<u8>> {
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good_frame();
+        bytes[at] = byte;
+        bytes
+    };
+    let mut all: Vec<Vec<u8>> = [3, 7, 8, 12, 21].iter().map(|len| good_frame()[..*len].to_vec()).collect();
+    // Flags and reserved bits, remote checksum offload among them; another network; a group as the sender.
+    let changes = [(0, 0), (0, 0x88), (0, 0x0c), (1, 1), (1, 0x20), (2, 4), (3, 1), (7, 1), (7, 0x80)];
+    all.extend(changes.map(|(at, byte)| changed(at, byte)));
+    all.extend([(4, 1), (6, 43), (14, 1)].map(|(at, byte)| changed(at, byte)));
+    let mut nobody = good_frame();
+    nobody[14..20].fill(0);
+    all.push(nobody);
+    all
+}
+
+#[test]
+fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
+    let Some(ground) = ground(test_name!(), LinkForm::Nic, &[]) else { return };
+    ground.a.run("ip", &["addr", "add", "198.18.0.77/24", "dev", segue_lab::DEVICE]).unwrap();
+    let good = wire::gue(
+        [0, 47, 0, 0],
+        &[],
+        &[
+            &[0, 0, 8, 0],
+            &wire::udp_packet(
+                ("198.19.1.1".parse().unwrap(), 4000),
+                ("198.19.1.2".parse().unwrap(), 9),
+                b"no more than this",
+                0,
+                false,
+            )
+            .packet[..],
+        ]
+        .concat(),
+    );
+    judged_alike(&ground, Inside::Gre, Carrier::Gue, [OFF_ZERO, REQUIRE_ZERO], &malformed(), &good, 12);
+    let frames = malformed_frames();
+    judged_alike(&ground, Inside::VxlanZero, Carrier::Bare, [OFF, REQUIRE], &frames, &good_frame(), 8);
+}
+
+/// Sends B datagrams of which none may be delivered, `good` with a congestion mark that it must not have, and `good`
+/// from another host; checks that the daemon and the path drop them all, for the same reasons, of which
+/// there are `least`.
+#[track_caller]
+fn judged_alike(
+    ground: &Ground,
+    inside: Inside,
+    carrier: Carrier,
+    words: [&'static [&'static str]; 2],
+    all: &[Vec<u8>],
+    good: &[u8],
+    least: usize,
+) {
+    let judged = words.map(|extra| {
+        let pair = Pair::start(ground, Shape { extra, ..Shape::new(inside, carrier, V4) }, NET);
+        let speak = |from: IpAddr| {
+            let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
+            socket.connect((Peer::B.address(0, V4), Shape::port(NET))).unwrap();
+            socket
+        };
+        let peer = speak(Peer::A.address(0, V4));
+        for bytes in all {
+            peer.send(bytes).unwrap();
+        }
+        let marked = speak(Peer::A.address(0, V4));
+        sys::set_tos(&marked, 3).unwrap();
+        marked.send(good).unwrap();
+        speak("198.18.0.77".parse().unwrap()).send(good).unwrap();
+        let want = all.len() as u64 + 2;
+        let total = |stat: &Stat| stat.drops().values().sum::<u64>();
+        let device = Shape::device(NET);
+        let stat = Stat::until(&ground.b, &ground.program, &device, PATIENCE, |stat| total(stat) >= want);
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+        traffic::file(a, b, FILE / 4, 1);
+        (stat.drops(), want)
+    });
+    assert_eq!(judged[0], judged[1], "the daemon, and the kernel's path");
+    assert_eq!(judged[0].0.values().sum::<u64>(), judged[0].1, "{:?}", judged[0].0);
+    assert!(judged[0].0.len() >= least, "{:?}", judged[0].0);
+}

@@ -1,0 +1,102 @@
+//! Tests of VXLAN by the path through the kernel, against the kernel's own VXLAN and behind a bridge.
+
+use std::time::Duration;
+
+use segue_lab::Family::{self, V4, V6};
+use segue_lab::{Host, LinkForm, Peer};
+use segue_tests::fastpath::{NET, REQUIRE, errors, ground, left, removes_marks, taken};
+use segue_tests::routed::ip;
+use segue_tests::traffic::{self, Place};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, test_name};
+
+/// Time for a datagram to get through.
+const PATIENCE: Duration = Duration::from_secs(60);
+const FILE: u64 = 4 << 20;
+
+#[test]
+fn frames_received_by_the_path_pass_a_bridge_unchanged() {
+    for form in [LinkForm::Veth, LinkForm::Nic] {
+        let Some(ground) = ground(test_name!(), form, &[]) else { return };
+        let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
+        let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, V4) };
+        let pair = Pair::start(&ground, shape, NET);
+        let device = Shape::device(NET);
+        ip(&ground.b, "link add br1 type bridge");
+        ip(&ground.b, &format!("link add toc type veth peer name tob netns {}", third.net_path()));
+        for (host, port) in [(&ground.b, "toc"), (&third, "tob")] {
+            host.run("ethtool", &["-K", port, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
+            ip(host, &format!("link set {port} up"));
+        }
+        ip(&ground.b, &format!("link set {device} master br1"));
+        ip(&ground.b, "link set toc master br1");
+        ip(&ground.b, "link set br1 up");
+        ip(&third, "link set tob mtu 1450");
+        ip(&third, "addr add 198.19.1.3/24 dev tob");
+        let [from, to] = [(&ground.a, Peer::A.address(NET, V4)), (&third, "198.19.1.3".parse().unwrap())]
+            .map(|(host, address)| Place { host, address });
+        segue_lab::reach((from.host, from.address), (to.host, to.address), PATIENCE).unwrap();
+        traffic::file(from, to, FILE, 3);
+        traffic::file(to, from, FILE, 4);
+        traffic::datagrams(from, to, &[1, 100, 1400], 5);
+        assert_eq!(errors(&third.run("cat", &["/proc/net/snmp"]).unwrap()), 0);
+        let stat = Stat::read(&ground.b, &ground.program, &device);
+        assert!(taken(&stat)[0] > 700, "{:?} left {}", taken(&stat), left(&stat));
+        if !removes_marks() && form == LinkForm::Veth {
+            assert!(left(&stat)["forwarded"].as_u64() > Some(0), "left {}", left(&stat));
+        }
+        pair.assert_nothing_dropped();
+    }
+}
+
+/// Creates the kernel's VXLAN at B for the tunnel; notes where the kernel has none.
+fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
+    let [local, remote] = [Peer::B, Peer::A].map(|end| end.address(0, outer));
+    let port = Shape::port(NET);
+    let line = format!("link add vx0 type vxlan id 42 dstport {port} dev eth0 local {local} remote {remote} {words}");
+    if ground.b.run("ip", &line.split(' ').collect::<Vec<_>>()).is_err() {
+        skip(test_name!(), "this kernel has no VXLAN");
+        return false;
+    }
+    for family in Family::ALL {
+        let nodad = if *family == V6 { " nodad" } else { "" };
+        ip(&ground.b, &format!("addr add {} dev vx0{nodad}", Peer::B.prefix(NET, *family)));
+    }
+    ip(&ground.b, "link set vx0 up");
+    true
+}
+
+#[test]
+fn the_kernels_own_vxlan_and_the_path_understand_each_other() {
+    const ZERO: &str = "noudpcsum udp6zerocsumtx udp6zerocsumrx";
+    for (form, outer, words) in [
+        (LinkForm::Veth, V4, ZERO),
+        (LinkForm::Nic, V4, ZERO),
+        (LinkForm::Nic, V6, ZERO),
+        (LinkForm::Veth, V4, "udpcsum"),
+        (LinkForm::Nic, V4, "udpcsum"),
+    ] {
+        let Some(ground) = ground(test_name!(), form, &["ping"]) else { return };
+        let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, outer) };
+        // First, so that it counts no datagram of the kernel that there is no socket for yet.
+        let _tunnel = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+        if !kernel_vxlan(&ground, outer, words) {
+            return;
+        }
+        for family in Family::ALL {
+            let [a, b] = [(Peer::A, &ground.a), (Peer::B, &ground.b)]
+                .map(|(end, host)| Place { host, address: end.address(NET, *family) });
+            segue_lab::reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
+            traffic::everything(a, b, FILE / 2, 77);
+        }
+        assert_eq!(errors(&ground.b.run("cat", &["/proc/net/snmp"]).unwrap()), 0, "{form:?} {words}");
+        let stat = Stat::read(&ground.a, &ground.program, &Shape::device(NET));
+        let [sent, received] = taken(&stat);
+        // What has a checksum that nothing has verified is left to the daemon's socket.
+        let least = if words == ZERO { 700 } else { 0 };
+        assert!(sent > 700 && received >= least, "{form:?} {words}: {sent}, {received}, left {}", left(&stat));
+        let mut drops = stat.drops();
+        // From before the other end was there.
+        drops.remove("unreachable");
+        assert!(drops.is_empty(), "{form:?} {words}: {drops:?}");
+    }
+}
