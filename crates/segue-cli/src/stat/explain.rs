@@ -246,7 +246,7 @@ fn side(ports: &BTreeMap<String, Port>, side: Side) -> Port {
     })
 }
 
-fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+pub(super) fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::new();
     for (reason, n) in ports.values().flat_map(of) {
         *sum.entry(reason.clone()).or_insert(0) += n;
@@ -267,7 +267,7 @@ fn percent(share: f64) -> String {
     if share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
-fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
+pub(super) fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
     sorted(reasons).into_iter().map(|(name, n)| (name, n.to_string())).collect()
 }
 

@@ -1,6 +1,7 @@
 //! `segue stat`: running instances as a table, as an explanation of their counters (`--why`), or as JSON.
 
 mod explain;
+mod path;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -118,7 +119,8 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     let window =
         document.instances.iter().find_map(|instance| instance.recent.as_ref()).map(|recent| recent.interval_s);
     let rates = window.map_or("no rates yet".to_owned(), |window| format!("rates: mean of the last {window:.1} s"));
-    let text = table(&document.instances, only, form);
+    let mut text = table(&document.instances, only, form);
+    text.push_str(&path::lines(&document.instances, only, args.raw));
     match args.watch {
         Some(_) => out.data(&format!("{}, {rates}\n{text}", units::local_time(SystemTime::now()))),
         None => out.data(&format!("{text}{rates}\n")),

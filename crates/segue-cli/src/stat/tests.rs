@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use segue_control::model::{Complaint, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel};
+use segue_control::model::{Complaint, Fastpath, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel};
 
 use super::table::within;
 use super::*;
@@ -187,4 +187,41 @@ fn every_cell_of_the_table_has_a_key_in_json() {
     {
         assert!(json["recent"].get(key).is_some(), "{key}");
     }
+}
+
+#[test]
+fn each_tunnel_says_who_carried_its_packets_and_why_segue_did() {
+    let taken = BTreeMap::from([("received".to_owned(), 600), ("sent".to_owned(), 0)]);
+    let mut one = instance("sg0");
+    one.tunnels.insert("sg0".into(), Tunnel::default());
+    one.fastpath = Some(Fastpath { mode: "auto".into(), on: true, ..Fastpath::default() });
+    let inside = one.ports.get_mut("sg0").unwrap();
+    (inside.fastpath, inside.left) = (taken, BTreeMap::from([("no_route".into(), 3), ("ecn".into(), 81)]));
+    one.ports.get_mut("udp").unwrap().left.insert("gue_header".into(), 4);
+    let text = path::lines(&[one.clone()], None, false);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let expected = "sg0: packets by the kernel 600 received, 0 sent; \
+                    by segue 81 received, 0 sent [ecn 81, no route 3, gue header 4]";
+    assert_eq!(words.join(" "), expected);
+    assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+
+    // Of several tunnels the port's own reasons are nobody's.
+    let mut both = one.clone();
+    both.tunnels.insert("sg1".into(), Tunnel::default());
+    both.ports.insert("sg1".into(), Port::default());
+    let text = path::lines(&[both.clone()], None, false);
+    assert!(text.contains("sg1: packets by the kernel 0 received, 0 sent; by segue 0 received, 0 sent\n"), "{text}");
+    assert!(text.ends_with("udp of sg0: left to segue before the tunnel was known [gue header 4]\n"), "{text}");
+    assert_eq!(path::lines(&[both], Some("sg1"), false).lines().count(), 1);
+
+    let mut off = instance("sg0");
+    off.tunnels.insert("sg0".into(), Tunnel::default());
+    let why = Some("remote checksum offload is done by the daemon".to_owned());
+    off.fastpath = Some(Fastpath { mode: "auto".into(), why, ..Fastpath::default() });
+    let text = path::lines(&[off.clone()], None, false);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let expected = "sg0: packets by segue 681 received, 0 sent [remote checksum offload is done by the daemon]";
+    assert_eq!(words.join(" "), expected);
+    off.fastpath = Some(Fastpath { mode: "off".into(), ..Fastpath::default() });
+    assert_eq!(path::lines(&[off, instance("gw0")], None, false), "");
 }
