@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use segue::gso::Limits;
 use segue::reason::Counts;
@@ -58,6 +59,13 @@ pub trait Port {
     /// handed are limited by their caller.
     fn limit_burst(&mut self, bytes: usize) {
         let _ = bytes;
+    }
+
+    /// Replaces the peers of a datagram port that sends by message: a packet's
+    /// [`Outer::to`](segue::packet::Outer::to) is an index of `peers` from then on. No packet may wait in a batch of
+    /// the port meanwhile. Other ports ignore it.
+    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
+        let _ = peers;
     }
 
     /// Returns the descriptor that becomes readable when [`Port::listen`] has work; `None` for ports that do not follow
@@ -137,6 +145,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn limit_burst(&mut self, bytes: usize) {
         (**self).limit_burst(bytes);
+    }
+
+    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
+        (**self).set_peers(peers);
     }
 
     fn link_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use segue::gso::Limits;
@@ -51,9 +52,11 @@ pub const UDP_SEGMENT_ON: &str = "udp_segment";
 pub struct UdpPort {
     pub(super) config: UdpConfig,
     /// All peers, the configuration's first.
-    pub(super) peers: Vec<SocketAddr>,
+    pub(super) peers: Arc<[SocketAddr]>,
     /// For each peer's address, a connected socket that sends no data and is queried for the path MTU.
     pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
+    /// A socket like these, which is connected to any other peer that is asked for.
+    pub(super) mtu_probe: Option<OwnedFd>,
     pub(super) rx: OwnedFd,
     /// Whether received packets begin with an IPv4 header that must be removed, as on a raw port.
     pub(super) strips: bool,
@@ -86,13 +89,14 @@ impl UdpPort {
     }
 
     /// Opens a port with several peers: a packet's [`Outer::to`](segue::packet::Outer::to) is 0 for the configuration's
-    /// peer, 1 for the first of `others`, and so on.
+    /// peer, 1 for the first of `others`, and so on. Where the configuration's peer is the unspecified address, the
+    /// peers are those of [`Port::set_peers`].
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open_to(config: UdpConfig, others: &[SocketAddr]) -> Result<UdpPort, OpenError> {
         let peers = all_peers(&config, others)?;
-        let is_single = others.is_empty();
+        let is_single = others.is_empty() && !config.peer.ip().is_unspecified();
         let rx = receiving_socket(&config)?;
         let listen = name_of(&rx)?;
         let slots = match config.source {
@@ -119,7 +123,7 @@ impl UdpPort {
             let source = name_of(&fd)?;
             prepare_sending(&config, &fd)?;
             // A socket that also receives must accept datagrams of senders other than the peer.
-            let names_peer = !others.is_empty() || source == listen;
+            let names_peer = !others.is_empty() || config.peer.ip().is_unspecified() || source == listen;
             if !names_peer {
                 sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
             }
@@ -165,10 +169,12 @@ impl UdpPort {
             ..Limits::NONE
         };
         let mtu_sockets = mtu_sockets(&config, &peers);
+        let mtu_probe = config.peer.ip().is_unspecified().then(|| sending_socket(&config, 0, false).ok()).flatten();
         Ok(UdpPort {
             config,
-            peers,
+            peers: peers.into(),
             mtu_sockets,
+            mtu_probe: mtu_probe.map(|slot| slot.fd),
             rx,
             strips: false,
             listen,
@@ -247,6 +253,10 @@ impl Port for UdpPort {
         self.max_burst = bytes;
     }
 
+    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
+        self.peers = Arc::clone(peers);
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -258,7 +268,7 @@ impl Port for UdpPort {
         };
         let query = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
         let peer = self.peers.get(usize::from(to))?.ip();
-        let asked = self.mtu_sockets.get(&peer).and_then(|socket| {
+        let asked = self.mtu_sockets.get(&peer).or(self.mtu_probe.as_ref()).and_then(|socket| {
             // A socket that sends nothing does not notice a route change, but looks the route up when it connects.
             sys::connect(socket.as_fd(), mtu_address(peer)).ok()?;
             query(socket.as_fd())

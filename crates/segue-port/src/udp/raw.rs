@@ -104,7 +104,8 @@ impl RawPort {
         let port = UdpPort {
             config: as_udp,
             mtu_sockets: mtu_sockets(&as_udp, &peers),
-            peers,
+            mtu_probe: None,
+            peers: peers.into(),
             rx,
             strips: config.local.is_ipv4(),
             listen,

@@ -175,7 +175,7 @@ pub(super) const fn mtu_address(peer: IpAddr) -> SocketAddr {
 /// Creates a connected socket for each peer's address, to query the path MTU; a peer without a route has none.
 pub(super) fn mtu_sockets(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
-    for ip in peers.iter().map(SocketAddr::ip) {
+    for ip in peers.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()) {
         let peer = mtu_address(ip);
         if !made.contains_key(&ip)
             && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)

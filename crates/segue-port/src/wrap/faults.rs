@@ -1,7 +1,9 @@
 //! Seeded loss, duplication, reordering and corruption of received packets.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use segue::gso::Limits;
 use segue::packet::{Csum, Frag, Unit};
@@ -278,6 +280,10 @@ impl<P: Port> Port for Faults<P> {
 
     fn limit_burst(&mut self, bytes: usize) {
         self.inner.limit_burst(bytes);
+    }
+
+    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
+        self.inner.set_peers(peers);
     }
 
     fn counters(&self) -> &Counters {

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
@@ -268,6 +269,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
 
     fn limit_burst(&mut self, bytes: usize) {
         self.inner.limit_burst(bytes);
+    }
+
+    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
+        self.inner.set_peers(peers);
     }
 
     fn counters(&self) -> &Counters {
