@@ -35,6 +35,7 @@ mod ingress;
 pub mod knobs;
 pub mod napi;
 pub mod nat;
+pub mod overlay;
 pub mod pipeline;
 mod port_pair;
 pub mod route;
