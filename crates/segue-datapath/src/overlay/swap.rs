@@ -1,0 +1,80 @@
+//! The way of a new table to the worker, and of the old one back.
+//!
+//! A table is built and freed by the thread that changes it. The worker looks at one number a round, and swaps two
+//! pointers when there is a new table.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::table::Table;
+
+/// The place where tables are exchanged.
+#[derive(Debug, Default)]
+struct Exchange {
+    /// Whether `next` has a table.
+    waits: AtomicBool,
+    next: Mutex<Option<Box<Table>>>,
+    #[allow(clippy::vec_box, reason = "the worker moves pointers, not tables")]
+    retired: Mutex<Vec<Box<Table>>>,
+    /// The number of the table in force.
+    generation: AtomicU64,
+}
+
+/// The end of the thread that changes the table.
+#[derive(Clone, Debug)]
+pub struct TableSender(Arc<Exchange>);
+
+/// The end of the worker.
+#[derive(Debug)]
+pub struct TableReceiver {
+    exchange: Arc<Exchange>,
+    /// Tables that could not be handed back yet.
+    #[allow(clippy::vec_box, reason = "as above")]
+    kept: Vec<Box<Table>>,
+}
+
+/// Creates both ends.
+pub fn exchange() -> (TableSender, TableReceiver) {
+    let exchange = Arc::<Exchange>::default();
+    (TableSender(Arc::clone(&exchange)), TableReceiver { exchange, kept: Vec::with_capacity(4) })
+}
+
+impl TableSender {
+    /// Puts a table into force: every packet that is read after this is handled by it. Frees the tables that the worker
+    /// has handed back, and one that it never took.
+    pub fn replace(&self, table: Box<Table>) {
+        let old = self.0.next.lock().unwrap_or_else(PoisonError::into_inner).replace(table);
+        self.0.waits.store(true, Ordering::Release);
+        drop(old);
+        let retired = std::mem::take(&mut *self.0.retired.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(retired);
+    }
+
+    /// Returns the number of the table that the worker uses.
+    pub fn in_force(&self) -> u64 {
+        self.0.generation.load(Ordering::Relaxed)
+    }
+}
+
+impl TableReceiver {
+    /// Returns whether a new table waits.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.exchange.waits.load(Ordering::Relaxed)
+    }
+
+    /// Exchanges `present` for the table that waits. Returns whether it did; otherwise it is to be tried again in the
+    /// next round. It neither waits nor frees memory.
+    pub(super) fn take(&mut self, present: &mut Box<Table>) -> bool {
+        let Ok(mut next) = self.exchange.next.try_lock() else { return false };
+        self.exchange.waits.store(false, Ordering::Relaxed);
+        let Some(table) = next.take() else { return false };
+        drop(next);
+        self.exchange.generation.store(table.generation(), Ordering::Relaxed);
+        self.kept.push(std::mem::replace(present, table));
+        if let Ok(mut retired) = self.exchange.retired.try_lock() {
+            retired.append(&mut self.kept);
+        }
+        true
+    }
+}

@@ -1,0 +1,295 @@
+//! The peer table: how packets get to each peer, and which peer may send what.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use segue::encap::{Carrier, Config, ConfigError, Decapsulator, Encapsulator};
+use segue::hash::Key;
+use segue::time::Nanos;
+use segue::wire::{ethernet, ethertype};
+
+use super::prefixes::Prefixes;
+
+/// Most questions for a path MTU in one interval of [`ASK_PERIOD`]: each is two system calls.
+const MOST_ASKS: u32 = 64;
+/// Interval of that limit, nanoseconds.
+const ASK_PERIOD: u64 = 100_000_000;
+
+/// The counters of one peer. One worker writes them; other threads may read them at any time.
+#[derive(Debug, Default)]
+pub struct PeerCounters {
+    sent: [AtomicU64; 2],
+    received: [AtomicU64; 2],
+}
+
+impl PeerCounters {
+    /// Returns packets and bytes to the peer; a train counts as one packet.
+    pub fn sent(&self) -> [u64; 2] {
+        [0, 1].map(|at| self.sent[at].load(Ordering::Relaxed))
+    }
+
+    /// Returns datagrams and bytes from the peer.
+    pub fn received(&self) -> [u64; 2] {
+        [0, 1].map(|at| self.received[at].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn add_sent(&self, bytes: usize) {
+        add(&self.sent, bytes);
+    }
+
+    pub(super) fn add_received(&self, bytes: usize) {
+        add(&self.received, bytes);
+    }
+}
+
+/// Adds a packet. There is one writer, so that no locked instruction is needed.
+fn add([packets, total]: &[AtomicU64; 2], bytes: usize) {
+    packets.store(packets.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+}
+
+/// One peer, as its table is built from it.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// The inner addresses behind the peer: address and prefix length.
+    pub prefix: (IpAddr, u8),
+    /// The index of the listener whose sockets send to the peer.
+    pub listener: usize,
+    /// The encapsulation towards the peer.
+    pub encap: Config,
+    /// The destination of the Ethernet frames inside, where the encapsulation carries frames.
+    pub mac: [u8; 6],
+    /// The counters of the peer, which it keeps from one table to the next.
+    pub counters: Arc<PeerCounters>,
+}
+
+/// One way to receive, as a table is built for it.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenerConfig {
+    /// The tunnel's own encapsulation there. Its remote is of no meaning.
+    pub encap: Config,
+}
+
+/// A peer of a table.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) remote: IpAddr,
+    pub(super) listener: usize,
+    /// The network identifier, with VXLAN.
+    pub(super) network: Option<u32>,
+    /// Ethernet headers in front of IPv6 and IPv4, where the encapsulation carries frames.
+    pub(super) link: Option<[[u8; ethernet::LEN]; 2]>,
+    /// Index among the destinations of the listener.
+    pub(super) to: u16,
+    pub(super) encap: Encapsulator,
+    pub(super) mtu: PeerMtu,
+    pub(super) counters: Arc<PeerCounters>,
+}
+
+/// The path MTU to a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerMtu {
+    pub(super) asked: Option<Nanos>,
+    /// Bytes of inner IP that fit.
+    pub(super) inside: Option<usize>,
+}
+
+/// The limit of questions for path MTUs, whatever the number of peers is.
+#[derive(Debug, Default)]
+pub(super) struct MtuAsks {
+    since: Nanos,
+    asked: u32,
+}
+
+impl MtuAsks {
+    pub(super) fn take(&mut self, now: Nanos) -> bool {
+        if now.0.saturating_sub(self.since.0) >= ASK_PERIOD {
+            (self.since, self.asked) = (now, 0);
+        }
+        self.asked += 1;
+        self.asked <= MOST_ASKS
+    }
+}
+
+/// A peer table. It is built by any thread, and then belongs to the worker.
+#[derive(Debug)]
+pub struct Table {
+    generation: u64,
+    inner: Prefixes,
+    removed: Prefixes,
+    senders: Prefixes,
+    removed_senders: Prefixes,
+    pub(super) peers: Vec<Peer>,
+    /// The addresses that each listener's sockets send to.
+    pub(super) destinations: Vec<Arc<[SocketAddr]>>,
+    /// Decapsulation at each listener, by network identifier, sorted.
+    decaps: Vec<Vec<(Option<u32>, Decapsulator)>>,
+}
+
+/// What is known of a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Known,
+    Removed,
+    Unknown,
+}
+
+impl Table {
+    /// Builds a table. `removed` are prefixes and remotes of earlier tables, whose packets are dropped under a name of
+    /// their own; `own_mac` is the source of the frames inside, where there are any; `key` should be random.
+    ///
+    /// # Errors
+    /// The index of a peer whose encapsulation cannot be, or that names a listener that there is not.
+    pub fn new(
+        generation: u64,
+        listeners: &[ListenerConfig],
+        peers: &[PeerConfig],
+        removed: &Removed,
+        own_mac: [u8; 6],
+        key: Key,
+    ) -> Result<Table, (usize, ConfigError)> {
+        let address = |peer: &PeerConfig| SocketAddr::new(peer.encap.remote, peer.encap.dport);
+        let mut destinations: Vec<Vec<SocketAddr>> = vec![Vec::new(); listeners.len()];
+        for (index, peer) in peers.iter().enumerate() {
+            destinations.get_mut(peer.listener).ok_or((index, ConfigError::Carrier))?.push(address(peer));
+        }
+        for addresses in &mut destinations {
+            addresses.sort_unstable();
+            addresses.dedup();
+        }
+        let mut decaps: Vec<Vec<(Option<u32>, Decapsulator)>> = Vec::new();
+        for listener in listeners {
+            let decap = Decapsulator::new(reachable(listener.encap)).map_err(|error| (0, error))?;
+            decaps.push(vec![(network(&listener.encap), decap)]);
+        }
+        let mut made = Vec::with_capacity(peers.len());
+        for (index, peer) in peers.iter().enumerate() {
+            let to = destinations[peer.listener].binary_search(&address(peer)).ok();
+            // A port numbers its destinations with 16 bits.
+            let to = to.and_then(|to| u16::try_from(to).ok()).ok_or((index, ConfigError::Carrier))?;
+            let mut encap = Encapsulator::new(peer.encap).map_err(|error| (index, error))?;
+            encap.aim(peer.encap.remote, to);
+            let network = network(&peer.encap);
+            let ways = &mut decaps[peer.listener];
+            if !ways.iter().any(|(known, _)| *known == network) {
+                let config = with_network(listeners[peer.listener].encap, network);
+                ways.push((network, Decapsulator::new(reachable(config)).map_err(|error| (index, error))?));
+            }
+            let frames = peer.encap.mode.is_ethernet();
+            let link = [ethertype::IPV6, ethertype::IPV4].map(|kind| ethernet::header(peer.mac, own_mac, kind));
+            made.push(Peer {
+                remote: peer.encap.remote,
+                listener: peer.listener,
+                network,
+                link: frames.then_some(link),
+                to,
+                encap,
+                mtu: PeerMtu::default(),
+                counters: Arc::clone(&peer.counters),
+            });
+        }
+        decaps.iter_mut().for_each(|ways| ways.sort_by_key(|(network, _)| *network));
+        let host = |address: IpAddr| (address, 128, 0);
+        let mut known: Vec<IpAddr> = peers.iter().map(|peer| peer.encap.remote).collect();
+        known.sort_unstable();
+        known.dedup();
+        let inner = (0..).zip(peers).map(|(index, peer)| (peer.prefix.0, peer.prefix.1, index));
+        Ok(Table {
+            generation,
+            inner: Prefixes::new(key, inner),
+            removed: Prefixes::new(key, removed.prefixes.iter().map(|(address, len)| (*address, *len, 0))),
+            senders: Prefixes::new(key, known.iter().copied().map(host)),
+            removed_senders: Prefixes::new(key, removed.remotes.iter().copied().map(host)),
+            peers: made,
+            destinations: destinations.into_iter().map(Arc::from).collect(),
+            decaps,
+        })
+    }
+
+    /// Returns the number of the table.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the number of peers.
+    pub fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Returns whether there are no peers.
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Returns the index of the peer that has the inner address.
+    #[inline]
+    pub(super) fn find(&self, inner: IpAddr) -> Option<usize> {
+        self.inner.lookup(inner).map(|index| index as usize)
+    }
+
+    /// Returns whether the inner address belonged to a peer that was removed.
+    pub(super) fn had(&self, inner: IpAddr) -> bool {
+        self.removed.lookup(inner).is_some()
+    }
+
+    /// Returns what is known of the sender of a datagram.
+    #[inline]
+    pub(super) fn sender(&self, outer: IpAddr) -> Sender {
+        match self.senders.lookup(outer) {
+            Some(_) => Sender::Known,
+            None if self.removed_senders.lookup(outer).is_some() => Sender::Removed,
+            None => Sender::Unknown,
+        }
+    }
+
+    /// Returns the decapsulation of a datagram at a listener, with the network that the datagram is of; `None` for a
+    /// network that no peer has.
+    #[inline]
+    pub(super) fn decap(&mut self, listener: usize, datagram: &[u8]) -> Option<(Option<u32>, &mut Decapsulator)> {
+        let ways = self.decaps.get_mut(listener)?;
+        let at = match &ways[..] {
+            // One way refuses by its own reasons what is not for it.
+            [_] => 0,
+            [(_, first), ..] => {
+                let wanted = match first.config().identify(datagram) {
+                    Some(segue::encap::Identity::Network(vni)) => Some(vni),
+                    _ => None,
+                };
+                ways.binary_search_by_key(&wanted, |(network, _)| *network).ok()?
+            }
+            [] => return None,
+        };
+        ways.get_mut(at).map(|(network, decap)| (*network, decap))
+    }
+}
+
+/// What earlier tables had, and the present one has not.
+#[derive(Clone, Debug, Default)]
+pub struct Removed {
+    /// Inner addresses: address and prefix length.
+    pub prefixes: Vec<(IpAddr, u8)>,
+    /// Outer addresses.
+    pub remotes: Vec<IpAddr>,
+}
+
+fn network(config: &Config) -> Option<u32> {
+    match config.carrier {
+        Carrier::Vxlan { vni, .. } => Some(vni),
+        _ => None,
+    }
+}
+
+fn with_network(config: Config, network: Option<u32>) -> Config {
+    match (config.carrier, network) {
+        (Carrier::Vxlan { remcsum, takes_remcsum, .. }, Some(vni)) => {
+            Config { carrier: Carrier::Vxlan { vni, remcsum, takes_remcsum }, ..config }
+        }
+        _ => config,
+    }
+}
+
+/// Returns the configuration with some remote: a listener has none of its own, and a check wants one.
+fn reachable(config: Config) -> Config {
+    Config { remote: config.local, ..config }
+}
