@@ -69,6 +69,11 @@ impl Endpoint {
         }
     }
 
+    /// Returns whether no packet waits to leave.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tx.is_empty()
+    }
+
     /// Sets how packets leave from now on.
     pub(crate) fn set_egress(&mut self, egress: EgressSettings) {
         self.egress = egress;

@@ -2,8 +2,8 @@
 //! meanwhile.
 //!
 //! # The loop
-//! [`worker::run`] runs one [`Pipeline`](pipeline::Pipeline), a [`tunnel`], a [`gateway`] or a [`router`], on the
-//! thread of its caller until a descriptor tells it to stop:
+//! [`worker::run`] runs one [`Pipeline`](pipeline::Pipeline), a [`tunnel`], an [`overlay`], a [`gateway`] or a
+//! [`router`], on the thread of its caller until a descriptor tells it to stop:
 //! 1. It applies settings that have changed ([`knobs`]).
 //! 2. It runs one round: packets that a blocked port did not take are sent first; then at most a weight of packets is
 //!    received from each port and a budget from all, joined by GRO, forwarded and sent.

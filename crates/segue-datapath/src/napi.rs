@@ -91,6 +91,12 @@ impl Sharing {
         tune_weight(dial, name, &mut self.weights[0]);
     }
 
+    /// Applies the weight of the second port, like [`tune`](Self::tune), and copies the other settings from `others`.
+    pub(crate) fn tune_second(&mut self, dial: &mut Dial<'_>, name: &str, others: &Sharing) {
+        *self = Sharing { weights: [others.weights[0], self.weights[1]], ..*others };
+        tune_weight(dial, name, &mut self.weights[1]);
+    }
+
     pub(crate) fn poll_policy(&self) -> PollPolicy {
         PollPolicy {
             busy_poll: self.busy_poll_us * 1000,

@@ -82,6 +82,13 @@ impl Settings {
         self.sharing.tune_first(dial, &self.names[0], &others.sharing);
     }
 
+    /// Applies the settings of the second port, like [`tune`](Self::tune), and copies the others from `others`.
+    pub(crate) fn tune_outside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
+        (self.protocols, self.egress[0], self.remcsum) = (others.protocols, others.egress[0], others.remcsum);
+        self.egress[1].tune(dial, &self.names[1]);
+        self.sharing.tune_second(dial, &self.names[1], &others.sharing);
+    }
+
     /// Returns which trains are cut on entry to the path to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
         Cuts::new(&self.protocols, &self.egress[to])

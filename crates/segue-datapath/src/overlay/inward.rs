@@ -1,0 +1,102 @@
+//! The inbound direction: from a peer to the interface.
+
+use segue::encap::Received;
+use segue::packet::{Csum, Frag, Packet, Unit};
+use segue::time::Nanos;
+use segue::wire::ethernet;
+use segue::wire::gue::Gue;
+use segue::wire::vxlan::Vxlan;
+use segue_port::{Burst, Page};
+
+use super::counts::Dropped;
+use super::outward::address;
+use super::pipeline::Overlay;
+use super::table::Sender;
+
+impl Overlay {
+    /// Decapsulates the datagrams of a burst from the listener with this index.
+    pub(super) fn take_apart(&mut self, listener: usize, burst: &Burst, now: Nanos) {
+        let reason = match self.table.sender(burst.peer.ip()) {
+            Sender::Known => {
+                for datagram in burst.datagrams() {
+                    self.take(listener, burst, datagram, now);
+                }
+                return;
+            }
+            Sender::Removed => Dropped::RemovedPeer,
+            Sender::Unknown => Dropped::UnknownPeer,
+        };
+        self.outsides[listener].drops.add_many(reason, burst.segments() as u64);
+    }
+
+    /// Decapsulates a datagram and hands the packet to GRO, or right to the interface.
+    fn take(&mut self, listener: usize, burst: &Burst, datagram: Page, now: Nanos) {
+        let outside = &mut self.outsides[listener];
+        let Some((network, decap)) = self.table.decap(listener, datagram.as_ref()) else {
+            return outside.drops.add(Dropped::PeerNetwork);
+        };
+        let meta = Received { tos: burst.tos, csum: outside.csum, sum: None };
+        let is_frame = decap.config().mode.is_ethernet();
+        let mut packet = self.rx.pool.take();
+        if let Err(why) = decap.pull(Frag::all(datagram.clone()), &meta, &mut packet) {
+            outside.decap_drops.add(why);
+            return self.rx.pool.put(packet);
+        }
+        if is_frame {
+            let is_for_us = packet.head.bytes().get(ethernet::DST).is_some_and(|to| *to == self.mac);
+            let reason = match is_for_us {
+                false => Some(Dropped::NotForUs),
+                // Only what the interface can carry: IP, without VLAN tags.
+                true if packet.layout.outer_ip_index() == Some(1) && packet.relink(None) => None,
+                true => Some(Dropped::NotIp),
+            };
+            if let Some(reason) = reason {
+                outside.drops.add(reason);
+                return self.rx.pool.put(packet);
+            }
+        }
+        let peer = address(&packet, true).and_then(|source| self.table.find(source));
+        let peer = peer.and_then(|index| self.table.peers.get(index)).filter(|peer| peer.remote == burst.peer.ip());
+        let reason = match peer {
+            None => Some(Dropped::PeerSource),
+            Some(peer) if peer.network.is_some() && network.is_some() && peer.network != network => {
+                Some(Dropped::PeerNetwork)
+            }
+            Some(peer) => {
+                peer.counters.add_received(packet.len());
+                None
+            }
+        };
+        if let Some(reason) = reason {
+            outside.drops.add(reason);
+            return self.rx.pool.put(packet);
+        }
+        outside.unwrapped.add(&packet);
+        if owes_its_checksum(&packet) {
+            let bytes = datagram.as_ref();
+            let is_left = match is_frame {
+                true => Vxlan::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
+                // Without a header there is no option; a GUE header has one or not.
+                false => Gue::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
+            };
+            outside.remcsum[1] += u64::from(is_left);
+            outside.unfinished += u64::from(!is_left);
+        }
+        match &mut self.gro {
+            Some(gro) if self.joins => {
+                self.joined.add(&packet);
+                gro.push(packet, now, &mut self.rx.pool);
+            }
+            _ => {
+                let Overlay { inward, inside, split_drops, rx, .. } = self;
+                inward.each(packet, rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+            }
+        }
+    }
+}
+
+/// Returns whether the inner transport checksum of a packet is still to be computed: the sender has left it to this
+/// end, or its kernel has left it to a device that did not.
+fn owes_its_checksum(packet: &Packet<Page>) -> bool {
+    matches!(packet.offload.unit, Unit::Whole(Csum::Partial) | Unit::Train { .. })
+}

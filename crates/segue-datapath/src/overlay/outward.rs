@@ -1,0 +1,153 @@
+//! The outbound direction: from the interface to a peer.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use segue::encap::{self, Fit};
+use segue::packet::{Frag, Kind, Packet, Start, Tunnels, Unit};
+use segue::time::Nanos;
+use segue::wire::{ipv4, ipv6};
+use segue_port::Page;
+
+use super::counts::Dropped;
+use super::pipeline::Overlay;
+use super::table::Peer;
+use crate::forward::DropReason;
+use crate::icmp::{self, ErrorKind};
+use crate::ingress::packets;
+use crate::tuning::Remcsum;
+
+/// Interval at which the path MTU to a peer is asked for while packets go there, nanoseconds.
+const ASK_EVERY: u64 = 1_000_000_000;
+/// Returns the source or the destination of the outermost IP header of a packet.
+pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> {
+    let ip = packet.layout.outer_ip()?;
+    let bytes = packet.head.bytes().get(ip.start()..ip.end())?;
+    if ip.kind == Kind::Ipv4 {
+        let at = if is_source { ipv4::SRC } else { ipv4::DST };
+        bytes.get(at)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into())
+    } else {
+        let at = if is_source { ipv6::SRC } else { ipv6::DST };
+        bytes.get(at)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into())
+    }
+}
+
+impl Overlay {
+    /// Sends a packet or train to the peer that has its destination.
+    pub(super) fn route(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        let Some(to) = address(&packet, false) else {
+            self.drops.add_many(Dropped::NotIp, packets(&packet));
+            return self.rx.pool.put(packet);
+        };
+        let Some(index) = self.table.find(to) else {
+            let reason = match to {
+                to if self.table.had(to) => Dropped::RemovedPeer,
+                // What a host sends by itself to find routers and to report its groups.
+                IpAddr::V4(to) if to.is_multicast() || to.is_broadcast() => Dropped::NoGroup,
+                IpAddr::V6(to) if to.is_multicast() => Dropped::NoGroup,
+                _ => Dropped::NoRoute,
+            };
+            return self.refuse(packet, to, reason, now);
+        };
+        let peer = &mut self.table.peers[index];
+        let outside = &self.outsides[peer.listener];
+        if peer.mtu.asked.is_none_or(|asked| now.0.saturating_sub(asked.0) >= ASK_EVERY) && self.asks.take(now) {
+            peer.mtu.asked = Some(now);
+            let overhead = peer.encap.config().overhead();
+            peer.mtu.inside = outside.end.port.path_mtu(peer.to).map(|mtu| mtu.saturating_sub(overhead));
+        }
+        match peer.mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+            Fit::Fits => self.wrap(packet, index, false),
+            Fit::Fragment => self.wrap(packet, index, true),
+            Fit::TooBig(mtu) => self.tell_too_big(packet, mtu, now),
+        }
+    }
+
+    /// Encapsulates a packet for the peer with this index, and queues it on the port of its encapsulation.
+    fn wrap(&mut self, mut packet: Box<Packet<Page>>, index: usize, fragments: bool) {
+        self.wrapped.add(&packet);
+        let Peer { listener, link, encap, counters, .. } = &mut self.table.peers[index];
+        let len = packet.len();
+        if let Some(headers) = link {
+            let is_v4 = packet.layout.outer_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
+            if !packet.relink(Some(&headers[usize::from(is_v4)])) {
+                self.drops.add_many(Dropped::NoRoom, packets(&packet));
+                return self.rx.pool.put(packet);
+            }
+        }
+        if let Some(Remcsum::Can(on)) = self.settings.first().map(|settings| settings.remcsum) {
+            encap.set_remcsum(on);
+        }
+        match encap.push(&mut packet) {
+            Ok(()) => {
+                counters.add_sent(len);
+                let outside = &mut self.outsides[*listener];
+                outside.remcsum[0] += left_to_the_peer(&packet);
+                if let (true, Some(outer)) = (fragments, &mut packet.outer) {
+                    outer.df = false;
+                }
+                outside.end.push(packet, &mut self.rx, &mut self.split_drops);
+            }
+            Err(why) => {
+                self.encap_drops.add_many(why, packets(&packet));
+                self.rx.pool.put(packet);
+            }
+        }
+    }
+
+    /// Drops a packet that no peer takes, and tells its sender "net unreachable", or "no route" over IPv6, where the
+    /// rate limit allows.
+    ///
+    /// The source of the error is the packet's own destination, as for a packet that is too big: the host would take
+    /// an error from one of its own addresses for a forgery.
+    fn refuse(&mut self, packet: Box<Packet<Page>>, to: IpAddr, reason: Dropped, now: Nanos) {
+        self.drops.add_many(reason, packets(&packet));
+        let kind = icmp::kind_of(&packet, DropReason::NoRoute);
+        if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
+            && self.may_tell(kind, sender, now)
+            && let Some(bytes) = icmp::error(&packet, DropReason::NoRoute, 0, to, &mut self.scratch)
+            && let Some(mut page) = self.rx.pages.take()
+        {
+            let len = bytes.len();
+            page.bytes_mut()[..len].copy_from_slice(&bytes);
+            self.answer(page.freeze(len));
+        }
+        self.rx.pool.put(packet);
+    }
+
+    /// Drops a packet that exceeds the path MTU and must not be fragmented, and tells its sender.
+    fn tell_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, now: Nanos) {
+        self.drops.add_many(Dropped::PathMtu, packets(&packet));
+        if let Some(sender) = address(&packet, true)
+            && self.may_tell(ErrorKind::TooBig, sender, now)
+            && let Some(mut page) = self.rx.pages.take()
+            && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
+        {
+            self.answer(page.freeze(len));
+        }
+        self.rx.pool.put(packet);
+    }
+
+    fn may_tell(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> bool {
+        let may = self.limits.take(kind, sender, now);
+        self.errors[1] += u64::from(!may);
+        may
+    }
+
+    /// Queues an ICMP error on the interface.
+    fn answer(&mut self, page: Page) {
+        self.errors[0] += 1;
+        let mut error = self.rx.pool.take();
+        error.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
+        self.inside.push(error, &mut self.rx, &mut self.split_drops);
+    }
+}
+
+/// Returns how many packets `packet` stands for whose inner checksum is left to the peer.
+fn left_to_the_peer(packet: &Packet<Page>) -> u64 {
+    let is_left = packet.offload.layers().first().is_some_and(|layer| layer.remote.is_some());
+    match packet.offload.unit {
+        _ if !is_left => 0,
+        Unit::Whole(_) => 1,
+        Unit::Train { gso, .. } => gso.segs(packet.payload.len()) as u64,
+    }
+}

@@ -1,0 +1,415 @@
+//! The poll loop of a tunnel with a peer table.
+
+use std::io;
+
+use segue::encap::{DecapRefusal, EncapRefusal, OuterCsum};
+use segue::gro::{self, Gro};
+use segue::gso::{self, Frames};
+use segue::hash::Key;
+use segue::reason::Counts;
+use segue::time::Nanos;
+use segue_port::{Page, Polled, Port, RxBatch};
+
+use super::counts::Dropped;
+use super::swap::TableReceiver;
+use super::table::{MtuAsks, Table};
+use crate::board::{Group, Sink, Stage};
+use crate::endpoint::{self, Endpoint};
+use crate::icmp::ErrorLimits;
+use crate::ingress::{Ingress, Traffic};
+use crate::knobs::{Dial, Knobs};
+use crate::napi::{PollPolicy, RoundRobin};
+use crate::pipeline::{Interest, Pipeline, Round};
+use crate::tuning::{Remcsum, Settings};
+
+/// One way to receive: a datagram port, and the state of outer checksums there.
+pub struct Listener {
+    /// Name of the port in statistics.
+    pub name: String,
+    /// The datagram port. Its destinations are set by the table.
+    pub port: Box<dyn Port>,
+    /// The state of the outer checksum of datagrams with a remote checksum option, as verified by the port.
+    pub csum: OuterCsum,
+}
+
+/// The parts that a tunnel with a peer table is made of.
+pub struct Parts {
+    /// Name of the inside port in statistics: the interface.
+    pub inside_name: String,
+    /// The packet port inside, which carries IP.
+    pub inside: Box<dyn Port>,
+    /// The listeners, in the order that tables know; at least one.
+    pub listeners: Vec<Listener>,
+    /// The first table.
+    pub table: Box<Table>,
+    /// Where new tables come from.
+    pub tables: TableReceiver,
+    /// Ethernet address of this end, for encapsulations that carry frames.
+    pub mac: [u8; 6],
+    /// Initial configuration of GRO for inbound packets.
+    pub gro: Option<gro::Config>,
+    /// Whether remote checksum offload can be switched.
+    pub remcsum: bool,
+    /// Largest number of packets or bursts taken from one port in one round: the initial weight of all.
+    pub budget: usize,
+    /// Largest number of pages of memory to receive into.
+    pub pages: usize,
+    /// Key of the limits of ICMP errors; it should be random.
+    pub key: Key,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("inside", &self.inside_name).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Returns the knobs of a tunnel between ports of these names.
+pub fn knobs(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
+    let mut settings = settings(inside, outsides, gro, remcsum, budget);
+    Knobs::of(|dial| tune(&mut settings, dial))
+}
+
+fn settings(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Vec<Settings> {
+    let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
+    let of = |outside: &&str| Settings::new([inside, *outside].map(str::to_owned), [gro, None], remcsum, budget);
+    outsides.iter().map(of).collect()
+}
+
+/// Tunes all settings of the first listener, and of the others those of their own port.
+fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
+    if let Some((first, others)) = settings.split_first_mut() {
+        first.tune(dial);
+        others.iter_mut().for_each(|other| other.tune_outside(dial, first));
+    }
+}
+
+/// A listener at work, with the counters of what came there.
+pub(super) struct Outside {
+    pub(super) end: Endpoint,
+    pub(super) csum: OuterCsum,
+    pub(super) drops: Counts<Dropped>,
+    pub(super) decap_drops: Counts<DecapRefusal>,
+    /// Packets after decapsulation.
+    pub(super) unwrapped: Traffic,
+    /// Packets of a remote checksum option, sent and received.
+    pub(super) remcsum: [u64; 2],
+    /// Packets whose inner checksum the kernel of the other end has left unfinished.
+    pub(super) unfinished: u64,
+}
+
+/// The pipeline of a tunnel with a peer table.
+pub struct Overlay {
+    pub(super) inside: Endpoint,
+    pub(super) outsides: Vec<Outside>,
+    pub(super) table: Box<Table>,
+    tables: TableReceiver,
+    pub(super) mac: [u8; 6],
+    pub(super) rx: RxBatch,
+    pub(super) gro: Option<Gro<Page>>,
+    pub(super) joins: bool,
+    pub(super) settings: Vec<Settings>,
+    /// Ingress stages of the outbound and the inbound direction.
+    pub(super) outward: Ingress,
+    pub(super) inward: Ingress,
+    pub(super) wrapped: Traffic,
+    pub(super) joined: Traffic,
+    pub(super) drops: Counts<Dropped>,
+    pub(super) encap_drops: Counts<EncapRefusal>,
+    pub(super) split_drops: Counts<gso::Refusal>,
+    /// ICMP errors that were sent, and those that the rate limit held back.
+    pub(super) errors: [u64; 2],
+    pub(super) limits: ErrorLimits,
+    pub(super) scratch: Frames,
+    pub(super) asks: MtuAsks,
+    /// Tables that were put into force.
+    swaps: u64,
+    /// Packets and bursts received from all ports.
+    taken: u64,
+    /// Whether GRO may hold packets.
+    is_due: bool,
+    round_robin: RoundRobin,
+    /// Index of the listener that is read first in the next round.
+    turn: usize,
+    /// The ports whose readiness has woken the loop since the last round, as bits: the interface is the lowest one.
+    /// `None` where the round was not begun by a port.
+    wake: Option<u32>,
+}
+
+impl std::fmt::Debug for Overlay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Overlay").field("listeners", &self.outsides.len()).finish_non_exhaustive()
+    }
+}
+
+impl Overlay {
+    /// Creates the pipeline.
+    pub fn new(parts: Parts) -> Overlay {
+        let names: Vec<&str> = parts.listeners.iter().map(|listener| listener.name.as_str()).collect();
+        let settings = settings(&parts.inside_name, &names, parts.gro, parts.remcsum, parts.budget);
+        let outside = |listener: Listener| Outside {
+            end: Endpoint::new(listener.name, listener.port),
+            csum: listener.csum,
+            drops: Counts::default(),
+            decap_drops: Counts::default(),
+            unwrapped: Traffic::default(),
+            remcsum: [0; 2],
+            unfinished: 0,
+        };
+        let mut made = Overlay {
+            inside: Endpoint::new(parts.inside_name, parts.inside),
+            outsides: parts.listeners.into_iter().map(outside).collect(),
+            table: parts.table,
+            tables: parts.tables,
+            mac: parts.mac,
+            rx: RxBatch::new(parts.pages),
+            joins: parts.gro.is_some(),
+            gro: parts.gro.map(Gro::new),
+            settings,
+            outward: Ingress::default(),
+            inward: Ingress::default(),
+            wrapped: Traffic::default(),
+            joined: Traffic::default(),
+            drops: Counts::default(),
+            encap_drops: Counts::default(),
+            split_drops: Counts::default(),
+            errors: [0; 2],
+            limits: ErrorLimits::new(parts.key, Nanos(0)),
+            scratch: Frames::default(),
+            asks: MtuAsks::default(),
+            swaps: 0,
+            taken: 0,
+            is_due: false,
+            round_robin: RoundRobin::default(),
+            turn: 0,
+            wake: None,
+        };
+        made.address();
+        made.settle();
+        made
+    }
+
+    /// Sets the destinations of the ports to those of the table.
+    fn address(&mut self) {
+        for (outside, destinations) in self.outsides.iter_mut().zip(&self.table.destinations) {
+            outside.end.port.set_peers(destinations);
+        }
+    }
+
+    /// Puts a new table into force, if one waits and no packet waits for a socket.
+    fn renew(&mut self) {
+        if self.tables.is_waiting()
+            && self.outsides.iter().all(|outside| outside.end.is_empty())
+            && self.tables.take(&mut self.table)
+        {
+            self.swaps += 1;
+            self.address();
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.outsides.iter().any(|outside| outside.end.blocked)
+    }
+
+    /// Moves at most `left` packets from the interface to the listeners' ports, and reduces `left` by their number.
+    fn send(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        if self.is_blocked() {
+            self.transmit()?;
+            if self.is_blocked() {
+                return Ok(Polled::Idle);
+            }
+        }
+        let polled = self.inside.poll(&mut self.rx, left)?;
+        self.taken += self.rx.packets.len() as u64;
+        if self.rx.packets.is_empty() {
+            return Ok(polled);
+        }
+        while let Some(packet) = self.rx.pop_packet() {
+            let mut next = self.outward.enter(packet, &mut self.rx, &mut self.split_drops);
+            while let Some(packet) = next {
+                self.route(packet, now);
+                next = self.outward.more();
+            }
+        }
+        self.transmit()?;
+        if !self.inside.blocked {
+            self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
+        }
+        Ok(polled)
+    }
+
+    /// Hands what waits to the listeners' ports.
+    fn transmit(&mut self) -> io::Result<()> {
+        let Overlay { outsides, rx, split_drops, .. } = self;
+        outsides.iter_mut().try_for_each(|outside| outside.end.transmit(rx, split_drops))
+    }
+
+    /// Moves at most `left` bursts from the listeners' ports to the interface, and reduces `left` by their number.
+    fn receive(&mut self, now: Nanos, left: &mut usize, wake: Option<u32>) -> io::Result<Polled> {
+        if self.inside.blocked {
+            self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
+            if self.inside.blocked {
+                return Ok(Polled::Idle);
+            }
+        }
+        let (count, first) = (self.outsides.len(), self.turn);
+        let mut more = false;
+        for at in (first..first + count).map(|at| at % count) {
+            if wake.is_some_and(|wake| wake >> (1 + at) & 1 == 0) {
+                continue;
+            }
+            if *left == 0 {
+                (self.turn, more) = (at, true);
+                break;
+            }
+            more |= self.outsides[at].end.poll(&mut self.rx, left)? != Polled::Idle;
+            self.taken += self.rx.bursts.len() as u64;
+            while let Some(burst) = self.rx.bursts.pop_front() {
+                self.take_apart(at, &burst, now);
+            }
+        }
+        self.deliver(now)?;
+        Ok(if more { Polled::More } else { Polled::Idle })
+    }
+
+    /// Writes to the interface what GRO releases.
+    fn deliver(&mut self, now: Nanos) -> io::Result<()> {
+        let Overlay { gro, inward, inside, split_drops, rx, .. } = self;
+        if let Some(gro) = gro {
+            gro.expire(now);
+            inside.push_released(gro, inward, rx, split_drops);
+        }
+        self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
+        self.is_due = self.gro.as_ref().and_then(Gro::deadline).is_some();
+        Ok(())
+    }
+
+    /// Returns whether packets wait for a port to be writable, or for their time.
+    fn has_waiting(&self) -> bool {
+        self.inside.blocked || self.is_blocked() || self.is_due
+    }
+
+    /// Applies the settings; GRO releases what it holds.
+    fn settle(&mut self) {
+        for (outside, settings) in self.outsides.iter_mut().zip(&self.settings) {
+            outside.end.set_egress(settings.egress[1]);
+            outside.end.polls.weight = settings.sharing.weights[1] as usize;
+        }
+        let Some(first) = self.settings.first() else { return };
+        self.inside.set_egress(first.egress[0]);
+        self.inside.polls.weight = first.sharing.weights[0] as usize;
+        (self.inward.cuts, self.outward.cuts) = (first.cuts(0), first.cuts(1));
+        if let (Some(gro), Some(wanted)) = (&mut self.gro, &first.gro[0]) {
+            self.joins = wanted.on;
+            gro.reconfigure(wanted.config(&first.protocols, first.sharing.hold(wanted.hold())));
+        }
+        self.is_due = true;
+    }
+}
+
+impl Pipeline for Overlay {
+    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+        self.renew();
+        let mut round_robin = self.round_robin;
+        // What waits is looked after whichever port has woken the loop.
+        let wake = self.wake.take().filter(|_| !self.has_waiting());
+        if let Some(wake) = wake {
+            // The answers of this host to what comes in are there as soon as that is written.
+            round_robin.begin_with(usize::from(wake > 1));
+        }
+        let before = self.taken;
+        let budget = self.settings.first().map_or(1, |settings| settings.sharing.budget);
+        let more = round_robin.round(budget, |from, left| match (from, wake) {
+            // A call for each port that is known to have nothing would be most of the work for a lone packet.
+            (0, Some(wake)) if wake & 1 == 0 && self.taken == before => Ok(Polled::Idle),
+            (0, _) => self.send(now, left),
+            (_, Some(1)) => Ok(Polled::Idle),
+            (_, wake) => self.receive(now, left, wake),
+        })?;
+        self.round_robin = round_robin;
+        let blocked = self.inside.blocked || self.is_blocked();
+        Ok(if more && !blocked { Round::More } else { Round::Idle })
+    }
+
+    fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
+        self.inside.wait_to_read(self.is_blocked(), wait);
+        self.outsides.iter().for_each(|outside| outside.end.wait_to_read(self.inside.blocked, wait));
+        self.inside.wait_to_write(wait);
+        self.outsides.iter().for_each(|outside| outside.end.wait_to_write(wait));
+    }
+
+    fn woken(&mut self, place: usize) {
+        let wake = self.wake.get_or_insert_default();
+        if place <= self.outsides.len() {
+            *wake |= 1 << place;
+        }
+        match place.checked_sub(1) {
+            None => self.inside.woken(0),
+            Some(at) => self.outsides.get_mut(at).into_iter().for_each(|outside| outside.end.woken(0)),
+        }
+    }
+
+    fn poll_policy(&self) -> PollPolicy {
+        self.settings.first().map(|settings| settings.sharing.poll_policy()).unwrap_or_default()
+    }
+
+    fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.gro.as_ref().and_then(Gro::deadline)
+    }
+
+    fn close(&mut self) -> bool {
+        self.inside.polls.closed = true;
+        self.outsides.iter_mut().for_each(|outside| outside.end.polls.closed = true);
+        self.settle();
+        true
+    }
+
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        tune(&mut self.settings, dial);
+        self.settle();
+    }
+
+    fn collect(&self, sink: &mut Sink<'_>) {
+        let name = self.inside.name.as_str();
+        let verified = self.gro.as_ref().map_or(0, |gro| gro.stats().checksummed_bytes);
+        self.inside.collect(self.inward.checksummed(), sink);
+        self.outward.collect_traffic(name, sink);
+        self.inward.collect_cuts(name, sink);
+        self.wrapped.collect(name, Stage::Encap, sink);
+        sink.put(name, Group::Port, "peer_tables", self.swaps);
+        sink.put(name, Group::Port, "icmp_errors", self.errors[0]);
+        sink.put(name, Group::Port, "icmp_errors_limited", self.errors[1]);
+        sink.reasons(name, Group::Drops, &self.drops);
+        sink.reasons(name, Group::Drops, &self.encap_drops);
+        sink.reasons(name, Group::Drops, &self.split_drops);
+        if let Some(gro) = &self.gro {
+            endpoint::collect_gro(name, gro.stats(), sink);
+        }
+        for (at, outside) in self.outsides.iter().enumerate() {
+            let name = outside.end.name.as_str();
+            let is_first = at == 0;
+            outside.end.collect(if is_first { verified + self.outward.checksummed() } else { 0 }, sink);
+            if is_first {
+                self.outward.collect_cuts(name, sink);
+                self.inward.collect_traffic(name, sink);
+                self.joined.collect(name, Stage::Gro, sink);
+            }
+            outside.unwrapped.collect(name, Stage::Decap, sink);
+            sink.put(name, Group::Remcsum, "sent", outside.remcsum[0]);
+            sink.put(name, Group::Remcsum, "received", outside.remcsum[1]);
+            sink.put(name, Group::Port, "inner_csum_unfinished", outside.unfinished);
+            sink.reasons(name, Group::Drops, &outside.drops);
+            sink.reasons(name, Group::Drops, &outside.decap_drops);
+        }
+    }
+}
