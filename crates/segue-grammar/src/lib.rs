@@ -9,6 +9,7 @@
 
 pub mod help;
 pub mod parse;
+pub mod peer;
 pub mod tunnel;
 
 /// The value that follows a word.
@@ -46,6 +47,15 @@ pub enum Takes {
     OneOf(&'static [&'static str]),
     /// An Ethernet address, a comma, and the IP address of the remote that has it.
     Neighbour,
+    /// An Ethernet address.
+    Mac,
+    /// Encapsulations with their UDP ports, with commas between: `vxlan:8472,gue`.
+    Listeners,
+    /// A path, or one of the names.
+    File {
+        /// Names that stand for no file.
+        or: &'static [&'static str],
+    },
     /// The name of a network interface.
     Device,
 }
@@ -82,6 +92,8 @@ pub struct Word {
     pub needs: &'static [(&'static str, &'static [&'static str])],
     /// Other keywords that this one contradicts.
     pub conflicts: &'static [&'static str],
+    /// Another keyword that lifts what this one needs and that it is required; empty for none.
+    pub unless: &'static str,
     /// Whether the keyword is required.
     pub required: bool,
     /// Whether the keyword may be repeated.
@@ -100,6 +112,7 @@ impl Word {
         help: "",
         needs: &[],
         conflicts: &[],
+        unless: "",
         required: false,
         repeats: false,
     };

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use segue_control::error::{Error, Kind, Place, printable};
+use segue_control::peers::{Encap, Mac};
 use segue_control::suggest::{integer, list, nearest};
 use segue_host::interface::check_name;
 use segue_host::prefix::Prefix;
@@ -31,6 +32,12 @@ pub enum Value {
     Prefix(Prefix),
     /// An Ethernet address, and the remote that has it.
     Neighbour([u8; 6], IpAddr),
+    /// An Ethernet address.
+    Mac(Mac),
+    /// Encapsulations with their UDP ports.
+    Listeners(Vec<(Encap, u16)>),
+    /// A path.
+    File(String),
     /// The name of an interface.
     Device(String),
 }
@@ -104,7 +111,7 @@ fn parse_range(
         at += 1 + word.takes.tokens();
     }
     parsed.check_conflicts()?;
-    for word in table.iter().filter(|word| word.required) {
+    for word in table.iter().filter(|word| word.required && !parsed.is_lifted(word)) {
         if parsed.place_of(word.name).is_none() {
             let message = format!("`{}` is missing", word.name);
             let note = format!("add `{} {}`: {}", word.name, word.metavar, word.help);
@@ -140,6 +147,16 @@ impl Parsed {
     /// Returns the place of something that is missing.
     pub fn end(&self) -> usize {
         self.own.end
+    }
+
+    /// Returns whether another keyword lifts what `word` needs.
+    fn is_lifted(&self, word: &Word) -> bool {
+        !word.unless.is_empty() && self.place_of(word.unless).is_some()
+    }
+
+    /// Returns the names of the keywords that were given, with their indexes.
+    pub fn names(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
+        self.given.iter().map(|given| (given.word.name, given.at))
     }
 
     fn unknown(&self, table: &[Word], at: usize) -> Error {
@@ -199,7 +216,8 @@ impl Parsed {
     /// Checks required values of other keywords. A keyword that is switched off requires nothing. Another keyword
     /// counts with its value or its default; where it has neither, its own rules decide.
     fn check_needs(&self, table: &[Word]) -> Result<(), Error> {
-        for given in self.given.iter().filter(|given| given.value != Value::Switch(false)) {
+        let counts = |given: &&Given| given.value != Value::Switch(false) && !self.is_lifted(given.word);
+        for given in self.given.iter().filter(counts) {
             for (name, allowed) in given.word.needs {
                 let default = table.iter().find(|word| word.name == *name).map_or("", |word| word.default);
                 let has = match self.value_of(name) {
@@ -255,6 +273,13 @@ pub fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::Neighbour => neighbour(token)
             .map(|(mac, address)| Value::Neighbour(mac, address))
             .ok_or_else(|| expected("MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3")),
+        Takes::Mac => token.parse().map(Value::Mac).map_err(|note: &str| (note.to_owned(), None)),
+        Takes::Listeners => listeners(token).map(Value::Listeners),
+        Takes::File { or } => match or.iter().find(|name| **name == token) {
+            Some(name) => Ok(Value::Name(name)),
+            None if token.is_empty() => Err(expected("the path of a file")),
+            None => Ok(Value::File(token.to_owned())),
+        },
         Takes::Device => {
             check_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
         }
@@ -298,6 +323,43 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
             let all: Vec<&str> = std::iter::once(range.as_str()).chain(or.iter().copied()).collect();
             Err((format!("expected {}", list(&all)), None))
         }
+    }
+}
+
+/// Parses encapsulations with their ports: each at most once.
+fn listeners(token: &str) -> Result<Vec<(Encap, u16)>, Wrong> {
+    let mut all: Vec<(Encap, u16)> = Vec::new();
+    for part in token.split(',') {
+        let (name, port) = part.split_once(':').map_or((part, None), |(name, port)| (name, Some(port)));
+        let Some(encap) = Encap::ALL.into_iter().find(|encap| encap.name() == name) else {
+            let near = nearest(name, Encap::ALL.iter().map(|encap| encap.name()));
+            let note = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "expected vxlan, gue or fou, each with :PORT or its default, and commas between".to_owned(),
+            };
+            return Err((note, near.map(str::to_owned)));
+        };
+        let port = match port {
+            None => Some(default_port(encap)),
+            Some(port) => integer(port).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
+        };
+        let Some(port) = port else { return Err((format!("expected {name}:1 to {name}:65535"), None)) };
+        if all.iter().any(|(known, other)| *known == encap || *other == port) {
+            return Err(("an encapsulation, and a port, is there twice".to_owned(), None));
+        }
+        all.push((encap, port));
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Returns the UDP port of an encapsulation of a peer table: those of Linux, and for `fou` that of flannel's backend
+/// `udp`.
+fn default_port(encap: Encap) -> u16 {
+    match encap {
+        Encap::Vxlan => 8472,
+        Encap::Gue => 6080,
+        Encap::Fou => 8285,
     }
 }
 

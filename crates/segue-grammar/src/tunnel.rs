@@ -42,6 +42,7 @@ pub const WORDS: &[Word] = &[
         takes: Takes::Host,
         metavar: "ADDR",
         help: "the other end: IPv4, IPv6 or a host name, looked up at the start and at each reload",
+        unless: "peers",
         required: true,
         ..Word::PLAIN
     },
@@ -50,6 +51,27 @@ pub const WORDS: &[Word] = &[
         takes: Takes::Address,
         metavar: "ADDR",
         help: "local address; default: the one that the route to the remote prefers",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "peers",
+        takes: Takes::File { or: &["none"] },
+        metavar: "FILE|none",
+        help: "instead of `remote`: a table of peers, from a JSON file or empty at the start; `segue peer` changes it",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "listen",
+        takes: Takes::Listeners,
+        metavar: "FORMS",
+        help: "encapsulations of a peer table, with commas between, each with :PORT or its own: vxlan (8472), gue (6080), fou (8285); when not given gue",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "lladdr",
+        takes: Takes::Mac,
+        metavar: "MAC",
+        help: "Ethernet address of this end in the vxlan of a peer table; when not given one that follows from local and dev",
         ..Word::PLAIN
     },
     Word {
@@ -103,6 +125,7 @@ pub const WORDS: &[Word] = &[
         default: "noencap-remcsum",
         help: "leave inner checksums to the remote end (gue only)",
         needs: &[("encap", &["gue"])],
+        unless: "peers",
         ..Word::PLAIN
     },
     Word {
@@ -112,6 +135,7 @@ pub const WORDS: &[Word] = &[
         metavar: "N",
         help: "network identifier of vxlan and geneve",
         needs: BRIDGE,
+        unless: "peers",
         ..Word::PLAIN
     },
     Word {
@@ -140,6 +164,7 @@ pub const WORDS: &[Word] = &[
         default: "noremcsumrx",
         help: "accept packets whose inner checksum was left to this end",
         needs: VXLAN,
+        unless: "peers",
         ..Word::PLAIN
     },
     Word {

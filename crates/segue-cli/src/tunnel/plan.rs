@@ -1,12 +1,13 @@
 //! Conversion of parsed keywords into the plan of a tunnel. All errors that can be found without asking the system are
 //! found here.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind};
+use segue_control::peers::{Encap as PeerEncap, Mac};
 use segue_host::prefix::Prefix;
-use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, Profile};
+use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
 use segue_grammar::parse::{Parsed, Value};
@@ -20,15 +21,25 @@ const USUAL_TTL: u8 = 64;
 
 /// Converts the parsed keywords of one tunnel into its plan.
 pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
-    let Some(remote) = remote(parsed)? else {
+    let table = table(parsed)?;
+    let unnamed = match (&table, address(parsed, "local")) {
+        (Some(_), Some(local)) => Some(unspecified(local)),
+        _ => None,
+    };
+    let Some(remote) = unnamed.map_or_else(|| remote(parsed), |remote| Ok(Some(remote)))? else {
         // The table requires `remote`, so that the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };
-    let mode = mode(parsed, remote)?;
-    let encap = encap(parsed, mode)?;
     let local = local(parsed, remote)?;
-    check_remote(parsed, remote)?;
-    let dport = dport(parsed, mode, encap)?;
+    let (mode, encap, dport) = match table.as_ref().and_then(|table| table.listen.first()) {
+        Some((_, port)) => (Mode::Ip6tnl, Encap::Gue, *port),
+        None => {
+            let mode = mode(parsed, remote)?;
+            let encap = encap(parsed, mode)?;
+            check_remote(parsed, remote)?;
+            (mode, encap, dport(parsed, mode, encap)?)
+        }
+    };
     let overlay = overlay(parsed, mode, remote)?;
     let encap_csum = switch(parsed, "encap-csum", true) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
     let encap_remcsum = switch(parsed, "encap-remcsum", false);
@@ -61,6 +72,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         mode,
         remote,
         local,
+        table,
         encap,
         dport,
         sport: small(parsed, "encap-sport").map_or(Choice::Auto, Choice::Fixed),
@@ -90,6 +102,101 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         set: set.to_vec(),
     };
     Ok(plan)
+}
+
+/// The words that go with `peers`.
+const OF_TABLES: &[&str] = &[
+    "dev",
+    "peers",
+    "listen",
+    "lladdr",
+    "local",
+    "id",
+    "encap-csum",
+    "encap-remcsum",
+    "remcsumrx",
+    "addr",
+    "mtu",
+    "ttl",
+    "tos",
+    "pmtudisc",
+    "gro",
+    "gso",
+    "profile",
+    "fastpath",
+    "workers",
+];
+
+/// Returns the settings of the peer table, if there is to be one.
+fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
+    let file = match parsed.value_of("peers") {
+        None => {
+            if let Some((word, at)) = parsed.names().find(|(word, _)| matches!(*word, "listen" | "lladdr")) {
+                let message = format!("`{word}` needs `peers`");
+                return Err(parsed.error_at(Kind::Conflict, message, at, "it belongs to a tunnel with a peer table"));
+            }
+            return Ok(None);
+        }
+        Some(Value::File(path)) => Some(PathBuf::from(path)),
+        Some(_) => None,
+    };
+    if let Some((word, at)) = parsed.names().find(|(word, _)| !OF_TABLES.contains(word)) {
+        let message = format!("`{word}` does not go with `peers`");
+        return Err(parsed.error_at(Kind::Conflict, message, at, "each peer of the table has it, or `listen`"));
+    }
+    let Some(local) = address(parsed, "local").filter(|local| !local.is_unspecified()) else {
+        let note = "add `local ADDR`, the address that the peers know";
+        return Err(parsed.error_at(Kind::Missing, "`peers` needs `local`", parsed.end(), note));
+    };
+    if !switch(parsed, "encap-csum", true) {
+        let at = parsed.place_of("encap-csum").unwrap_or(parsed.end());
+        let message = "`noencap-csum` does not go with `peers`";
+        return Err(parsed.error_at(Kind::NotAvailable, message, at, "all datagrams have an outer checksum there"));
+    }
+    let listen = match parsed.value_of("listen") {
+        Some(Value::Listeners(listen)) => listen.clone(),
+        _ => vec![(PeerEncap::Gue, GUE_PORT)],
+    };
+    let has = |wanted| listen.iter().any(|(encap, _)| *encap == wanted);
+    for (word, encap) in [
+        ("id", PeerEncap::Vxlan),
+        ("lladdr", PeerEncap::Vxlan),
+        ("remcsumrx", PeerEncap::Vxlan),
+        ("encap-remcsum", PeerEncap::Gue),
+    ] {
+        if let Some(at) = parsed.place_of(word).filter(|_| !has(encap)) {
+            let message = format!("`{word}` does not go with this `listen`");
+            return Err(parsed.error_at(Kind::Conflict, message, at, format!("it needs `listen {encap}`")));
+        }
+    }
+    let lladdr = match parsed.value_of("lladdr") {
+        Some(Value::Mac(mac)) if mac.is_station() => *mac,
+        Some(Value::Mac(mac)) => {
+            let at = parsed.place_of("lladdr").unwrap_or(parsed.end()) + 1;
+            let message = format!("`{mac}` cannot be the address of one end");
+            return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address that is not zero"));
+        }
+        _ => {
+            let dev = match parsed.value_of("dev") {
+                Some(Value::Device(name)) => name.as_str(),
+                _ => "",
+            };
+            own_mac(local, dev)
+        }
+    };
+    Ok(Some(PeerTable { file, listen, lladdr }))
+}
+
+/// Returns an Ethernet address that follows from the address of this end and the interface: locally administered, and
+/// the same after a restart.
+fn own_mac(local: IpAddr, dev: &str) -> Mac {
+    let hash = segue::hash::Key([0; 2]).hash(format!("{local} {dev}").as_bytes());
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    Mac([2, a, b, c, d, e])
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 fn encap(parsed: &Parsed, mode: Mode) -> Result<Encap, Error> {

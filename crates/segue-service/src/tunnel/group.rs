@@ -98,6 +98,10 @@ pub fn clash(plans: &[Plan]) -> Option<Clash> {
         if at >= MOST {
             return clash("dev", format!("more than {MOST} tunnels on one port"), "give the others another `port`");
         }
+        if at > 0 && (plan.table.is_some() || first.table.is_some()) {
+            let message = format!("`{}` and `{}` cannot share a port: one has a peer table", first.dev, plan.dev);
+            return clash("dev", message, "a tunnel with a peer table has its ports for itself");
+        }
         if let Some(((word, _), _)) = of_the_port(plan).into_iter().zip(&port).find(|(a, b)| a != *b) {
             let message = format!("`{}` and `{}` cannot share a port: `{word}` differs", first.dev, plan.dev);
             return clash(word, message, "the same for all, or a `port` of its own");

@@ -1,7 +1,9 @@
 //! The types of a tunnel's settings: mode, encapsulation, GRE options, forwarding entries.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
+use segue_control::peers::{Encap as PeerEncap, Mac};
 use serde::{Serialize, Serializer};
 
 /// The mode of a tunnel: the packets that it carries and its own header. iproute2's `ip6gre` is [`Mode::Gre`] over
@@ -242,4 +244,25 @@ impl Overlay {
         }
         others
     }
+}
+
+/// The settings of a tunnel with a peer table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PeerTable {
+    /// The file of the first table; `None` for an empty one.
+    pub file: Option<PathBuf>,
+    /// The encapsulations with the UDP ports that they are received at, at least one.
+    #[serde(serialize_with = "listeners")]
+    pub listen: Vec<(PeerEncap, u16)>,
+    /// The Ethernet address of this end.
+    #[serde(serialize_with = "text")]
+    pub lladdr: Mac,
+}
+
+fn listeners<S: Serializer>(listeners: &[(PeerEncap, u16)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(listeners.iter().map(|(encap, port)| format!("{encap}:{port}")))
+}
+
+fn text<T: std::fmt::Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
 }

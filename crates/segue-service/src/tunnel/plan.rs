@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-pub use super::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, Profile};
+use segue_control::peers::Encap as PeerEncap;
+
+pub use super::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
 use segue_host::prefix::Prefix;
 
 /// Linux's default port of VXLAN; the registered one is 4789.
@@ -24,6 +26,10 @@ pub struct Plan {
     pub remote: IpAddr,
     /// The address of this end; `None` for the one that the route prefers.
     pub local: Option<IpAddr>,
+    /// The settings of the peer table, where the tunnel has one instead of a remote. `remote` is the unspecified
+    /// address then, and `mode`, `encap`, `encap_dport` and `port` stand for the first of its encapsulations.
+    #[serde(rename = "peers", skip_serializing_if = "Option::is_none")]
+    pub table: Option<PeerTable>,
     /// The encapsulation.
     pub encap: Encap,
     /// The UDP port of the other end.
@@ -98,6 +104,16 @@ impl Plan {
         let mut parts = vec![outer];
         if self.has_udp() {
             parts.push(("UDP", 8));
+        }
+        if let Some(table) = &self.table {
+            // The longest counts: a packet that the interface takes fits whichever peer it is for.
+            let has = |wanted| table.listen.iter().any(|(encap, _)| *encap == wanted);
+            if has(PeerEncap::Vxlan) {
+                parts.extend([("VXLAN", 8), ("Ethernet", 14)]);
+            } else if has(PeerEncap::Gue) {
+                parts.push(("GUE", if self.encap_remcsum { 12 } else { 4 }));
+            }
+            return parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect();
         }
         match (self.encap, self.mode) {
             (Encap::Gue, _) => parts.push(("GUE", if self.encap_remcsum { 12 } else { 4 })),

@@ -101,6 +101,9 @@ impl Ready {
 
 /// Resolves a plan on this system: asks the kernel for the route, its link and its MTU.
 pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
+    if let (Some(_), Some(local)) = (&plan.table, plan.local) {
+        return resolve_local(plan, local, netlink);
+    }
     let remote = plan.remote;
     let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;
     let local = match plan.local.or(route.source) {
@@ -119,6 +122,20 @@ pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
             .why("the route names a link that cannot be read")
     })?;
     ready(plan, local, &link, route.mtu)
+}
+
+/// Resolves the plan of a tunnel with a peer table, whose link is the one that has the address of this end.
+fn resolve_local(plan: Plan, local: IpAddr, netlink: &mut Netlink) -> Result<Ready, Error> {
+    let unread = |error: std::io::Error| {
+        Error::system("cannot read the addresses of this host", &error, "ip -br addr").why("rtnetlink refused")
+    };
+    let addresses = netlink.all_addresses().map_err(unread)?;
+    let Some((index, _)) = addresses.into_iter().find(|(_, prefix)| prefix.address == local) else {
+        return Err(Error::new(Kind::Unreachable, format!("{local} is not an address of this host"), "ip -br addr")
+            .why("a tunnel with a peer table sends from its local address to all peers"));
+    };
+    let link = netlink.link(index).map_err(unread)?;
+    ready(plan, local, &link, None)
 }
 
 /// Returns the plan with the address `local` over `link`, where the route may have an MTU of its own.

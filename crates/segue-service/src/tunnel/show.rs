@@ -30,6 +30,10 @@ pub fn plan_text(group: &Group) -> String {
 
 /// Returns the address and the port that receive packets of the far end.
 fn listen(ready: &Ready) -> String {
+    if let Some(table) = &ready.plan.table {
+        let ports: Vec<String> = table.listen.iter().map(|(_, port)| port.to_string()).collect();
+        return format!("{}, UDP {}", ready.local, ports.join(", "));
+    }
     match ready.plan.has_udp() {
         true => format!("{}, UDP {}", ready.local, ready.plan.port),
         false => format!("{}, raw socket", ready.local),
@@ -91,6 +95,9 @@ fn intended(ready: &Ready) -> Option<String> {
     let plan = &ready.plan;
     if plan.fastpath == Fastpaths::Off {
         return None;
+    }
+    if plan.table.is_some() {
+        return Some("segue [a peer table needs the daemon]".to_owned());
     }
     let config = engine_config(ready, 1, [0; 16]);
     let why = |way| segue_fastpath::obstacle(&config, way);
@@ -160,6 +167,9 @@ pub(crate) fn up_json(group: &Group) -> Value {
 /// Returns a summary of a tunnel, such as `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
 fn subject(ready: &Ready) -> String {
     let plan = &ready.plan;
+    if plan.table.is_some() {
+        return format!("{}, {}", kind(plan), ready.local);
+    }
     let to = match plan.has_udp() {
         true => std::net::SocketAddr::new(plan.remote, plan.dport).to_string(),
         false => plan.remote.to_string(),
@@ -169,6 +179,10 @@ fn subject(ready: &Ready) -> String {
 
 /// Returns the mode and the encapsulation of a tunnel, such as `ipip in GUE`.
 pub(super) fn kind(plan: &Plan) -> String {
+    if let Some(table) = &plan.table {
+        let forms: Vec<String> = table.listen.iter().map(|(encap, port)| format!("{encap}:{port}")).collect();
+        return format!("peers in {}", forms.join(", "));
+    }
     let carried = match (plan.encap, plan.overlay.id) {
         (Encap::None, Some(id)) => format!(" {id}"),
         (Encap::None, None) => String::new(),

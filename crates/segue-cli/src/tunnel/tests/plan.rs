@@ -1,4 +1,5 @@
 use segue_control::error::Error;
+use segue_control::peers::Encap as PeerEncap;
 use segue_service::tunnel::plan::*;
 
 use crate::render::Rendered;
@@ -139,13 +140,50 @@ fn one_direction_overrides_nothing_of_the_other() {
 
 #[test]
 fn every_word_of_the_table_is_a_key_of_the_plans_json() {
-    let json = serde_json::to_value(ok("dev a remote ::1 encap gue")).unwrap();
+    let plain = serde_json::to_value(ok("dev a remote ::1 encap gue")).unwrap();
+    let table = serde_json::to_value(ok("dev a peers none local ::1 listen vxlan,gue")).unwrap();
     for word in WORDS {
         let key = word.name.replace('-', "_");
+        let json = match word.name {
+            "peers" => &table,
+            "listen" | "lladdr" => &table["peers"],
+            _ => &plain,
+        };
         let direction = matches!(key.as_str(), "key" | "csum" | "seq" | "ikey" | "okey")
             || key.ends_with("seq")
             || matches!(key.as_str(), "icsum" | "ocsum");
         let found = json.get(&key).is_some() || (direction && json.get("gre").is_some());
         assert!(found, "{key} is not in {json}");
+    }
+}
+
+#[test]
+fn a_tunnel_with_a_peer_table_has_an_address_listeners_and_no_remote() {
+    let table = ok("dev a peers none local 198.18.0.1 listen gue:7000,vxlan id 9 encap-remcsum").table.unwrap();
+    assert_eq!((table.file, table.listen), (None, vec![(PeerEncap::Vxlan, 8472), (PeerEncap::Gue, 7000)]));
+    // The same after a restart, another one for another interface.
+    let mac = |dev: &str| ok(&format!("dev {dev} peers none local 198.18.0.1 listen vxlan")).table.unwrap().lladdr;
+    assert_eq!(mac("a"), table.lladdr);
+    assert!(mac("a") != mac("b") && mac("a").is_station() && mac("a").0[0] == 2);
+    let file = ok("dev a peers p.json local ::1").table.unwrap();
+    assert_eq!((file.file, file.listen), (Some("p.json".into()), vec![(PeerEncap::Gue, 6080)]));
+    for (line, message) in [
+        ("dev a peers none", "`peers` needs `local`"),
+        ("dev a peers none local 0.0.0.0", "`peers` needs `local`"),
+        ("dev a peers none local ::1 remote ::2", "`remote` does not go with `peers`"),
+        ("dev a peers none local ::1 mode gre", "`mode` does not go with `peers`"),
+        ("dev a peers none local ::1 id 7", "`id` does not go with this `listen`"),
+        ("dev a peers none local ::1 listen fou encap-remcsum", "`encap-remcsum` does not go with this `listen`"),
+        ("dev a peers none local ::1 noencap-csum", "`noencap-csum` does not go with `peers`"),
+        ("dev a peers none local ::1 listen gue,gue:1", "`gue,gue:1` is not a value of `listen`"),
+        ("dev a peers none local ::1 listen gue:1,fou:1", "`gue:1,fou:1` is not a value of `listen`"),
+        (
+            "dev a peers none local ::1 listen vxlan lladdr 01:00:00:00:00:00",
+            "`01:00:00:00:00:00` cannot be the address of one end",
+        ),
+        ("dev a remote ::1 listen gue", "`listen` needs `peers`"),
+        ("dev a local ::1", "`remote` is missing"),
+    ] {
+        assert_eq!(made(line).unwrap_err().message, message, "{line}");
     }
 }
