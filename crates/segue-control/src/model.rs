@@ -55,6 +55,9 @@ pub struct Instance {
     /// For tunnels: the path of packets through the kernel, past the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fastpath: Option<Fastpath>,
+    /// For a tunnel with a peer table: the table in short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<Box<PeerTable>>,
     /// The problems of the instance; empty when there is none.
     #[serde(default)]
     pub health: Vec<Complaint>,
@@ -71,6 +74,20 @@ pub struct Instance {
     /// Rates over the last seconds; missing in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recent: Option<Recent>,
+}
+
+/// The peer table of a tunnel in short; `segue peer list` shows it whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PeerTable {
+    /// The number of the table; 0 where none was given.
+    pub generation: u64,
+    /// The number of the table that packets go by: that of the last one that changed a peer.
+    pub in_force: u64,
+    /// The number of peers.
+    pub peers: u64,
+    /// Changes that were refused.
+    pub refused: u64,
 }
 
 /// The path of a tunnel's packets through the kernel, past the process.

@@ -1,6 +1,7 @@
 //! System calls that the standard library does not offer, each behind a safe function.
 #![allow(unsafe_code, reason = "the one place of this program that calls the kernel directly")]
 
+use std::ffi::CStr;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
@@ -453,6 +454,14 @@ pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     // SAFETY: as above.
     unsafe { libc::umask(before) };
     made
+}
+
+/// Creates a file that is memory only, of length 0; `name` is shown in `/proc`.
+pub fn memory_file(name: &CStr) -> io::Result<File> {
+    // SAFETY: the name ends with a zero, and outlives the call.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).

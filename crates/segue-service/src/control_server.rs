@@ -58,8 +58,7 @@ pub trait KnobControl {
     }
     /// Changes the peer table, as a whole or not at all.
     fn change_peers(&self, _: peers::Change) -> Result<Changes, Error> {
-        Err(Error::new(Kind::Conflict, "this instance has no peer table", "segue tunnel dev NAME peers FILE ...")
-            .why("only a tunnel that was started with the word `peers` has one"))
+        Err(no_table())
     }
     /// Takes note that the server gets on.
     fn beat(&self) {}
@@ -69,6 +68,12 @@ pub trait KnobControl {
     }
     /// Sets all of these knobs, or none.
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
+}
+
+/// Returns the refusal of a change of a table that there is not.
+pub(crate) fn no_table() -> Error {
+    Error::new(Kind::Conflict, "this instance has no peer table", "segue tunnel dev NAME peers FILE ...")
+        .why("only a tunnel that was started with the word `peers` has one")
 }
 
 /// A control socket that is open, has its mode, and is not served yet.

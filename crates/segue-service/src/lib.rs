@@ -43,6 +43,7 @@ pub mod gateway;
 pub mod handover;
 mod health;
 pub mod heartbeat;
+pub mod peers;
 pub mod profile;
 pub mod reasons;
 pub mod report;

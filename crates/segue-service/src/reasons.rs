@@ -7,6 +7,7 @@ use segue::reason::Reason;
 use segue_control::model::OUTER_CSUM;
 use segue_datapath::forward::DropReason;
 use segue_datapath::nat;
+use segue_datapath::overlay;
 use segue_datapath::tunnel::Dropped;
 use segue_fastpath::left_reasons;
 use segue_lan78xx::frame::rx::Malformed;
@@ -68,6 +69,7 @@ pub fn all() -> impl Iterator<Item = Entry> {
     of::<DecapRefusal>("drops", "decapsulation")
         .chain(of::<EncapRefusal>("drops", "encapsulation"))
         .chain(of::<Dropped>("drops", "tunnel"))
+        .chain(of::<overlay::Dropped>("drops", "peers"))
         .chain(of::<gso::Refusal>("drops", "segmentation"))
         .chain(of::<DropReason>("drops", "route"))
         .chain(of::<nat::Refusal>("drops", "nat"))

@@ -1,8 +1,10 @@
-//! Numbers in memory that a process shares with the children that it forks.
+//! Numbers in memory that a process shares with the children that it forks, or with any that have the same file open.
 #![allow(unsafe_code, reason = "memory of mmap is behind a pointer")]
 
+use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -17,10 +19,25 @@ pub struct SharedNumbers {
 impl SharedNumbers {
     /// Maps `count` numbers.
     pub fn new(count: usize) -> io::Result<SharedNumbers> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        SharedNumbers::map(count, libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Maps the first `count` numbers of a file: each process that has it open sees what the others write.
+    ///
+    /// # Errors
+    /// Where the file is shorter, since its end would be no memory.
+    pub fn over(file: &File, count: usize) -> io::Result<SharedNumbers> {
+        if file.metadata()?.len() < SharedNumbers::len_of(count) as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        SharedNumbers::map(count, 0, file.as_raw_fd())
+    }
+
+    fn map(count: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<SharedNumbers> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags);
         let len = SharedNumbers::len_of(count);
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces no other one.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        // SAFETY: a new mapping at an address of the kernel's choice replaces no other one.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

@@ -18,6 +18,7 @@ use crate::fault::Vitals;
 use crate::handover::Ports;
 use crate::health::Sources;
 use crate::heartbeat::Limits;
+use crate::peers::Keeper;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -89,6 +90,8 @@ pub struct Opened {
     pub claim: Option<UnixListener>,
     /// The path of a tunnel's packets through the kernel.
     pub fastpath: Option<Fastpath>,
+    /// The peer table of a tunnel that has one.
+    pub peers: Option<Arc<Keeper>>,
     /// The ports for a successor.
     pub ports: Ports,
     /// The problems of the devices, where they can report any.
@@ -111,6 +114,7 @@ impl Opened {
             forwarding: None,
             claim: None,
             fastpath: None,
+            peers: None,
             ports: Ports::default(),
             complaints: None,
             health: None,

@@ -22,6 +22,7 @@ use segue_control::event::{LogEntry, LogEvent};
 use segue_control::knobs::{Change, Knob, Setting};
 use segue_control::mapping::Mapping;
 use segue_control::model::{Complaint, Instance};
+use segue_control::peers::{self, Changes, Listed};
 use segue_control::protocol::Fault;
 use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
@@ -34,12 +35,13 @@ use self::faulty::Faulty;
 use self::knobs::SharedKnobs;
 use self::running::{Running, Stopper};
 use crate::closing::Closing;
-use crate::control_server::{Bound, KnobControl, Server};
+use crate::control_server::{self, Bound, KnobControl, Server};
 use crate::fastpath::{self, Fastpath};
 use crate::fault::{self, Vitals};
 use crate::handover::{Line, Ports, Record};
 use crate::health::Health;
 use crate::heartbeat::{Heartbeat, Thread};
+use crate::peers::Keeper;
 use crate::report::Report;
 use crate::sandbox::{self, Sandbox, SandboxConfig};
 use crate::started;
@@ -133,6 +135,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         forwarding,
         claim,
         fastpath,
+        peers,
         ports,
         complaints,
         health,
@@ -158,6 +161,10 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         if !begin(line, &mut signals, &mut running)? {
             return Ok(());
         }
+        // The predecessor has taken its last change.
+        if let Some(peers) = &peers {
+            peers.follow();
+        }
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
@@ -172,7 +179,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         reader,
         fastpath.clone(),
         complaints,
-        health,
+        (health, peers.clone()),
     );
     let file = socket.file().clone();
     let announced = Announced {
@@ -182,6 +189,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         out: Arc::clone(report),
         sender,
         fastpath: fastpath.clone(),
+        peers,
         vitals: vitals.clone(),
     };
     announced.permit();
@@ -227,6 +235,7 @@ struct Announced {
     out: Arc<dyn Report>,
     sender: Option<FeedSender>,
     fastpath: Option<Fastpath>,
+    peers: Option<Arc<Keeper>>,
     vitals: Vitals,
 }
 
@@ -243,6 +252,17 @@ impl Announced {
 impl KnobControl for Announced {
     fn mappings(&self) -> Option<Vec<Mapping>> {
         mappings::ask(self.sender.as_ref()?)
+    }
+
+    fn peers(&self) -> Option<Listed> {
+        self.peers.as_ref().map(|peers| peers.list())
+    }
+
+    fn change_peers(&self, change: peers::Change) -> Result<Changes, Error> {
+        match &self.peers {
+            Some(peers) => peers.change(change),
+            None => Err(control_server::no_table()),
+        }
     }
 
     fn list(&self) -> Vec<Knob> {
@@ -312,7 +332,7 @@ fn snapshot(
     read: impl Fn(&mut Instance) + Send + Sync + Clone + 'static,
     fastpath: Option<Fastpath>,
     complaints: Option<Complaints>,
-    health: Option<Health>,
+    (health, peers): (Option<Health>, Option<Arc<Keeper>>),
 ) -> impl Fn() -> Instance + Send + Sync + Clone + 'static {
     let (name, kind, pid) = (daemon.name().to_owned(), daemon.kind(), process::id());
     let (sandbox, heartbeat) = (sandbox.clone(), heartbeat.clone());
@@ -331,6 +351,7 @@ fn snapshot(
         if let Some(fastpath) = &fastpath {
             fastpath.fill(&mut instance);
         }
+        instance.peers = peers.as_ref().map(|peers| Box::new(peers.summary()));
         if heartbeat.is_stuck(Thread::Packets, STUCK) {
             instance.health.push(Complaint {
                 what: "no packet moves".to_owned(),

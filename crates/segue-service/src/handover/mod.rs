@@ -35,6 +35,8 @@ pub enum Record {
     Receive,
     /// A sending socket, with its descriptor.
     Send,
+    /// The peer table in memory that is shared, with its descriptor.
+    Peers,
     /// The end of the ports.
     End,
     /// The next GRE sequence number of the interface's packets.
@@ -50,6 +52,7 @@ impl Record {
             Record::Interface(name) => (b'i', name.as_str(), 0),
             Record::Receive => (b'r', "", 0),
             Record::Send => (b's', "", 0),
+            Record::Peers => (b'p', "", 0),
             Record::End => (b'.', "", 0),
             Record::Sequence(name, number) => (b'n', name.as_str(), *number),
             Record::Go => (b'!', "", 0),
@@ -64,7 +67,7 @@ impl Record {
 
     /// Returns whether the record comes with a descriptor.
     fn carries_fd(&self) -> bool {
-        matches!(self, Record::Interface(_) | Record::Receive | Record::Send)
+        matches!(self, Record::Interface(_) | Record::Receive | Record::Send | Record::Peers)
     }
 
     fn parse(bytes: &[u8; RECORD_LEN]) -> Option<Record> {
@@ -76,6 +79,7 @@ impl Record {
             b'i' => Record::Interface(name),
             b'r' => Record::Receive,
             b's' => Record::Send,
+            b'p' => Record::Peers,
             b'.' => Record::End,
             b'n' => Record::Sequence(name, u32::from_be_bytes([*a, *b, *c, *d])),
             b'!' => Record::Go,
@@ -141,6 +145,8 @@ pub struct Ports {
     pub interfaces: Vec<(String, OwnedFd)>,
     /// The outside sockets.
     pub sockets: Sockets,
+    /// The peer table of a tunnel that has one.
+    pub peers: Option<OwnedFd>,
 }
 
 impl Ports {
@@ -154,6 +160,9 @@ impl Ports {
         }
         for fd in &self.sockets.send {
             line.say(&Record::Send, Some(fd.as_fd()))?;
+        }
+        if let Some(fd) = &self.peers {
+            line.say(&Record::Peers, Some(fd.as_fd()))?;
         }
         line.say(&Record::End, None)
     }
@@ -170,6 +179,7 @@ impl Ports {
                 (Record::Interface(name), Some(fd)) => ports.interfaces.push((name, fd)),
                 (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
                 (Record::Send, Some(fd)) => ports.sockets.send.push(fd),
+                (Record::Peers, Some(fd)) => ports.peers = Some(fd),
                 (Record::End, _) => return Ok(ports),
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -234,6 +244,7 @@ mod tests {
         let ports = Ports {
             interfaces: vec![("one".to_owned(), file("/dev/null")), ("two".to_owned(), file("/dev/zero"))],
             sockets: Sockets { receive: vec![file("/dev/full")], send: Vec::new() },
+            peers: Some(file("/dev/random")),
         };
         ports.give(&near).unwrap();
         let mut taken = Ports::take(&Line(UnixStream::from(far)), 3).unwrap();
@@ -246,6 +257,7 @@ mod tests {
         assert!(is(taken.interface("one").unwrap(), "/dev/null"));
         assert!(is(taken.outside().unwrap().receive.remove(0), "/dev/full"));
         assert!(taken.outside().is_none());
+        assert!(is(taken.peers.take().unwrap(), "/dev/random"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::group::Group;
 use super::resolve::Ready;
 use super::start::Senders;
-use super::{plan, show, start};
+use super::{overlay, plan, show, start};
 use crate::apply::Changes;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
@@ -50,8 +50,12 @@ impl Daemon for Group {
     }
 
     fn ports(&self) -> Vec<(String, Side)> {
-        let outside = (start::outside_name(&self.first().plan).to_owned(), Side::Outside);
-        self.plans().map(|plan| (plan.dev.clone(), Side::Inside)).chain([outside]).collect()
+        let insides = self.plans().map(|plan| (plan.dev.clone(), Side::Inside));
+        let outsides = match &self.first().plan.table {
+            Some(table) => table.listen.iter().map(|(encap, _)| encap.name()).collect(),
+            None => vec![start::outside_name(&self.first().plan)],
+        };
+        insides.chain(outsides.into_iter().map(|name| (name.to_owned(), Side::Outside))).collect()
     }
 
     fn knobs(&self) -> Result<Knobs, Error> {
@@ -73,6 +77,12 @@ impl Daemon for Group {
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
         }
         let is_successor = fresh.len() < self.members.len();
+        if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
+            let opened = overlay::open(ready, table, succession)?;
+            fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
+            let fastpath = Fastpath::open(start::fastpath_request(self, Vec::new(), is_successor), netlink)?;
+            return Ok(Opened { fastpath: Some(fastpath), ..opened });
+        }
         let (mut opened, Senders { ports, sockets }) = start::open(self, succession)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
         let facts = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
@@ -178,7 +188,8 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
     }
     // A kernel without IPv6 refuses this and generates no addresses either. With IPv6, the kernel's own packets would
     // count as drops of a tunnel that carries IPv4 only.
-    if ready.plan.mode == plan::Mode::Ipip && !is_made {
+    // No peer of a table has a link-local address.
+    if (ready.plan.mode == plan::Mode::Ipip || ready.plan.table.is_some()) && !is_made {
         let _ = changes.no_generated_addresses();
     }
     for (at, step) in steps.iter().enumerate() {

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod engine;
 pub mod group;
 pub mod kinds;
+mod overlay;
 pub mod plan;
 pub mod resolve;
 pub mod show;

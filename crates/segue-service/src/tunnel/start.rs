@@ -13,6 +13,7 @@ use segue::encap::{self, Decapsulator, Encapsulator, OuterCsum};
 use segue::{gro, hash};
 use segue_control::error::Error;
 use segue_datapath::knobs::{Knob, Knobs, Values};
+use segue_datapath::overlay;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_host::sys;
@@ -37,12 +38,15 @@ use crate::handover::Ports;
 /// Largest number of reads from one port in one round: single packets that leave by one source port then fill the
 /// largest sends (46 datagrams of 1,400 bytes are 64 kB), and what one round delivers fits the usual receive buffer of
 /// a socket (some 90 of them). Trains end a round by their bytes, while they are in the cache.
-const BUDGET: usize = 64;
+pub(super) const BUDGET: usize = 64;
 /// Number of memory pages for packets in the pipeline: 16 MiB.
-const PAGES: usize = 128;
+pub(super) const PAGES: usize = 128;
 
 /// Returns the name of the outside port in statistics.
 pub(crate) fn outside_name(plan: &Plan) -> &'static str {
+    if let Some((encap, _)) = plan.table.as_ref().and_then(|table| table.listen.first()) {
+        return encap.name();
+    }
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
@@ -71,10 +75,6 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     })?;
     // The counter opens before the sockets, so that it includes their first drops.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
-    let unkept = |error: io::Error| {
-        Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
-            .why("each takes one of the files that a process may have open")
-    };
     let (outside, sockets, senders) = open_outside(group, succession.inherited.outside())?;
     let senders = Senders { ports: sockets.as_ref().map(ports_of).unwrap_or_default(), sockets: senders };
     let mut tuns = Vec::with_capacity(group.members.len());
@@ -87,13 +87,7 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
         ports.interfaces = tuns.iter().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
         ports.sockets = sockets.map_err(unkept)?;
     }
-    let trace = match &plan.trace {
-        None => None,
-        Some(path) => Some(open_trace(path).map_err(|error| {
-            Error::system(format!("cannot write {}", path.display()), &error, "another path: --trace FILE.pcap")
-                .why("the capture file is opened before the tunnel starts")
-        })?),
-    };
+    let trace = open_trace_of(plan)?;
     let (entropy, flows) = (random()?, flow_key()?);
     let mut offloads = Offloads::default();
     let off = if plan.encap_csum { "switched off" } else { "noencap-csum" };
@@ -104,8 +98,23 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, senders))
 }
 
+/// Returns the failure to duplicate the ports for a successor.
+pub(super) fn unkept(error: io::Error) -> Error {
+    Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
+        .why("each takes one of the files that a process may have open")
+}
+
 /// A capture file, and whether it is to be a pcapng file.
-type TraceFile = (File, bool);
+pub(super) type TraceFile = (File, bool);
+
+/// Opens the capture file of a plan, if it has one.
+pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile>, Error> {
+    let Some(path) = &plan.trace else { return Ok(None) };
+    open_trace(path).map(Some).map_err(|error| {
+        Error::system(format!("cannot write {}", path.display()), &error, "another path: --trace FILE.pcap")
+            .why("the capture file is opened before the tunnel starts")
+    })
+}
 
 /// Opens a capture file: `-` is stdout, and a file that exists is overwritten. Nothing waits for the reader of a pipe
 /// once it is open.
@@ -120,7 +129,7 @@ fn open_trace(path: &Path) -> io::Result<TraceFile> {
     Ok((file, path.extension().is_some_and(|extension| extension == "pcapng")))
 }
 
-fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
+pub(super) fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
     let offloads = match (plan.gso, plan.gro) {
         (true, _) => TunOffloads::All,
         (false, true) => TunOffloads::WriteOnly,
@@ -194,7 +203,7 @@ fn raw_error(ready: &Ready, error: udp::OpenError) -> Error {
     }
 }
 
-fn udp_config(ready: &Ready) -> UdpConfig {
+pub(super) fn udp_config(ready: &Ready) -> UdpConfig {
     let plan = &ready.plan;
     UdpConfig {
         source: match (plan.srcport, plan.sport.fixed()) {
@@ -221,7 +230,7 @@ fn udp_config(ready: &Ready) -> UdpConfig {
     }
 }
 
-fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
+pub(super) fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     match error {
         udp::OpenError::InUse(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRINUSE)),
@@ -240,9 +249,14 @@ pub fn knobs<'a>(
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
     let remcsum = plans.clone().any(Plan::leaves_checksums);
-    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
+    if let Some(table) = &first.table {
+        let names: Vec<&str> = table.listen.iter().map(|(encap, _)| encap.name()).collect();
+        let knobs = overlay::knobs(&first.dev, &names, Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
+        return prepare(knobs, &preset, assignments);
+    }
+    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET).and(fastpath_knob(first));
     prepare(knobs, &preset, assignments)
 }
 
@@ -264,6 +278,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
 pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
     let prevented = match plan {
+        Plan { table: Some(_), .. } => Some("a peer table needs the daemon"),
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
         Plan { gro: false, .. } => Some("gro off needs the daemon"),
         Plan { gso: false, .. } => Some("gso off needs the daemon"),

@@ -1,0 +1,179 @@
+//! The rules for entries of a peer table, and what the tunnel itself adds to them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use segue::encap::{Carrier, Config, Df, Mode, SourcePorts, Tos, Ttl};
+use segue::wire::vxlan;
+use segue_control::peers::{Encap, Key, Mac, Peer};
+use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters};
+
+use crate::tunnel::kinds::{Choice, PeerTable};
+use crate::tunnel::resolve::Ready;
+
+/// The network identifier of VXLAN where neither the tunnel nor the peer says one: that of flannel.
+const USUAL_VNI: u32 = 1;
+
+/// The tunnel's own values, and the rules that follow from them.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    local: IpAddr,
+    mac: Mac,
+    remcsum: bool,
+    /// The encapsulations in the order of the listeners, each with its port and its configuration without a remote.
+    forms: Vec<(Encap, u16, Config)>,
+}
+
+impl Rules {
+    /// Creates the rules of a tunnel whose listeners have these numbers of source ports.
+    pub fn new(ready: &Ready, table: &PeerTable, slots: &[u16], seed: [u8; 16]) -> Rules {
+        let plan = &ready.plan;
+        let config = |encap: Encap, port: u16, slots: u16| {
+            let (mode, carrier) = match encap {
+                Encap::Vxlan => {
+                    let vni = plan.overlay.id.unwrap_or(USUAL_VNI);
+                    let takes_remcsum = plan.overlay.remcsumrx;
+                    (Mode::Ethernet, Carrier::Vxlan { vni, remcsum: false, takes_remcsum })
+                }
+                Encap::Gue => (Mode::Ip, Carrier::Gue { remcsum: plan.encap_remcsum }),
+                Encap::Fou => (Mode::Ip, Carrier::Fou),
+            };
+            Config {
+                dport: port,
+                port,
+                ttl: plan.ttl.fixed().map_or(Ttl::Inherit, Ttl::Fixed),
+                tos: match plan.tos {
+                    Choice::Fixed(tos) => Tos::Fixed(tos),
+                    Choice::Inherit | Choice::Auto => Tos::Inherit,
+                },
+                df: if plan.pmtudisc { Df::Set } else { Df::Inherit },
+                // What a kernel on this host left unfinished, or one behind a veth: it is counted.
+                unfinished: Some(u16::try_from(ready.mtu).unwrap_or(u16::MAX)),
+                slots: SourcePorts::Slots(slots),
+                seed,
+                ..Config::new(mode, carrier, ready.local, ready.local)
+            }
+        };
+        let slots = slots.iter().chain(std::iter::repeat(&1));
+        let forms =
+            table.listen.iter().zip(slots).map(|((encap, port), slots)| (*encap, *port, config(*encap, *port, *slots)));
+        Rules { local: ready.local, mac: table.lladdr, remcsum: plan.encap_remcsum, forms: forms.collect() }
+    }
+
+    /// Returns the Ethernet address of this end.
+    pub(super) fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// Returns the listeners.
+    pub(super) fn listeners(&self) -> Vec<ListenerConfig> {
+        self.forms.iter().map(|(_, _, encap)| ListenerConfig { encap: *encap }).collect()
+    }
+
+    /// Returns a peer with every value that it leaves out, and its key.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub(super) fn resolve(&self, peer: Peer) -> Result<(Key, Peer), String> {
+        let prefix = match (peer.prefix, peer.station) {
+            (Some(prefix), None) => prefix,
+            (None, Some(_)) => return Err("this tunnel carries IP: it has no peers by `match`".to_owned()),
+            (Some(_), Some(_)) => return Err("it has `prefix` and `match`, and one of the two counts".to_owned()),
+            (None, None) => return Err("`prefix` is missing".to_owned()),
+        };
+        if prefix != prefix.masked() {
+            return Err(format!("`prefix` has bits behind its length: it would be {}", prefix.masked()));
+        }
+        if prefix.len > 0 && (prefix.address.is_multicast() || prefix.address.is_loopback()) {
+            return Err("`prefix` is multicast or loopback, which no tunnel carries".to_owned());
+        }
+        let remote = peer.remote;
+        let is_host = match remote {
+            IpAddr::V4(v4) => !v4.is_broadcast() && v4.octets()[0] != 0,
+            IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+        };
+        if remote.is_unspecified() || remote.is_multicast() || !is_host {
+            return Err(format!("`remote` {remote} is not the address of one host"));
+        }
+        if remote == self.local {
+            return Err(format!("`remote` {remote} is this end of the tunnel"));
+        }
+        if remote.is_ipv4() != self.local.is_ipv4() {
+            return Err(format!("`remote` {remote} is not of the family of `local` {}", self.local));
+        }
+        let known = || self.forms.iter().map(|(encap, ..)| encap.name()).collect::<Vec<_>>().join(", ");
+        let encap = match (peer.encap, &self.forms[..]) {
+            (Some(encap), _) => encap,
+            (None, [(encap, ..)]) => *encap,
+            (None, _) => return Err(format!("`encap` is missing: the tunnel has {}", known())),
+        };
+        let Some((_, port, _)) = self.forms.iter().find(|(form, ..)| *form == encap) else {
+            return Err(format!("`encap` {encap} is none of the tunnel's `listen`: {}", known()));
+        };
+        let port = peer.port.unwrap_or(*port);
+        if port == 0 {
+            return Err("`port` is 0".to_owned());
+        }
+        let is_vxlan = encap == Encap::Vxlan;
+        if !is_vxlan && (peer.vni.is_some() || peer.mac.is_some()) {
+            return Err(format!("`vni` and `mac` do not go with `encap` {encap}"));
+        }
+        let vni = is_vxlan.then(|| peer.vni.unwrap_or(self.usual_vni()));
+        if vni.is_some_and(|vni| vni > vxlan::MAX_VNI) {
+            return Err("`vni` has more than 24 bits".to_owned());
+        }
+        match peer.mac {
+            None if is_vxlan => return Err("`mac` is missing: the peer's end drops frames for others".to_owned()),
+            Some(mac) if !mac.is_station() => return Err(format!("`mac` {mac} is not the address of one station")),
+            Some(mac) if mac == self.mac => return Err(format!("`mac` {mac} is this end of the tunnel")),
+            _ => {}
+        }
+        if peer.outer_checksum == Some(false) {
+            return Err("`outer_checksum` false is not available: all datagrams have one here".to_owned());
+        }
+        let remcsum = peer.remcsum.unwrap_or(encap == Encap::Gue && self.remcsum);
+        if remcsum && !(encap == Encap::Gue && self.remcsum) {
+            return Err(match encap {
+                Encap::Gue => "`remcsum` needs a tunnel with the word `encap-remcsum`".to_owned(),
+                _ => format!("`remcsum` does not go with `encap` {encap}"),
+            });
+        }
+        let resolved = Peer {
+            prefix: Some(prefix),
+            station: None,
+            remote,
+            encap: Some(encap),
+            port: Some(port),
+            vni,
+            mac: peer.mac,
+            outer_checksum: Some(true),
+            remcsum: Some(remcsum),
+        };
+        Ok((Key::Prefix(prefix), resolved))
+    }
+
+    fn usual_vni(&self) -> u32 {
+        let of = |config: &Config| match config.carrier {
+            Carrier::Vxlan { vni, .. } => Some(vni),
+            _ => None,
+        };
+        self.forms.iter().find_map(|(_, _, config)| of(config)).unwrap_or(USUAL_VNI)
+    }
+
+    /// Returns the datapath's form of a peer that [`resolve`](Self::resolve) has completed.
+    pub(super) fn config(&self, peer: &Peer, counters: Arc<PeerCounters>) -> Option<PeerConfig> {
+        let prefix = peer.prefix?;
+        let listener = self.forms.iter().position(|(encap, ..)| Some(*encap) == peer.encap)?;
+        let base = self.forms.get(listener)?.2;
+        let carrier = match base.carrier {
+            Carrier::Vxlan { remcsum, takes_remcsum, .. } => {
+                Carrier::Vxlan { vni: peer.vni.unwrap_or(USUAL_VNI), remcsum, takes_remcsum }
+            }
+            Carrier::Gue { .. } => Carrier::Gue { remcsum: peer.remcsum == Some(true) },
+            other => other,
+        };
+        let encap = Config { carrier, remote: peer.remote, dport: peer.port.unwrap_or(base.dport), ..base };
+        let mac = peer.mac.map_or([0; 6], |mac| mac.0);
+        Some(PeerConfig { prefix: (prefix.address, prefix.len), listener, encap, mac, counters })
+    }
+}

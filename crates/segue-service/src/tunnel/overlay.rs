@@ -1,0 +1,151 @@
+//! Start of a tunnel with a peer table: its listeners, its table, and the datapath over them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use segue::encap::OuterCsum;
+use segue_control::error::Error;
+use segue_control::peers::{Change, Encap, Table};
+use segue_datapath::overlay::{Listener, Overlay, Parts, exchange};
+use segue_port::Port as DataPort;
+use segue_port::udp::{Carries, Sockets, UdpConfig, UdpPort};
+use segue_port::wrap::Trace;
+
+use super::engine::gro_config;
+use super::kinds::PeerTable;
+use super::resolve::Ready;
+use super::start::{BUDGET, PAGES, open_trace_of, open_tun, udp_config, udp_error, unkept};
+use crate::daemon::kernel::ChecksumDrops;
+use crate::daemon::running::{Offloads, flow_key, random};
+use crate::daemon::{Opened, Succession};
+use crate::fault::Vitals;
+use crate::handover::Ports;
+use crate::peers::{Keeper, Kept, Rules};
+
+/// Opens the interface, the listeners' sockets and the table, except those that are inherited.
+pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession) -> Result<Opened, Error> {
+    let plan = &ready.plan;
+    let drops = table.listen.first().map(|(encap, _)| encap.name());
+    let checksum_drops = drops.and_then(|name| ChecksumDrops::open(ready.local, name));
+    let mut inherited = succession.inherited.outside();
+    let mut ports = Vec::with_capacity(table.listen.len());
+    for (encap, port) in &table.listen {
+        let sockets = inherited.as_mut().and_then(|all| of_port(all, *port, table.listen.len()));
+        ports.push((encap.name(), listener(ready, *encap, *port, sockets)?));
+    }
+    let tun = open_tun(plan, succession.inherited.interface(&plan.dev))?;
+    let kept = match succession.inherited.peers.take() {
+        Some(fd) => Kept::of(fd).ok(),
+        None if succession.has_successors => Kept::new().ok(),
+        None => None,
+    };
+    let is_kept = kept.is_some();
+    let (entropy, flows) = (random()?, flow_key()?);
+    let slots: Vec<u16> = ports.iter().map(|(_, port)| port.slots()).collect();
+    let (sender, receiver) = exchange();
+    let (keeper, first) = Keeper::new(Rules::new(ready, table, &slots, entropy), sender, flows, kept)?;
+    if !keeper.follow() {
+        load(&keeper, table)?;
+    }
+    let keeper = Arc::new(keeper);
+    let mut kept_ports = Ports::default();
+    if succession.has_successors {
+        kept_ports.interfaces = vec![(tun.name().to_owned(), tun.try_clone_fd().map_err(unkept)?)];
+        for (_, port) in &ports {
+            let Sockets { receive, send } = port.sockets().map_err(unkept)?;
+            kept_ports.sockets.receive.extend(receive);
+            kept_ports.sockets.send.extend(send);
+        }
+        kept_ports.peers = keeper.descriptor().filter(|_| is_kept);
+    }
+    let mut offloads = Offloads::default();
+    ports.iter().take(1).for_each(|(_, port)| offloads.add("", port, "switched off"));
+    offloads.add("", &tun, "switched off");
+    let trace = open_trace_of(plan)?;
+    let (mac, remcsum) = (table.lladdr.0, plan.encap_remcsum);
+    let gro = Some(gro_config(plan, 1, flows));
+    let assemble = Box::new(move |_: &Vitals| {
+        let mut trace = trace;
+        let mut listeners = Vec::with_capacity(ports.len());
+        for (name, port) in ports {
+            // One file has one port: the first.
+            let port: Box<dyn DataPort> = match trace.take() {
+                None => Box::new(port),
+                Some((file, is_pcapng)) => {
+                    let made = if is_pcapng { Trace::pcapng(port, file) } else { Trace::new(port, file) };
+                    Box::new(made.map_err(|error| {
+                        Error::system("cannot start to move packets", &error, "segue doctor")
+                            .why("the capture file failed")
+                    })?)
+                }
+            };
+            // The socket verifies checksums that are present, and its filter drops remote checksum offload without one.
+            listeners.push(Listener { name: name.to_owned(), port, csum: OuterCsum::Verified });
+        }
+        Ok(Box::new(Overlay::new(Parts {
+            inside_name: tun.name().to_owned(),
+            inside: Box::new(tun),
+            listeners,
+            table: first,
+            tables: receiver,
+            mac,
+            gro,
+            remcsum,
+            budget: BUDGET,
+            pages: PAGES,
+            key: flows,
+        })) as Box<_>)
+    });
+    Ok(Opened { checksum_drops, ports: kept_ports, peers: Some(keeper), ..Opened::new(offloads, assemble) })
+}
+
+/// Puts the table of the file into force, where there is a file.
+fn load(keeper: &Keeper, table: &PeerTable) -> Result<(), Error> {
+    let Some(path) = &table.file else { return Ok(()) };
+    let name = path.display().to_string();
+    let text = std::fs::read(path).map_err(|error| {
+        Error::system(format!("cannot read the peers in {name}"), &error, "peers none   starts with an empty table")
+            .why("`peers FILE` names the table of the start")
+    })?;
+    keeper.change(Change::Sync(Table::read(&text, &name)?)).map(drop).map_err(|error| {
+        let message = format!("{name}: {}", error.message);
+        Error { message, ..error }
+    })
+}
+
+/// Takes the sockets of the listener on `port` out of those that `count` listeners had.
+fn of_port(all: &mut Sockets, port: u16, count: usize) -> Option<Sockets> {
+    let port_of = |fd: &OwnedFd| {
+        let fd = fd.as_fd().try_clone_to_owned().ok()?;
+        UdpSocket::from(fd).local_addr().ok().map(|address| address.port())
+    };
+    let at = all.receive.iter().position(|fd| port_of(fd) == Some(port))?;
+    // Each listener has as many.
+    let each = all.send.len() / count.max(1);
+    let left = all.receive.len();
+    let receive = vec![all.receive.remove(at)];
+    let from = all.send.len().saturating_sub(if left == 1 { all.send.len() } else { each });
+    Some(Sockets { receive, send: all.send.split_off(from) })
+}
+
+/// Opens the port of an encapsulation, over inherited sockets if there are any.
+fn listener(ready: &Ready, encap: Encap, port: u16, inherited: Option<Sockets>) -> Result<UdpPort, Error> {
+    let anywhere: IpAddr =
+        if ready.local.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let config = UdpConfig {
+        port,
+        peer: SocketAddr::new(anywhere, port),
+        carries: match encap {
+            Encap::Gue => Carries::Gue,
+            Encap::Vxlan => Carries::Vxlan,
+            Encap::Fou => Carries::Other,
+        },
+        ..udp_config(ready)
+    };
+    let opened = match inherited {
+        Some(sockets) => UdpPort::adopt(config, &[], sockets),
+        None => UdpPort::open_to(config, &[]),
+    };
+    opened.map_err(|error| udp_error(ready, error))
+}
