@@ -286,3 +286,6 @@ fn table(state: &State) -> peers::Table {
     let peers = state.entries.values().map(|entry| entry.peer.clone()).collect();
     peers::Table { generation: Some(state.generation), peers }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Tests of changes of a table, without a worker.
+
+use segue_control::peers::Table as Document;
+use segue_datapath::overlay::exchange;
+use segue_host::netlink::Link;
+
+use super::*;
+use crate::tunnel::kinds::{Choice, Df, Encap, Fastpath, Mode, Overlay, PeerTable, Profile};
+use crate::tunnel::plan::Plan;
+use crate::tunnel::resolve::ready;
+
+fn keeper() -> Keeper {
+    let table = PeerTable {
+        file: None,
+        listen: vec![(peers::Encap::Vxlan, 8472), (peers::Encap::Gue, 6080)],
+        lladdr: "02:00:00:00:00:01".parse().unwrap(),
+    };
+    let plan = Plan {
+        dev: "sg0".to_owned(),
+        mode: Mode::Ip6tnl,
+        remote: "0.0.0.0".parse().unwrap(),
+        local: Some("198.18.0.1".parse().unwrap()),
+        table: Some(table.clone()),
+        encap: Encap::Gue,
+        dport: 8472,
+        sport: Choice::Auto,
+        srcport: None,
+        port: 8472,
+        encap_csum: true,
+        encap_remcsum: true,
+        addr: Vec::new(),
+        mtu: Choice::Auto,
+        ttl: Choice::Inherit,
+        encaplimit: "none",
+        tos: Choice::Fixed(0),
+        pmtudisc: true,
+        gre: None,
+        overlay: Overlay {
+            id: Some(7),
+            udp6zerocsumtx: false,
+            udp6zerocsumrx: false,
+            remcsumtx: false,
+            remcsumrx: false,
+            learning: true,
+            ageing: 300,
+            maxaddress: 4096,
+            fdb: Vec::new(),
+            df: Df::Unset,
+        },
+        gro: true,
+        gso: true,
+        profile: Profile::Strict,
+        fastpath: Fastpath::Auto,
+        workers: 1,
+        trace: None,
+        set: Vec::new(),
+    };
+    let link = Link {
+        index: 2,
+        name: "eth0".into(),
+        mtu: 1500,
+        mac: None,
+        up: true,
+        has_carrier: true,
+        tun: false,
+        ethernet: true,
+        master: None,
+    };
+    let ready = ready(plan, "198.18.0.1".parse().unwrap(), &link, None).unwrap();
+    assert_eq!(ready.mtu, 1450, "the longest of the encapsulations counts");
+    let rules = Rules::new(&ready, &table, &[16, 16], [0; 16]);
+    Keeper::new(rules, exchange().0, hash::Key([1, 2]), None).unwrap().0
+}
+
+fn document(text: &str) -> Document {
+    Document::read(text.as_bytes(), "test").unwrap()
+}
+
+fn sync(keeper: &Keeper, text: &str) -> Result<Changes, Error> {
+    keeper.change(Change::Sync(document(text)))
+}
+
+const ONE: &str = r#"{"prefix":"198.19.2.0/24","remote":"198.18.0.2","encap":"gue"}"#;
+const TWO: &str = r#"{"prefix":"198.19.3.0/24","remote":"198.18.0.3","encap":"vxlan","mac":"02:00:00:00:00:03"}"#;
+
+#[test]
+fn a_generation_only_grows_and_belongs_to_one_set_of_peers() {
+    let keeper = keeper();
+    let table = |generation: u64, peers: &str| format!(r#"{{"generation":{generation},"peers":[{peers}]}}"#);
+    let done = sync(&keeper, &table(42, &format!("{ONE},{TWO}"))).unwrap();
+    assert_eq!(done, Changes { generation: 42, added: 2, ..Changes::default() });
+    let same = sync(&keeper, &table(42, &format!("{TWO},{ONE}"))).unwrap();
+    assert_eq!(same, Changes { generation: 42, unchanged: 2, ..Changes::default() });
+    for (generation, peers) in [(41, format!("{ONE},{TWO}")), (42, ONE.to_owned())] {
+        let error = sync(&keeper, &table(generation, &peers)).unwrap_err();
+        assert_eq!(error.kind, Kind::Conflict);
+        assert!(error.message.starts_with(&format!("stale generation {generation}")), "{}", error.message);
+    }
+    assert_eq!(sync(&keeper, &table(50, ONE)).unwrap().removed, 1);
+    // Without a number the table is the next one, if it differs.
+    let next = sync(&keeper, &format!(r#"{{"peers":[{TWO}]}}"#)).unwrap();
+    assert_eq!(next, Changes { generation: 51, added: 1, removed: 1, ..Changes::default() });
+    assert_eq!(sync(&keeper, &format!(r#"{{"peers":[{TWO}]}}"#)).unwrap().generation, 51);
+    let summary = keeper.summary();
+    assert_eq!((summary.generation, summary.peers, summary.refused), (51, 1, 2));
+}
+
+#[test]
+fn entries_are_changed_one_by_one_and_all_or_none_of_a_change() {
+    let keeper = keeper();
+    let [one, two] = [ONE, TWO].map(|text| document(&format!(r#"{{"peers":[{text}]}}"#)).peers.remove(0));
+    keeper.change(Change::Add(vec![one.clone()])).unwrap();
+    let twice = keeper.change(Change::Add(vec![two.clone(), one.clone()])).unwrap_err();
+    assert_eq!(twice.message, "198.19.2.0/24 is in the table");
+    assert_eq!(keeper.list().peers.len(), 1, "the new one is not there either");
+    let other = Peer { remote: "198.18.0.9".parse().unwrap(), ..one.clone() };
+    let done = keeper.change(Change::Replace(vec![other, two])).unwrap();
+    assert_eq!(done, Changes { generation: 2, added: 1, replaced: 1, ..Changes::default() });
+    let key = |text: &str| Key::Prefix(text.parse().unwrap());
+    let missing = keeper.change(Change::Del(vec![key("198.19.2.0/24"), key("198.19.2.0/25")])).unwrap_err();
+    assert_eq!((missing.kind, missing.message.as_str()), (Kind::NotFound, "198.19.2.0/25 is not in the table"));
+    assert_eq!(keeper.change(Change::Del(vec![key("198.19.2.0/24")])).unwrap().removed, 1);
+    let listed = keeper.list();
+    assert_eq!(listed.peers[0].peer.vni, Some(7), "what was left out has the tunnel's value");
+    assert_eq!(listed.peers[0].peer.port, Some(8472));
+}
+
+#[test]
+fn a_wrong_entry_is_refused_by_its_number_its_prefix_and_the_rule() {
+    let keeper = keeper();
+    for (entry, rule) in [
+        (r#"{"remote":"198.18.0.2","encap":"gue"}"#, "`prefix` is missing"),
+        (r#"{"match":"02:00:00:00:00:09","remote":"198.18.0.2"}"#, "no peers by `match`"),
+        (r#"{"prefix":"198.19.9.1/24","remote":"198.18.0.2","encap":"gue"}"#, "it would be 198.19.9.0/24"),
+        (r#"{"prefix":"224.0.0.0/24","remote":"198.18.0.2","encap":"gue"}"#, "multicast or loopback"),
+        (r#"{"prefix":"127.0.0.0/8","remote":"198.18.0.2","encap":"gue"}"#, "multicast or loopback"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"0.0.0.0","encap":"gue"}"#, "not the address of one host"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"239.0.0.1","encap":"gue"}"#, "not the address of one host"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"255.255.255.255","encap":"gue"}"#, "not the address of one host"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.1","encap":"gue"}"#, "this end of the tunnel"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"2001:db8::1","encap":"gue"}"#, "not of the family"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2"}"#, "`encap` is missing: the tunnel has vxlan, gue"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"fou"}"#, "none of the tunnel's `listen`"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","port":0}"#, "`port` is 0"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","vni":1}"#, "do not go with `encap` gue"),
+        (r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"vxlan"}"#, "`mac` is missing"),
+        (
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"vxlan","mac":"01:00:00:00:00:01"}"#,
+            "not the address of one station",
+        ),
+        (
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"vxlan","mac":"02:00:00:00:00:01"}"#,
+            "is this end of the tunnel",
+        ),
+        (
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"vxlan","mac":"02:00:00:00:00:02","vni":16777216}"#,
+            "more than 24 bits",
+        ),
+        (
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"vxlan","mac":"02:00:00:00:00:02","remcsum":true}"#,
+            "`remcsum` does not go with `encap` vxlan",
+        ),
+        (
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","outer_checksum":false}"#,
+            "`outer_checksum` false is not available",
+        ),
+        (ONE, "its prefix is there twice"),
+    ] {
+        let error = sync(&keeper, &format!(r#"{{"peers":[{ONE},{entry}]}}"#)).unwrap_err();
+        assert_eq!(error.kind, Kind::BadValue, "{entry}");
+        assert!(error.message.starts_with("peer 2 ("), "{entry}: {}", error.message);
+        assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
+        assert!(keeper.list().peers.is_empty(), "{entry}");
+    }
+}
+
+#[test]
+fn a_successor_finds_the_table_that_was_written_last_and_no_half_of_one() {
+    let kept = Kept::new().unwrap();
+    assert_eq!(kept.read(), None);
+    let table = document(&format!(r#"{{"generation":9,"peers":[{ONE},{TWO}]}}"#));
+    kept.write(&table);
+    let other = Kept::of(kept.try_clone().unwrap()).unwrap();
+    assert_eq!(other.read(), Some(table.clone()));
+    // A shorter one, whose text ends before that of the longer one.
+    let shorter = Document { generation: Some(10), peers: table.peers[..1].to_vec() };
+    kept.write(&shorter);
+    assert_eq!(other.read(), Some(shorter));
+}
+
+#[test]
+fn what_is_remembered_of_removed_peers_is_bounded() {
+    let keeper = keeper();
+    for round in 0..3u64 {
+        let entries = (0..MOST_REMOVED as u32).map(|number| {
+            let remote = std::net::Ipv4Addr::from_bits(0xc612_0000 + 1000 + number + (round as u32 * 8192));
+            let prefix = std::net::Ipv4Addr::from_bits(0xc613_0000 + number + (round as u32 * 8192));
+            let text = format!("{prefix}/32");
+            Peer { encap: Some(peers::Encap::Gue), ..Peer::new(text.parse().unwrap(), remote.into()) }
+        });
+        let table = Document { generation: Some(round + 1), peers: entries.collect() };
+        keeper.change(Change::Sync(table)).unwrap();
+    }
+    let state = keeper.state();
+    assert_eq!((state.prefixes.len(), state.remotes.len()), (MOST_REMOVED, MOST_REMOVED));
+}
