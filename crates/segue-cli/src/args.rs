@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Metrics(Metrics),
     /// the NAT mappings of running gateways
     Nat(Nat),
+    /// the peer table of a running tunnel
+    Peer(Peer),
     /// end a running instance
     Stop(Stop),
     /// read and change settings while packets move
@@ -290,6 +292,20 @@ pub(crate) struct Nat {
     pub(crate) name: Option<String>,
 }
 
+/// The arguments of `segue peer`.
+#[derive(Args, Debug)]
+pub(crate) struct Peer {
+    /// What to do with the table
+    #[arg(value_name = "ACTION", required_unless_present_any = ["short_help", "long_help"], value_parser = PossibleValuesParser::new(["add", "replace", "del", "list", "sync"]))]
+    pub(crate) action: Option<String>,
+    /// Name of the tunnel
+    #[arg(value_name = "NAME")]
+    pub(crate) dev: Option<String>,
+    /// A prefix and the words of a peer, prefixes, or a file
+    #[arg(value_name = "WORD")]
+    pub(crate) words: Vec<String>,
+}
+
 /// The arguments of `segue stop`.
 #[derive(Args, Debug)]
 pub(crate) struct Stop {
@@ -483,6 +499,7 @@ impl Command {
             Command::Tunnel(_) => "tunnel",
             Command::Gateway(_) => "gateway",
             Command::Nat(_) => "nat",
+            Command::Peer(_) => "peer",
             Command::Stat(_) => "stat",
             Command::Top(_) => "top",
             Command::Metrics(_) => "metrics",

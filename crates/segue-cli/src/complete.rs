@@ -93,6 +93,7 @@ fn next(before: &[&str], current: &str) -> Next {
     match path[..] {
         ["tunnel"] => tunnel(&rest),
         ["stat" | "nat" | "top"] if positional == 0 => Next::Words(instances()),
+        ["peer"] if positional == 1 => Next::Words(instances()),
         ["reload"] if positional == 0 => Next::Words(services()),
         ["set"] if positional == 0 => Next::Words(instances()),
         ["set"] => Next::Words(knobs(&rest)),

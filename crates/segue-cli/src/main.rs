@@ -37,6 +37,7 @@ mod metrics;
 mod nat;
 mod out;
 mod pcap;
+mod peer;
 mod progress;
 mod reload;
 mod render;
@@ -170,6 +171,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Nat(args)) => nat::run(args, out),
         Some(Command::Fleet(args)) => fleet::run(args),
+        Some(Command::Peer(args)) => peer::run(args, out),
         Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Reload(args)) => reload::run(args, out),
         Some(Command::Doctor(args)) => doctor::run(&args.links, out),

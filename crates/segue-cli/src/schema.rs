@@ -17,12 +17,13 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
         Some("lab" | "bench") => schema_for!(Bench),
         Some("set") => schema_for!(knobs::Document),
         Some("nat") => schema_for!(crate::nat::Document),
+        Some("peer") => schema_for!(crate::peer::Document),
         Some("pcap") => schema_for!(crate::pcap::schema::Document),
         Some("lan78xx") => schema_for!(crate::lan78xx::schema::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat, set, nat, lab, bench, pcap and lan78xx print documents that have a schema"));
+                .why("stat, set, nat, peer, lab, bench, pcap and lan78xx print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);

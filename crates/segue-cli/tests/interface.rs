@@ -14,13 +14,14 @@ use common::{Place, SEGUE, command};
 use serde_json::Value;
 
 /// Commands whose `-j` has a schema.
-const SCHEMAS: &[&str] = &["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"];
+const SCHEMAS: &[&str] = &["stat", "set", "nat", "peer", "lab", "bench", "pcap", "lan78xx"];
 /// Commands whose complete help is compared.
 const COMMANDS: &[&str] = &[
     "tunnel",
     "gateway",
     "stat",
     "nat",
+    "peer",
     "set",
     "run",
     "doctor",
@@ -59,6 +60,12 @@ const LINES: &[&str] = &[
     "stat nosuch",
     "stat nosuch -j",
     "nat nosuch",
+    "peer",
+    "peer list nosuch",
+    "peer add nosuch",
+    "peer add nosuch 198.19.1.0/24 remot 198.18.0.2",
+    "tunnel dev sg0 peers none",
+    "tunnel dev sg0 peers none local 198.18.0.1 remote 198.18.0.2",
     "set nosuch",
     "set nosuch net.gso.dev.x.enable_gso 1",
     "run",
@@ -87,6 +94,7 @@ const DOCUMENTS: &[&str] = &[
     "stat -j",
     "stat nosuch -j",
     "nat nosuch -j",
+    "peer list nosuch -j",
     "set nosuch -j",
     "tunnel remot 198.18.0.2 -j",
     "gateway in0 in0 -j",

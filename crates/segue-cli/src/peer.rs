@@ -1,0 +1,199 @@
+//! `segue peer`: the peer table of a running tunnel.
+
+use std::io::Read;
+
+use schemars::JsonSchema;
+use segue_control::client;
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Peer, Table};
+use segue_control::protocol::TABLE_LEN;
+use segue_grammar::parse::{Parsed, Value, parse};
+use segue_grammar::peer::WORDS;
+use segue_host::prefix::Prefix;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::args;
+use crate::out::Out;
+use crate::stat::plain_table;
+
+/// The schema id of the JSON that `segue peer -j` prints.
+const SCHEMA: &str = "segue.peer/1";
+
+/// The document that `segue peer -j` prints: the table for `list`, and what was done for the other actions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Document {
+    /// Always `segue.peer/1`.
+    schema: &'static str,
+    /// Name of the tunnel.
+    instance: String,
+    /// The number of the table.
+    generation: u64,
+    /// The peers with their counters, for `list`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<Vec<ListedPeer>>,
+    /// Peers that are new, for a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    added: Option<u64>,
+    /// Peers that differ now, for a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<u64>,
+    /// Peers that are gone, for a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed: Option<u64>,
+    /// Peers that are as they were, for a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unchanged: Option<u64>,
+}
+
+impl Document {
+    fn new(instance: &str, generation: u64) -> Document {
+        Document {
+            schema: SCHEMA,
+            instance: instance.to_owned(),
+            generation,
+            peers: None,
+            added: None,
+            replaced: None,
+            removed: None,
+            unchanged: None,
+        }
+    }
+}
+
+/// Runs `segue peer`.
+pub(crate) fn run(args: &args::Peer, out: &Out) -> Result<(), Error> {
+    let (Some(action), Some(dev)) = (&args.action, &args.dev) else {
+        let (what, good) = match &args.action {
+            None => ("an action", "segue peer list NAME"),
+            Some(_) => ("the name of a tunnel", "segue stat      lists those that run"),
+        };
+        return Err(Error::new(Kind::Missing, format!("`peer` needs {what}"), good)
+            .why("the actions are add, replace, del, list and sync"));
+    };
+    let words = &args.words[..];
+    let change = match (action.as_str(), words) {
+        ("list", []) => return list(dev, out),
+        ("list", [more, ..]) => return Err(wrong(words, 0, format!("unknown word `{}`", printable(more)), "")),
+        ("sync", [file]) => Change::Sync(read(file)?),
+        ("sync", _) => {
+            return Err(wrong(words, words.len().min(1), "`sync` needs one file".to_owned(), "FILE, or - for stdin"));
+        }
+        ("del", []) => return Err(wrong(words, 0, "`del` needs a prefix".to_owned(), "PREFIX...")),
+        ("del", prefixes) => {
+            let keys = (0..prefixes.len()).map(|at| prefix(words, at).map(Key::Prefix));
+            Change::Del(keys.collect::<Result<_, Error>>()?)
+        }
+        ("add", _) => Change::Add(vec![peer(words)?]),
+        _ => Change::Replace(vec![peer(words)?]),
+    };
+    let changes = client::peer_change(dev, change)?;
+    let Changes { generation, added, replaced, removed, unchanged } = changes;
+    if out.json {
+        let [added, replaced, removed, unchanged] = [added, replaced, removed, unchanged].map(Some);
+        out.value(&json!(Document { added, replaced, removed, unchanged, ..Document::new(dev, generation) }));
+        return Ok(());
+    }
+    out.data(&format!(
+        "{}: {added} added, {replaced} replaced, {removed} removed, {unchanged} unchanged; generation {generation}\n",
+        printable(dev)
+    ));
+    Ok(())
+}
+
+fn wrong(words: &[String], at: usize, message: String, note: &str) -> Error {
+    let place = Place { words: words.to_vec(), at, note: note.to_owned(), nearest: None };
+    Error::new(Kind::Usage, message, "segue peer --help").at(place)
+}
+
+fn prefix(words: &[String], at: usize) -> Result<Prefix, Error> {
+    let Some(word) = words.get(at) else {
+        return Err(wrong(words, at, "a prefix is missing".to_owned(), "such as 198.19.1.0/24"));
+    };
+    word.parse().map_err(|note: &str| wrong(words, at, format!("`{}` is no prefix", printable(word)), note))
+}
+
+/// Reads a table from a file, or from stdin.
+fn read(file: &str) -> Result<Table, Error> {
+    let mut text = Vec::new();
+    let most = TABLE_LEN as u64;
+    let done = match file {
+        "-" => std::io::stdin().take(most).read_to_end(&mut text),
+        _ => std::fs::File::open(file).and_then(|opened| opened.take(most).read_to_end(&mut text)),
+    };
+    done.map_err(|error| Error::system(format!("cannot read {}", printable(file)), &error, "segue peer sync NAME -"))?;
+    Table::read(&text, &printable(file))
+}
+
+/// Parses a prefix and the words of a peer.
+fn peer(words: &[String]) -> Result<Peer, Error> {
+    let prefix = prefix(words, 0)?;
+    let parsed = parse("segue peer", WORDS, &words[1..])?;
+    let Some(Value::Address(remote)) = parsed.value_of("remote") else {
+        return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
+    };
+    let encap = match parsed.value_of("encap") {
+        Some(Value::Name(name)) => Encap::ALL.into_iter().find(|encap| encap.name() == *name),
+        _ => None,
+    };
+    let mac = match parsed.value_of("mac") {
+        Some(Value::Mac(mac)) => Some(*mac),
+        _ => None,
+    };
+    let remcsum = match parsed.value_of("remcsum") {
+        Some(Value::Switch(on)) => Some(*on),
+        _ => None,
+    };
+    Ok(Peer {
+        encap,
+        port: number(&parsed, "port").and_then(|port| u16::try_from(port).ok()),
+        vni: number(&parsed, "vni").and_then(|vni| u32::try_from(vni).ok()),
+        mac,
+        remcsum,
+        ..Peer::new(prefix, *remote)
+    })
+}
+
+fn number(parsed: &Parsed, name: &str) -> Option<u64> {
+    match parsed.value_of(name) {
+        Some(Value::Number(number)) => Some(*number),
+        _ => None,
+    }
+}
+
+/// Prints the table of a tunnel.
+fn list(dev: &str, out: &Out) -> Result<(), Error> {
+    let listed = client::peers(dev)?;
+    if out.json {
+        out.value(&json!(Document { peers: Some(listed.peers), ..Document::new(dev, listed.generation) }));
+        return Ok(());
+    }
+    let count = listed.peers.len();
+    let plural = if count == 1 { "" } else { "s" };
+    out.data(&format!("{}: {count} peer{plural}, generation {}\n", printable(dev), listed.generation));
+    if count == 0 {
+        out.note(&format!("to add one: segue peer add {} PREFIX remote ADDR", printable(dev)));
+        return Ok(());
+    }
+    let rows = listed.peers.iter().map(|listed| {
+        let peer = &listed.peer;
+        let mut with = String::new();
+        with.extend(peer.vni.map(|vni| format!("vni {vni} ")));
+        with.extend(peer.mac.map(|mac| format!("mac {mac} ")));
+        with.extend((peer.remcsum == Some(true)).then_some("remcsum "));
+        let port = peer.port.map_or(String::new(), |port| port.to_string());
+        let counters = listed.counters;
+        vec![
+            peer.key(),
+            peer.remote.to_string(),
+            peer.encap.map_or(String::new(), |encap| encap.to_string()),
+            port,
+            counters.sent_packets.to_string(),
+            counters.received_packets.to_string(),
+            with.trim_end().to_owned(),
+        ]
+    });
+    let heads = ["PREFIX", "REMOTE", "ENCAP", "PORT", "SENT", "RECEIVED", "WITH"].map(str::to_owned).to_vec();
+    out.data(&plain_table(heads, rows, &[false, false, false, true, true, true, false]));
+    Ok(())
+}
