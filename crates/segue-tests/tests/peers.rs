@@ -1,0 +1,263 @@
+//! Tests of tunnels with a peer table, against the kernel's VXLAN device as flannel sets it up, and against another
+//! segue: peers of several encapsulations at once, changes while packets move, and what the table does not allow.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use segue_lab::LinkForm;
+use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
+use serde_json::Value;
+
+const DEVICE: &str = "pt0";
+/// Ethernet addresses of the ends of the VXLAN: segue's at A, and the kernel's at B.
+const OURS: &str = "02:00:00:00:00:01";
+const KERNELS: &str = "5a:65:bd:bd:44:bb";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The peers of A, all at B: the kernel by VXLAN, and segue by GUE and by bare IP in UDP.
+const TABLE: &str = r#"{"generation":5,"peers":[
+    {"prefix":"198.19.2.0/24","remote":"198.18.0.2","encap":"vxlan","vni":1,"mac":"5a:65:bd:bd:44:bb"},
+    {"prefix":"198.19.3.0/24","remote":"198.18.0.2","encap":"gue"},
+    {"prefix":"2001:db8:3::/64","remote":"198.18.0.2","encap":"gue"},
+    {"prefix":"198.19.4.0/24","remote":"198.18.0.2","encap":"fou"}]}"#;
+
+fn at(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Returns the drops of a tunnel, without those of what its host says to groups by itself.
+fn drops(stat: &Stat) -> BTreeMap<String, u64> {
+    let mut drops = stat.drops();
+    drops.remove("no_group");
+    drops
+}
+
+/// Starts a tunnel with an empty table in a host, with its addresses and routes.
+fn start(ground: &Ground, is_a: bool, words: &str, addresses: &[&str], routes: &[&str]) -> Tunnel {
+    let (host, local) = if is_a { (&ground.a, "198.18.0.1") } else { (&ground.b, "198.18.0.2") };
+    let mut line = format!("dev {DEVICE} peers none local {local} {words}");
+    addresses.iter().for_each(|address| write!(line, " addr {address}").unwrap());
+    let tunnel = Tunnel::start(host, &ground.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>());
+    for route in routes {
+        host.run("ip", &["route", "add", route, "dev", DEVICE]).unwrap();
+    }
+    tunnel
+}
+
+/// Starts the tunnel of A, for all encapsulations.
+fn start_a(ground: &Ground) -> Tunnel {
+    let words = format!("listen vxlan,gue,fou id 1 lladdr {OURS} encap-remcsum mtu 1400");
+    start(ground, true, &words, &["198.19.1.1/24", "2001:db8:1::1/64"], &["198.19.0.0/16", "2001:db8::/32"])
+}
+
+/// Runs `segue peer` with these words, and the text as its standard input.
+fn try_peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Output {
+    let host = if is_a { &ground.a } else { &ground.b };
+    let mut command = host.command(&ground.program);
+    command.arg("peer").args(words.split_whitespace());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("segue peer starts");
+    // A command that takes no table may have ended before it reads.
+    let _ = child.stdin.take().expect("a pipe").write_all(text.as_bytes());
+    child.wait_with_output().expect("segue peer ends")
+}
+
+/// Runs `segue peer ... -j`, which must work, and returns what it printed.
+#[track_caller]
+fn peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Value {
+    let output = try_peer(ground, is_a, &format!("{words} -j"), text);
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stdout));
+    serde_json::from_slice(&output.stdout).expect("one JSON value")
+}
+
+fn ip(host: &segue_lab::Host, line: &str) {
+    host.run("ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap();
+}
+
+/// Makes B's kernel a node as flannel makes one: a device that learns nothing, and for its one peer a neighbour, an
+/// entry of the forwarding table and a route.
+fn add_kernel(ground: &Ground) {
+    let host = &ground.b;
+    ip(host, "link add flannel.1 type vxlan id 1 dstport 8472 local 198.18.0.2 nolearning udpcsum");
+    ip(host, &format!("link set flannel.1 address {KERNELS} mtu 1400 up"));
+    ip(host, "addr add 198.19.2.1/32 dev flannel.1");
+    ip(host, "route add 198.19.1.0/24 via 198.19.1.0 dev flannel.1 src 198.19.2.1 onlink");
+    ip(host, &format!("neigh add 198.19.1.0 lladdr {OURS} dev flannel.1 nud permanent"));
+    let entry = format!("fdb add {OURS} dst 198.18.0.1 dev flannel.1 self permanent");
+    host.run("bridge", &entry.split_whitespace().collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn one_interface_reaches_peers_of_every_encapsulation_at_once() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping", "bridge"]) else { return };
+    add_kernel(&ground);
+    let _a = start_a(&ground);
+    let addresses = ["198.19.3.1/32", "2001:db8:3::1/128", "198.19.4.1/32"];
+    let _b = start(&ground, false, "listen gue,fou encap-remcsum mtu 1400", &addresses, &[]);
+    // The two other networks of A's come back by segue, and what is for the kernel's own device by that.
+    for (route, source) in [("198.19.11.0/24", "198.19.3.1"), ("198.19.12.0/24", "198.19.4.1")] {
+        ip(&ground.b, &format!("route add {route} dev {DEVICE} src {source}"));
+    }
+    ip(&ground.b, &format!("route add 2001:db8:1::/64 dev {DEVICE}"));
+    for (route, source) in [("198.19.3.0/24", "198.19.11.1"), ("198.19.4.0/24", "198.19.12.1")] {
+        ip(&ground.a, &format!("addr add {source}/32 dev {DEVICE}"));
+        ip(&ground.a, &format!("route add {route} dev {DEVICE} src {source}"));
+    }
+    let back = r#"{"peers":[
+        {"prefix":"198.19.11.0/24","remote":"198.18.0.1","encap":"gue"},
+        {"prefix":"2001:db8:1::/64","remote":"198.18.0.1","encap":"gue"},
+        {"prefix":"198.19.12.0/24","remote":"198.18.0.1","encap":"fou"}]}"#;
+    assert_eq!(peer(&ground, true, &format!("sync {DEVICE} -"), TABLE)["added"], 4);
+    assert_eq!(peer(&ground, false, &format!("sync {DEVICE} -"), back)["generation"], 1);
+    for (seed, near, far) in [
+        (1, "198.19.1.1", "198.19.2.1"),
+        (2, "198.19.11.1", "198.19.3.1"),
+        (3, "2001:db8:1::1", "2001:db8:3::1"),
+        (4, "198.19.12.1", "198.19.4.1"),
+    ] {
+        segue_lab::reach((&ground.a, at(near)), (&ground.b, at(far)), PATIENCE).unwrap();
+        let [a, b] =
+            [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address: at(address) });
+        traffic::everything(a, b, traffic::SHORT, seed);
+    }
+    for (is_a, host) in [(true, &ground.a), (false, &ground.b)] {
+        let stat = Stat::read(host, &ground.program, DEVICE);
+        assert!(drops(&stat).is_empty(), "{is_a}: {:?}", stat.drops());
+        for form in ["gue", "fou"] {
+            assert!(stat.count(form, "transmit", "trains") > 0, "{form}: {}", stat.json());
+        }
+        assert!(stat.count(DEVICE, "transmit", "trains") > 0, "what came was joined: {}", stat.json());
+        assert!(stat.json()["ports"]["gue"]["remcsum"]["sent"].as_u64() > Some(0));
+        assert_eq!(stat.json()["ports"]["fou"]["remcsum"]["sent"], 0);
+    }
+    let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+    assert!(stat.count("vxlan", "transmit", "trains") > 0, "{}", stat.json());
+    let listed = peer(&ground, true, &format!("list {DEVICE}"), "");
+    assert_eq!((&listed["generation"], listed["peers"].as_array().map(Vec::len)), (&Value::from(5), Some(4)));
+    for entry in listed["peers"].as_array().unwrap() {
+        let counts =
+            ["sent_packets", "sent_bytes", "received_packets", "received_bytes"].map(|key| entry[key].as_u64());
+        assert!(counts.iter().all(|count| *count > Some(0)), "{entry}");
+    }
+}
+
+/// Returns the drops of A under a reason, when there are some.
+#[track_caller]
+fn drops_of_a(ground: &Ground, reason: &str) -> u64 {
+    let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| stat.dropped(reason) > 0);
+    let count = stat.dropped(reason);
+    assert!(count > 0, "nothing was dropped for {reason}: {:?}", stat.drops());
+    count
+}
+
+/// Sends one datagram from an address of a host to another address, whether it gets there or not.
+fn send(host: &segue_lab::Host, from: &str, to: &str) {
+    let (from, to) = (at(from), at(to));
+    traffic::inside(host, || std::net::UdpSocket::bind((from, 0))?.send_to(b"hello", (to, 9)).map(drop)).unwrap();
+}
+
+#[test]
+fn what_the_table_does_not_allow_is_dropped_under_its_reason_and_senders_are_told() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping", "bridge"]) else { return };
+    add_kernel(&ground);
+    let _a = start_a(&ground);
+    peer(&ground, true, &format!("sync {DEVICE} -"), TABLE);
+    let (near, far) = (at("198.19.1.1"), at("198.19.2.1"));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+    assert_eq!(drops(&stat), BTreeMap::new());
+
+    // An inner source that the table gives to nobody, and one that it gives to another peer than the sender.
+    ip(&ground.b, "addr add 198.19.77.1/32 dev flannel.1");
+    send(&ground.b, "198.19.77.1", "198.19.1.1");
+    let before = drops_of_a(&ground, "peer_source");
+    peer(&ground, true, &format!("add {DEVICE} 198.19.77.0/24 remote 198.18.0.9 encap gue"), "");
+    send(&ground.b, "198.19.77.1", "198.19.1.1");
+    Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| stat.dropped("peer_source") > before);
+    // An outer source that is no remote.
+    ip(&ground.b, "addr add 198.18.0.66/24 dev eth0");
+    for port in [8472, 6080, 8285] {
+        let (from, to) = (at("198.18.0.66"), at("198.18.0.1"));
+        traffic::inside(&ground.b, || std::net::UdpSocket::bind((from, 0))?.send_to(&[0; 64], (to, port)).map(drop))
+            .unwrap();
+    }
+    let all = |stat: &Stat| stat.dropped("unknown_peer") >= 3;
+    assert!(all(&Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, all)), "one at each listener");
+    // A frame for another station: the kernel's entry for A is one of another Ethernet address now.
+    ip(&ground.b, "neigh replace 198.19.1.0 lladdr 02:00:00:00:00:55 dev flannel.1 nud permanent");
+    let entry = "fdb add 02:00:00:00:00:55 dst 198.18.0.1 dev flannel.1 self permanent";
+    ground.b.run("bridge", &entry.split_whitespace().collect::<Vec<_>>()).unwrap();
+    send(&ground.b, "198.19.2.1", "198.19.1.1");
+    drops_of_a(&ground, "not_for_us");
+
+    // A destination of no peer, in both families: the sender gets an error.
+    for (to, said) in [("198.19.99.1", "Net Unreachable"), ("2001:db8:99::1", "No route")] {
+        let output = ground.a.command("ping").args(["-c", "1", "-W", "20", to]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains(said), "{to}: {text}");
+    }
+    assert!(drops_of_a(&ground, "no_route") >= 2);
+    // A peer that is gone has a name of its own, in both directions.
+    peer(&ground, true, &format!("del {DEVICE} 198.19.2.0/24 198.19.3.0/24 198.19.4.0/24 2001:db8:3::/64"), "");
+    let output = ground.a.command("ping").args(["-c", "1", "-W", "20", "198.19.2.1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Net Unreachable"));
+    let before = drops_of_a(&ground, "removed_peer");
+    send(&ground.b, "198.19.2.1", "198.19.1.1");
+    let more = |stat: &Stat| stat.dropped("removed_peer") > before;
+    assert!(more(&Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, more)), "what comes from it");
+}
+
+/// Returns a table of `count` peers that nothing is behind, besides the kernel at B.
+fn large(generation: u64, count: u32) -> String {
+    let mut text = format!(r#"{{"generation":{generation},"peers":["#);
+    for number in 0..count {
+        let prefix = std::net::Ipv4Addr::from_bits(0x0a00_0000 + (number << 8));
+        let remote = std::net::Ipv4Addr::from_bits(0x0b00_0001 + number + ((generation as u32 % 7) << 16));
+        write!(text, r#"{{"prefix":"{prefix}/24","remote":"{remote}","encap":"gue"}},"#).unwrap();
+    }
+    let kernel = r#"{"prefix":"198.19.2.0/24","remote":"198.18.0.2","encap":"vxlan","mac":"5a:65:bd:bd:44:bb"}]}"#;
+    text + kernel
+}
+
+#[test]
+fn a_table_is_replaced_again_and_again_while_a_file_passes_whole() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["bridge"]) else { return };
+    add_kernel(&ground);
+    let _a = start_a(&ground);
+    peer(&ground, true, &format!("sync {DEVICE} -"), &large(1, 10_000));
+    let (near, far) = (at("198.19.1.1"), at("198.19.2.1"));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let last = std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            let mut generation = 1;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) || generation < 4 {
+                generation += 1;
+                let done = peer(&ground, true, &format!("sync {DEVICE} -"), &large(generation, 10_000));
+                assert_eq!((&done["replaced"], &done["unchanged"]), (&Value::from(10_000), &Value::from(1)));
+            }
+            generation
+        });
+        traffic::file(a, b, traffic::SHORT, 1);
+        traffic::file(b, a, traffic::SHORT, 2);
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        changes.join().unwrap()
+    });
+    // A table is in force when the first packet after it has come.
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    let in_force = |stat: &Stat| stat.json()["peers"]["in_force"] == last;
+    let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, in_force);
+    assert!(in_force(&stat), "{last}: {}", stat.json()["peers"]);
+    assert_eq!(stat.json()["peers"]["peers"], 10_001);
+    assert!(drops(&stat).is_empty(), "no packet is lost by a change: {:?}", stat.drops());
+    // A refused table changes nothing.
+    let refused = try_peer(&ground, true, &format!("sync {DEVICE} -"), &large(1, 1));
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("stale generation 1"));
+    assert_eq!(peer(&ground, true, &format!("list {DEVICE}"), "")["generation"], last);
+}
