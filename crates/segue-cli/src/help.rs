@@ -172,23 +172,7 @@ Counts are packets; a train counts as one.
             ("segue peer sync sg0 peers.json", "the whole table at once; - reads stdin"),
             ("segue peer list sg0 -j", "the table with its counters"),
         ],
-        more: "\
-Actions: add and replace NAME PREFIX remote ADDR [encap vxlan|gue|fou]
-[port PORT] [vni N] [mac MAC] [[no]remcsum], del NAME PREFIX..., list NAME,
-sync NAME FILE. The tunnel must have been started with `peers`:
-  segue tunnel dev sg0 peers none local 198.18.0.1 listen vxlan,gue
-A change is made as a whole or not at all, and no packet waits for it. Of
-several prefixes the longest counts.
-
-A table has a generation, a number that only grows. `sync` with a lower one is
-refused, and with the present one it must have the same peers; without one, and
-with the other actions, the table gets the next number. The file is JSON:
-  {\"generation\": 42, \"peers\": [{\"prefix\": \"198.19.2.0/24\",
-   \"remote\": \"198.18.0.2\", \"encap\": \"gue\", \"remcsum\": true}]}
-Datagrams of other addresses than those of the table are dropped, and so are
-packets whose inner source the table does not give to their sender.
-More in docs/peers.md.
-",
+        more: crate::peer::MORE,
     },
     Page {
         name: "stop",

@@ -20,6 +20,25 @@ use crate::stat::plain_table;
 /// The schema id of the JSON that `segue peer -j` prints.
 const SCHEMA: &str = "segue.peer/1";
 
+/// The closing text of the help of `segue peer`.
+pub(crate) const MORE: &str = "\
+Actions: add and replace NAME PREFIX remote ADDR [encap vxlan|gue|fou]
+[port PORT] [vni N] [mac MAC] [[no]remcsum], del NAME PREFIX..., list NAME,
+sync NAME FILE. The tunnel must have been started with `peers`:
+  segue tunnel dev sg0 peers none local 198.18.0.1 listen vxlan,gue
+A change is made as a whole or not at all, and no packet waits for it. Of
+several prefixes the longest counts.
+
+A table has a generation, a number that only grows. `sync` with a lower one is
+refused, and with the present one it must have the same peers; without one, and
+with the other actions, the table gets the next number. The file is JSON:
+  {\"generation\": 42, \"peers\": [{\"prefix\": \"198.19.2.0/24\",
+   \"remote\": \"198.18.0.2\", \"encap\": \"gue\", \"remcsum\": true}]}
+Datagrams of other addresses than those of the table are dropped, and so are
+packets whose inner source the table does not give to their sender.
+More in docs/peers.md.
+";
+
 /// The document that `segue peer -j` prints: the table for `list`, and what was done for the other actions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
