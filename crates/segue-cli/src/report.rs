@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use segue_control::error::{Error, Kind};
 use segue_control::units;
+use segue_host::file;
 use segue_report::compare::{Comparison, Line, Verdict};
 use segue_report::document::{ALL, All, Bench, parse};
 use segue_report::html;
@@ -121,13 +122,9 @@ fn write_page(benches: &[Bench], output: &Path) -> Result<(), Error> {
     put(output, &html::page(benches, &made))
 }
 
-/// Writes a file beside its name, and renames it.
+/// Replaces the file in one step.
 fn put(path: &Path, text: &str) -> Result<(), Error> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let made = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-    made.map_err(|error| {
-        let _ = fs::remove_file(&beside);
+    file::replace(path, text.as_bytes(), None).map_err(|error| {
         Error::system(format!("cannot write {}", path.display()), &error, "segue bench report --output FILE.html")
             .why("the folder must be one where this user may make files")
     })

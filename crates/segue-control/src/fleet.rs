@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -133,16 +132,7 @@ pub fn write(state: &FleetState) -> io::Result<()> {
 
 /// Replaces a file by one with these bytes, which readers see whole or not at all.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let write = || -> io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
-        file.write_all(bytes)?;
-        fs::rename(&beside, path)
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
+    segue_host::file::replace(path, bytes, None)
 }
 
 /// Removes the file of the tunnel `name`.

@@ -72,7 +72,8 @@ pub struct Family {
     pub name: &'static str,
     /// The type.
     pub kind: Kind,
-    /// What is counted, in one sentence. Families with reasons add the sentence of each reason that they show.
+    /// Description of the counted events, one sentence. Families with reasons add the sentence of each reason that they
+    /// show.
     pub help: &'static str,
     /// The place in the document of `segue stat -j` below `instances[]`; empty for what is not in it. `{}` stands for
     /// any key and `|` for alternatives.

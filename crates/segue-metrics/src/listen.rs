@@ -5,13 +5,14 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use segue_control::error::{Error, Kind, printable};
 use segue_control::place;
 use segue_host::activation::passed;
+use segue_host::file::Identity;
 use segue_host::sys::with_umask;
 
 /// The TCP port where none is given.
@@ -74,19 +75,13 @@ pub enum Listener {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    is: (u64, u64),
+    is: Identity,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|is| is == self.is) {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.is.remove(&self.path);
     }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 /// A connection of a client.
@@ -219,7 +214,7 @@ fn unix(path: &Path) -> Result<Listener, Result<Error, io::Error>> {
         }
     }
     let listener = with_umask(0o117, || UnixListener::bind(path)).map_err(Err)?;
-    let file = SocketFile { path: path.to_owned(), is: identity(path).map_err(Err)? };
+    let file = SocketFile { path: path.to_owned(), is: Identity::of(path).map_err(Err)? };
     Ok(Listener::Unix(listener, Some(file)))
 }
 
@@ -252,6 +247,8 @@ fn adopt(name: &str) -> Result<Listener, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -22,6 +22,7 @@ use segue_control::peers::{self, Changes, Listed};
 use segue_control::place::{self, INSTANCE, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
 use segue_host::activation::passed;
+use segue_host::file::Identity;
 use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
@@ -97,13 +98,13 @@ pub struct SocketFile {
     path: PathBuf,
     /// The device and the inode of the file: a later instance may have replaced it with a socket of the same name.
     /// `None` for a socket of the service manager, which keeps the file.
-    is: Option<(u64, u64)>,
+    is: Option<Identity>,
 }
 
 impl SocketFile {
     /// Identifies the socket at `made`, which stays there or is renamed to `path`.
     fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
-        Ok(SocketFile { path, is: Some(identity(made)?) })
+        Ok(SocketFile { path, is: Some(Identity::of(made)?) })
     }
 
     /// Returns the directory of the socket.
@@ -114,8 +115,8 @@ impl SocketFile {
     /// Removes the file, unless another socket has replaced it.
     pub fn remove(&self) {
         for path in [self.path.clone(), next(&self.path)] {
-            if identity(&path).is_ok_and(|is| Some(is) == self.is) {
-                let _ = fs::remove_file(&path);
+            if let Some(is) = self.is {
+                is.remove(&path);
             }
         }
     }
@@ -146,11 +147,6 @@ pub(crate) fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     );
     Error::new(Kind::InUse, format!("{name} is already running"), hint)
         .why(format!("its control socket {} answers", path.display()))
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Returns the directory for a new socket and creates it where it is missing.
