@@ -1,5 +1,5 @@
-//! What a batch becomes when its trains are written into the caller's packets: which packet is extended, by which
-//! payload, and behind which headers.
+//! Plan of a batch whose trains are written into the caller's packets: which packet is extended, by which payload, and
+//! behind which headers.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use segue::easy::Batch;
 
 /// A train with payload.
 pub(crate) struct Planned {
-    /// Its virtio-net header and headers, in [`Plan::fronts`].
+    /// Range of the train's virtio-net header and headers in [`Plan::fronts`].
     pub(crate) front: Range<usize>,
-    /// Its payload, in [`Plan::sources`].
+    /// Range of the train's payload in [`Plan::sources`].
     pub(crate) sources: Range<usize>,
 }
 

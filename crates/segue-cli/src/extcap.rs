@@ -14,12 +14,12 @@ use segue_control::model::Tunnel;
 use crate::out::Out;
 use crate::version::VERSION;
 
-/// What stands in front of the name of a tunnel.
+/// Prefix of a tunnel's name in the name of its Wireshark interface.
 const PREFIX: &str = "segue-";
 /// The program that captures.
 const DUMPCAP: &str = "dumpcap";
 
-/// Where packets are taken from.
+/// Point of a tunnel at which packets are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tap {
     /// The outer packets, on the link.

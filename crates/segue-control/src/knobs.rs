@@ -49,7 +49,7 @@ pub struct Knob {
     pub unit: String,
     /// One sentence on what the knob does.
     pub help: String,
-    /// Why the knob cannot be changed; missing where it can.
+    /// Reason why the knob cannot be changed; missing where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<String>,
     /// The value that another knob must have for this one to be anything but 0.

@@ -28,7 +28,7 @@ pub struct Document {
 pub struct Instance {
     /// The name: that of the interface for a tunnel, those of both for a gateway.
     pub name: String,
-    /// What the instance is: `tunnel`, `gateway`.
+    /// Type of the instance: `tunnel`, `gateway`.
     pub kind: String,
     /// The id of the process that moves packets.
     pub pid: u32,
@@ -93,11 +93,11 @@ pub struct PeerTable {
 /// The path of a tunnel's packets through the kernel, past the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fastpath {
-    /// What was asked for: `auto`, `on`, `off`, `require`.
+    /// Requested mode: `auto`, `on`, `off`, `require`.
     pub mode: String,
     /// Whether packets take the path.
     pub on: bool,
-    /// Why packets do not take the path.
+    /// Reason why packets do not take the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
@@ -157,7 +157,7 @@ pub struct Worker {
 pub struct Offload {
     /// Whether the offload is in use.
     pub on: bool,
-    /// Why the offload is not in use.
+    /// Reason why the offload is not in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Whether segue asked for the offload and the kernel refused.
@@ -173,7 +173,7 @@ pub struct Complaint {
     /// The reason of this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// When the problem began: RFC 3339, UTC.
+    /// Time at which the problem began: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// The kind of the problem in one word, such as `refused`; empty where it has none.

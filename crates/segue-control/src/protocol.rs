@@ -39,7 +39,7 @@ pub enum Request {
 pub struct Fault {
     /// The thread: `packets`, `control`, `signals` or `routes`.
     pub thread: String,
-    /// What happens to it: `panic`, `loop`, `hang`, `fail`, or `none`.
+    /// Injected fault: `panic`, `loop`, `hang`, `fail`, or `none`.
     pub kind: String,
 }
 
@@ -65,7 +65,7 @@ pub enum ServiceTopic {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceState {
-    /// Its configuration file, with all folders.
+    /// Absolute path of the service's configuration file.
     pub file: String,
     /// Process id.
     pub pid: u32,
@@ -147,7 +147,7 @@ pub enum ServiceResponse {
     Error(Box<Failure>),
 }
 
-/// Why a reload was refused.
+/// Reason why a reload was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {

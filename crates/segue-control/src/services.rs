@@ -16,12 +16,12 @@ use crate::suggest::nearest;
 pub struct Service {
     /// The name: that of its file without the ending.
     pub name: String,
-    /// What it says of itself.
+    /// State that the service reports.
     pub state: ServiceState,
     path: PathBuf,
 }
 
-/// Why a service has not reloaded.
+/// Reason why a service has not reloaded.
 #[derive(Debug)]
 pub enum NotReloaded {
     /// The service has answered: the file is wrong, or an instance did not start.

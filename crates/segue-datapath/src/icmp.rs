@@ -170,7 +170,7 @@ const SENDERS: usize = 512;
 #[derive(Debug)]
 pub struct ErrorLimits {
     all: [Limiter; 3],
-    /// By kind and by the hash of the sender's address.
+    /// Rate limiters by kind of error and by the hash of the sender's address.
     senders: Box<[[Limiter; SENDERS]; 3]>,
     key: Key,
 }

@@ -80,7 +80,7 @@ pub(crate) mod inbound {
     pub(crate) const INTERFACE: i16 = 0;
     /// Index of the tunnel's counters, 32 bits.
     pub(crate) const COUNTERS: i16 = 4;
-    /// What was received: units, bytes, trains and packets of wire size, of 64 bits each.
+    /// Offset of the receive counters: units, bytes, trains and packets of wire size, of 64 bits each.
     pub(crate) const RECEIVED: i16 = 8;
     pub(crate) const LEN: usize = 64;
 }

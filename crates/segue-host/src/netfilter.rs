@@ -1,5 +1,4 @@
-//! What of netfilter and IPsec this host's packets pass: whether a packet that left out the network layer would be
-//! missed.
+//! Use of netfilter and IPsec on this host, which a packet that bypassed the network layer would evade.
 
 use std::fs;
 use std::io;

@@ -387,7 +387,7 @@ pub fn pause(time: Duration) {
 /// Returns the longest command line that a program can be started with, bytes, with room for its other words and its
 /// environment.
 pub fn most_arguments() -> usize {
-    /// What a service gives to its instances beside their words, with the values of its environment.
+    /// Room for a program's further arguments and its environment, bytes.
     const REST: usize = 64 << 10;
     // SAFETY: plain numbers.
     let most = unsafe { libc::sysconf(libc::_SC_ARG_MAX) };

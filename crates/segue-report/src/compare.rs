@@ -53,7 +53,7 @@ pub struct Line {
 pub struct Comparison {
     /// Every metric that has a better and a worse, of every case of both measurements.
     pub lines: Vec<Line>,
-    /// Cases that only one of them has.
+    /// Cases that only one of the two measurements has.
     pub alone: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     pub(crate) until: Instant,
 }
 
-/// What has come of a request.
+/// State of reading a request.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
     More,

@@ -127,9 +127,9 @@ pub struct Stall {
 /// The measure of a thread's time without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// This much processor time.
+    /// Processor time without progress.
     Cpu(Duration),
-    /// This much time.
+    /// Wall-clock time without progress.
     Wall(Duration),
 }
 

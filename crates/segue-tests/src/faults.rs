@@ -38,7 +38,7 @@ pub enum Fault {
     Thread(&'static str, &'static str),
     /// The process that moves packets gets this signal.
     Worker(i32),
-    /// Its supervisor gets this signal.
+    /// Signal to the supervisor of the instance.
     Supervisor(i32),
 }
 

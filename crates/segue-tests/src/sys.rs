@@ -150,7 +150,7 @@ pub enum Hook {
 pub struct Program {
     /// The number that the kernel gave it, which is not soon given again.
     pub id: u32,
-    /// Its name.
+    /// Name of the program.
     pub name: String,
 }
 

@@ -1,8 +1,8 @@
-//! What the caller chooses.
+//! Options of the live screen.
 
 use std::time::Duration;
 
-/// How the screen is drawn.
+/// Appearance of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Whether words are coloured as well, in the colours of the terminal's own palette.
@@ -11,13 +11,13 @@ pub struct Look {
     pub is_ascii: bool,
 }
 
-/// What the screen begins with.
+/// Settings of the screen at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Time between two questions.
     pub interval: Duration,
     /// The filter at the start; empty for none.
     pub filter: String,
-    /// How the screen is drawn.
+    /// Appearance of the screen.
     pub look: Look,
 }

@@ -12,7 +12,7 @@ pub const MOST: usize = 4096;
 /// A tunnel, or an instance without tunnels.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// Its name.
+    /// Name of the tunnel or instance.
     pub name: String,
     /// The name of its instance.
     pub instance: String,
@@ -55,19 +55,19 @@ impl Line {
     }
 }
 
-/// What the lines are ordered by.
+/// Sort key of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// By name.
+    /// Name, ascending.
     #[default]
     Name,
     /// The busiest first, by received bits.
     Received,
     /// The busiest first, by sent bits.
     Sent,
-    /// Those that have dropped most first.
+    /// Drops, descending.
     Drops,
-    /// Those with a problem first.
+    /// Health, problems first.
     Health,
 }
 

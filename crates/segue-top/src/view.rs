@@ -7,7 +7,7 @@ use crate::table::{Order, Table};
 /// Longest filter, characters.
 const FILTER: usize = 40;
 
-/// What a key asks for.
+/// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The screen goes on.
@@ -16,14 +16,14 @@ pub enum Next {
     End,
 }
 
-/// What the screen shows.
+/// State of the screen: filter, order, selection.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// The order of the lines.
     pub order: Order,
     /// Whether the order is reversed.
     pub is_reversed: bool,
-    /// What lines must contain.
+    /// Text that a line must contain to be shown.
     pub filter: String,
     /// Whether keys go into the filter.
     pub is_typing: bool,

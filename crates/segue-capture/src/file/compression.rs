@@ -29,10 +29,10 @@ const CUT: Fault = Fault("the compressed data is cut off");
 const WRONG: Fault = Fault("the compressed data is damaged");
 const HUGE: Fault = Fault("the compressed data expands far more than a capture does");
 
-/// How a capture file is compressed.
+/// Compression format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// gzip.
     Gzip,

@@ -253,7 +253,7 @@ pub(super) struct Job {
     input: Option<PathBuf>,
     /// Device and inode of the input where it is a regular file, stdin included.
     regular: Option<(u64, u64)>,
-    /// How the input is compressed.
+    /// Compression format of the input.
     compression: Compression,
 }
 

@@ -27,7 +27,7 @@ pub enum Origin {
 pub struct SocketError {
     /// The error number that the kernel derives.
     pub errno: i32,
-    /// Where the error comes from.
+    /// Origin of the error.
     pub origin: Origin,
     /// The type of the ICMP message.
     pub icmp_type: u8,

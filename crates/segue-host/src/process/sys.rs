@@ -205,9 +205,9 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
 pub struct Step {
     /// The operation.
     pub code: u16,
-    /// The distance to the next instruction where a comparison is true.
+    /// Relative jump where the condition is true.
     pub jt: u8,
-    /// That distance where it is not.
+    /// Relative jump where the condition is false.
     pub jf: u8,
     /// The operand.
     pub k: u32,

@@ -35,7 +35,7 @@ const NAMES: [&str; 13] = [
     "link",
 ];
 
-/// What passes through the tunnel.
+/// Load through the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     /// TCP flows at full speed.

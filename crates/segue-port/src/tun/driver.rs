@@ -1,4 +1,4 @@
-//! What the kernel's TUN driver supports, for a program that asks before it opens a device for use.
+//! Features of the kernel's TUN driver, for a program that asks before it opens a device for use.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,7 @@ use super::sys;
 pub struct Granted {
     /// Lengths of the virtio-net header that the driver accepts, bytes.
     pub header_lens: Vec<usize>,
-    /// Those of the requested sets of `TUN_F_` bits that the driver accepts.
+    /// Sets of `TUN_F_` bits that the driver accepts, of those requested.
     pub offloads: Vec<u32>,
 }
 

@@ -22,7 +22,7 @@ use crate::sandbox::{AccessRights, NewUser, confine};
 /// The location at which a device that was unplugged is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// This port of this machine.
+    /// USB port of this machine.
     Here(String),
     /// One of the addresses of a USB/IP server, with this bus id.
     Usbip { server: Vec<SocketAddr>, bus_id: String },

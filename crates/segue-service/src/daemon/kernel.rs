@@ -53,7 +53,7 @@ impl Table {
 pub struct ChecksumDrops {
     table: Table,
     file: Arc<File>,
-    /// The count at the time of opening.
+    /// Value of the kernel's counter at the time of opening.
     before: u64,
     /// The port that shows the count.
     port: &'static str,

@@ -32,7 +32,7 @@ pub struct Offloads(BTreeMap<String, State>);
 #[derive(Clone, Debug)]
 enum State {
     On,
-    /// Not requested, with the reason.
+    /// Sandbox not requested, with the reason.
     Off(String),
     /// Requested and refused, with the kernel's answer.
     Refused(String),

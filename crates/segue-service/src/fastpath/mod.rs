@@ -52,7 +52,7 @@ pub struct Request {
     pub sources: Vec<u16>,
     /// Whether the programs of a predecessor may still be attached.
     pub is_successor: bool,
-    /// Why another setting needs the daemon, if one does.
+    /// Setting that needs the daemon, as the reason why the path is not taken; `None` if there is none.
     pub prevented: Option<String>,
 }
 
@@ -72,7 +72,7 @@ struct State {
     path: Option<Path>,
     /// Whether the knob permits the path.
     is_allowed: bool,
-    /// Why packets do not take the path although it is permitted.
+    /// Reason why packets do not take the path although it is permitted.
     why: Option<String>,
     /// Whether packets take the path.
     is_on: bool,

@@ -149,7 +149,7 @@ struct Watch {
     fastpath: Option<Fastpath>,
     places: Vec<Places>,
     published: Arc<Mutex<Published>>,
-    /// When each problem began, by its code and tunnel.
+    /// Time at which each problem began, by its code and tunnel.
     began: BTreeMap<(String, String), String>,
     /// The log, where events are logged.
     log: Option<Arc<dyn Report>>,

@@ -54,7 +54,7 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
 ];
-/// Those of the driver of an adapter. A tunnel whose packets go through the kernel has the maps of its programs
+/// System calls of an adapter's driver. A tunnel whose packets go through the kernel has the maps of its programs
 /// instead.
 const ADAPTER: &[libc::c_long] = &[libc::SYS_shutdown, libc::SYS_timerfd_settime];
 

@@ -132,7 +132,7 @@ type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
 struct Step<'a> {
     /// The `ip` command without `ip`.
     command: String,
-    /// What fails where the change does, for `cannot ... of DEV`.
+    /// Action that failed, for `cannot ... of DEV`.
     what: String,
     make: Make<'a>,
 }

@@ -52,7 +52,7 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
 
 /// The sockets that send.
 pub(super) struct Senders {
-    /// Their UDP ports.
+    /// UDP ports of the tunnels.
     pub(super) ports: Vec<u16>,
     /// Duplicates of them, to read their error queues.
     pub(super) sockets: Vec<OwnedFd>,

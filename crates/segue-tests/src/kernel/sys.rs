@@ -21,7 +21,7 @@ pub(super) struct Received {
     pub(super) vnet: Option<[u8; VNET_LEN]>,
     /// The bytes of the frame, without a VLAN tag that the kernel has stripped.
     pub(super) frame: Vec<u8>,
-    /// That tag: protocol identifier and control information.
+    /// VLAN tag: protocol identifier and control information.
     pub(super) tag: Option<(u16, u16)>,
 }
 

@@ -1,4 +1,5 @@
-//! What a running process can still reach, found by making it try. On x86-64 alone: the registers differ elsewhere.
+//! Probe of a running process's sandbox: the process is made to try each system call. On x86-64 alone: the registers
+//! differ elsewhere.
 
 mod sys;
 

@@ -52,7 +52,7 @@ struct State {
     limits: Limits,
     /// The form of the virtio-net header; `None` for none.
     form: Option<Form>,
-    /// What is given out, and the next segment of a packet.
+    /// Train that is given out, and the next segment of a packet.
     current: Current,
     next: usize,
     /// The virtio-net header and the headers of the train that was popped last.
@@ -64,7 +64,7 @@ struct State {
     is_lent: bool,
 }
 
-/// What is given out.
+/// Train that is given out.
 #[derive(Debug, Default)]
 enum Current {
     #[default]
@@ -348,7 +348,7 @@ impl State {
     }
 }
 
-/// What is in a train: a segment of a packet, or all of a packet that nothing joined.
+/// Content of a train: a segment of a packet, or all of a packet that nothing joined.
 #[derive(Clone, Copy)]
 enum Body<'a> {
     Segment(&'a Packet<Lent>, &'a Segment),

@@ -14,7 +14,7 @@ pub const MAX_LAYERS: usize = 4;
 pub enum Csum {
     /// Nothing is known: the field may be right or wrong.
     Unknown,
-    /// There is no checksum: UDP with a zero checksum field.
+    /// No checksum: UDP with a zero checksum field.
     Absent,
     /// The field was checked and is right.
     Verified,

@@ -1,4 +1,4 @@
-//! What a tunnel's own counters say about a load: system calls and wake-ups.
+//! System calls and wake-ups of a tunnel under load, by its own counters.
 
 use std::fs;
 

@@ -187,7 +187,7 @@ struct Contents<'a> {
     l3: usize,
     /// DSCP and ECN of that header, if there is one.
     tos: Option<u8>,
-    /// Its bytes, without padding if its checksum was left to us.
+    /// Bytes of the inner packet, without padding if its checksum is still to be completed.
     packet: &'a [u8],
     /// The bytes behind it.
     trailer: &'a [u8],

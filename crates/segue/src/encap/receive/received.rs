@@ -7,7 +7,7 @@ use crate::checksum::Sum;
 pub enum OuterCsum {
     /// The checksum was present, not zero, and right.
     Verified,
-    /// There was no checksum: the field was zero.
+    /// No checksum: the field was zero.
     Absent,
     /// The port cannot tell.
     #[default]

@@ -10,12 +10,12 @@ const RCO: Carrier = Carrier::Gue { remcsum: true };
 
 /// 198.18.1.1:1000 -> 198.18.1.2:2000, UDP, "hi".
 const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
-/// The same datagram with a primed checksum.
+/// UDP datagram above with a primed checksum.
 const UDP_PRIMED: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000a8e43 6869";
 /// A TCP segment to port 80, "GET ", primed.
 const TCP_PRIMED: &str =
     "4500002c000040004006aca4c6120101c6120102 03e80050 00000001 00000001 50182000 8e460000 47455420";
-/// The same segment over IPv6, 2001:db8::1 -> ::2.
+/// TCP segment above over IPv6, 2001:db8::1 -> ::2.
 const TCP6_PRIMED: &str = "6000000000180640 20010db8000000000000000000000001 20010db8000000000000000000000002
     03e80050 00000001 00000001 50182000 5b930000 47455420";
 
