@@ -93,10 +93,10 @@ pub(crate) enum Command {
     Stop(Stop),
     /// read and change settings while packets move
     Set(Set),
-    /// peers of a tunnel from a fleet's registry: etcd, flannel
-    Fleet(Fleet),
     /// tunnels and gateways of a file, as one service
     Run(Run),
+    /// peers of a tunnel from a fleet's registry: etcd, flannel
+    Fleet(Fleet),
     /// make a running service read its file again, and wait
     Reload(Reload),
     /// what this host can do, and what would fix the rest
