@@ -1,0 +1,263 @@
+//! The calls: a pod gets a veth pair, an address and routes, and loses them again.
+//!
+//! The pod's end has the address with a prefix of 32 bits and a default route by the gateway; the host's end has the
+//! gateway's address and a route to the pod. So the host routes between pods, and to the tunnel by the network's route.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+
+use segue_control::client;
+use segue_host::sys;
+use serde_json::{Value, json};
+
+use crate::document::{CniError, Given, addresses};
+use crate::ipam;
+use crate::link::{Found, Links};
+use crate::request::Request;
+
+/// Attaches a pod, and returns the result.
+pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
+    let mtu = request.mtu()?;
+    let namespace = open_namespace(request)?;
+    let taken = inside(&namespace, |links| links.find(&request.interface))?;
+    if taken.is_some() {
+        return Err(CniError::new(4, format!("the pod has an interface {} already", request.interface), "CNI_IFNAME"));
+    }
+    let given = ipam::delegate(request, "ADD")?;
+    let done = addresses(&given).and_then(|ips| {
+        let ends = connect(request, &namespace, &ips, mtu)?;
+        Ok(result(request, &given, &ips, &ends))
+    });
+    if done.is_err() {
+        remove_link(request);
+        // The first failure is the one to report.
+        let _ = ipam::delegate(request, "DEL");
+    }
+    done
+}
+
+/// Detaches a pod. What is gone already is no failure.
+pub(crate) fn del(request: &Request) {
+    remove_link(request);
+    if let Err(error) = ipam::delegate(request, "DEL") {
+        eprintln!("segue-cni: the IPAM plugin: {}", error.message);
+    }
+}
+
+/// Compares a pod's interface with the result of its ADD.
+pub(crate) fn check(request: &Request) -> Result<(), CniError> {
+    let before = &request.config["prevResult"];
+    if !before.is_object() {
+        return Err(CniError::config("prevResult is missing", "CHECK compares with the result of ADD"));
+    }
+    ipam::delegate(request, "CHECK")?;
+    let ips = addresses(before)?;
+    let namespace = open_namespace(request)?;
+    let wrong = |what: String| Err(CniError::new(100, what, "DEL and ADD make it anew"));
+    let near = here(|links| own(links, request))?;
+    let Some(near) = near.filter(|link| link.is_up) else {
+        return wrong("the host's end of the pair is gone or down".to_owned());
+    };
+    let (far, has, routes) = inside(&namespace, |links| {
+        let Some(far) = links.find(&request.interface)? else { return Ok((None, Vec::new(), Vec::new())) };
+        let (has, routes) = (links.addresses(far.index)?, links.routes(far.index)?);
+        Ok((Some(far), has, routes))
+    })?;
+    let Some(far) = far.filter(|link| link.is_up) else {
+        return wrong(format!("{} is gone or down in the pod", request.interface));
+    };
+    let mac =
+        before["interfaces"].as_array().into_iter().flatten().find(|one| one["name"] == request.interface.as_str());
+    if mac.is_some_and(|one| one["mac"].as_str().is_some_and(|mac| mac != far.mac)) {
+        return wrong(format!("{} has another MAC address: {}", request.interface, far.mac));
+    }
+    for ip in &ips {
+        if !has.iter().any(|prefix| prefix.address == ip.address.address) {
+            return wrong(format!("{} does not have {}", request.interface, ip.address.address));
+        }
+    }
+    if !routes.contains(&(Ipv4Addr::UNSPECIFIED, 0)) {
+        return wrong("the pod has no default route".to_owned());
+    }
+    let to_pod = here(|links| links.routes(near.index))?;
+    match ips.iter().find(|ip| !to_pod.iter().any(|(to, len)| IpAddr::V4(*to) == ip.address.address && *len == 32)) {
+        Some(ip) => wrong(format!("the host has no route to {}", ip.address.address)),
+        None => Ok(()),
+    }
+}
+
+/// Says whether an ADD can be served.
+pub(crate) fn status(request: &Request) -> Result<(), CniError> {
+    let not_ready = |what: String, why: String| CniError::new(50, what, why);
+    let tunnel = &request.tunnel;
+    request.mtu().map_err(|error| not_ready(error.message, error.details))?;
+    client::peers(tunnel)
+        .map_err(|error| not_ready(format!("{tunnel} has no table of peers: {}", error.message), error.hint))?;
+    known(ipam::delegate(request, "STATUS"))
+}
+
+/// Takes it for a success where an IPAM plugin does not know a call that came with version 1.1.
+fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
+    match outcome {
+        Err(error) if error.code == 4 => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Removes what belongs to no attachment of the runtime's list.
+pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
+    let list = request.config["cni.dev/valid-attachments"].as_array();
+    let list =
+        list.ok_or_else(|| CniError::config("cni.dev/valid-attachments is missing", "GC keeps what it lists"))?;
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    let kept: Vec<String> =
+        list.iter().map(|one| alias(&request.network, &text(one, "containerID"), &text(one, "ifname"))).collect();
+    let mine = format!("segue-cni {} ", request.network);
+    let failed = here(|links| {
+        let mut failed = None;
+        for (name, link) in links.all()? {
+            if link.alias.starts_with(&mine) && !kept.contains(&link.alias) {
+                failed = links.remove(link.index).err().map(|error| (name, error)).or(failed);
+            }
+        }
+        Ok(failed)
+    })?;
+    // The IPAM plugin's reservations are removed in any case.
+    known(ipam::delegate(request, "GC"))?;
+    match failed {
+        Some((name, error)) => Err(CniError::system(format!("cannot remove {name}"), &error)),
+        None => Ok(()),
+    }
+}
+
+/// The two ends of a pair.
+struct Ends {
+    host: (String, Found),
+    pod: Found,
+}
+
+/// Makes the pair, the addresses and the routes.
+fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Result<Ends, CniError> {
+    let (host, alias) = names(request);
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error: io::Error| CniError::system(what, &error)
+    };
+    let mut links = Links::open().map_err(failed("cannot reach the kernel"))?;
+    // Left by a container of this id that was never removed.
+    if let Some(old) = own(&mut links, request).map_err(failed("cannot read the links"))? {
+        links.remove(old.index).map_err(failed("cannot remove the old pair"))?;
+    }
+    links
+        .make_pair(&host, &request.interface, namespace.as_raw_fd(), mtu)
+        .map_err(failed("cannot make a veth pair"))?;
+    let near = links.find(&host).map_err(failed("cannot read the links"))?;
+    let near = near.ok_or_else(|| CniError::new(100, format!("{host} vanished"), "another program removed it"))?;
+    links.set_up(near.index, Some(&alias)).map_err(failed("cannot set the host's end up"))?;
+    let pod = inside(namespace, |links| {
+        let Some(far) = links.find(&request.interface)? else { return Err(io::ErrorKind::NotFound.into()) };
+        links.set_up(far.index, None)?;
+        for ip in ips {
+            let (IpAddr::V4(address), gateway) = (ip.address.address, gateway(ip)) else { continue };
+            links.add_address(far.index, address, 32)?;
+            links.add_route(gateway, 32, None, far.index)?;
+            links.add_route(Ipv4Addr::UNSPECIFIED, 0, Some(gateway), far.index)?;
+        }
+        Ok(far)
+    })?;
+    for ip in ips {
+        let IpAddr::V4(address) = ip.address.address else { continue };
+        // Each pod's end has the gateway for itself: the same address on every pair is right.
+        links.add_address(near.index, gateway(ip), 32).map_err(failed("cannot set the gateway's address"))?;
+        links.add_route(address, 32, None, near.index).map_err(failed("cannot set the route to the pod"))?;
+    }
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("cannot make this host a router"))?;
+    Ok(Ends { host: (host, near), pod })
+}
+
+/// Returns the gateway of an address: what the IPAM plugin says, else the first address of its network.
+fn gateway(ip: &Given) -> Ipv4Addr {
+    ip.gateway.unwrap_or_else(|| match ip.address.masked().address {
+        IpAddr::V4(first) => Ipv4Addr::from(u32::from(first) | 1),
+        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    })
+}
+
+fn result(request: &Request, given: &Value, ips: &[Given], ends: &Ends) -> Value {
+    let sandbox = request.namespace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let is_old = request.version == "0.4.0";
+    let ips: Vec<Value> = ips
+        .iter()
+        .map(|ip| {
+            let mut one =
+                json!({ "interface": 1, "address": format!("{}/32", ip.address.address), "gateway": gateway(ip) });
+            if is_old {
+                one["version"] = json!("4");
+            }
+            one
+        })
+        .collect();
+    let mut interfaces = json!([
+        { "name": ends.host.0, "mac": ends.host.1.mac },
+        { "name": request.interface, "mac": ends.pod.mac, "sandbox": sandbox },
+    ]);
+    if request.version == "1.1.0" {
+        for (one, link) in [&ends.host.1, &ends.pod].into_iter().enumerate() {
+            interfaces[one]["mtu"] = json!(link.mtu);
+        }
+    }
+    let routes = json!([{ "dst": "0.0.0.0/0" }]);
+    let dns = given.get("dns").cloned().unwrap_or_else(|| json!({}));
+    json!({ "cniVersion": request.version, "interfaces": interfaces, "ips": ips, "routes": routes, "dns": dns })
+}
+
+/// Removes the host's end of the pair.
+fn remove_link(request: &Request) {
+    let removed = here(|links| match own(links, request)? {
+        Some(link) => links.remove(link.index),
+        None => Ok(()),
+    });
+    if let Err(error) = removed {
+        eprintln!("segue-cni: {}: {}", error.message, error.details);
+    }
+}
+
+/// Returns the host's end of the pair: by its alias, or by its name where it has got no alias.
+fn own(links: &mut Links, request: &Request) -> io::Result<Option<Found>> {
+    let (host, alias) = names(request);
+    let is_own = |(name, link): &(String, Found)| link.alias == alias || (*name == host && link.alias.is_empty());
+    Ok(links.all()?.into_iter().find(is_own).map(|(_, link)| link))
+}
+
+/// Returns the name of the host's end, and its alias, by which it is known again.
+fn names(request: &Request) -> (String, String) {
+    let alias = alias(&request.network, &request.container, &request.interface);
+    let mut hasher = DefaultHasher::new();
+    alias.hash(&mut hasher);
+    (format!("sg{:012x}", hasher.finish() & 0xffff_ffff_ffff), alias)
+}
+
+fn alias(network: &str, container: &str, interface: &str) -> String {
+    // The kernel keeps 255 bytes: a long id is cut in front of the interface's name.
+    let container: String = container.chars().take(150).collect();
+    let network: String = network.chars().take(70).collect();
+    format!("segue-cni {network} {container} {interface}")
+}
+
+fn open_namespace(request: &Request) -> Result<File, CniError> {
+    let path = request.namespace.as_deref().unwrap_or(std::path::Path::new(""));
+    File::open(path).map_err(|error| CniError::system(format!("cannot open the namespace {}", path.display()), &error))
+}
+
+fn here<T>(work: impl FnOnce(&mut Links) -> io::Result<T>) -> Result<T, CniError> {
+    let done = Links::open().and_then(|mut links| work(&mut links));
+    done.map_err(|error| CniError::system("cannot read or change links", &error))
+}
+
+fn inside<T>(namespace: &File, work: impl FnOnce(&mut Links) -> io::Result<T>) -> Result<T, CniError> {
+    let done = sys::in_net_namespace(namespace, || Links::open().and_then(|mut links| work(&mut links)));
+    done.flatten().map_err(|error| CniError::system("cannot read or change links in the pod", &error))
+}

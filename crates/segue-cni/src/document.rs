@@ -1,0 +1,90 @@
+//! The documents of CNI: errors, and the addresses and routes of a result.
+
+use std::net::Ipv4Addr;
+
+use segue_host::prefix::Prefix;
+use serde_json::{Value, json};
+
+/// The versions of the specification that the plugin speaks.
+pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
+
+/// A failure, as the specification has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CniError {
+    /// The code: below 100 those of the specification.
+    pub(crate) code: u32,
+    /// What failed.
+    pub(crate) message: String,
+    /// Why, or what to do.
+    pub(crate) details: String,
+    /// A document of the IPAM plugin, passed on as it is.
+    passed: Option<Value>,
+}
+
+impl CniError {
+    /// Creates a failure.
+    pub(crate) fn new(code: u32, message: impl Into<String>, details: impl Into<String>) -> CniError {
+        CniError { code, message: message.into(), details: details.into(), passed: None }
+    }
+
+    /// A variable of the environment is missing or wrong.
+    pub(crate) fn environment(message: String) -> CniError {
+        CniError::new(4, message, "CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME and CNI_PATH are the runtime's")
+    }
+
+    /// The system refused.
+    pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> CniError {
+        CniError::new(5, what, segue_control::error::os_text(error))
+    }
+
+    /// The network's configuration is wrong.
+    pub(crate) fn config(message: impl Into<String>, details: impl Into<String>) -> CniError {
+        CniError::new(7, message, details)
+    }
+
+    /// The failure of another plugin, from its own document.
+    pub(crate) fn passed(document: Value) -> CniError {
+        let code = document["code"].as_u64().and_then(|code| u32::try_from(code).ok()).unwrap_or(999);
+        let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
+        CniError { code, message: text("msg"), details: text("details"), passed: Some(document) }
+    }
+
+    /// Returns the document.
+    pub(crate) fn json(&self) -> Value {
+        self.passed.clone().unwrap_or_else(
+            || json!({ "cniVersion": "1.1.0", "code": self.code, "msg": self.message, "details": self.details }),
+        )
+    }
+}
+
+/// An address that the IPAM plugin gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// The address with its prefix length.
+    pub(crate) address: Prefix,
+    /// The gateway, an address of the host.
+    pub(crate) gateway: Option<Ipv4Addr>,
+}
+
+/// Reads the addresses of a result, of the IPAM plugin or of this one.
+pub(crate) fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
+    let wrong = |why: &str| CniError::new(6, "the result of the IPAM plugin cannot be read", why);
+    let ips = result["ips"].as_array().filter(|ips| !ips.is_empty()).ok_or_else(|| wrong("it has no ips"))?;
+    let read = |ip: &Value| {
+        let address: Prefix = ip["address"]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| wrong("an address is no prefix"))?;
+        if !address.address.is_ipv4() {
+            return Err(wrong("an address is not of IPv4"));
+        }
+        let gateway = match &ip["gateway"] {
+            Value::Null => None,
+            text => {
+                Some(text.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| wrong("a gateway is no address"))?)
+            }
+        };
+        Ok(Given { address, gateway })
+    };
+    ips.iter().map(read).collect()
+}

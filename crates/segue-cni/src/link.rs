@@ -1,0 +1,168 @@
+//! Links, addresses and routes by rtnetlink.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::ControlFlow;
+use std::os::fd::RawFd;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use segue_host::netlink::Netlink;
+use segue_host::prefix::Prefix;
+
+/// A connection to the kernel, in the namespace of the thread that opened it.
+pub(crate) struct Links(Netlink);
+
+/// A link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Its index.
+    pub(crate) index: u32,
+    /// Its MAC address.
+    pub(crate) mac: String,
+    /// Its MTU.
+    pub(crate) mtu: u32,
+    /// Its alias.
+    pub(crate) alias: String,
+    /// Whether it is up.
+    pub(crate) is_up: bool,
+}
+
+impl Links {
+    /// Opens the connection.
+    pub(crate) fn open() -> io::Result<Links> {
+        Netlink::open().map(Links)
+    }
+
+    /// Makes a veth pair: `name` here, and `peer` in the namespace of the descriptor.
+    pub(crate) fn make_pair(&mut self, name: &str, peer: &str, namespace: RawFd, mtu: u32) -> io::Result<()> {
+        let mut inner = LinkMessage::default();
+        inner.attributes =
+            vec![LinkAttribute::IfName(peer.to_owned()), LinkAttribute::NetNsFd(namespace), LinkAttribute::Mtu(mtu)];
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Mtu(mtu),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(inner))),
+            ]),
+        ];
+        self.0.tell(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sets a link up, with an alias where one is given.
+    pub(crate) fn set_up(&mut self, index: u32, alias: Option<&str>) -> io::Result<()> {
+        if let Some(alias) = alias {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+            self.0.tell(RouteNetlinkMessage::SetLink(message), 0)?;
+        }
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        self.0.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Removes a link, and with it the other end of a pair.
+    pub(crate) fn remove(&mut self, index: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.0.tell(RouteNetlinkMessage::DelLink(message), 0)
+    }
+
+    /// Returns the link of this name.
+    pub(crate) fn find(&mut self, name: &str) -> io::Result<Option<Found>> {
+        Ok(self.all()?.into_iter().find(|(known, _)| known == name).map(|(_, found)| found))
+    }
+
+    /// Returns every link with its name.
+    pub(crate) fn all(&mut self) -> io::Result<Vec<(String, Found)>> {
+        let mut links = Vec::new();
+        self.0.exchange(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP, &mut |message| {
+            if let RouteNetlinkMessage::NewLink(message) = message {
+                links.push(read(&message));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(links)
+    }
+
+    /// Returns the addresses of a link.
+    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
+        self.0.addresses(index)
+    }
+
+    /// Gives a link an address.
+    pub(crate) fn add_address(&mut self, index: u32, address: Ipv4Addr, len: u8) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.prefix_len = len;
+        message.header.index = index;
+        let address = IpAddr::V4(address);
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        self.0.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route to a network, by a gateway or directly on the link.
+    pub(crate) fn add_route(&mut self, to: Ipv4Addr, len: u8, gateway: Option<Ipv4Addr>, link: u32) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.destination_prefix_length = len;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        message.header.kind = RouteType::Unicast;
+        if len > 0 {
+            message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
+        }
+        message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::Inet(gateway))));
+        message.attributes.push(RouteAttribute::Oif(link));
+        self.0.tell(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Returns the destinations of all routes by a link, in the main table.
+    pub(crate) fn routes(&mut self, link: u32) -> io::Result<Vec<(Ipv4Addr, u8)>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        let mut routes = Vec::new();
+        self.0.exchange(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP, &mut |message| {
+            let RouteNetlinkMessage::NewRoute(route) = message else { return ControlFlow::Continue(()) };
+            let by = route.attributes.iter().any(|one| matches!(one, RouteAttribute::Oif(index) if *index == link));
+            let to = route.attributes.iter().find_map(|one| match one {
+                RouteAttribute::Destination(RouteAddress::Inet(to)) => Some(*to),
+                _ => None,
+            });
+            if by && route.header.table == RouteHeader::RT_TABLE_MAIN {
+                routes.push((to.unwrap_or(Ipv4Addr::UNSPECIFIED), route.header.destination_prefix_length));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(routes)
+    }
+}
+
+fn read(message: &LinkMessage) -> (String, Found) {
+    let mut name = String::new();
+    let is_up = message.header.flags.contains(LinkFlags::Up);
+    let mut found = Found { index: message.header.index, mac: String::new(), mtu: 0, alias: String::new(), is_up };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(text) => name.clone_from(text),
+            LinkAttribute::Mtu(mtu) => found.mtu = *mtu,
+            LinkAttribute::IfAlias(alias) => found.alias.clone_from(alias),
+            LinkAttribute::Address(mac) => {
+                found.mac = mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+            }
+            _ => {}
+        }
+    }
+    (name, found)
+}

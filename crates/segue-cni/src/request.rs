@@ -1,0 +1,125 @@
+//! A call of the runtime: the variables of the environment and the network's configuration.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+use segue_control::error::printable;
+use serde_json::{Value, json};
+
+use crate::document::{CniError, VERSIONS};
+
+/// The file that names the subnet of this host, where the configuration names none.
+const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+/// The tunnel, where the configuration names none.
+const TUNNEL: &str = "segue0";
+
+/// A call.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The id of the container.
+    pub(crate) container: String,
+    /// The path of its network namespace, where the runtime gave one.
+    pub(crate) namespace: Option<PathBuf>,
+    /// The name of its interface.
+    pub(crate) interface: String,
+    /// The configuration, with the subnet put into its section `ipam`.
+    pub(crate) config: Value,
+    /// The version of the specification.
+    pub(crate) version: String,
+    /// The network.
+    pub(crate) network: String,
+    /// The interface of the tunnel.
+    pub(crate) tunnel: String,
+}
+
+impl Request {
+    /// Reads a call from the environment and its configuration.
+    pub(crate) fn read(command: &str, input: &str) -> Result<Request, CniError> {
+        let variable = |name: &str| env::var(name).unwrap_or_default();
+        let mut config: Value = serde_json::from_str(input)
+            .map_err(|error| CniError::new(6, "the configuration on stdin is no JSON", error.to_string()))?;
+        let text = |key: &str| config[key].as_str().unwrap_or_default().to_owned();
+        let version = match text("cniVersion") {
+            version if VERSIONS.contains(&version.as_str()) => version,
+            other => {
+                let message = format!("cniVersion is `{}`", printable(&other));
+                return Err(CniError::new(1, message, format!("it is one of {}", VERSIONS.join(", "))));
+            }
+        };
+        let network = text("name");
+        if !is_name(&network) {
+            return Err(CniError::config(format!("name is `{}`", printable(&network)), "letters, digits, . _ -"));
+        }
+        let tunnel = Some(text("dev")).filter(|dev| !dev.is_empty()).unwrap_or_else(|| TUNNEL.to_owned());
+        let (container, interface) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"));
+        let namespace = Some(variable("CNI_NETNS")).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let is_of_pod = matches!(command, "ADD" | "DEL" | "CHECK");
+        if is_of_pod && !is_name(&container) {
+            return Err(CniError::environment(format!("CNI_CONTAINERID is `{}`", printable(&container))));
+        }
+        if is_of_pod && !is_interface(&interface) {
+            return Err(CniError::environment(format!("CNI_IFNAME is `{}`", printable(&interface))));
+        }
+        if matches!(command, "ADD" | "CHECK") && namespace.is_none() {
+            return Err(CniError::environment("CNI_NETNS is missing".to_owned()));
+        }
+        if config["ipam"]["type"].as_str().is_none_or(|plugin| !is_name(plugin)) {
+            let details = r#""ipam": {"type": "host-local"}"#;
+            return Err(CniError::config("ipam.type is missing: it names the plugin for addresses", details));
+        }
+        let has_range = ["subnet", "ranges", "addresses"].iter().any(|key| config["ipam"].get(key).is_some());
+        if config["ipam"]["type"] == "host-local" && !has_range {
+            let file =
+                Some(text("subnetFile")).filter(|file| !file.is_empty()).unwrap_or_else(|| SUBNET_FILE.to_owned());
+            match subnet(&file) {
+                Ok(subnet) => config["ipam"]["ranges"] = json!([[{ "subnet": subnet }]]),
+                // What is to be removed is removed without it.
+                Err(_) if matches!(command, "DEL" | "GC") => {
+                    config["ipam"]["ranges"] = json!([[{ "subnet": "198.18.0.0/15" }]]);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Request { container, namespace, interface, config, version, network, tunnel })
+    }
+
+    /// Returns the MTU of the pod's interface: that of the tunnel, unless the configuration has a smaller one.
+    pub(crate) fn mtu(&self) -> Result<u32, CniError> {
+        let text = fs::read_to_string(format!("/sys/class/net/{}/mtu", self.tunnel));
+        let tunnel: u32 = text.ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+            let details = format!("segue tunnel dev {} peers none ... makes it", self.tunnel);
+            CniError::new(11, format!("there is no interface {}", printable(&self.tunnel)), details)
+        })?;
+        match self.config["mtu"].as_u64().unwrap_or(0) {
+            0 => Ok(tunnel),
+            mtu if (68..=u64::from(tunnel)).contains(&mtu) => Ok(mtu as u32),
+            mtu => Err(CniError::config(format!("mtu is {mtu}"), format!("it lies from 68 to {tunnel}, the tunnel's"))),
+        }
+    }
+}
+
+/// Returns the subnet that a file of flannel's form names, as a network without host bits.
+fn subnet(file: &str) -> Result<String, CniError> {
+    let missing = |why: String| CniError::new(11, format!("{file} does not say the subnet of this host"), why);
+    let text = fs::read_to_string(file).map_err(|error| missing(error.to_string()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("FLANNEL_SUBNET="));
+    let prefix: segue_host::prefix::Prefix = line
+        .and_then(|subnet| subnet.trim().parse().ok())
+        .ok_or_else(|| missing("it has no line FLANNEL_SUBNET=ADDRESS/LEN".to_owned()))?;
+    Ok(prefix.masked().to_string())
+}
+
+/// Returns whether the specification takes the text as a name.
+fn is_name(text: &str) -> bool {
+    let is_letter = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
+    text.len() <= 200 && text.bytes().all(is_letter) && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
+}
+
+/// Returns whether Linux takes the text as the name of an interface.
+fn is_interface(text: &str) -> bool {
+    (1..16).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
+}
