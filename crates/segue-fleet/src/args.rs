@@ -21,6 +21,87 @@ pub struct Cli {
 pub enum Command {
     /// Keep a tunnel's peers equal to flannel's registry in etcd, as one more node of it.
     Etcd(Etcd),
+    /// What flanneld's backend `extension` calls, once for each change.
+    Hook(Hook),
+}
+
+/// The options of `segue fleet hook`.
+#[derive(Debug, Args)]
+pub struct Hook {
+    /// The tunnel whose peers are set.
+    #[arg(long, value_name = "DEV", default_value = "segue0")]
+    pub dev: String,
+    /// The call.
+    #[command(subcommand)]
+    pub call: Call,
+}
+
+/// A call of flanneld.
+#[derive(Debug, Subcommand)]
+pub enum Call {
+    /// PreStartupCommand: prints what the other hosts get as this one's BackendData.
+    Pre {
+        /// The encapsulation that this host takes: gue, fou or vxlan.
+        #[arg(long, value_enum, default_value = "gue")]
+        mode: Mode,
+        /// The UDP port; 6080, 8285 or 8472 without it.
+        #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
+        /// Take remote checksums; with gue.
+        #[arg(long)]
+        remcsum: bool,
+        /// The network identifier; with vxlan.
+        #[arg(long, value_name = "VNI", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..1 << 24))]
+        vni: u32,
+        /// The MAC address of the tunnel's VTEP; that of the tunnel without it. With vxlan.
+        #[arg(long, value_name = "MAC")]
+        lladdr: Option<Mac>,
+    },
+    /// PostStartupCommand: post $NETWORK $SUBNET $PUBLIC_IP.
+    Post {
+        /// The network of the fleet.
+        network: String,
+        /// The subnet of this host.
+        subnet: String,
+        /// The address of this host.
+        public_ip: String,
+        /// After how many seconds hosts that flanneld does not report again are removed.
+        #[arg(long, value_name = "SECS", default_value_t = 20)]
+        grace: u32,
+    },
+    /// SubnetAddCommand: add $SUBNET $PUBLIC_IP, with the host's BackendData on stdin.
+    Add {
+        /// The subnet of the host.
+        subnet: String,
+        /// The address of the host.
+        public_ip: String,
+    },
+    /// SubnetRemoveCommand: del $SUBNET $PUBLIC_IP.
+    Del {
+        /// The subnet of the host.
+        subnet: String,
+        /// The address of the host, which is not needed.
+        public_ip: Option<String>,
+    },
+    /// What `post` leaves behind.
+    #[command(hide = true)]
+    Sweep {
+        /// The round that is swept.
+        round: u64,
+        /// The seconds until then.
+        grace: u32,
+    },
+}
+
+/// An encapsulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// GUE.
+    Gue,
+    /// The bare packet in UDP.
+    Fou,
+    /// VXLAN.
+    Vxlan,
 }
 
 /// The options of `segue fleet etcd`.

@@ -9,7 +9,7 @@ use segue_control::peers::Mac;
 
 use crate::allocate::{self, Choice};
 use crate::backoff::{Backoff, random};
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::etcd::{Etcd, EtcdError, Made};
 use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
@@ -124,6 +124,14 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
             )
             .why("it is the address at which other hosts reach this one"),
         ));
+    }
+    if matches!(config.backend, Backend::Vxlan { .. }) && terms.mac.is_none() {
+        let error = Error::new(
+            Kind::Missing,
+            "the lease needs the MAC address of the tunnel's VTEP",
+            "--lladdr MAC                                    that of `segue tunnel ... lladdr MAC`",
+        );
+        return Err(Failure::Fatal(error.why("the network's backend is vxlan, and the tunnel does not say it")));
     }
     let value = lease::value(terms.address, config.backend, terms.mac, terms.offer);
     let directory = format!("{}/subnets", terms.prefix);

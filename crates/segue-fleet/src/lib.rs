@@ -7,6 +7,7 @@
 //! - [`etcd`] is the client, [`backoff`] the time between its attempts;
 //! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
 //!   loop that keeps the table equal to them; [`event`] is what they report;
+//! - [`hook`] has the commands of flannel's `extension` backend;
 //! - [`args`] is the command line, [`connect`] the connection that it describes;
 //! - [`datapath`] is the tunnel as they see it, [`subnet_env`] flannel's file for other programs.
 //!
@@ -34,6 +35,7 @@ pub mod datapath;
 pub mod etcd;
 pub mod event;
 pub mod follow;
+pub mod hook;
 pub mod keeper;
 pub mod lease;
 pub mod network;

@@ -11,12 +11,13 @@ use std::time::Duration;
 use clap::Parser;
 use segue_control::error::{Error, Kind, printable};
 use segue_control::fleet::{self, FleetState};
-use segue_control::peers;
+use segue_control::peers::{self, Encap};
 use segue_fleet::agent::{self, Announce, Settings};
-use segue_fleet::args::{Cli, Command, Etcd, Offered};
+use segue_fleet::args::{Call, Cli, Command, Etcd, Hook, Mode, Offered};
 use segue_fleet::connect;
-use segue_fleet::datapath::Tunnel;
+use segue_fleet::datapath::{Datapath, Tunnel};
 use segue_fleet::event::Event;
+use segue_fleet::hook::{self, Takes};
 use segue_fleet::keeper::Terms;
 use segue_fleet::lease::Offer;
 use segue_fleet::subnet_env::SubnetEnv;
@@ -30,6 +31,7 @@ const REPORTS: usize = 16;
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Etcd(args) => etcd(&args),
+        Command::Hook(args) => called(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,6 +96,43 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
     fleet::remove(&args.dev);
     done
+}
+
+/// Runs `segue fleet hook`. What flanneld takes from `pre` is stdout and stderr: nothing else is printed there.
+fn called(args: &Hook) -> Result<(), Error> {
+    let name = &args.dev;
+    if !is_interface(name) {
+        return Err(Error::new(Kind::Usage, format!("`{}` is no name of an interface", printable(name)), "--dev DEV"));
+    }
+    match &args.call {
+        Call::Pre { mode, port, remcsum, vni, lladdr } => {
+            let (mode, usual) = match mode {
+                Mode::Gue => (Encap::Gue, 6080),
+                Mode::Fou => (Encap::Fou, 8285),
+                Mode::Vxlan => (Encap::Vxlan, 8472),
+            };
+            let vxlan = mode == Encap::Vxlan;
+            if *remcsum && mode != Encap::Gue {
+                return Err(Error::new(Kind::Usage, "--remcsum is for --mode gue", "--mode gue --remcsum"));
+            }
+            let mac = match lladdr {
+                _ if !vxlan => None,
+                Some(mac) => Some(mac.to_string()),
+                None => Tunnel { name: name.clone(), mac: None }.look()?.mac.map(|mac| mac.to_string()),
+            };
+            if vxlan && mac.is_none() {
+                let message = format!("{name} does not say the MAC address of its VTEP");
+                return Err(Error::new(Kind::Missing, message, "--lladdr MAC, that of the tunnel"));
+            }
+            let takes = Takes { mode, port: port.unwrap_or(usual), remcsum: *remcsum, vni: vxlan.then_some(*vni), mac };
+            println!("{}", hook::pre(name, takes)?);
+            Ok(())
+        }
+        Call::Post { network, subnet, public_ip, grace } => hook::post(name, network, subnet, public_ip, *grace),
+        Call::Add { subnet, public_ip } => hook::add(name, subnet, public_ip, &hook::data()),
+        Call::Del { subnet, .. } => hook::del(name, subnet),
+        Call::Sweep { round, grace } => hook::sweep(name, *round, Duration::from_secs((*grace).into())),
+    }
 }
 
 /// Passes on the first signal that asks for the end.

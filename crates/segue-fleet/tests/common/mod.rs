@@ -210,7 +210,7 @@ impl Agent {
     pub(crate) fn begin(endpoints: &str, n: u8) -> Agent {
         let address = format!("198.18.0.{n}");
         let words = ["segue-fleet", "etcd", "--endpoints", endpoints, "--public-ip", &address, "--ttl", "60s"];
-        let Word::Etcd(args) = Cli::try_parse_from(words).unwrap().command;
+        let Word::Etcd(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
         let client = connect::etcd(&args).unwrap();
         let folder = env::temp_dir().join(format!(
             "segue-agent-{}-{}",

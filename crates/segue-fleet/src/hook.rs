@@ -1,0 +1,332 @@
+//! The commands of flannel's `extension` backend: flanneld starts one of them for each change, waits for it, and does
+//! not try again.
+//!
+//! So each is short and can be repeated: it changes a file of this host and one entry of the tunnel's table. A tunnel
+//! that does not run, or was started again, takes the file `DEV.peers.json` (`segue tunnel dev DEV peers FILE`).
+//! flanneld reports no host that vanished while it was down: what `post` finds and no `add` confirms within a grace
+//! time is removed by a process that `post` leaves behind.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use segue_control::client;
+use segue_control::error::{Error, Kind, printable};
+use segue_control::fleet::{self, Engine, FleetState, LastEvent, SCHEMA};
+use segue_control::peers::{Change, Encap, Key, Mac, Peer, Table};
+use segue_host::prefix::Prefix;
+use segue_host::sys;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::lease::VALUE_LEN;
+use crate::network::{Network, is_host};
+use crate::refusal::Refusal;
+
+/// How this host takes packets: what `pre` prints for the other hosts, and what they get as the data of its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takes {
+    /// The encapsulation.
+    pub mode: Encap,
+    /// The UDP port.
+    pub port: u16,
+    /// Whether remote checksums are taken; with GUE.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub remcsum: bool,
+    /// The VXLAN network identifier; with VXLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// The MAC address of the VTEP; with VXLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What the hooks know, from one to the next.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Memory {
+    /// What this host takes.
+    takes: Option<Takes>,
+    network: String,
+    subnet: String,
+    address: String,
+    /// The number of the last `post`.
+    round: u64,
+    /// The peers by subnet, with the round in which each was last confirmed.
+    peers: BTreeMap<String, (u64, Peer)>,
+    refused: BTreeMap<String, usize>,
+}
+
+/// The files of one tunnel, locked.
+struct Hooks {
+    name: String,
+    known: Memory,
+    _lock: File,
+}
+
+/// `pre`: notes what this host takes, and returns what flanneld puts into its lease.
+pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
+    let mut hooks = Hooks::open(name)?;
+    let text = serde_json::to_string(&takes).unwrap_or_default();
+    hooks.known.takes = Some(takes);
+    hooks.save("pre")?;
+    Ok(text)
+}
+
+/// `post`: notes the subnet of this host, and begins a round in which every peer must be confirmed within `grace`
+/// seconds.
+pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) -> Result<(), Error> {
+    let network = argument(network, Network::parse(network), "NETWORK")?;
+    let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
+    let address: Ipv4Addr = argument(address, address.parse().ok(), "PUBLIC_IP")?;
+    let mut hooks = Hooks::open(name)?;
+    let known = &mut hooks.known;
+    (known.network, known.subnet, known.address) = (network.to_string(), subnet.to_string(), address.to_string());
+    known.round += 1;
+    let round = known.round;
+    hooks.save(&format!("post {subnet}"))?;
+    leave_sweeper(name, round, grace)
+}
+
+/// `add`: adds or confirms the host `address` with its subnet; `data` is what its `pre` printed.
+pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
+    let mut hooks = Hooks::open(name)?;
+    match hooks.peer(subnet, address, data) {
+        Ok((subnet, peer)) => {
+            let before = hooks.known.peers.insert(subnet.clone(), (hooks.known.round, peer.clone()));
+            hooks.save(&format!("add {subnet}"))?;
+            // What is as it was needs nothing, unless the tunnel has lost it.
+            if before.is_some_and(|(_, before)| before == peer) && hooks.has(&peer) {
+                return Ok(());
+            }
+            hooks.change(Change::Replace(vec![peer]))
+        }
+        Err(refusal) => {
+            *hooks.known.refused.entry(refusal.name().to_owned()).or_default() += 1;
+            hooks.save(&format!("refused {}", printable(subnet)))?;
+            let message = format!("the host {} with {} is refused", printable(address), printable(subnet));
+            Err(Error::new(Kind::BadValue, message, "segue stat").why(refusal.sentence()))
+        }
+    }
+}
+
+/// `del`: removes the host with this subnet, where it is known.
+pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
+    let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
+    let mut hooks = Hooks::open(name)?;
+    if hooks.known.peers.remove(&subnet.to_string()).is_none() {
+        return Ok(());
+    }
+    hooks.save(&format!("del {subnet}"))?;
+    hooks.change(Change::Del(vec![Key::Prefix(prefix(subnet))]))
+}
+
+/// Removes what was not confirmed since the round `round` began. A later round has a sweeper of its own.
+pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
+    std::thread::sleep(grace);
+    let mut hooks = Hooks::open(name)?;
+    if hooks.known.round != round {
+        return Ok(());
+    }
+    let (kept, old): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        std::mem::take(&mut hooks.known.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
+    hooks.known.peers = kept;
+    hooks.save(&format!("sweep of {}", old.len()))?;
+    for (_, peer) in old.into_values() {
+        let Some(prefix) = peer.prefix else { continue };
+        hooks.change(Change::Del(vec![Key::Prefix(prefix)]))?;
+    }
+    Ok(())
+}
+
+impl Hooks {
+    /// Opens the files, and waits for another hook to be done with them.
+    fn open(name: &str) -> Result<Hooks, Error> {
+        let failed = |error: &io::Error| {
+            Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
+                .why("the hooks keep it beside the control sockets")
+        };
+        let lock = path(name, ".hook.lock").and_then(File::create).map_err(|error| failed(&error))?;
+        let mut tries = 0;
+        // Another hook holds it for milliseconds; flanneld starts one at a time.
+        while !sys::try_lock(&lock).map_err(|error| failed(&error))? {
+            tries += 1;
+            if tries > 500 {
+                return Err(Error::new(
+                    Kind::InUse,
+                    format!("another hook of {name} does not end"),
+                    "ps -C segue-fleet",
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let known = match path(name, ".hook.json").and_then(fs::read) {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
+            Err(error) => return Err(failed(&error)),
+        };
+        Ok(Hooks { name: name.to_owned(), known, _lock: lock })
+    }
+
+    /// Writes what is known, the table for a tunnel that starts, and the state for `segue stat`.
+    fn save(&self, event: &str) -> Result<(), Error> {
+        let peers = self.known.peers.values().map(|(_, peer)| peer.clone()).collect();
+        let table = json!(Table { generation: None, peers });
+        let state = FleetState {
+            schema: SCHEMA.to_owned(),
+            name: self.name.clone(),
+            engine: "hook".to_owned(),
+            endpoint: "flanneld".to_owned(),
+            state: Engine::Connected,
+            since: fleet::now(),
+            network: self.known.network.clone(),
+            subnet: self.known.subnet.clone(),
+            address: self.known.address.clone(),
+            backend: "extension".to_owned(),
+            peers: self.known.peers.len(),
+            last_event: Some(LastEvent { at: fleet::now(), what: event.to_owned() }),
+            refused: self.known.refused.clone(),
+            ..FleetState::default()
+        };
+        let write = |ending: &str, document: &Value| {
+            path(&self.name, ending).and_then(|path| fleet::replace(&path, format!("{document}\n").as_bytes()))
+        };
+        write(".hook.json", &json!(self.known))
+            .and_then(|()| write(".peers.json", &table))
+            .and_then(|()| fleet::write(&state))
+            .map_err(|error| Error::system("cannot note the change", &error, "df /run").why("the table stays as it is"))
+    }
+
+    /// Judges a host that flanneld reports.
+    fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(String, Peer), Refusal> {
+        let known = &self.known;
+        let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
+        let (place, len) = (place.parse().ok(), crate::network::decimal(len).filter(|len| *len <= 32));
+        let (Some(place), Some(len)) = (place, len) else { return Err(Refusal::KeyMalformed) };
+        let subnet = Network::new(place, len).ok_or(Refusal::HostBits)?;
+        let address: Ipv4Addr = address.parse().map_err(|_| Refusal::AddressMalformed)?;
+        if !is_host(address) {
+            return Err(Refusal::AddressNotUnicast);
+        }
+        if let Some(network) = Network::parse(&known.network) {
+            if !network.holds(subnet) || network == subnet {
+                return Err(Refusal::OutsideNetwork);
+            }
+            if network.contains(address) {
+                return Err(Refusal::AddressInNetwork);
+            }
+        }
+        if Network::parse(&known.subnet).is_some_and(|own| own.overlaps(subnet)) {
+            return Err(Refusal::OwnSubnet);
+        }
+        if known.address == address.to_string() {
+            return Err(Refusal::OwnAddress);
+        }
+        let overlaps =
+            |other: &String| Network::parse(other).is_some_and(|other| other != subnet && other.overlaps(subnet));
+        if known.peers.keys().any(overlaps) {
+            return Err(Refusal::Overlap);
+        }
+        if known.peers.len() >= crate::roster::PEERS && !known.peers.contains_key(&subnet.to_string()) {
+            return Err(Refusal::TooMany);
+        }
+        if data.len() > VALUE_LEN {
+            return Err(Refusal::ValueTooLong);
+        }
+        let theirs: Takes = serde_json::from_slice(data).map_err(|_| Refusal::DataMalformed)?;
+        let mac =
+            theirs.mac.as_deref().map(|text| text.parse::<Mac>().map_err(|_| Refusal::MacMalformed)).transpose()?;
+        if mac.is_some_and(|mac| !mac.is_station()) {
+            return Err(Refusal::MacNotUnicast);
+        }
+        if theirs.port == 0 || theirs.vni.is_some_and(|vni| vni >= 1 << 24) {
+            return Err(Refusal::DataMalformed);
+        }
+        if theirs.mode == Encap::Vxlan && mac.is_none() {
+            return Err(Refusal::MacMalformed);
+        }
+        // Remote checksums are sent to what takes them, from a host that takes them too.
+        let ours = known.takes.as_ref().is_some_and(|ours| ours.remcsum);
+        let peer = Peer {
+            encap: Some(theirs.mode),
+            port: Some(theirs.port),
+            vni: theirs.vni.filter(|_| theirs.mode == Encap::Vxlan),
+            mac: mac.filter(|_| theirs.mode == Encap::Vxlan),
+            remcsum: (theirs.mode == Encap::Gue).then_some(ours && theirs.remcsum),
+            ..Peer::new(prefix(subnet), address.into())
+        };
+        Ok((subnet.to_string(), peer))
+    }
+
+    /// Returns whether the tunnel has this peer.
+    fn has(&self, peer: &Peer) -> bool {
+        client::peers(&self.name).is_ok_and(|listed| listed.peers.iter().any(|one| one.peer.prefix == peer.prefix))
+    }
+
+    /// Changes the tunnel's table. A tunnel that does not run takes the file when it starts.
+    fn change(&self, change: Change) -> Result<(), Error> {
+        let is_removal = matches!(change, Change::Del(_));
+        match client::peer_change(&self.name, change) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            Err(error) if is_removal && !self.is_listed_wrongly(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether a removal failed for another reason than that the peer is gone already.
+    fn is_listed_wrongly(&self, error: &Error) -> bool {
+        client::peers(&self.name).is_err() || error.kind == Kind::NoPermission
+    }
+}
+
+fn path(name: &str, ending: &str) -> io::Result<PathBuf> {
+    fleet::path_for_new(name, ending)
+}
+
+fn prefix(subnet: Network) -> Prefix {
+    Prefix { address: subnet.first().into(), len: subnet.prefix_len() }
+}
+
+fn argument<T>(text: &str, parsed: Option<T>, name: &str) -> Result<T, Error> {
+    parsed.ok_or_else(|| {
+        Error::new(Kind::BadValue, format!("`{}` is no {name}", printable(text)), "segue help fleet")
+            .why("flanneld puts it there for $NETWORK, $SUBNET and $PUBLIC_IP")
+    })
+}
+
+/// Starts the process that sweeps, and does not wait for it.
+fn leave_sweeper(name: &str, round: u64, grace: u32) -> Result<(), Error> {
+    let start = || -> io::Result<()> {
+        Command::new(std::env::current_exe()?)
+            .args(["hook", "--dev", name, "sweep", &round.to_string(), &grace.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map(drop)
+    };
+    start().map_err(|error| {
+        Error::system("cannot start the sweep", &error, "segue fleet hook --help")
+            .why("hosts that vanished while flanneld was down would stay")
+    })
+}
+
+/// Reads what flanneld writes to a hook, at most as much as is looked at.
+pub fn data() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // What cannot be read is refused as what it is.
+    let _ = io::stdin().take(VALUE_LEN as u64 + 1).read_to_end(&mut bytes);
+    bytes
+}

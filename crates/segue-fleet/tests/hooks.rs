@@ -1,0 +1,155 @@
+//! The commands of flannel's `extension` backend, as flanneld calls them: without a shell, without another try, and
+//! with stdout and stderr of `pre` taken for the data of the lease. No tunnel runs: what it would take is the file that
+//! the hooks write for it.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const GUE: &str = r#"{"mode":"gue","port":6080,"remcsum":true}"#;
+
+/// A folder for one test, in place of /run/segue.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("segue-hooks-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn output(&self, words: &[&str], input: &str) -> Output {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_segue-fleet"))
+            .args(["hook", "--dev", "sgf0"])
+            .args(words)
+            .env("SEGUE_RUNTIME_DIR", &self.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn call(&self, words: &[&str], input: &str) -> String {
+        let output = self.output(words, input);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refuse(&self, words: &[&str], input: &str) -> String {
+        let output = self.output(words, input);
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn peers(&self) -> Vec<String> {
+        let bytes = fs::read(self.0.join("sgf0.peers.json")).unwrap();
+        let table: Value = serde_json::from_slice(&bytes).unwrap();
+        table["peers"].as_array().unwrap().iter().map(Value::to_string).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn hosts_are_added_confirmed_and_removed() {
+    let folder = Folder::new("added");
+    assert_eq!(folder.call(&["pre", "--remcsum"], ""), format!("{GUE}\n"));
+    folder.call(&["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace", "0"], "");
+    for _ in 0..3 {
+        folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
+        folder.call(&["add", "198.19.3.0/24", "198.18.0.3"], r#"{"mode":"fou","port":8285}"#);
+        let two = r#"{"encap":"gue","port":6080,"prefix":"198.19.2.0/24","remcsum":true,"remote":"198.18.0.2"}"#;
+        let three = r#"{"encap":"fou","port":8285,"prefix":"198.19.3.0/24","remote":"198.18.0.3"}"#;
+        assert_eq!(folder.peers(), [two, three]);
+    }
+    // A host that comes back with another address, and a removal that comes twice.
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.9"], GUE);
+    assert!(folder.peers()[0].contains("198.18.0.9"));
+    for _ in 0..2 {
+        folder.call(&["del", "198.19.2.0/24", "198.18.0.9"], GUE);
+        assert_eq!(folder.peers().len(), 1);
+    }
+    let state = fs::read_to_string(folder.0.join("sgf0.fleet.json")).unwrap();
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(
+        (&state["engine"], &state["peers"], &state["subnet"]),
+        (&"hook".into(), &1.into(), &"198.19.1.0/24".into())
+    );
+}
+
+#[test]
+fn remote_checksums_are_sent_only_by_a_host_that_takes_them() {
+    let folder = Folder::new("remcsum");
+    assert_eq!(folder.call(&["pre"], ""), "{\"mode\":\"gue\",\"port\":6080}\n");
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
+    assert!(folder.peers()[0].contains(r#""remcsum":false"#));
+}
+
+#[test]
+fn what_vanished_while_flanneld_was_down_is_swept() {
+    let folder = Folder::new("swept");
+    let post = ["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace"];
+    folder.call(&[&post[..], &["3600"]].concat(), "");
+    for n in 2..5 {
+        folder.call(&["add", &format!("198.19.{n}.0/24"), &format!("198.18.0.{n}")], GUE);
+    }
+    // flanneld starts again and reports two of three; an old sweeper does nothing.
+    folder.call(&[&post[..], &["3600"]].concat(), "");
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
+    folder.call(&["add", "198.19.4.0/24", "198.18.0.4"], GUE);
+    folder.call(&["sweep", "1", "0"], "");
+    assert_eq!(folder.peers().len(), 3);
+    folder.call(&["sweep", "2", "0"], "");
+    assert_eq!(folder.peers().len(), 2);
+    assert!(folder.peers().iter().all(|peer| !peer.contains("198.19.3.0/24")));
+    // The one that `post` leaves behind by itself.
+    folder.call(&[&post[..], &["1"]].concat(), "");
+    let begin = Instant::now();
+    while !folder.peers().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is swept");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
+    let folder = Folder::new("wrong");
+    folder.call(&["pre", "--remcsum"], "");
+    folder.call(&["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace", "0"], "");
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
+    let before = folder.peers();
+    for (subnet, address, data, why) in [
+        ("198.19.3.0", "198.18.0.3", GUE, "ADDRESS-LEN"),
+        ("198.19.3.1/24", "198.18.0.3", GUE, "host bits"),
+        ("198.20.3.0/24", "198.18.0.3", GUE, "not in the network"),
+        ("198.19.1.0/25", "198.18.0.3", GUE, "with that of this host"),
+        ("198.19.2.0/25", "198.18.0.3", GUE, "with an older lease"),
+        ("198.19.3.0/24", "there", GUE, "no IPv4 address"),
+        ("198.19.3.0/24", "224.0.0.1", GUE, "multicast"),
+        ("198.19.3.0/24", "198.19.9.1", GUE, "carry itself"),
+        ("198.19.3.0/24", "198.18.0.1", GUE, "that of this host"),
+        ("198.19.3.0/24", "198.18.0.3", "", "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"teleport","port":1}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":0}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1}"#, "no MAC address"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1,"mac":"01:00:00:00:00:01"}"#, "multicast"),
+        ("198.19.3.0/24", "198.18.0.3", &" ".repeat(5000), "4096"),
+    ] {
+        let text = folder.refuse(&["add", subnet, address], data);
+        assert!(text.contains(why), "{subnet} {address} {data}: {text}");
+        assert_eq!(folder.peers(), before);
+    }
+}
