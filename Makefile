@@ -8,6 +8,9 @@ OUT := $(or $(CARGO_TARGET_DIR),target)
 SEGUE ?= $(OUT)/release/segue
 VM := $(OUT)/vm
 
+# What a release builds: the program, and those that it or a container runtime starts.
+PROGRAMS := -p segue-cli -p segue-fleet -p segue-cni
+
 .DEFAULT_GOAL := help
 .PHONY: help build install dist deb demo quick test test-full check figures trust bench fuzz soak clean
 
@@ -22,17 +25,22 @@ help: ## this list
 	@echo 'make soak MINUTES=60      how long it lasts (10); ONLY=CASE chooses cases'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
-build: ## the release program, target/release/segue
+build: ## the release programs, target/release/segue and those that it starts
 	@tools/need build
-	$(CARGO) build --release --locked -p segue-cli
+	$(CARGO) build --release --locked $(PROGRAMS)
 
 PREFIX ?= /usr/local
 # What writes manual and completions: another program than $(SEGUE) where that one is for another machine.
 GENERATOR ?= $(SEGUE)
-install: ## the program with manual, completions, units and dissector below PREFIX
+install: ## the programs with manual, completions, units and dissector below PREFIX
 	@if [ '$(origin SEGUE)' = file ] && command -v $(CARGO) >/dev/null; then $(MAKE) --no-print-directory build; fi
 	@[ -x '$(SEGUE)' ] || { echo 'make install: there is no $(SEGUE) yet; run make build first' >&2; exit 1; }
 	install -D -m 755 '$(SEGUE)' '$(DESTDIR)$(PREFIX)/bin/segue'
+	@for program in segue-fleet segue-cni; do \
+		from="$$(dirname '$(SEGUE)')/$$program"; \
+		[ -x "$$from" ] || [ '$(origin SEGUE)' = file ] || continue; \
+		install -D -m 755 "$$from" "$(DESTDIR)$(PREFIX)/libexec/segue/$$program" || exit 1; \
+	done
 	tools/install-data '$(GENERATOR)' '$(DESTDIR)' '$(PREFIX)'
 
 dist: ## static programs, Debian packages, SBOM and checksums for x86-64 and aarch64, in target/dist
@@ -59,7 +67,7 @@ test: ## every kind of test, those against a real Linux kernel in a guest includ
 
 test-full: ## what is too long for every test: all sizes with the released program, emulated machines
 	@tools/need test-full
-	$(CARGO) build --release --locked -p segue-cli
+	$(CARGO) build --release --locked $(PROGRAMS)
 	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2
 	tools/run-tests --full $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
 
