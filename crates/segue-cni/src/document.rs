@@ -1,6 +1,6 @@
 //! The documents of CNI: errors, and the addresses and routes of a result.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use segue_host::prefix::Prefix;
 use serde_json::{Value, json};
@@ -75,16 +75,26 @@ pub(crate) fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
             .as_str()
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| wrong("an address is no prefix"))?;
-        if !address.address.is_ipv4() {
-            return Err(wrong("an address is not of IPv4"));
+        if !is_host(address.address) {
+            return Err(wrong("an address is not that of a host in IPv4"));
         }
         let gateway = match &ip["gateway"] {
             Value::Null => None,
             text => {
-                Some(text.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| wrong("a gateway is no address"))?)
+                let gateway = text.as_str().and_then(|text| text.parse::<Ipv4Addr>().ok());
+                let gateway = gateway.filter(|gateway| is_host((*gateway).into()));
+                Some(gateway.ok_or_else(|| wrong("a gateway is not that of a host in IPv4"))?)
             }
         };
         Ok(Given { address, gateway })
     };
     ips.iter().map(read).collect()
+}
+
+/// Returns whether an address can be that of a host: IPv4, and neither 0/8, loopback, multicast nor 240/4 (RFC 6890).
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(four) => !matches!(four.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(_) => false,
+    }
 }

@@ -53,7 +53,7 @@ pub enum Call {
         /// The network identifier; with vxlan.
         #[arg(long, value_name = "VNI", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..1 << 24))]
         vni: u32,
-        /// The MAC address of the tunnel's VTEP; that of the tunnel without it. With vxlan.
+        /// The MAC address of the tunnel's VTEP, as its word lladdr has it; with vxlan.
         #[arg(long, value_name = "MAC")]
         lladdr: Option<Mac>,
     },
@@ -152,7 +152,7 @@ pub struct Etcd {
     /// How long the lease outlives this agent: from 5s to 9000h.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = ttl)]
     pub ttl: Duration,
-    /// The MAC address of the tunnel's VTEP; that of the tunnel without it.
+    /// The MAC address of the tunnel's VTEP, as its word lladdr has it; with vxlan.
     #[arg(long, value_name = "MAC")]
     pub lladdr: Option<Mac>,
     /// The largest number of peers.

@@ -100,14 +100,15 @@ fn an_outage_leaves_the_table_and_a_compaction_is_listed_again() {
     relay.cut(true);
     until("it says since when", || one.state().state.name() == "stale" && one.state().error.is_some());
     etcd.ctl(&["del", "/coreos.com/network/subnets/198.19.7.0-24"]);
-    etcd.put("subnets/198.19.6.0-24", &lease("198.18.0.6", "5a:65:bd:bd:44:06"));
+    // Agents take one of the first hundred that are free.
+    etcd.put("subnets/198.19.206.0-24", &lease("198.18.0.6", "5a:65:bd:bd:44:06"));
     let revision = etcd.revision();
     etcd.ctl(&["compact", &revision.to_string()]);
     assert_eq!(one.table().len(), 2, "the table is the last known one");
     relay.cut(false);
     until("the table is etcd's", || {
         let table = one.table();
-        table.len() == 2 && table[0].contains("198.19.6.0/24") && table[1].contains("198.19.8.0/24")
+        table.len() == 2 && table[0].contains("198.19.8.0/24") && table[1].contains("198.19.206.0/24")
     });
     until("it is connected", || one.state().state.name() == "connected" && one.state().error.is_none());
     assert!(one.state().revision >= revision);
