@@ -1,0 +1,189 @@
+//! Tests of `segue-cni` as a container runtime calls it: pods on two nodes whose tunnels have each other as a peer, and
+//! each call with what must be left of it. The plugin for addresses is `cni_host_local.py`; with `SEGUE_CNI_PLUGINS`, a
+//! folder, it is the `host-local` there.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::capture::Directory;
+use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
+use serde_json::{Value, json};
+
+const DEVICE: &str = "cn0";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node with a tunnel, whose pods have addresses of 198.19.N.0/24.
+struct Node<'a> {
+    host: &'a Host,
+    program: PathBuf,
+    directory: Directory,
+    n: u8,
+    _tunnel: Tunnel,
+}
+
+fn ip(host: &Host, line: &str) -> String {
+    host.run("ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap()
+}
+
+impl<'a> Node<'a> {
+    fn start(ground: &'a Ground, n: u8) -> Node<'a> {
+        let host = if n == 1 { &ground.a } else { &ground.b };
+        let other = 3 - n;
+        let line = format!("dev {DEVICE} peers none local 198.18.0.{n} listen gue:6080 encap-remcsum mtu 1400");
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        let tunnel = Tunnel::start(host, &ground.program, &words);
+        let line = format!("peer add {DEVICE} 198.19.{other}.0/24 remote 198.18.0.{other} encap gue");
+        host.run(ground.program.to_str().unwrap(), &line.split_whitespace().collect::<Vec<_>>()).unwrap();
+        ip(host, &format!("route add 198.19.0.0/16 dev {DEVICE}"));
+        let directory = Directory::new();
+        let env = format!(
+            "FLANNEL_NETWORK=198.19.0.0/16\nFLANNEL_SUBNET=198.19.{n}.1/24\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=false\n"
+        );
+        fs::write(directory.file("subnet.env"), env).unwrap();
+        let plugin = directory.file("host-local");
+        match env::var_os("SEGUE_CNI_PLUGINS") {
+            Some(folder) => fs::copy(Path::new(&folder).join("host-local"), &plugin).map(drop).unwrap(),
+            None => {
+                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cni_host_local.py");
+                fs::copy(script, &plugin).unwrap();
+                fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        Node { host, program: ground.program.with_file_name("segue-cni"), directory, n, _tunnel: tunnel }
+    }
+
+    fn config(&self) -> Value {
+        json!({ "cniVersion": "1.1.0", "name": "fleet", "type": "segue-cni", "dev": DEVICE,
+                "subnetFile": self.directory.file("subnet.env"),
+                "ipam": { "type": "host-local", "dataDir": self.directory.file("reserved") } })
+    }
+
+    /// Calls the plugin and returns whether it succeeded, and its document.
+    fn call(&self, command: &str, container: &str, pod: Option<&Host>, config: &Value) -> (bool, Value) {
+        let mut call = self.host.command(&self.program);
+        call.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
+        call.env("CNI_PATH", self.directory.path()).env("CNI_NETNS", pod.map(Host::net_path).unwrap_or_default());
+        let mut process = Process::spawn(call, config.to_string().as_bytes()).unwrap();
+        let done = process.wait(PATIENCE).unwrap().success();
+        (done, serde_json::from_str(&process.stdout()).unwrap_or_default())
+    }
+
+    #[track_caller]
+    fn must(&self, command: &str, container: &str, pod: Option<&Host>, config: &Value) -> Value {
+        let (done, document) = self.call(command, container, pod, config);
+        assert!(done, "{command} {container}: {document}");
+        document
+    }
+
+    /// Returns the reserved addresses.
+    fn reserved(&self) -> Vec<String> {
+        let files = fs::read_dir(self.directory.file("reserved")).into_iter().flatten().flatten();
+        // The plugin of others has a folder for each network, and files of its own beside the addresses.
+        let nested = fs::read_dir(self.directory.file("reserved/fleet")).into_iter().flatten().flatten();
+        let names = files.chain(nested).map(|file| file.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("198.")).collect();
+        names.sort();
+        names
+    }
+
+    /// Returns the names of the hosts' ends of pods.
+    fn links(&self) -> Vec<String> {
+        self.host.devices().into_iter().filter(|name| name.starts_with("sg")).collect()
+    }
+}
+
+#[test]
+fn pods_of_two_nodes_talk_and_their_trains_pass_whole() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping", "python3"]) else { return };
+    let nodes = [1, 2].map(|n| Node::start(&ground, n));
+    let pods = [1, 2].map(|_| Host::new("pod").unwrap());
+    for (node, pod) in nodes.iter().zip(&pods) {
+        let result = node.must("ADD", "c1", Some(pod), &node.config());
+        assert_eq!(result["ips"][0]["address"], format!("198.19.{}.2/32", node.n));
+        assert_eq!(result["ips"][0]["interface"], 1);
+        assert_eq!(result["interfaces"][1]["name"], "eth0");
+        // The MTU is the tunnel's, not that of flannel's file.
+        assert_eq!(result["interfaces"][1]["mtu"], 1400);
+    }
+    let [near, far] = [1, 2].map(|n| format!("198.19.{n}.2").parse().unwrap());
+    segue_lab::reach((&pods[0], near), (&pods[1], far), PATIENCE).unwrap();
+    let [a, b] = [(&pods[0], near), (&pods[1], far)].map(|(host, address)| traffic::Place { host, address });
+    traffic::everything(a, b, traffic::SHORT, 5);
+    for node in &nodes {
+        let stat = Stat::read(node.host, &ground.program, DEVICE);
+        assert!(stat.count(DEVICE, "receive", "trains") > 0, "{}", stat.json());
+        node.must("STATUS", "", None, &node.config());
+    }
+}
+
+#[test]
+fn each_call_leaves_what_it_should() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    let config = node.config();
+    let [one, two] = ["one", "two"].map(|name| Host::new(name).unwrap());
+    let result = node.must("ADD", "c1", Some(&one), &config);
+    node.must("ADD", "c2", Some(&two), &config);
+    assert_eq!((node.links().len(), node.reserved().len()), (2, 2));
+    // The same interface again.
+    let (done, error) = node.call("ADD", "c1", Some(&one), &config);
+    assert!(!done && error["code"] == 4, "{error}");
+    assert_eq!((node.links().len(), node.reserved().len()), (2, 2));
+    // CHECK finds what is missing.
+    let mut checked = config.clone();
+    checked["prevResult"] = result;
+    node.must("CHECK", "c1", Some(&one), &checked);
+    ip(&one, "address flush dev eth0");
+    let (done, error) = node.call("CHECK", "c1", Some(&one), &checked);
+    assert!(!done && error["msg"].as_str().unwrap().contains("does not have 198.19.1.2"), "{error}");
+    // GC keeps what is listed; DEL can be repeated, without a namespace too.
+    let mut listed = config.clone();
+    listed["cni.dev/valid-attachments"] = json!([{ "containerID": "c2", "ifname": "eth0" }]);
+    node.must("GC", "", None, &listed);
+    assert_eq!(node.links().len(), 1);
+    node.must("CHECK", "c2", Some(&two), &{
+        let mut checked = config.clone();
+        checked["prevResult"] = json!({ "ips": [{ "address": "198.19.1.3/32" }], "interfaces": [] });
+        checked
+    });
+    for _ in 0..2 {
+        node.must("DEL", "c2", Some(&two), &config);
+        node.must("DEL", "c1", None, &config);
+        assert_eq!((node.links().len(), node.reserved().len()), (0, 0));
+        assert!(!two.has_device("eth0") && !one.has_device("eth0"));
+    }
+}
+
+#[test]
+fn an_add_that_fails_leaves_no_link_and_no_reservation() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
+    let node = Node::start(&ground, 1);
+    let pod = Host::new("pod").unwrap();
+    if env::var_os("SEGUE_CNI_PLUGINS").is_none() {
+        // What cannot be read, and what the kernel refuses after the pair was made.
+        for (key, give) in [
+            ("give", json!("nonsense")),
+            ("give", json!("2001:db8::1/64")),
+            ("give", json!("255.255.255.255/24")),
+            ("gateway", json!("224.0.0.1")),
+            ("times", json!(2)),
+        ] {
+            let mut config = node.config();
+            config["ipam"][key].clone_from(&give);
+            let (done, error) = node.call("ADD", "c1", Some(&pod), &config);
+            assert!(!done && error["code"].as_u64() > Some(0), "{give}: {error}");
+            assert_eq!((node.links(), node.reserved()), (vec![], vec![]), "{give}");
+            assert!(!pod.has_device("eth0"), "{give}");
+        }
+    }
+    let mut config = node.config();
+    config["dev"] = json!("nosuch0");
+    let (done, error) = node.call("ADD", "c1", Some(&pod), &config);
+    assert!(!done && error["code"] == 11, "{error}");
+    let (done, error) = node.call("STATUS", "", None, &config);
+    assert!(!done && error["code"] == 50, "{error}");
+    assert_eq!((node.links(), node.reserved()), (vec![], vec![]));
+}
