@@ -363,6 +363,10 @@ impl Pipeline for Overlay {
         self.taken
     }
 
+    fn sent(&self) -> Option<u64> {
+        Some(self.inside.sent() + self.outsides.iter().map(|outside| outside.end.sent()).sum::<u64>())
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         self.gro.as_ref().and_then(Gro::deadline)
     }
