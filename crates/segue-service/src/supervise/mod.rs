@@ -6,3 +6,4 @@ mod reload;
 mod requests;
 pub mod service;
 pub mod spec;
+mod tables;

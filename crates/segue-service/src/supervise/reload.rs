@@ -15,6 +15,7 @@ use serde_json::json;
 use super::child::{Instance, START, State, late};
 use super::service::{Configuration, STOP_EACH, Service, end, patience};
 use super::spec::InstanceSpec;
+use super::tables;
 use crate::control_server::{forget_next, take_name};
 
 /// Longest wait for the end of an instance that no longer answers, beside [`STOP_EACH`]: one whose interface was
@@ -86,6 +87,7 @@ impl Service {
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
         // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
+        let tables = tables::present(&fresh, self.instances.iter().map(|instance| &instance.spec));
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
         self.instances = stay;
         let mut gone = Vec::new();
@@ -117,9 +119,12 @@ impl Service {
                     self.complain(&lost.why("the previous configuration could not be restored completely"));
                 }
                 self.put_back(gone);
+                tables::restore(&tables).iter().for_each(|lost| self.complain(lost));
                 return Err(error);
             }
         }
+        let wrong = [tables::restore(&tables), tables::load(kept.iter())].concat();
+        wrong.iter().for_each(|error| self.complain(error));
         for spec in kept {
             if let Some(instance) = self.instances.iter_mut().find(|instance| instance.spec.name == spec.name) {
                 instance.spec = spec;

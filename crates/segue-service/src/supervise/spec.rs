@@ -9,6 +9,7 @@ use segue_host::netlink::Netlink;
 
 use crate::gateway::config::Config;
 use crate::tunnel::engine;
+use crate::tunnel::kinds::PeerTable;
 use crate::tunnel::plan::Plan;
 use crate::tunnel::resolve;
 
@@ -149,6 +150,14 @@ impl InstanceSpec {
             })
         };
         members(self).into_iter().filter(same).map(|(plan, _)| plan.dev.clone()).collect()
+    }
+
+    /// Returns the settings of the peer table, of a tunnel that has one.
+    pub(crate) fn table(&self) -> Option<&PeerTable> {
+        match &self.plan {
+            InstancePlan::Tunnels(plans) => plans.first().and_then(|plan| plan.table.as_ref()),
+            InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => None,
+        }
     }
 
     /// Returns the interfaces of the tunnels.

@@ -1,0 +1,48 @@
+//! The peer tables of tunnels over a reload: one that is started anew has the table that it had, and one that goes on
+//! has that of its file again.
+
+use std::fs;
+
+use segue_control::client;
+use segue_control::error::Error;
+use segue_control::peers::Table;
+
+use super::spec::InstanceSpec;
+
+/// Returns the present tables of those of `specs` that are to be started anew and have one, with their names. `before`
+/// are the running instances. A file that was not there before has the table of the start.
+pub(super) fn present<'a>(
+    specs: &[InstanceSpec],
+    before: impl Iterator<Item = &'a InstanceSpec> + Clone,
+) -> Vec<(String, Table)> {
+    let stays = |spec: &&InstanceSpec| {
+        let old = before.clone().find(|old| old.name == spec.name).and_then(InstanceSpec::table);
+        spec.table().zip(old).is_some_and(|(new, old)| new.file == old.file)
+    };
+    let stay = specs.iter().filter(stays);
+    stay.filter_map(|spec| Some((spec.name.clone(), client::peers(&spec.name).ok()?.table()))).collect()
+}
+
+/// Puts the tables into force again that tunnels had before they were started anew, unless the file of the start has
+/// brought a later one. Returns the failures.
+pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
+    let is_behind = |name: &str, table: &Table| {
+        client::peers(name).is_ok_and(|now| table.generation.is_some_and(|before| before > now.generation))
+    };
+    let lost = tables.iter().filter(|(name, table)| is_behind(name, table));
+    lost.filter_map(|(name, table)| client::peer_sync(name, table).err()).collect()
+}
+
+/// Loads the file of each tunnel again that goes on and has one. Returns the failures.
+pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Error> {
+    let load = |spec: &InstanceSpec| {
+        let path = spec.table()?.file.as_ref()?;
+        let name = path.display().to_string();
+        let text = fs::read(path).map_err(|error| {
+            Error::system(format!("cannot read the peers in {name}"), &error, "the table of before stays")
+        });
+        let table = text.and_then(|text| Table::read(&text, &name));
+        table.and_then(|table| client::peer_sync(&spec.name, &table)).err()
+    };
+    specs.filter_map(load).collect()
+}
