@@ -90,6 +90,18 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
         let words: Vec<String> = offloads.iter().map(|offload| format!("{offload}  ")).collect();
         text.push_str(&wrapped(&words, "offloads  ", "          "));
     }
+    if let Some(table) = &instance.peers {
+        let plural = if table.peers == 1 { "" } else { "s" };
+        let refused = match table.refused {
+            0 => String::new(),
+            refused => format!("; changes refused: {refused}"),
+        };
+        let number = format!("generation {}, in force {}", table.generation, table.in_force);
+        text.push_str(&format!(
+            "peers     {} peer{plural}, {number}{refused}; segue peer list shows them\n",
+            table.peers
+        ));
+    }
     if let Some(fastpath) = &instance.fastpath {
         text.push_str(&kernel_path(fastpath, instance, raw));
     }
