@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use segue_lab::LinkForm;
+use segue_lab::{LinkForm, Process};
+use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
 use serde_json::Value;
 
@@ -233,7 +236,7 @@ fn a_table_is_replaced_again_and_again_while_a_file_passes_whole() {
     segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
     let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
     let is_over = std::sync::atomic::AtomicBool::new(false);
-    let last = std::thread::scope(|scope| {
+    let last = thread::scope(|scope| {
         let changes = scope.spawn(|| {
             let mut generation = 1;
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) || generation < 4 {
@@ -260,4 +263,56 @@ fn a_table_is_replaced_again_and_again_while_a_file_passes_whole() {
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stale generation 1"));
     assert_eq!(peer(&ground, true, &format!("list {DEVICE}"), "")["generation"], last);
+}
+
+#[test]
+fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let folder = Directory::new();
+    let (config, file) = (folder.file("segue.toml"), folder.file("peers.json"));
+    let table = |remote: &str| format!(r#"{{"peers":[{{"prefix":"198.19.7.0/24","remote":"{remote}"}}]}}"#);
+    let write = |peers: &str, address: &str| {
+        let text = format!(
+            "[[tunnel]]\ndev = \"{DEVICE}\"\npeers = \"{peers}\"\nlocal = \"198.18.0.1\"\naddr = \"{address}\"\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write("none", "198.19.1.1/24");
+    let mut command = ground.a.command(&ground.program);
+    command.arg("run").arg("-c").arg(&config);
+    let _service = Process::spawn(command, b"").expect("segue run starts");
+    let begin = Instant::now();
+    while !try_peer(&ground, true, &format!("list {DEVICE}"), "").status.success() {
+        assert!(begin.elapsed() < PATIENCE, "the service is not up");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let reload = || {
+        let output = ground.a.command(&ground.program).arg("reload").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let remotes = || {
+        let listed = peer(&ground, true, &format!("list {DEVICE}"), "");
+        let remotes =
+            listed["peers"].as_array().unwrap().iter().map(|peer| peer["remote"].as_str().unwrap().to_owned());
+        (listed["generation"].as_u64().unwrap(), remotes.collect::<Vec<_>>())
+    };
+    let synced = format!(r#"{{"generation":42,{}"#, &table("198.18.0.3")[1..]);
+    peer(&ground, true, &format!("sync {DEVICE} -"), &synced);
+    reload();
+    assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "nothing has changed");
+    write("none", "198.19.1.2/24");
+    reload();
+    assert_eq!(remotes(), (42, vec!["198.18.0.3".to_owned()]), "the tunnel was made anew");
+    // A file that was not there before has the table from now on, also when it changes.
+    fs::write(&file, table("198.18.0.4")).unwrap();
+    write(file.to_str().unwrap(), "198.19.1.2/24");
+    reload();
+    assert_eq!(remotes(), (1, vec!["198.18.0.4".to_owned()]));
+    fs::write(&file, table("198.18.0.5")).unwrap();
+    reload();
+    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+    // One that is wrong leaves the table of before.
+    fs::write(&file, table("198.18.0.1")).unwrap();
+    reload();
+    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
 }
