@@ -1,6 +1,6 @@
 //! The parser of keywords, with errors that point at the wrong one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub enum Value {
     Name(&'static str),
     /// An address.
     Address(IpAddr),
+    /// A link-local address with its interface, as `fe80::1%eth0`.
+    LinkLocal(Ipv6Addr, String),
     /// The name of a host, not looked up yet.
     Host(String),
     /// An address with a prefix length.
@@ -262,6 +264,7 @@ pub fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::Key => key(token)
             .map(|key| Value::Number(u64::from(key)))
             .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
+        Takes::Address | Takes::Host if token.contains('%') => link_local(token),
         Takes::Address => token.parse().map(Value::Address).map_err(|_| expected(address_note(token))),
         Takes::Host => match token.parse() {
             Ok(address) => Ok(Value::Address(address)),
@@ -283,6 +286,18 @@ pub fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::Device => {
             check_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
         }
+    }
+}
+
+/// Parses a link-local address with its interface (RFC 4007, section 11).
+fn link_local(token: &str) -> Result<Value, Wrong> {
+    let (address, zone) = token.split_once('%').unwrap_or((token, ""));
+    match address.parse::<Ipv6Addr>() {
+        Ok(address) if address.is_unicast_link_local() => {
+            let zone = check_name(zone).map_err(|note| (format!("expected an interface behind %: {note}"), None))?;
+            Ok(Value::LinkLocal(address, zone.to_owned()))
+        }
+        _ => Err(("expected a link-local address in front of %, as in fe80::1%eth0".to_owned(), None)),
     }
 }
 
@@ -441,8 +456,19 @@ mod tests {
         for name in ["localhost", "gw-1.example.net", "a.b.c.", "_x.example", "10.example"] {
             assert_eq!(value(Takes::Host, name), Ok(Value::Host(name.to_owned())), "{name}");
         }
-        for wrong in ["198.18.0.300", "198.18.0", "1.2.3.4/24", "fe80::1%eth0", "", "-a", "a..b", "a b", "2001:db8::g"]
-        {
+        for wrong in [
+            "198.18.0.300",
+            "198.18.0",
+            "1.2.3.4/24",
+            "2001:db8::1%eth0",
+            "fe80::1%",
+            "fe80::1%a b",
+            "",
+            "-a",
+            "a..b",
+            "a b",
+            "2001:db8::g",
+        ] {
             assert!(value(Takes::Host, wrong).is_err(), "{wrong}");
         }
         assert!(matches!(value(Takes::Host, "2001:db8::2"), Ok(Value::Address(_))));

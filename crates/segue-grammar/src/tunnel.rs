@@ -41,7 +41,7 @@ pub const WORDS: &[Word] = &[
         name: "remote",
         takes: Takes::Host,
         metavar: "ADDR",
-        help: "the other end: IPv4, IPv6 or a host name, looked up at the start and at each reload",
+        help: "the other end: IPv4, IPv6 (a link-local one with its interface, fe80::1%eth0) or a host name, looked up at the start and at each reload",
         unless: "peers",
         required: true,
         ..Word::PLAIN

@@ -383,3 +383,73 @@ fn offloads_are_switched_by_the_names_of_ethtool() {
     let (code, _, stderr) = said(&ground.a, &ground.program, "set sg1 gro maybe");
     assert!(code == Some(2) && stderr.contains("expected on or off"), "{stderr}");
 }
+
+#[test]
+fn link_local_remotes_are_named_with_their_interface() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let link = segue_lab::DEVICE;
+    let ip = |host: &Host, line: &str| {
+        host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|error| panic!("ip {line}: {error}"));
+    };
+    ip(&ground.a, &format!("addr add fe80::a/64 dev {link} nodad"));
+    ip(&ground.b, &format!("addr add fe80::b/64 dev {link} nodad"));
+    // Another link of the first host has an address of the same prefix, and the remote's address at its other end.
+    ip(&ground.a, "link add other type veth peer name far");
+    ip(&ground.a, "addr add fe80::a/64 dev other nodad");
+    ip(&ground.a, "addr add fe80::b/64 dev far nodad");
+    ip(&ground.a, "link set other up");
+    ip(&ground.a, "link set far up");
+    let start = |host: &Host, words: String| {
+        let mut command = host.command(&ground.program);
+        command.arg("tunnel").args(words.split_whitespace());
+        Process::spawn(command, b"").expect("segue starts")
+    };
+    // In UDP, with a local address; bare, with the one that the kernel prefers; a bridge with two remotes.
+    let cases = [
+        ("udp0", "encap gue", "local fe80::a", "local fe80::b%LINK"),
+        ("raw0", "mode ip6gre", "", ""),
+        ("vx0", "mode vxlan id 7 dstport 4789 fdb 02:00:00:00:00:01,fe80::c", "", ""),
+    ];
+    for (dev, words, near, far) in cases {
+        let line = |own: u8, local: &str, remote: &str| {
+            format!("dev {dev} remote {remote}%LINK {local} {words} addr 198.19.31.{own}/30").replace("LINK", link)
+        };
+        let pair = [start(&ground.a, line(1, near, "fe80::b")), start(&ground.b, line(2, far, "fe80::a"))];
+        let answers = || ground.a.run("ping", &["-q", "-c", "1", "-W", "1", "198.19.31.2"]).ok();
+        until(&format!("{dev}: no answer: {}{}", pair[0].stderr(), pair[1].stderr()), answers);
+        // What was refused before the other end was there is forgotten.
+        until(&format!("{dev} is not well"), || {
+            let (_, stat, _) = said(&ground.a, &ground.program, &format!("stat {dev} -j"));
+            let stat: Value = serde_json::from_str(&stat).ok()?;
+            let shown = stat["instances"][0]["tunnels"][dev]["remote"].as_str()?;
+            assert!(shown.contains(&format!("fe80::b%{link}")), "{shown}");
+            stat["instances"][0]["health"].as_array()?.is_empty().then_some(())
+        });
+        for mut end in pair {
+            end.terminate();
+            assert_eq!(end.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", end.last_words());
+        }
+    }
+    // What cannot be is said, with the word that is wrong.
+    for (line, code, text) in [
+        ("remote fe80::b", 2, "add the interface, as in fe80::1%eth0"),
+        ("remote fe80::b%nosuch", 1, "no interface nosuch"),
+        ("remote 2001:db8::1%lo", 2, "expected a link-local address in front of %"),
+        ("remote fe80::b%LINK local 2001:db8::9", 2, "link-local, and `local` is not"),
+        ("remote 2001:db8::9 local fe80::a%LINK", 2, "needs a link-local `remote`"),
+        ("remote fe80::b%LINK local fe80::a%other", 2, "two links"),
+    ] {
+        let line = format!("tunnel dev sg0 {} encap gue --check", line.replace("LINK", link));
+        let (status, stdout, stderr) = said(&ground.a, &ground.program, &line);
+        assert!(status == Some(code) && stderr.contains(text), "{line}: {stdout}{stderr}");
+    }
+}
+
+#[test]
+fn the_plan_of_a_tunnel_without_words_says_what_is_slow_and_what_gathers() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let (code, plan, stderr) = said(&ground.a, &ground.program, "tunnel dev sg0 remote 198.18.0.2 --check");
+    assert_eq!(code, Some(0), "{stderr}");
+    let path = plan.lines().find(|line| line.trim_start().starts_with("path ")).unwrap_or_default();
+    assert!(path.contains("kernel, where this host permits it") && path.contains("encap gue gathers"), "{plan}");
+}

@@ -3,7 +3,7 @@
 pub(crate) mod plan;
 #[cfg(test)]
 mod tests;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 
 use segue_control::client;
@@ -87,7 +87,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         free(&plan.dev, netlink)?;
     }
     if ready.plan.has_udp() {
-        let listen = SocketAddr::new(ready.local, ready.plan.port);
+        let listen = ready.listens();
         UdpSocket::bind(listen).map_err(|error| diagnose::bind(listen, &error))?;
     }
     let notes = group.notes();

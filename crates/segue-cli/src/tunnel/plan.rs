@@ -40,6 +40,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
             (mode, encap, dport(parsed, mode, encap)?)
         }
     };
+    let zone = zone(parsed, remote, local)?;
     let overlay = overlay(parsed, mode, remote)?;
     let encap_csum = switch(parsed, "encap-csum", true) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
     let encap_remcsum = switch(parsed, "encap-remcsum", false);
@@ -71,6 +72,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         },
         mode,
         remote,
+        zone,
         local,
         table,
         encap,
@@ -340,14 +342,57 @@ fn check_remote(parsed: &Parsed, remote: IpAddr) -> Result<(), Error> {
         let message = format!("`{remote}` cannot be the other end of a tunnel");
         return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
     }
-    if let IpAddr::V6(v6) = remote
-        && v6.is_unicast_link_local()
-    {
-        let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
-        let message = format!("a link-local remote (`{remote}`) is not available yet");
-        return Err(parsed.error_at(Kind::NotAvailable, message, at, "use a routable address"));
-    }
     Ok(())
+}
+
+/// Returns the interface of a link-local remote. The other addresses of the tunnel must be of the same link.
+fn zone(parsed: &Parsed, remote: IpAddr, local: Option<IpAddr>) -> Result<Option<String>, Error> {
+    let zone_of = |name: &str| match parsed.value_of(name) {
+        Some(Value::LinkLocal(_, zone)) => Some(zone.clone()),
+        _ => None,
+    };
+    let wrong = |word: &str, kind, message: String, note: &str| {
+        Err(parsed.error_at(kind, message, parsed.place_of(word).map_or(parsed.end(), |at| at + 1), note))
+    };
+    let zone = zone_of("remote").or_else(|| zone_of("local"));
+    match (is_link_local(remote), local.map(is_link_local)) {
+        (false, Some(true)) => {
+            let message = "a link-local `local` needs a link-local `remote`".to_owned();
+            return wrong("local", Kind::Conflict, message, "packets leave the link");
+        }
+        (true, Some(false)) => {
+            let message = format!("`remote {remote}` is link-local, and `local` is not");
+            return wrong(
+                "local",
+                Kind::Conflict,
+                message,
+                "leave it out, or use the link-local address of that interface",
+            );
+        }
+        (true, _) if zone.is_none() => {
+            let message = format!("every link has an address `{remote}`");
+            return wrong("remote", Kind::Missing, message, "add the interface, as in fe80::1%eth0");
+        }
+        _ => {}
+    }
+    if let (Some(near), Some(far)) = (zone_of("local"), zone_of("remote"))
+        && near != far
+    {
+        return wrong("local", Kind::Conflict, format!("`{near}` and `{far}` are two links"), "the same interface");
+    }
+    let fdb = parsed.values_of("fdb").find_map(|(value, _)| match value {
+        Value::Neighbour(_, who) if is_link_local(*who) != zone.is_some() => Some(*who),
+        _ => None,
+    });
+    if let Some(who) = fdb {
+        let message = format!("`{who}` cannot be a remote beside {remote}");
+        return wrong("fdb", Kind::Conflict, message, "all remotes are link-local on one interface, or none is");
+    }
+    Ok(zone)
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn is_broadcast(address: IpAddr) -> bool {
@@ -441,6 +486,7 @@ fn family(address: IpAddr) -> &'static str {
 fn address(parsed: &Parsed, name: &str) -> Option<IpAddr> {
     match parsed.value_of(name) {
         Some(Value::Address(address)) => Some(*address),
+        Some(Value::LinkLocal(address, _)) => Some((*address).into()),
         _ => None,
     }
 }

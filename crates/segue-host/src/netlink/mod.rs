@@ -72,6 +72,12 @@ impl Netlink {
 
     /// Looks up the route to `remote`, from `local` where that is given.
     pub fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
+        self.route_on(remote, local, None)
+    }
+
+    /// Looks up the route to `remote` as [`Netlink::route`] does, over `link` alone where one is given: a link-local
+    /// address is one of a link.
+    pub fn route_on(&mut self, remote: IpAddr, local: Option<IpAddr>, link: Option<u32>) -> io::Result<Route> {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut message = RouteMessage::default();
         message.header.address_family = family(remote);
@@ -81,6 +87,7 @@ impl Netlink {
             message.header.source_prefix_length = bits(local);
             message.attributes.push(RouteAttribute::Source(RouteAddress::from(local)));
         }
+        message.attributes.extend(link.map(RouteAttribute::Oif));
         let reply = self.ask(RouteNetlinkMessage::GetRoute(message), 0)?;
         let Some(RouteNetlinkMessage::NewRoute(found)) = reply else {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));

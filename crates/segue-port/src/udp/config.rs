@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// Number of sockets that [`Source::Auto`] opens.
 pub const AUTO_SLOTS: u16 = 16;
@@ -14,7 +14,8 @@ pub struct UdpConfig {
     pub local: IpAddr,
     /// The UDP port to receive on; 0 selects a free one.
     pub port: u16,
-    /// The peer that datagrams are sent to.
+    /// The peer that datagrams are sent to. The scope id of a link-local one (RFC 4007) is also that of `local` and of
+    /// other peers that are link-local.
     pub peer: SocketAddr,
     /// The source ports of sent datagrams.
     pub source: Source,
@@ -38,6 +39,16 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
+    /// Returns a socket address, with the scope id of the peer where it is link-local.
+    pub(super) fn at(&self, ip: IpAddr, port: u16) -> SocketAddr {
+        match (ip, self.peer) {
+            (IpAddr::V6(ip), SocketAddr::V6(peer)) if ip.is_unicast_link_local() => {
+                SocketAddrV6::new(ip, port, 0, peer.scope_id()).into()
+            }
+            _ => SocketAddr::new(ip, port),
+        }
+    }
+
     /// Returns the default configuration: automatic source ports, checksums, all offloads, TOS 0, TTL 64, 4 MiB
     /// buffers, GUE.
     pub fn new(local: IpAddr, port: u16, peer: SocketAddr) -> UdpConfig {

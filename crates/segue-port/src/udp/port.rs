@@ -270,7 +270,7 @@ impl Port for UdpPort {
         let peer = self.peers.get(usize::from(to))?.ip();
         let asked = self.mtu_sockets.get(&peer).or(self.mtu_probe.as_ref()).and_then(|socket| {
             // A socket that sends nothing does not notice a route change, but looks the route up when it connects.
-            sys::connect(socket.as_fd(), mtu_address(peer)).ok()?;
+            sys::connect(socket.as_fd(), mtu_address(&self.config, peer)).ok()?;
             query(socket.as_fd())
         });
         // With several paths each socket learns the MTU of its own; one that is not connected does not report it. Until

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::mem::swap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use segue::gso::Limits;
@@ -33,6 +33,8 @@ pub struct RawConfig {
     pub local: IpAddr,
     /// The peer that packets are sent to, of the local address's family.
     pub peer: IpAddr,
+    /// The index of the link of link-local addresses (RFC 4007); 0 where there are none.
+    pub scope_id: u32,
     /// IP protocol numbers of the slots, one or two, in this order.
     pub protocols: &'static [u8],
     /// DSCP and ECN of packets that do not specify their own.
@@ -84,12 +86,12 @@ impl RawPort {
     /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing.
     pub fn adopt(config: &RawConfig, others: &[IpAddr], sockets: Sockets) -> Result<RawPort, OpenError> {
         let as_udp = as_udp(config);
-        let others: Vec<SocketAddr> = others.iter().map(|peer| SocketAddr::new(*peer, 0)).collect();
+        let others: Vec<SocketAddr> = others.iter().map(|peer| as_udp.at(*peer, 0)).collect();
         let peers = all_peers(&as_udp, &others)?;
         if sockets.receive.len() != config.protocols.len() {
             return Err(missing());
         }
-        let listen = SocketAddr::new(config.local, 0);
+        let listen = as_udp.at(config.local, 0);
         let slots = config.protocols.iter().map(|&protocol| sending_socket(&as_udp, protocol, others.is_empty()));
         let slots = slots.collect::<Result<_, _>>()?;
         let mut receiving = sockets.receive.into_iter();
@@ -147,6 +149,10 @@ impl RawPort {
 
 /// Returns the configuration that raw and UDP sockets have in common.
 fn as_udp(config: &RawConfig) -> UdpConfig {
+    let peer = match config.peer {
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, config.scope_id).into(),
+        IpAddr::V4(_) => SocketAddr::new(config.peer, 0),
+    };
     UdpConfig {
         source: Source::Auto,
         tos: config.tos,
@@ -155,7 +161,7 @@ fn as_udp(config: &RawConfig) -> UdpConfig {
         carries: Carries::Other,
         offloads: if config.batches { UdpOffloads::All } else { UdpOffloads::None },
         buffer_len: config.buffer_len,
-        ..UdpConfig::new(config.local, 0, SocketAddr::new(config.peer, 0))
+        ..UdpConfig::new(config.local, 0, peer)
     }
 }
 
@@ -226,7 +232,7 @@ fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenErr
     sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(call("SO_RXQ_OVFL"))?;
     sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
     set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer_len);
-    bind(&fd, SocketAddr::new(config.local, 0))?;
+    bind(&fd, config.at(config.local, 0))?;
     Ok(fd)
 }
 
@@ -235,7 +241,7 @@ fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<S
     // Without the filter it would receive a copy of everything that the other socket receives.
     sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
     prepare_sending(config, &fd)?;
-    let source = SocketAddr::new(config.local, 0);
+    let source = config.at(config.local, 0);
     bind(&fd, source)?;
     if connected {
         sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;

@@ -151,7 +151,7 @@ pub(super) fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError>
         sys::attach_filter(fd.as_fd(), filter).map_err(call("SO_ATTACH_FILTER"))?;
     }
     // Bound last, so that every queued datagram has passed the filter.
-    bind(&fd, SocketAddr::new(config.local, config.port))?;
+    bind(&fd, config.at(config.local, config.port))?;
     Ok(fd)
 }
 
@@ -159,7 +159,7 @@ pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> 
     let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
     sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
     prepare_sending(config, &fd)?;
-    bind(&fd, SocketAddr::new(config.local, port))?;
+    bind(&fd, config.at(config.local, port))?;
     if connected {
         sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
     }
@@ -168,15 +168,15 @@ pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> 
 }
 
 /// Returns the address to which a path MTU socket connects; it sends no data, so that any port is suitable.
-pub(super) const fn mtu_address(peer: IpAddr) -> SocketAddr {
-    SocketAddr::new(peer, 9)
+pub(super) fn mtu_address(config: &UdpConfig, peer: IpAddr) -> SocketAddr {
+    config.at(peer, 9)
 }
 
 /// Creates a connected socket for each peer's address, to query the path MTU; a peer without a route has none.
 pub(super) fn mtu_sockets(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
     for ip in peers.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()) {
-        let peer = mtu_address(ip);
+        let peer = mtu_address(config, ip);
         if !made.contains_key(&ip)
             && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
         {

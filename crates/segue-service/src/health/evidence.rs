@@ -22,6 +22,10 @@ pub(crate) struct Monitored {
     pub(crate) local: IpAddr,
     /// The addresses of the other ends, the first one being that of the plan.
     pub(crate) remotes: Vec<IpAddr>,
+    /// The first remote with its port, for people.
+    pub(crate) remote_name: String,
+    /// The index of the link of link-local addresses; `None` where there are none.
+    pub(crate) zone: Option<u32>,
     /// The UDP port that is listened on, and that of the other end, where there is UDP.
     pub(crate) ports: Option<(u16, u16)>,
     /// The MTU of the interface at the start, bytes.

@@ -303,6 +303,8 @@ mod tests {
             kind: "ipip in GUE".into(),
             local: LOCAL.parse().unwrap(),
             remotes: vec![REMOTE.parse().unwrap()],
+            remote_name: "198.18.0.2:6080".to_owned(),
+            zone: None,
             ports: Some((6080, 6080)),
             mtu: 1464,
             overhead: 36,

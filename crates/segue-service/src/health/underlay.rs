@@ -48,11 +48,13 @@ impl Underlay {
         for (local, (_, is_here)) in &mut view.locals {
             *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
         }
-        let pairs: BTreeSet<(IpAddr, IpAddr)> =
-            facts.iter().flat_map(|facts| facts.remotes.iter().map(|remote| (*remote, facts.local))).collect();
+        let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = facts
+            .iter()
+            .flat_map(|facts| facts.remotes.iter().map(|remote| (*remote, facts.local, facts.zone)))
+            .collect();
         let mut links = BTreeSet::new();
-        for (remote, local) in pairs {
-            let found = self.way(remote, local);
+        for (remote, local, zone) in pairs {
+            let found = self.way(remote, local, zone);
             let (way, has_route) = view.ways.entry(remote).or_insert((None, true));
             *has_route = found.is_some();
             // Without a route the last one tells which link and which router are missed.
@@ -81,8 +83,8 @@ impl Underlay {
     }
 
     /// Returns the way to `remote`, if the kernel has a route.
-    fn way(&mut self, remote: IpAddr, local: IpAddr) -> Option<PathState> {
-        let route = self.netlink.route(remote, Some(local)).ok()?;
+    fn way(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> Option<PathState> {
+        let route = self.netlink.route_on(remote, Some(local), zone).ok()?;
         let next = route.gateway.unwrap_or(remote);
         let has_failed = self.netlink.has_failed(route.link, next).unwrap_or(false);
         Some(PathState { link: route.link, gateway: route.gateway, mtu: route.mtu, has_failed })

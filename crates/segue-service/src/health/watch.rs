@@ -306,7 +306,7 @@ fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     Tunnel {
         mode: facts.kind.clone(),
         local: address(facts.local, facts.ports.map(|(own, _)| own)),
-        remote: facts.remotes.first().map(|remote| address(*remote, facts.ports.map(|(_, to)| to))).unwrap_or_default(),
+        remote: facts.remote_name.clone(),
         mtu: facts.mtu,
         underlay: facts.underlay.clone(),
         received: flow.counts.received,

@@ -18,6 +18,7 @@ fn keeper() -> Keeper {
     let plan = Plan {
         dev: "sg0".to_owned(),
         mode: Mode::Ip6tnl,
+        zone: None,
         remote: "0.0.0.0".parse().unwrap(),
         local: Some("198.18.0.1".parse().unwrap()),
         table: Some(table.clone()),

@@ -115,6 +115,8 @@ fn facts(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored
         kind: show::kind(plan),
         local: ready.local,
         remotes: start::remotes(plan),
+        remote_name: plan.remote_name(),
+        zone: plan.zone.is_some().then_some(ready.scope_id),
         ports: plan.has_udp().then_some((plan.port, plan.dport)),
         mtu: ready.mtu,
         overhead: ready.overhead_bytes(),

@@ -80,7 +80,7 @@ fn of_the_port(plan: &Plan) -> [(&'static str, String); 10] {
         ("gro", plan.gro.to_string()),
         ("gso", plan.gso.to_string()),
         ("fastpath", plan.fastpath.name().to_owned()),
-        ("remote", plan.remote.is_ipv4().to_string()),
+        ("remote", format!("{} {:?}", plan.remote.is_ipv4(), plan.zone)),
     ]
 }
 

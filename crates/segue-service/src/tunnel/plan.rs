@@ -1,6 +1,6 @@
 //! The plan of a tunnel: the settings that the user requested, checked as far as that needs no query to the system.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
@@ -24,6 +24,9 @@ pub struct Plan {
     pub mode: Mode,
     /// The address of the other end; its family is the outer family.
     pub remote: IpAddr,
+    /// The interface of link-local addresses; `None` where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// The address of this end; `None` for the one that the route prefers.
     pub local: Option<IpAddr>,
     /// The settings of the peer table, where the tunnel has one instead of a remote. `remote` is the unspecified
@@ -129,6 +132,17 @@ impl Plan {
             parts.push(("Ethernet", 14));
         }
         parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect()
+    }
+
+    /// Returns the remote's address for people, with its interface where it is link-local, and the port where there is
+    /// UDP.
+    pub(crate) fn remote_name(&self) -> String {
+        match (&self.zone, self.has_udp()) {
+            (Some(zone), true) => format!("[{}%{zone}]:{}", self.remote, self.dport),
+            (Some(zone), false) => format!("{}%{zone}", self.remote),
+            (None, true) => SocketAddr::new(self.remote, self.dport).to_string(),
+            (None, false) => self.remote.to_string(),
+        }
     }
 
     /// Returns whether the tunnel has an outer UDP header.

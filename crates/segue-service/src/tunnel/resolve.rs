@@ -1,7 +1,7 @@
 //! Resolution of a tunnel's plan on this system: source address, link and MTU.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use segue_control::error::{Error, Kind};
 use segue_host::netlink::{Link, Netlink};
@@ -29,6 +29,9 @@ pub struct Ready {
     pub local: IpAddr,
     /// The link towards the remote.
     pub link: String,
+    /// The scope id of link-local addresses (RFC 4007): the index of that link; 0 where there are none.
+    #[serde(skip)]
+    pub scope_id: u32,
     /// The path MTU towards the remote, bytes.
     pub link_mtu: u32,
     /// Whether the route has a smaller MTU than its link, which the kernel may have learned.
@@ -45,7 +48,15 @@ pub struct Ready {
 impl Ready {
     /// Returns the address and port to listen on, where there is UDP outside.
     pub fn listens(&self) -> SocketAddr {
-        SocketAddr::new(self.local, self.plan.port)
+        self.at(self.local, self.plan.port)
+    }
+
+    /// Returns a socket address of an end of the tunnel, with the scope id where it is link-local.
+    pub(super) fn at(&self, ip: IpAddr, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
+            _ => SocketAddr::new(ip, port),
+        }
     }
 
     /// Returns the name of the interface.
@@ -105,7 +116,8 @@ pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
         return resolve_local(plan, local, netlink);
     }
     let remote = plan.remote;
-    let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;
+    let link = plan.zone.as_deref().map(|zone| link_of(zone, remote, netlink)).transpose()?;
+    let route = netlink.route_on(remote, plan.local, link).map_err(|error| no_route(&plan, &error))?;
     let local = match plan.local.or(route.source) {
         Some(local) => local,
         None => {
@@ -146,7 +158,9 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
     let mtu = plan.mtu.fixed().unwrap_or(link_mtu.saturating_sub(cost));
     let route_is_narrower = link_mtu < link.mtu.min(MAX_PACKET);
     let link_tx = if plan.sends_trains() { health::has_tx_csum(&link.name) } else { None };
-    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, route_is_narrower, link_tx, overhead, mtu };
+    let scope_id = if plan.zone.is_some() { link.index } else { 0 };
+    let ready =
+        Ready { plan, local, link: link.name.clone(), scope_id, link_mtu, route_is_narrower, link_tx, overhead, mtu };
     let has_ipv6 = ready.plan.addr.iter().any(|prefix| prefix.address.is_ipv6());
     let least = if has_ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
     if matches!(ready.plan.mtu, Choice::Auto) && mtu < least {
@@ -158,6 +172,17 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
         .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.path_name())));
     }
     Ok(ready)
+}
+
+/// Returns the index of the interface of a link-local remote.
+fn link_of(zone: &str, remote: IpAddr, netlink: &mut Netlink) -> Result<u32, Error> {
+    match netlink.link_named(zone) {
+        Ok(Some(link)) => Ok(link.index),
+        Ok(None) => Err(Error::new(Kind::Unreachable, format!("no way to {remote}%{zone}"), "ip -br link")
+            .why(format!("this host has no interface {zone}"))),
+        Err(error) => Err(Error::system(format!("cannot read the link {zone}"), &error, "ip -br link")
+            .why("the remote is an address of that link")),
+    }
 }
 
 fn no_route(plan: &Plan, error: &std::io::Error) -> Error {

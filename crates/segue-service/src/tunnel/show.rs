@@ -170,11 +170,7 @@ fn subject(ready: &Ready) -> String {
     if plan.table.is_some() {
         return format!("{}, {}", kind(plan), ready.local);
     }
-    let to = match plan.has_udp() {
-        true => std::net::SocketAddr::new(plan.remote, plan.dport).to_string(),
-        false => plan.remote.to_string(),
-    };
-    format!("{}, {} -> {to}", kind(plan), ready.local)
+    format!("{}, {} -> {}", kind(plan), ready.local, plan.remote_name())
 }
 
 /// Returns the mode and the encapsulation of a tunnel, such as `ipip in GUE`.

@@ -160,7 +160,7 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
     let plan = &ready.plan;
     if plan.has_udp() {
         let peers = |plan: &Plan| -> Vec<SocketAddr> {
-            remotes(plan).into_iter().map(|remote| SocketAddr::new(remote, plan.dport)).collect()
+            remotes(plan).into_iter().map(|remote| ready.at(remote, plan.dport)).collect()
         };
         // The first one is that of the configuration.
         let others: Vec<SocketAddr> = group.plans().flat_map(peers).skip(1).collect();
@@ -175,6 +175,7 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
     let config = RawConfig {
         local: ready.local,
         peer: plan.remote,
+        scope_id: ready.scope_id,
         protocols: engine_mode(plan).protocols(),
         tos: plan.tos.fixed().map_or(0, |tos| tos & 0xfc),
         ttl: plan.ttl.fixed().unwrap_or(64),
@@ -226,12 +227,12 @@ pub(super) fn udp_config(ready: &Ready) -> UdpConfig {
             (false, true) => UdpOffloads::ReceiveOnly,
             (false, false) => UdpOffloads::None,
         },
-        ..UdpConfig::new(ready.local, plan.port, SocketAddr::new(plan.remote, plan.dport))
+        ..UdpConfig::new(ready.local, plan.port, ready.at(plan.remote, plan.dport))
     }
 }
 
 pub(super) fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
-    let listen = SocketAddr::new(ready.local, ready.plan.port);
+    let listen = ready.listens();
     match error {
         udp::OpenError::InUse(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRINUSE)),
         udp::OpenError::NotLocal(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
@@ -280,6 +281,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
     let prevented = match plan {
         Plan { table: Some(_), .. } => Some("a peer table needs the daemon"),
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
+        Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
         Plan { gro: false, .. } => Some("gro off needs the daemon"),
         Plan { gso: false, .. } => Some("gso off needs the daemon"),
         Plan { overlay, .. } if !overlay.fdb.is_empty() => Some("several remotes (fdb) need the daemon"),
