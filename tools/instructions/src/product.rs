@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::File;
+use std::hint::black_box;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,9 +11,11 @@ use std::rc::Rc;
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
+use segue::hash::Key;
 use segue::packet::{Csum, Frag, Frame, Start};
 use segue::time::Nanos;
 use segue_datapath::gateway::{self, Gateway, PortConfig};
+use segue_datapath::overlay::Prefixes;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Tunnel};
 use segue_port::{Burst, Counters, OffloadState, Page, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
@@ -196,6 +199,32 @@ fn outward(name: &'static str, packets: &[Vec<u8>]) -> Workload {
     pipeline(name, tunnel(inside, outside), waiting, sent, packets.len())
 }
 
+/// Returns a workload of lookups in a peer table of `count` prefixes, of which each address has one.
+fn lookups(name: &'static str, count: u32) -> Workload {
+    // As a fleet has them: prefixes of 24 bits, and a host route for each eighth.
+    let prefix = |number: u32| match number % 8 {
+        7 => (0x0a00_0000 + number, 32),
+        _ => (0x0b00_0000 + (number << 8), 24),
+    };
+    let of = |number: u32| {
+        let (bits, len) = prefix(number);
+        (IpAddr::V4(bits.into()), len, number)
+    };
+    let table = Prefixes::new(Key([3, 5]), (0..count).map(of));
+    let addresses: Vec<IpAddr> = (0..1000)
+        .map(|index| {
+            let (bits, len) = prefix(index % count);
+            IpAddr::V4((if len == 24 { bits + 1 + index % 200 } else { bits }).into())
+        })
+        .collect();
+    let run = move || {
+        for address in &addresses {
+            assert!(black_box(&table).lookup(black_box(*address)).is_some());
+        }
+    };
+    Workload { name, packets: 1000, run: Box::new(run) }
+}
+
 /// Returns every workload of the product.
 pub(crate) fn all() -> Vec<Workload> {
     let mut flows: Vec<Flow> = (0..8).map(Flow::new).collect();
@@ -210,5 +239,7 @@ pub(crate) fn all() -> Vec<Workload> {
         inward("tunnel, inwards, 1 flow in bursts of 32", &inner, 32),
         inward("tunnel, inwards, pure acknowledgments in bursts of 8", &inner_acks, 8),
         outward("tunnel, outwards, pure acknowledgments", &inner_acks),
+        lookups("peer table, lookups among 10", 10),
+        lookups("peer table, lookups among 10000", 10_000),
     ]
 }
