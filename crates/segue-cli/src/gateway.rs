@@ -38,6 +38,7 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     for end in [&plan.from, &plan.to] {
         let needed = match &end.what {
             EndpointKind::Interface => &[Capability::NetRaw][..],
+            EndpointKind::Vhost(_) => &[],
             EndpointKind::Tap { netns: None } => &[Capability::NetAdmin],
             EndpointKind::Tap { netns: Some(_) } => &[Capability::NetAdmin, Capability::SysAdmin],
         };
@@ -78,6 +79,7 @@ pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
         nat: args.nat,
         forward: args.forward.clone(),
         name: args.name.clone(),
+        is_weak: args.weak_sandbox,
         spelling,
         set: args.set.clone(),
     }

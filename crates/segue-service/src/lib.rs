@@ -54,3 +54,4 @@ mod started;
 pub mod supervise;
 pub mod tap;
 pub mod tunnel;
+pub mod vhost;

@@ -11,13 +11,14 @@ use segue_datapath::overlay;
 use segue_datapath::tunnel::Dropped;
 use segue_fastpath::left_reasons;
 use segue_lan78xx::frame::rx::Malformed;
+use segue_port::vhost::{GuestDrop, Stop};
 use segue_port::{Drop, Fallback};
 
 /// A reason for which packets are dropped or not merged: its name and its sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The key of its counters in the document of `segue stat`: `drops`, `flushes`, `refusals`, `mismatches`,
-    /// `fallbacks` or `left`.
+    /// `fallbacks`, `numbers` or `left`.
     pub group: &'static str,
     /// The part of the program that counts it.
     pub stage: &'static str,
@@ -74,12 +75,14 @@ pub fn all() -> impl Iterator<Item = Entry> {
         .chain(of::<DropReason>("drops", "route"))
         .chain(of::<nat::Refusal>("drops", "nat"))
         .chain(of::<Drop>("drops", "port"))
+        .chain(of::<GuestDrop>("drops", "guest"))
         .chain(of::<Malformed>("drops", "lan78xx"))
         .chain(OTHERS.iter().copied())
         .chain(of::<Flush>("flushes", "gro"))
         .chain(of::<RefusalReason>("refusals", "gro"))
         .chain(of::<Mismatch>("mismatches", "gro"))
         .chain(of::<Fallback>("fallbacks", "port"))
+        .chain(of::<Stop>("numbers", "guest"))
         .chain(left_reasons().map(|(name, sentence)| Entry { group: "left", stage: "fastpath", name, sentence }))
 }
 

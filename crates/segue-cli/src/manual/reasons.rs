@@ -11,6 +11,7 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("refusals", "REFUSALS", "Why packets were passed on alone."),
     ("mismatches", "MISMATCHES", "In what a packet differed from the train of its flow."),
     ("fallbacks", "FALLBACKS", "Why segue repeated an operation in a smaller or more expensive form."),
+    ("numbers", "STOPS", "Why the connection of a guest's front end was closed; it may connect again."),
     ("left", "LEFT", "Why the path through the kernel left a packet to the process."),
 ];
 

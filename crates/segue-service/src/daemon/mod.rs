@@ -149,7 +149,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let follower = follower.map_err(|error| {
         Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no rtnetlink socket")
     })?;
-    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some() };
+    let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false };
     let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
     let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
     let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;

@@ -35,7 +35,7 @@ impl Spelling {
 /// The configuration of a gateway, from its command line or from a table of a file.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The end IN: an interface, or `tap:NAME[@NETNS]`.
+    /// The end IN: an interface, `tap:NAME[@NETNS]`, or `vhost:PATH` with options.
     pub from: String,
     /// The end OUT, in the same form.
     pub to: String,
@@ -55,7 +55,7 @@ pub struct Config {
     pub max_bytes: u32,
     /// Largest number of packets in a train.
     pub max_packets: u32,
-    /// MTU of a TAP that the gateway creates, bytes; by default the MTU of the other end.
+    /// MTU of a TAP that the gateway creates, or of a guest, bytes; by default the MTU of the other end.
     pub tap_mtu: Option<u32>,
     /// Whether packets that are too long for the other end are fragmented.
     pub fragment: bool,
@@ -69,6 +69,8 @@ pub struct Config {
     pub forward: Vec<PortForward>,
     /// The name of the gateway; IN-OUT by default.
     pub name: Option<String>,
+    /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
+    pub is_weak: bool,
     /// The spelling of these options in messages.
     pub spelling: Spelling,
     /// Knobs to set at the start.

@@ -10,6 +10,7 @@ use segue_host::prefix::Prefix;
 use serde::Serialize;
 
 use crate::diagnose;
+use crate::vhost::Spec;
 
 /// The directory of named network namespaces.
 const NAMED: &str = "/run/netns";
@@ -26,6 +27,8 @@ pub enum EndpointKind {
         /// The network namespace of the TAP; `None` for that of this process.
         netns: Option<Netns>,
     },
+    /// The network device of a guest.
+    Vhost(Spec),
 }
 
 /// A network namespace.
@@ -47,7 +50,7 @@ impl Netns {
     }
 }
 
-/// One of the two ports of a gateway: an interface, a TAP or a model.
+/// One of the two ports of a gateway: an interface, a TAP, a guest or a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
     /// The name of the interface.
@@ -69,6 +72,7 @@ impl Endpoint {
             EndpointKind::Interface => "packet socket".to_owned(),
             EndpointKind::Tap { netns: None } => "TAP".to_owned(),
             EndpointKind::Tap { netns: Some(netns) } => format!("TAP in {}", netns.name),
+            EndpointKind::Vhost(spec) => spec.place(),
         }
     }
 }
@@ -85,11 +89,14 @@ pub(super) fn wrong(
     Error::new(kind, message, "segue gateway --help").at(place)
 }
 
-/// Parses `NAME` or `tap:NAME[@NETNS]`.
+/// Parses `NAME`, `tap:NAME[@NETNS]` or `vhost:PATH` with options.
 pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, EndpointKind), Error> {
     let word = &words[at];
     let bad =
         |note: String| wrong(words, at, Kind::BadValue, format!("`{}` is no end of a gateway", printable(word)), note);
+    if let Some(parsed) = Spec::parse(word) {
+        return parsed.map(|(name, spec)| (name, EndpointKind::Vhost(spec))).map_err(bad);
+    }
     let name = |name: &str| check_name(name).map(str::to_owned).map_err(|note| bad(note.to_owned()));
     let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, EndpointKind::Interface)) };
     let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, EndpointKind::Tap { netns: None })) };
@@ -185,6 +192,7 @@ mod tests {
     fn an_end_is_an_interface_or_a_tap_here_or_in_a_namespace() {
         assert_eq!(end("eth0").unwrap(), ("eth0".to_owned(), EndpointKind::Interface));
         assert_eq!(end("tap:t0").unwrap(), ("t0".to_owned(), EndpointKind::Tap { netns: None }));
+        assert!(matches!(end("vhost:/run/vm1.sock").unwrap(), (name, EndpointKind::Vhost(_)) if name == "vm1"));
         let netns = |word: &str| match end(word).unwrap().1 {
             EndpointKind::Tap { netns: Some(netns) } => (netns.path.display().to_string(), netns.ip()),
             other => panic!("{other:?}"),
@@ -196,8 +204,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_an_end_is_pointed_at() {
-        for word in ["", "a/b", "sixteen-bytes-xx", "tap:", "tap:@red", "tap:t0@", "tap:t0@..", "tap:a:b", "two words"]
-        {
+        for word in [
+            "",
+            "a/b",
+            "sixteen-bytes-xx",
+            "vhost:",
+            "tap:",
+            "tap:@red",
+            "tap:t0@",
+            "tap:t0@..",
+            "tap:a:b",
+            "two words",
+        ] {
             let error = end(word).unwrap_err();
             assert_eq!((error.kind, error.kind.exit_code()), (Kind::BadValue, 2), "{word}");
             assert!(error.place.is_some_and(|place| !place.note.is_empty()), "{word}");

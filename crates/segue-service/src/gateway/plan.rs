@@ -52,6 +52,9 @@ pub struct Plan {
     /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,
+    /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
+    #[serde(skip)]
+    pub is_weak: bool,
     /// Notes for the user.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -68,12 +71,12 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         let link = match &what {
             EndpointKind::Interface if config.route => Some(nat::usable(&name, config, netlink, &mut notes)?),
             EndpointKind::Interface => Some(usable(&name, netlink, &mut notes)?),
-            EndpointKind::Tap { .. } if config.route => {
+            EndpointKind::Tap { .. } | EndpointKind::Vhost(_) if config.route => {
                 let note = "the host's own addresses are on the interfaces between which it routes";
                 let text = format!("`{}` cannot be an end of a router", printable(&words[at]));
                 return Err(wrong(&words, at, Kind::Conflict, text, note));
             }
-            EndpointKind::Tap { .. } => None,
+            EndpointKind::Tap { .. } | EndpointKind::Vhost(_) => None,
         };
         let (mtu, index) = (link.as_ref().map(|link| link.mtu), link.map(|link| link.index));
         ends.push((name, what, mtu, index));
@@ -82,14 +85,14 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         <[_; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
     let place = |what: &EndpointKind| match what {
         EndpointKind::Tap { netns } => netns.clone(),
-        EndpointKind::Interface => None,
+        EndpointKind::Interface | EndpointKind::Vhost(_) => None,
     };
     if from == to && place(&from_what) == place(&to_what) {
         return Err(wrong(&words, 1, Kind::Conflict, "both ends are the same", "a gateway stands between two"));
     }
-    let is_tap = |what: &EndpointKind| matches!(what, EndpointKind::Tap { .. });
+    let is_tap = |what: &EndpointKind| !matches!(what, EndpointKind::Interface);
     if config.tap_mtu.is_some() && !is_tap(&from_what) && !is_tap(&to_what) {
-        let text = format!("`{}` without a TAP", config.spelling.of("tap-mtu"));
+        let text = format!("`{}` without a TAP or a guest", config.spelling.of("tap-mtu"));
         return Err(
             Error::new(Kind::Conflict, text, "segue gateway IN tap:NAME --tap-mtu N").why("neither end is made here")
         );
@@ -119,6 +122,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         accept_ra: config.accept_ra,
         nat,
         set: config.set.clone(),
+        is_weak: config.is_weak,
         notes,
     })
 }

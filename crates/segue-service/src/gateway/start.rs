@@ -26,11 +26,12 @@ use crate::control_server::already_running;
 use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
-use crate::daemon::{NAMING, Opened};
+use crate::daemon::{Complaints, NAMING, Opened};
 use crate::diagnose::{self, Purpose};
 use crate::fault::Vitals;
 use crate::report::Report;
 use crate::tap::Tap;
+use crate::vhost;
 
 /// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
 const BUDGET: usize = 64;
@@ -46,6 +47,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
             EndpointKind::Interface => interface(end, plan.page_bytes, out)?,
             EndpointKind::Tap { netns: None } => tap(end, "ip", netlink, out)?,
             EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
+            EndpointKind::Vhost(spec) => vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?,
         };
         offloads.add(&format!("{}.", end.name), &*port, "switched off");
         Ok(port)
@@ -70,7 +72,17 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move |_: &Vitals| Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claim, ..Opened::new(offloads, assemble) })
+    Ok(Opened { claim, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
+}
+
+/// Returns the function that reports the problems of guests, where an end is one.
+fn complaints(plan: &Plan) -> Option<Complaints> {
+    let guest = |end: &Endpoint| match &end.what {
+        EndpointKind::Vhost(spec) => Some((end.name.clone(), spec.clone())),
+        _ => None,
+    };
+    let guests: Vec<_> = [&plan.from, &plan.to].into_iter().filter_map(guest).collect();
+    (!guests.is_empty()).then(|| vhost::complaints(guests))
 }
 
 /// Claims both interfaces; `None` where one of them does not exist in this namespace.
@@ -78,7 +90,7 @@ fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Err
     let mut index = |end: &Endpoint| match &end.what {
         EndpointKind::Interface => Ok(end.index),
         EndpointKind::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
-        EndpointKind::Tap { netns: Some(_) } => Ok(None),
+        EndpointKind::Tap { netns: Some(_) } | EndpointKind::Vhost(_) => Ok(None),
     };
     match (index(&plan.from)?, index(&plan.to)?) {
         (Some(from), Some(to)) => claim::claim([(&plan.from.name, from), (&plan.to.name, to)]).map(Some),
@@ -99,11 +111,13 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     taps(plan, netlink)
 }
 
-/// Checks that the TAPs can be created or attached to, without changing anything.
+/// Checks that the TAPs can be created or attached to, and that the sockets of guests are free, without changing
+/// anything.
 fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     for end in [&plan.from, &plan.to] {
         match &end.what {
             EndpointKind::Interface => {}
+            EndpointKind::Vhost(spec) => vhost::check(spec)?,
             EndpointKind::Tap { netns: None } => free(end, netlink)?,
             EndpointKind::Tap { netns: Some(netns) } => {
                 let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;

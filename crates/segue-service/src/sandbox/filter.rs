@@ -179,6 +179,8 @@ pub struct Allowed<'a> {
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
+    /// Whether a process that opens something for another one accepts connections at a socket that is open.
+    pub accepts: bool,
 }
 
 /// The purpose of a process.
@@ -244,6 +246,9 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     if purpose == Purpose::Packets && !more.maps {
         rules.extend(ADAPTER.iter().map(|&call| (call, Vec::new())));
     }
+    if purpose == Purpose::Opening && more.accepts {
+        rules.extend([libc::SYS_accept4, libc::SYS_socketpair].map(|call| (call, Vec::new())));
+    }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();
         rules.insert(libc::SYS_bpf, one_of(0, commands.map(|command| command.unsigned_abs().into()))?);
@@ -308,7 +313,7 @@ mod tests {
             (Purpose::Packets, &usbfs::IOCTLS[..]),
             (Purpose::Opening, &usbfs::OPENING_IOCTLS[..]),
         ] {
-            let program = program(purpose, &Allowed { ioctls: granted, maps: false }).unwrap();
+            let program = program(purpose, &Allowed { ioctls: granted, ..Allowed::default() }).unwrap();
             for number in usbfs::IOCTLS.iter().chain(&usbfs::OPENING_IOCTLS) {
                 assert_eq!(compares(&program, *number), granted.contains(number), "{purpose:?} {number:#x}");
             }
@@ -318,7 +323,7 @@ mod tests {
     #[test]
     fn a_process_that_moves_packets_has_at_most_forty_calls() {
         for maps in [false, true] {
-            let most = Allowed { ioctls: &segue_lan78xx::usb::usbfs::IOCTLS, maps };
+            let most = Allowed { ioctls: &segue_lan78xx::usb::usbfs::IOCTLS, maps, accepts: true };
             let rules = rules(Purpose::Packets, &most).unwrap();
             assert!(rules.len() <= 40, "{}", rules.len());
             // Whatever it may still do with limits, it could do while it started.

@@ -24,6 +24,8 @@ pub struct AccessRights<'a> {
     pub ioctls: &'a [u64],
     /// The TCP port that the process may connect to.
     pub tcp_port: Option<u16>,
+    /// Whether the process accepts connections at a socket that is open, and makes pairs of sockets.
+    pub accepts: bool,
 }
 
 /// The user that such a process changes to, where it changes.
@@ -69,7 +71,7 @@ pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     if !restrict(&folders, reach.tcp_port, Signalling::Inside) && !is_weak {
         return Err("this kernel has no Landlock".to_owned());
     }
-    match filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, maps: false }) {
+    match filter::apply(Purpose::Opening, &Allowed { ioctls: reach.ioctls, accepts: reach.accepts, maps: false }) {
         Err(why) if !is_weak => Err(why),
         _ => Ok(()),
     }

@@ -1,0 +1,39 @@
+//! Virtual machines: the socket of a guest's front end, the process that talks to it, and the problems of a guest's
+//! port.
+
+mod health;
+mod keeper;
+mod socket;
+mod spec;
+
+use segue_control::error::Error;
+use segue_port::Port;
+use segue_port::vhost::{Source, VhostConfig, VhostPort};
+
+pub(crate) use health::complaints;
+pub use spec::{Role, Spec};
+
+use self::keeper::Keeper;
+use crate::report::Report;
+
+/// Opens the port of a guest. `name` is that of the port, `mtu` the longest IP packet in bytes. This process must have
+/// one thread.
+pub(crate) fn open(name: &str, spec: &Spec, mtu: u32, is_weak: bool, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+    let listener = match spec.role {
+        Role::Server => Some(socket::bind(spec, out)?),
+        Role::Client => None,
+    };
+    let supply = Keeper { name, path: &spec.path, listener }.start(is_weak)?;
+    let port = VhostPort::new(Source::Supplied(supply), &VhostConfig { mtu: mtu as usize }).map_err(|error| {
+        Error::system(format!("cannot open the port of {name}"), &error, "segue doctor").why("a system call failed")
+    })?;
+    Ok(Box::new(port))
+}
+
+/// Checks, without changing anything, that the socket of a guest is free.
+pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
+    match spec.role {
+        Role::Server => socket::free(&spec.path).map(drop),
+        Role::Client => Ok(()),
+    }
+}

@@ -1,0 +1,139 @@
+//! The word for a guest on a command line: `vhost:PATH[,client][,mode=MODE][,owner=USER[:GROUP]][,name=NAME]`.
+
+use std::path::{Path, PathBuf};
+
+use segue_host::interface::{NAME_LEN, check_name};
+use serde::{Serialize, Serializer};
+
+/// The prefix of the word.
+const PREFIX: &str = "vhost:";
+/// Length of the longest path of a socket, bytes (`sun_path` without the final zero).
+const MOST_PATH: usize = 107;
+
+/// Who listens at the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// segue listens, and front ends connect.
+    Server,
+    /// The front end listens, and segue connects, again and again.
+    Client,
+}
+
+/// The socket of a guest's front end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Spec {
+    /// The path of the socket.
+    pub path: PathBuf,
+    /// Who listens.
+    pub role: Role,
+    /// The permissions of the socket; 0600 by default.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "octal")]
+    pub mode: Option<u32>,
+    /// The owner of the socket, and its group behind a colon, by name or by number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+fn octal<S: Serializer>(mode: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+    match mode {
+        Some(mode) => serializer.collect_str(&format_args!("{mode:04o}")),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl Spec {
+    /// Parses the word, if it is one for a guest: the name of the port, and its socket. The error says what is wrong.
+    pub fn parse(word: &str) -> Option<Result<(String, Spec), String>> {
+        word.strip_prefix(PREFIX).map(parse)
+    }
+
+    /// Describes the end in a few words.
+    pub fn place(&self) -> String {
+        let path = self.path.display();
+        match self.role {
+            Role::Server => format!("a guest, which connects to {path}"),
+            Role::Client => format!("a guest, whose front end listens at {path}"),
+        }
+    }
+}
+
+fn parse(rest: &str) -> Result<(String, Spec), String> {
+    let mut parts = rest.split(',');
+    let path = parts.next().unwrap_or_default();
+    if path.is_empty() {
+        return Err("expected the path of a socket behind vhost:".to_owned());
+    }
+    if path.len() > MOST_PATH || path.contains('\0') {
+        return Err(format!("the path of a socket has at most {MOST_PATH} bytes"));
+    }
+    let mut spec = Spec { path: PathBuf::from(path), role: Role::Server, mode: None, owner: None };
+    let mut name = None;
+    for part in parts {
+        match part.split_once('=') {
+            None if part == "client" => spec.role = Role::Client,
+            None if part == "server" => spec.role = Role::Server,
+            Some(("mode", mode)) => {
+                let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
+                spec.mode = Some(mode.ok_or("expected permissions as 0660 behind mode=")?);
+            }
+            Some(("owner", owner)) if !owner.is_empty() => spec.owner = Some(owner.to_owned()),
+            Some(("name", text)) => name = Some(check_name(text)?.to_owned()),
+            _ => return Err("expected client, mode=0660, owner=USER:GROUP or name=NAME behind the comma".to_owned()),
+        }
+    }
+    if spec.role == Role::Client && (spec.mode.is_some() || spec.owner.is_some()) {
+        return Err("with client the socket is made by the front end, with its mode and its owner".to_owned());
+    }
+    let name = match name {
+        Some(name) => name,
+        None => name_of(&spec.path).ok_or("the file has no name for a port: name=vm1 behind a comma gives one")?,
+    };
+    Ok((name, spec))
+}
+
+/// Returns the name of the file without what follows its first dot, if it can be that of a port.
+fn name_of(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?.split('.').next()?;
+    let fits = name.len() <= NAME_LEN && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    (fits && check_name(name).is_ok()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_is_a_path_with_options() {
+        let parse = |text: &str| Spec::parse(text).unwrap();
+        let (name, spec) = parse("vhost:/run/segue/vm1.sock").unwrap();
+        assert_eq!((name.as_str(), spec.path.to_str(), spec.role), ("vm1", Some("/run/segue/vm1.sock"), Role::Server));
+        assert_eq!((spec.mode, spec.owner), (None, None));
+        let (name, spec) = parse("vhost:/a b/x.y.z,mode=0660,owner=libvirt-qemu:kvm,name=web").unwrap();
+        assert_eq!((name.as_str(), spec.mode, spec.owner.as_deref()), ("web", Some(0o660), Some("libvirt-qemu:kvm")));
+        assert_eq!(serde_json::to_value(&spec).unwrap_or_default()["mode"], "0660");
+        assert_eq!(parse("vhost:vm,client").unwrap().1.role, Role::Client);
+        assert_eq!(Spec::parse("tap:t0"), None);
+    }
+
+    #[test]
+    fn what_is_no_guest_is_told() {
+        let long = format!("vhost:/{}", "x".repeat(107));
+        for word in [
+            "vhost:",
+            "vhost:,client",
+            "vhost:/a,b",
+            "vhost:/a,mode=9",
+            "vhost:/a,mode=1777",
+            "vhost:/a,owner=",
+            "vhost:/a,client,mode=0600",
+            "vhost:/a/a-name-too-long-for-a-port.sock",
+            "vhost:/a b",
+            "vhost:/",
+            "vhost:/a,name=a/b",
+            &long,
+        ] {
+            assert!(Spec::parse(word).unwrap().is_err(), "{word}");
+        }
+    }
+}
