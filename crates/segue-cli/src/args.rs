@@ -152,7 +152,7 @@ pub(crate) struct Tunnel {
 /// The arguments of `segue gateway`.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
-    /// An interface, or tap:NAME[@NETNS] for a new TAP
+    /// An interface, a new tap:NAME[@NETNS], or vhost:PATH
     #[arg(value_name = "IN", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) from: Option<String>,
     /// The other side, likewise

@@ -218,6 +218,7 @@ fn interfaces() -> Vec<Candidate> {
         names.filter_map(|entry| Some(candidate(entry.file_name().to_str()?, "interface"))).collect();
     found.sort();
     found.push(candidate("tap:", "a new TAP"));
+    found.push(candidate("vhost:", "a guest, by its socket"));
     found
 }
 

@@ -60,11 +60,8 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         usage: "segue gateway IN OUT [OPTION]...",
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
-            (
-                "segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment",
-                "in the namespace red, datagrams whole up to eth0",
-            ),
-            ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
+            ("segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment", "in the namespace red, whole datagrams"),
+            ("segue gateway vhost:/run/segue/vm1.sock eth0", "a virtual machine, without a TAP"),
         ],
         more: "\
 In both directions, frames of one flow are merged into trains. Trains go whole
@@ -76,6 +73,8 @@ its addresses. So IN and OUT must have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
 which ends what uses them, such as an SSH session to this host.
 Put an address for this host on a TAP. The TAP is deleted when the gateway ends.
+vhost:PATH is the network device of a guest, which connects to the socket PATH;
+its options are in docs/virtual-machines.md, QEMU's in `segue doctor`.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
 Profiles: strict merges what can be cut into the same packets again, linux what
@@ -485,6 +484,7 @@ fn reason(name: &str) -> Option<String> {
             "flushes" => "why a train ended",
             "refusals" => "why a packet was not joined",
             "mismatches" => "how a packet differed from the train of its flow",
+            "numbers" => "why the connection of a guest was closed",
             _ => "why a costlier operation was used; nothing was lost",
         };
         text.push_str(&format!("{}: {what} ({})\n", entry.name, entry.stage));

@@ -44,11 +44,13 @@ fn table(checks: &[Check]) -> String {
         text.push_str(&format!("{style}{head}{style:#}  {:<name_width$}  ", check.name));
         let indent = " ".repeat(7 + 2 + name_width + 2);
         text.push_str(&folded(&check.found, &indent));
-        let more = [("why: ", &check.why), ("fix: ", &check.fix)];
+        // Where nothing is missing the command says how to use it.
+        let command = if check.status == Status::Ok { "use: " } else { "fix: " };
+        let more = [("why: ", &check.why), (command, &check.fix)];
         for (label, part) in more.into_iter().filter_map(|(label, part)| part.as_ref().map(|part| (label, part))) {
             // A command is not wrapped, so that it can be copied.
             let line =
-                if label == "fix: " { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
+                if label == command { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
             text.push_str(&format!("{indent}{line}"));
         }
     }
@@ -87,7 +89,7 @@ mod tests {
             }
         }
         let text = anstream::adapter::strip_str(&table(&checks)).to_string();
-        for line in text.lines().filter(|line| !line.contains("fix: ")) {
+        for line in text.lines().filter(|line| !line.contains("fix: ") && !line.contains("use: ")) {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
     }

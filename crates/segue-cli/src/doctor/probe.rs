@@ -42,6 +42,7 @@ pub(super) fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     checks.extend(buffers());
     checks.push(fastpath());
     checks.push(af_xdp());
+    checks.push(guests());
     checks.push(Check::ok("simd", crate::version::simd()));
     checks.extend(link_offloads(&links));
     Ok(checks)
@@ -393,6 +394,17 @@ fn fastpath() -> Check {
         ),
     }
 }
+
+/// Returns the options by which QEMU hands a guest's network device to a port `vhost:PATH`.
+fn guests() -> Check {
+    let found = "`segue gateway vhost:PATH eth0` is the network device of a guest; QEMU's options for it";
+    Check { fix: Some(QEMU.to_owned()), ..Check::ok("vhost_user", found) }
+}
+
+/// Options of QEMU for a guest of 1 GiB. Memory that is shared is what vhost-user works on; `reconnect` lets the guest
+/// live on when segue is started again.
+const QEMU: &str = "-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem -m 1G \
+    -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0";
 
 /// Returns the names of the links that are up, without loopback and without interfaces that a program made (TUN).
 fn links_up() -> Vec<String> {

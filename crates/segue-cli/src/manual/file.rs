@@ -32,7 +32,7 @@ pub(super) fn page() -> String {
     }
     options(&mut page, Kind::Tunnel);
     page.section("KEYS OF [[gateway]]");
-    page.entry("in = \"NAME\"", "An interface, or tap:NAME[@NETNS] for a new TAP.");
+    page.entry("in = \"NAME\"", "An interface, tap:NAME[@NETNS] for a new TAP, or vhost:PATH for a guest.");
     page.entry("out = \"NAME\"", "The other side, likewise.");
     options(&mut page, Kind::Gateway);
     page.section("KEYS OF [[lan78xx]]");

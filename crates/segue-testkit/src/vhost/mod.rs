@@ -471,6 +471,11 @@ impl FrontEnd {
         }
     }
 
+    /// Takes over buffers of `len` bytes that an earlier front end with the same memory has offered.
+    pub fn adopt_buffers(&mut self, len: u32) {
+        self.buffer_len = len;
+    }
+
     /// Offers one descriptor of the receive queue again.
     pub fn offer_buffer(&mut self, number: u16) {
         let address = self.buffer(number);
