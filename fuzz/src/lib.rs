@@ -21,6 +21,7 @@ mod resources;
 mod ring;
 mod sys;
 mod usbip;
+mod vhost;
 mod vnet;
 
 // The contracts are shared with the tests of the engine.
@@ -58,6 +59,7 @@ pub use parse::parse;
 pub use pipelines::{route, tunnelled};
 pub use ring::ring;
 pub use usbip::{usbip_client, usbip_server};
+pub use vhost::vhost;
 pub use vnet::vnet;
 
 /// The function of a target.
@@ -86,5 +88,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("undo_notes", undo_notes),
     ("usbip_client", usbip_client),
     ("usbip_server", usbip_server),
+    ("vhost", vhost),
     ("vnet", vnet),
 ];

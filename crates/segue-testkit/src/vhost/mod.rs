@@ -288,6 +288,13 @@ impl FrontEnd {
         }
     }
 
+    /// Sends the same where `is_whole`: the memory has to be all there.
+    pub fn start_queue_if(&mut self, queue: u16, is_whole: bool) {
+        if is_whole {
+            self.start_queue(queue);
+        }
+    }
+
     /// Sends the addresses of a queue's rings.
     pub fn send_addresses(&mut self, queue: u16) {
         let base = USER_BASE + u64::from(queue) * QUEUE_LEN;
