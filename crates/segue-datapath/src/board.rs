@@ -1,8 +1,8 @@
 //! Counters that other threads may read, with one writer, relaxed atomics and a fixed list of names.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use segue::reason::{Counts, Reason};
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// The group of counters that a counter belongs to, within its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

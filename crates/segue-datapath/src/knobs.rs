@@ -7,7 +7,7 @@
 //!
 //! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and go on in its pattern.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The values that a knob takes. Each is stored as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ mod port_pair;
 pub mod route;
 pub mod router;
 mod stall;
+mod sync;
 mod sys;
 mod tuning;
 pub mod tunnel;

@@ -9,6 +9,7 @@
 //! itself, by ARP or neighbour discovery, while a bounded number of packets wait, and probes those in use from time to
 //! time (RFC 4861, section 7.3).
 
+mod feed;
 mod fields;
 mod fragment_queue;
 mod messages;
@@ -23,5 +24,6 @@ mod stats;
 mod tables;
 mod translate;
 
+pub use feed::{Feed, FeedSender, feed};
 pub use state::{OUTSIDE, Parts, Router, knobs};
-pub use tables::{Feed, FeedSender, InterfaceAddrs, Mappings, Message, Neighbour, NeighbourEvent, Tables, feed};
+pub use tables::{InterfaceAddrs, Mappings, Message, Neighbour, NeighbourEvent, Tables};

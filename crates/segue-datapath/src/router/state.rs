@@ -9,12 +9,13 @@ use segue::packet::Packet;
 use segue::time::Nanos;
 use segue_port::{Page, PagePool};
 
+use super::feed::Feed;
 use super::fragment_queue::FragmentQueue;
 use super::neighbour_cache::MAX_LINKS;
 use super::resolver::Resolver;
 use super::source_check::{self, SourceCheck};
 use super::stats::Stats;
-use super::tables::{Feed, InterfaceAddrs};
+use super::tables::InterfaceAddrs;
 use crate::forward::{Forwarder, Verdict};
 use crate::group::Reads;
 use crate::icmp::ErrorLimits;

@@ -1,18 +1,12 @@
-//! The kernel's tables in the router's form, and the feed by which they and requests reach the router while it runs.
+//! The kernel's tables in the router's form, and the messages by which they and requests reach the router.
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::SyncSender;
 
 use segue::time::Nanos;
 
 use crate::nat::Mapping;
 use crate::route::{Hop, Routes};
-
-/// Largest number of messages that may wait for the router.
-const WAITING: usize = 16;
 
 /// Addresses and MTU of a port's interface, from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,50 +90,4 @@ pub enum Message {
     Neighbours(Vec<NeighbourEvent>),
     /// Requests the mappings; the answer goes to this channel.
     Mappings(SyncSender<Mappings>),
-}
-
-/// Sends messages to a router and wakes it. It may be cloned.
-#[derive(Clone, Debug)]
-pub struct FeedSender {
-    sender: SyncSender<Message>,
-    wake: Arc<Mutex<PipeWriter>>,
-}
-
-/// The router's end of the feed.
-#[derive(Debug)]
-pub struct Feed {
-    receiver: Receiver<Message>,
-    wake: PipeReader,
-}
-
-/// Creates a feed and returns both ends.
-///
-/// # Errors
-///
-/// Where the process can open no pipe.
-pub fn feed() -> io::Result<(FeedSender, Feed)> {
-    let (reader, writer) = io::pipe()?;
-    let (sender, receiver) = sync_channel(WAITING);
-    Ok((FeedSender { sender, wake: Arc::new(Mutex::new(writer)) }, Feed { receiver, wake: reader }))
-}
-
-impl FeedSender {
-    /// Sends a message and wakes the router. Returns `false` where the router has ended.
-    pub fn send(&self, message: Message) -> bool {
-        let woken = || self.wake.lock().is_ok_and(|mut wake| wake.write_all(b"x").is_ok());
-        self.sender.send(message).is_ok() && woken()
-    }
-}
-
-impl Feed {
-    /// Returns the next message. Each message has one byte in the pipe, written after it.
-    pub(crate) fn next(&mut self) -> Option<Message> {
-        let message = self.receiver.try_recv().ok()?;
-        let _ = self.wake.read_exact(&mut [0]);
-        Some(message)
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
 }

@@ -1,0 +1,6 @@
+//! What threads share, by the names that `tools/loom` replaces with models whose every interleaving it tries.
+
+pub(crate) use std::io::{PipeReader, PipeWriter, pipe};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+pub(crate) use std::sync::{Arc, Mutex};
