@@ -1,0 +1,9 @@
+//! The router's end of the feed.
+
+pub(crate) mod tables {
+    /// A message, by its number.
+    #[derive(Debug, PartialEq)]
+    pub struct Message(pub u32);
+}
+#[path = "../../../crates/segue-datapath/src/router/feed.rs"]
+pub(crate) mod feed;
