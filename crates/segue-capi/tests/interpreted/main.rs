@@ -1,0 +1,80 @@
+//! Every function of the C interface that takes pointers, called from Rust as C would, so that Miri can interpret both
+//! sides (`tools/miri`): memory out of bounds, freed or aliased, and leaks end it.
+
+mod sys;
+
+use sys::{Joiner, Packet, Splitter, Tunnel};
+
+/// Bytes of payload of a segment, and of a virtio-net header.
+const MSS: usize = 100;
+const VNET: usize = 10;
+const ADDRESSES: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
+
+/// Returns a TCP train of `count` segments behind its virtio-net header, as a TUN device gives it.
+fn train(count: usize) -> Vec<u8> {
+    let payload = count * MSS;
+    let mut bytes = vec![1, 1, 40, 0, MSS as u8, 0, 20, 0, 16, 0];
+    let total = (40 + payload) as u16;
+    bytes.extend([0x45, 0]);
+    bytes.extend(total.to_be_bytes());
+    bytes.extend([0x12, 0x34, 0x40, 0, 64, 6, 0, 0]);
+    ADDRESSES.iter().for_each(|address| bytes.extend(address));
+    let check = !sys::sum(&bytes[VNET..]);
+    bytes[VNET + 10..VNET + 12].copy_from_slice(&check.to_be_bytes());
+    // Ports, sequence number, acknowledgement, data offset, ACK, window.
+    bytes.extend([0x10, 0, 0x20, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 0x40, 0]);
+    bytes.extend(sys::pseudo_v4(ADDRESSES, 6, 20 + payload).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend((0..payload).map(|at| (at * 7) as u8));
+    bytes
+}
+
+#[test]
+fn a_train_is_split_joined_in_two_ways_and_the_same_again() {
+    let (mut splitter, unit) = (Splitter::new(VNET), train(3));
+    let packets = splitter.split(&unit, 3, 256, 0).unwrap();
+    assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [140; 3]);
+    assert_eq!(splitter.split_with(&unit[..VNET], &unit[VNET..], 3, 256).unwrap(), packets);
+    // Too few places, and too little room.
+    assert!(splitter.split(&unit, 2, 256, 0).is_err() && splitter.split(&unit, 3, 139, 0).is_err());
+    for cut in [0, 5, VNET, 29, 49, 60] {
+        assert!(splitter.split(&unit[..cut], 3, 256, 16).is_err(), "{cut} bytes");
+    }
+    let mut joiner = Joiner::new(VNET as u32);
+    for _ in 0..2 {
+        let batch: Vec<Packet<'_>> = packets.iter().map(|bytes| Packet { bytes, csum: 0 }).collect();
+        let trains = joiner.join(&batch).unwrap();
+        assert_eq!(trains.len(), 1);
+        assert_eq!(trains[0].len(), VNET + 40 + 3 * MSS);
+        assert_eq!(trains[0][VNET + 40..], unit[VNET + 40..]);
+    }
+    let joined = joiner.join_in_place(&packets, 32, 1024).unwrap();
+    assert_eq!((joined.len(), &joined[0][40..]), (1, &unit[VNET + 40..]));
+    assert!(joiner.join(&[]).unwrap().is_empty());
+    let short = [Packet { bytes: &packets[0][..30], csum: 0 }, Packet { bytes: &[], csum: 2 }];
+    let _ = joiner.join(&short);
+}
+
+#[test]
+fn what_a_tunnel_encapsulates_it_decapsulates() {
+    for (mode, carrier) in [(0, 0), (0, 1), (1, 2), (1, 3)] {
+        let (mut near, mut far) =
+            (Tunnel::new(mode, carrier, ADDRESSES), Tunnel::new(mode, carrier, [ADDRESSES[1], ADDRESSES[0]]));
+        let packets = near.encap(&train(2), 4, 512).unwrap();
+        assert_eq!(packets.len(), 2);
+        for (number, packet) in packets.iter().enumerate() {
+            let inner = far.decap(packet, 512).unwrap();
+            assert_eq!(inner.len(), 140, "{mode} {carrier}");
+            assert_eq!(inner[40..], train(2)[VNET + 40 + number * MSS..][..MSS]);
+            assert!((0..packet.len()).step_by(9).all(|len| far.decap(&packet[..len], 512).is_err()));
+        }
+    }
+}
+
+#[test]
+fn sums_over_pointers_are_those_of_slices_and_no_pointer_is_an_error() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let (copied, sum) = sys::sum_copy(&bytes);
+    assert_eq!((copied, sum), (bytes.clone(), sys::sum(&bytes)));
+    sys::nothing();
+}
