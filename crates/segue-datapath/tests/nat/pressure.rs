@@ -2,7 +2,7 @@
 //! and forged resets.
 
 use segue::time::Nanos;
-use segue_datapath::nat::{Nat, Protocol, Refusal, TcpState};
+use segue_datapath::nat::{Config, Nat, Protocol, Refusal, TcpState};
 use segue_testkit::build::L4;
 use segue_testkit::oracle;
 
@@ -240,5 +240,18 @@ fn a_refused_connection_is_closed_by_the_answer_to_its_syn() {
         }
         into(&mut nat, &refusal, 0).unwrap();
         assert_eq!(state(&nat), expected, "{ack}");
+    }
+}
+
+/// A range of one port, of two and of three: each is used to its last port, wherever the search begins.
+#[test]
+fn every_port_of_a_small_range_is_found() {
+    for (count, seed) in (1..=3_u16).flat_map(|count| (0..8).map(move |seed| (count, seed))) {
+        let ports = (40_000, 39_999 + count);
+        let mut nat = Nat::new(Config { ports, ..Config::new(OUTSIDE.into(), seed) });
+        let mut seen: Vec<u16> =
+            (0..count).map(|host| ask(&mut nat, ([198, 18, 0, 1 + host as u8], 5555), 0).unwrap()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (40_000..40_000 + count).collect::<Vec<_>>(), "seed {seed}");
     }
 }
