@@ -12,7 +12,7 @@ VM := $(OUT)/vm
 PROGRAMS := -p segue-cli -p segue-fleet -p segue-cni
 
 .DEFAULT_GOAL := help
-.PHONY: help build install dist deb demo quick test test-full check figures trust bench fuzz soak clean
+.PHONY: help build install dist deb demo quick test test-full check figures trust bench fuzz mutants miri loom soak clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
@@ -23,6 +23,7 @@ help: ## this list
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
 	@echo 'make test-full MINUTES=20 begins no command later than that'
 	@echo 'make soak MINUTES=60      how long it lasts (10); ONLY=CASE chooses cases'
+	@echo 'make mutants SEED=7 SHARD=2/8  another choice; the third of eight parts (SEED=1 SHARD=0/1)'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
 build: ## the release programs, target/release/segue and those that it starts
@@ -77,6 +78,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/bench-dpdk/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/instructions/Cargo.toml
+	$(CARGO) fmt --check --manifest-path tools/loom/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/size/Cargo.toml
 	tools/commits --self-test
 	tools/commits
@@ -86,6 +88,9 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/style
 	tools/named-tests --self-test
 	tools/named-tests
+	tools/unsafe --self-test
+	tools/unsafe
+	tools/mutants --self-test
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
@@ -102,7 +107,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
+	shellcheck .ci/run tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
@@ -119,6 +124,19 @@ SECONDS ?= 60
 fuzz: ## each fuzz target for SECONDS, on the stable toolchain
 	@tools/need fuzz
 	tools/fuzz --seconds $(SECONDS) $(FUZZ)
+
+SEED ?= 1
+SHARD ?= 0/1
+mutants: ## mutation tests of engine and NAT: 150 changes that SEED chooses, of which SHARD=I/N runs each Nth
+	@tools/need mutants
+	tools/mutants --seed '$(SEED)' --shard '$(SHARD)'
+
+miri: ## the code with unsafe that Miri can interpret (a nightly toolchain)
+	tools/miri
+
+loom: ## every interleaving of the threads that share boards, knobs and feeds
+	@tools/need build
+	$(CARGO) test --release --locked --manifest-path tools/loom/Cargo.toml --target-dir '$(OUT)/loom' -- models::
 
 RUNS ?= 5
 bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the crates
