@@ -4,7 +4,7 @@
 //! A front end, the program that runs a guest, connects to a local socket and hands over the guest's memory, two rings
 //! and the descriptors by which both sides wake each other. From then on packets and whole trains are copied between
 //! the guest's buffers and pages, without a system call for each; a train crosses uncut and unsummed where the guest's
-//! driver takes it ([`Port::limits`]).
+//! driver takes it ([`Port::limits`](crate::Port::limits)).
 //!
 //! # Promises
 //! - Neither a guest nor its front end is trusted. Headers and descriptors are copied once, judged and used from the
