@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::place;
@@ -19,7 +20,7 @@ const ENDING: &str = ".fleet.json";
 const FILE_LEN: u64 = 1 << 20;
 
 /// How the agent stands to the registry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
     /// It has no lease yet.
@@ -43,7 +44,7 @@ impl Engine {
 }
 
 /// The last change of the registry.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastEvent {
     /// The time at which the agent learnt of it, seconds since 1970.
     pub at: u64,
@@ -52,7 +53,7 @@ pub struct LastEvent {
 }
 
 /// The state of an agent. Times are seconds since 1970.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FleetState {
     /// [`SCHEMA`].

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::FleetState;
+
 /// The schema id of the document.
 pub const SCHEMA: &str = "segue.stat/1";
 
@@ -21,6 +23,9 @@ pub struct Document {
     pub t: String,
     /// Every instance that answered, sorted by name.
     pub instances: Vec<Instance>,
+    /// The agents that feed tunnels of these their peers, by the names of the tunnels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fleet: BTreeMap<String, FleetState>,
 }
 
 /// A running instance with its state.

@@ -1,6 +1,7 @@
 //! `segue stat`: running instances as a table, as an explanation of their counters (`--why`), or as JSON.
 
 mod explain;
+mod fleet;
 mod path;
 mod table;
 #[cfg(test)]
@@ -91,7 +92,8 @@ fn ask(args: &Stat, out: &Out) -> Result<Document, Error> {
             }
         }
     };
-    Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances })
+    let fleet = fleet::of(&instances);
+    Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances, fleet })
 }
 
 fn show(document: &Document, args: &Stat, out: &Out) {
@@ -121,6 +123,7 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     let rates = window.map_or("no rates yet".to_owned(), |window| format!("rates: mean of the last {window:.1} s"));
     let mut text = table(&document.instances, only, form);
     text.push_str(&path::lines(&document.instances, only, args.raw));
+    text.push_str(&fleet::lines(&document.fleet));
     match args.watch {
         Some(_) => out.data(&format!("{}, {rates}\n{text}", units::local_time(SystemTime::now()))),
         None => out.data(&format!("{text}{rates}\n")),

@@ -94,8 +94,12 @@ fn rates_of_a_watch_are_those_of_its_own_interval() {
     let before = Instance { uptime_s: 10.0, pid: 7, ..instance("sg0") };
     let mut now = Instance { uptime_s: 12.0, ..before.clone() };
     now.ports.get_mut("udp").unwrap().receive.bytes += 250_000;
-    let document =
-        |instance: &Instance| Document { schema: String::new(), t: String::new(), instances: vec![instance.clone()] };
+    let document = |instance: &Instance| Document {
+        schema: String::new(),
+        t: String::new(),
+        instances: vec![instance.clone()],
+        fleet: Default::default(),
+    };
     measure(&mut now, &document(&before));
     let recent = now.recent.unwrap();
     assert_eq!((recent.interval_s, recent.receive_bits_per_s), (2.0, 1e6));
