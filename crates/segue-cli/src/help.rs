@@ -413,13 +413,14 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Commands that the overview leaves out; `segue help` lists them.
-const LESS_USED: &[&str] =
-    &["schema", "help", "lan78xx", "nat", "metrics", "completions", "complete", "stop", "reload", "top", "fleet"];
+const LESS_USED: &str = "schema help lan78xx nat metrics completions complete stop reload top fleet peer";
 
 /// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
-    for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
+    for command in
+        Cli::command().get_subcommands().filter(|command| LESS_USED.split(' ').all(|name| name != command.get_name()))
+    {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text.push_str(&format!("  segue {:<8} {about}\n", command.get_name()));
     }
