@@ -2,8 +2,8 @@
 //! registry's peers.
 //!
 //! While the registry is out of reach, nothing changes in the tunnel. After an outage that was long against the time to
-//! live of the leases, peers may only seem to be gone: what then vanishes stays for [`GRACE`] more, in which its host
-//! can make its lease again.
+//! live of the leases, peers may only seem to be gone: what then vanishes stays for half a minute more, in which its
+//! host can make its lease again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
