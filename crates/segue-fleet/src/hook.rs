@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue_control::client;
 use segue_control::error::{Error, Kind, printable};
@@ -133,7 +133,17 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
 
 /// Removes what was not confirmed since the round `round` began. A later round has a sweeper of its own.
 pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
-    std::thread::sleep(grace);
+    let file = path(name, ".hook.json")
+        .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?;
+    let end = Instant::now() + grace;
+    while Instant::now() < end {
+        // A later round, or no file any more: there is nothing to wait for.
+        let known = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Memory>(&bytes).ok());
+        if known.is_none_or(|known| known.round != round) {
+            return Ok(());
+        }
+        std::thread::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_secs(1)));
+    }
     let mut hooks = Hooks::open(name)?;
     if hooks.known.round != round {
         return Ok(());
