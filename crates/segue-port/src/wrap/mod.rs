@@ -8,7 +8,7 @@ mod trace;
 
 pub use faults::{FaultCounts, Faults, Odds};
 #[cfg(feature = "capture")]
-pub use trace::Trace;
+pub use trace::{Trace, TraceFile};
 
 #[cfg(test)]
 mod tests;

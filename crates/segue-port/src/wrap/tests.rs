@@ -213,7 +213,7 @@ fn a_trace_has_every_packet_that_crossed_once() {
     }
     let (_, file) = port.into_inner();
     let expected: Vec<Vec<u8>> = (0..5).map(|seed| testing::flat(&udp_packet(&mut pages, seed))).collect();
-    assert_eq!(records(&file), expected);
+    assert_eq!(records(&file.unwrap()), expected);
 }
 
 /// A disk that is full after the header of the file.
@@ -287,7 +287,7 @@ fn a_trace_of_a_raw_socket_has_no_udp_and_names_each_peer() {
     while port.transmit(&mut batch).unwrap() != Sent::All {
         batch.recycle(&mut Pool::new(0));
     }
-    let records = records(&port.into_inner().1);
+    let records = records(&port.into_inner().1.unwrap());
     let ends = [(3, 1, 0), (1, 2, 4), (1, 3, 4)];
     for (record, (source, target, gre)) in records.iter().zip(ends) {
         assert_eq!((record[9], record[15], record[19], record.len()), (47, source, target, 20 + gre + 90));
@@ -325,7 +325,7 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
         let source = port.path(2, 0).unwrap().source.port();
         let (port, received) = rx.into_inner();
         let listen = port.listen().port();
-        for file in [records(&sent), records(&received)] {
+        for file in [records(&sent.unwrap()), records(&received.unwrap())] {
             assert_eq!(file.len(), 5);
             for (seed, record) in file.iter().enumerate() {
                 let header = if ip.is_ipv4() { 20 } else { 40 };

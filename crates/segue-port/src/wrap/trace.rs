@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
@@ -18,6 +18,35 @@ use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Se
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
 
+/// A capture file of raw IP packets, for the traces of one port or of several, in different threads.
+#[derive(Debug)]
+pub struct TraceFile<W: Write>(Arc<Mutex<Writer<Backlog<W>>>>);
+
+impl<W: Write> Clone for TraceFile<W> {
+    fn clone(&self) -> TraceFile<W> {
+        TraceFile(Arc::clone(&self.0))
+    }
+}
+
+impl<W: Write> TraceFile<W> {
+    /// Writes the file's header; with `is_pcapng` that of a pcapng file.
+    ///
+    /// # Errors
+    /// The error of writing the header.
+    pub fn new(file: W, is_pcapng: bool) -> io::Result<TraceFile<W>> {
+        let format = if is_pcapng { Format::Pcapng } else { Format::Pcap };
+        let header = PcapHeader { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
+        let mut writer = Writer::new(Backlog::new(file), format);
+        writer.begin_pcap(&header, &header.bytes(), &[])?;
+        writer.get_mut().flush()?;
+        Ok(TraceFile(Arc::new(Mutex::new(writer))))
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer<Backlog<W>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A port that writes all packets that cross it to a capture file of raw IP packets (link type 101).
 ///
 /// Packets of a packet port are written unchanged: trains whole, and owed checksums still owed. Datagrams of a datagram
@@ -31,7 +60,7 @@ const SNAPLEN: u32 = 131_072;
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
-    writer: Writer<Backlog<W>>,
+    file: TraceFile<W>,
     record: Vec<u8>,
     before: Vec<u32>,
     /// Packets that are not in the trace because its reader was too slow.
@@ -57,7 +86,7 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// # Errors
     /// The error of writing the header.
     pub fn new(inner: P, file: W) -> io::Result<Trace<P, W>> {
-        Trace::in_format(inner, file, Format::Pcap)
+        TraceFile::new(file, false).map(|file| Trace::to(inner, file))
     }
 
     /// Wraps `inner` as [`Trace::new`] does, with a pcapng file.
@@ -65,15 +94,12 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// # Errors
     /// The error of writing the header.
     pub fn pcapng(inner: P, file: W) -> io::Result<Trace<P, W>> {
-        Trace::in_format(inner, file, Format::Pcapng)
+        TraceFile::new(file, true).map(|file| Trace::to(inner, file))
     }
 
-    fn in_format(inner: P, file: W, format: Format) -> io::Result<Trace<P, W>> {
-        let header = PcapHeader { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
-        let mut writer = Writer::new(Backlog::new(file), format);
-        writer.begin_pcap(&header, &header.bytes(), &[])?;
-        writer.get_mut().flush()?;
-        Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false })
+    /// Wraps `inner`, whose packets go to a file to which other traces may write as well.
+    pub fn to(inner: P, file: TraceFile<W>) -> Trace<P, W> {
+        Trace { inner, file, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false }
     }
 
     /// Writes what the records of a call have left in the backlog. An error ends the trace, and not the port.
@@ -81,25 +107,28 @@ impl<P: Port, W: Write> Trace<P, W> {
         if self.has_failed {
             return;
         }
-        if let Err(error) = written.and_then(|()| self.writer.get_mut().flush()) {
+        if let Err(error) = written.and_then(|()| self.file.writer().get_mut().flush()) {
             self.has_failed = true;
             notice!(warn, %error, "the trace has ended, and the packets go on");
         }
     }
 
-    /// Returns the inner port and the file.
-    pub fn into_inner(self) -> (P, W) {
-        (self.inner, self.writer.into_inner().into_inner())
+    /// Returns the inner port, and the file unless another trace writes to it as well.
+    pub fn into_inner(self) -> (P, Option<W>) {
+        let writer =
+            Arc::into_inner(self.file.0).map(|writer| writer.into_inner().unwrap_or_else(PoisonError::into_inner));
+        (self.inner, writer.map(|writer| writer.into_inner().into_inner()))
     }
 
     fn write(&mut self) -> io::Result<()> {
-        if !self.writer.get_mut().has_room() {
+        let mut writer = self.file.writer();
+        if !writer.get_mut().has_room() {
             self.lost += 1;
             return Ok(());
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        self.writer.packet(&Outgoing {
+        writer.packet(&Outgoing {
             interface: 0,
             ticks: Some(Resolution::MICRO.ticks(nanos)),
             len: self.record.len() as u32,
