@@ -40,6 +40,7 @@ pub(crate) enum Size {
 pub(crate) enum Op {
     Add = 0x00,
     Sub = 0x10,
+    Mul = 0x20,
     Div = 0x30,
     Or = 0x40,
     And = 0x50,

@@ -15,6 +15,8 @@
 //! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
 //! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything.
 //!
+//! Beside the path, [`steering`] loads the program that spreads the packets of an interface over its queues.
+//!
 //! # Promises
 //! - The outer headers are those of the engine's encapsulator, except for outer UDP checksums, which are 0.
 //! - No packet is delivered whose outer length, inner length and headers disagree, or whose outer checksum nothing has
@@ -36,6 +38,7 @@ mod ingress;
 mod layout;
 mod map;
 mod path;
+mod steering;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -43,6 +46,7 @@ mod tests;
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, foreign_programs};
+pub use steering::steering;
 
 /// The commands of bpf(2) that a [`Path`] uses after it was attached: lookup, update and deletion of map entries.
 pub const MAP_COMMANDS: [i32; 3] = [sys::MAP_LOOKUP_ELEM, sys::MAP_UPDATE_ELEM, sys::MAP_DELETE_ELEM];

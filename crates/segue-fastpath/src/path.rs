@@ -12,7 +12,7 @@ use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
 use crate::map::Map;
-use crate::sys::{self, Hook, MapKind};
+use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress};
 
 /// Names of the programs, by which another process of segue is recognised.
@@ -144,7 +144,10 @@ impl Path {
             true => None,
             false => {
                 let code = assembled(egress::program(form::egress_form(first), &path.maps()))?;
-                Some(sys::load(&code, LICENCE, EGRESS).map_err(refused("loading the program for sending"))?)
+                Some(
+                    sys::load(ProgramKind::Classifier, &code, LICENCE, EGRESS)
+                        .map_err(refused("loading the program for sending"))?,
+                )
             }
         };
         let ingress = if blocked(Direction::Receive) { None } else { Some(path.load_ingress(first)?) };
@@ -156,7 +159,8 @@ impl Path {
         let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
         let load = |form: &ingress::Form| {
             let code = assembled(ingress::program(form, &self.maps()))?;
-            sys::load(&code, LICENCE, INGRESS).map_err(refused("loading the program for receiving"))
+            sys::load(ProgramKind::Classifier, &code, LICENCE, INGRESS)
+                .map_err(refused("loading the program for receiving"))
         };
         for clears_marks in [true, false] {
             let form = form::ingress_form(first, clears_marks);

@@ -22,8 +22,15 @@ const OBJ_GET_INFO_BY_FD: c_int = 15;
 const PROG_QUERY: c_int = 16;
 const LINK_CREATE: c_int = 28;
 
-/// `BPF_PROG_TYPE_SCHED_CLS`.
-const SCHED_CLS: u32 = 3;
+/// The types of programs that this crate loads (`enum bpf_prog_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramKind {
+    /// A program for sockets, which a TUN device takes as well to choose a queue.
+    Socket = 1,
+    /// A program for the hooks of an interface.
+    Classifier = 3,
+}
+
 /// Length of an object's name with its end.
 const NAME_LEN: usize = 16;
 /// Bytes of the verifier's log that are kept.
@@ -126,10 +133,15 @@ pub(crate) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
 }
 
 /// Loads a program for the hooks of interfaces. On an error of the verifier its last words are in the error.
-pub(crate) fn load(code: &[Instruction], licence: &std::ffi::CStr, name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn load(
+    kind: ProgramKind,
+    code: &[Instruction],
+    licence: &std::ffi::CStr,
+    name: &str,
+) -> io::Result<OwnedFd> {
     let count = u32::try_from(code.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
     let attributes = || {
-        let attributes = Attributes::new().word(0, SCHED_CLS).word(4, count).address(8, code);
+        let attributes = Attributes::new().word(0, kind as u32).word(4, count).address(8, code);
         attributes.address(16, licence.to_bytes_with_nul()).name(48, name)
     };
     let first = match attributes().open(PROG_LOAD, 72) {
