@@ -1,7 +1,7 @@
 //! UDP sockets as a datagram port. Runs of datagrams are sent by one UDP_SEGMENT send and received by one UDP_GRO
 //! receive.
 //!
-//! One socket receives. Datagrams are sent through *slots*: 16 sockets on ephemeral ports of their own, so that a
+//! One socket receives, or one for each of several threads on the same port. Datagrams are sent through *slots*: 16 sockets on ephemeral ports of their own, so that a
 //! tunnel's flows spread over source ports, or one with a fixed port. A packet says in its
 //! [`Outer`](segue::packet::Outer) which slot it takes.
 
@@ -16,6 +16,7 @@ mod receiver;
 mod schedule;
 mod send;
 mod sockets;
+mod spread;
 #[cfg(test)]
 mod tests;
 

@@ -97,7 +97,7 @@ impl UdpPort {
     pub fn open_to(config: UdpConfig, others: &[SocketAddr]) -> Result<UdpPort, OpenError> {
         let peers = all_peers(&config, others)?;
         let is_single = others.is_empty() && !config.peer.ip().is_unspecified();
-        let rx = receiving_socket(&config)?;
+        let rx = receiving_socket(&config, false)?;
         let listen = name_of(&rx)?;
         let slots = match config.source {
             Source::Auto => {
@@ -136,7 +136,7 @@ impl UdpPort {
         UdpPort::over(config, peers, rx, listen, slots)
     }
 
-    fn over(
+    pub(super) fn over(
         config: UdpConfig,
         peers: Vec<SocketAddr>,
         rx: OwnedFd,

@@ -113,7 +113,14 @@ pub(super) fn set_fragmenting(fd: BorrowedFd<'_>, v4: bool, df: bool) -> io::Res
     sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(df))
 }
 
-pub(super) fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError> {
+/// Makes the socket share its port with further sockets of this process's user. After bind, this keeps the port from
+/// sockets that were bound before.
+pub(super) fn share_port(fd: &OwnedFd) -> Result<(), OpenError> {
+    sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(call("SO_REUSEPORT"))
+}
+
+/// Creates a receiving socket; with `shares`, on a port that another one receives on as well.
+pub(super) fn receiving_socket(config: &UdpConfig, shares: bool) -> Result<OwnedFd, OpenError> {
     let v4 = config.local.is_ipv4();
     let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
     let mut options = vec![(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "SO_RXQ_OVFL")];
@@ -149,6 +156,9 @@ pub(super) fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError>
     };
     if !filter.is_empty() {
         sys::attach_filter(fd.as_fd(), filter).map_err(call("SO_ATTACH_FILTER"))?;
+    }
+    if shares {
+        share_port(&fd)?;
     }
     // Bound last, so that every queued datagram has passed the filter.
     bind(&fd, config.at(config.local, config.port))?;
