@@ -22,122 +22,41 @@
 //! **The socket is a tap**: the host's own stack receives every frame as well. An interface of a gateway must have no
 //! addresses, or the host answers too.
 
+mod config;
 mod frame;
+mod socket;
 pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::io;
 use std::iter;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use segue::gso::{FreeTags, Limits};
+use segue::gso::Limits;
 use segue::packet::{Frag, GsoKind, Start};
 use segue::wire::ethernet;
 use segue::wire::virtio::VirtioNet;
 
+use self::config::RingShape;
+pub use self::config::{Buffers, OpenError, PacketConfig, Trains};
 pub use self::frame::restored;
 use self::frame::{Header, emit_native, status};
+pub use self::socket::PacketSocket;
 use self::sys::VNET_LEN;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
 use crate::mmap::Slot;
-use crate::page::{MIN_PAGE_LEN, Page, RingPages, Scatter};
+use crate::page::{Page, RingPages, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
-use crate::sys::{MAX_IOV, MAX_MESSAGES, option, page_len, set_option};
-use crate::tun::{MAX_FRAME, MAX_UDP_SEGMENTS_OUT};
+use crate::sys::{MAX_MESSAGES, option};
 use crate::vnet;
 
-/// Bytes in front of a frame in its slot: the ring's header, an address, the virtio header, and rounding.
-const SLOT_OVERHEAD: usize = 80;
-/// Alignment of slots (`TPACKET_ALIGNMENT`), bytes.
-const SLOT_ALIGN: usize = 16;
-/// Default length of the ring's pages, bytes.
-const DEFAULT_PAGE_LEN: usize = 1 << 15;
-/// Length of a slot in bytes if a page cannot hold a frame of the interface's MTU: enough for a frame of 1500.
-const SHORT_SLOT_LEN: usize = 2048;
-/// Bytes of the socket's send and receive queues: room for several trains.
-const SOCKET_BYTES: i32 = 8 << 20;
 /// Number of consecutive empty polls after which the port checks whether its interface still exists: poll(2) returns at
 /// once as long as an error is pending.
 const ASK_AFTER: u32 = 16;
-
-/// Configuration of a packet port to be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PacketConfig {
-    /// Name of the interface.
-    pub interface: String,
-    /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of
-    /// 1500 bytes: 6 ms at 10 Gbit/s.
-    pub ring_bytes: usize,
-    /// Placement of frames in the ring.
-    pub buffers: Buffers,
-    /// Trains that the port may be handed for sending.
-    pub trains: Trains,
-}
-
-impl PacketConfig {
-    /// Returns the defaults for an interface.
-    pub fn new(interface: impl Into<String>) -> PacketConfig {
-        PacketConfig {
-            interface: interface.into(),
-            ring_bytes: 8 << 20,
-            buffers: Buffers::Pages(DEFAULT_PAGE_LEN),
-            trains: Trains::All,
-        }
-    }
-}
-
-/// Placement of received frames in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffers {
-    /// Slots in pages of this length in bytes, a power of two from 4096 to 65536; a frame longer than a page spans
-    /// several. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
-    /// queue.
-    Pages(usize),
-    /// Each frame in a buffer of its own.
-    Frames,
-}
-
-/// Trains that a packet port is handed for sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trains {
-    /// TCP and UDP trains; the kernel segments them if the interface cannot.
-    All,
-    /// TCP trains only, for kernels before 6.2.
-    NoUdp,
-    /// No trains: the port segments all of them.
-    None,
-}
-
-/// Reason for which a port could not be opened.
-#[derive(Debug)]
-pub enum OpenError {
-    /// No interface has this name.
-    NoInterface(String),
-    /// The interface carries no Ethernet frames.
-    NotEthernet(String),
-    /// The process lacks CAP_NET_RAW.
-    Denied(io::Error),
-    /// Another system call failed.
-    Call(&'static str, io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::NoInterface(name) => write!(f, "there is no interface {name}"),
-            OpenError::NotEthernet(name) => write!(f, "{name} carries no Ethernet frames"),
-            OpenError::Denied(error) => write!(f, "not permitted to open a packet socket: {error}"),
-            OpenError::Call(call, error) => write!(f, "{call}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// A port for an interface, through a packet socket.
 ///
@@ -183,60 +102,21 @@ struct Frame {
     vnet: VirtioNet,
 }
 
-impl PacketPort {
-    /// Opens an interface. It need not be up.
+impl PacketSocket {
+    /// Maps the ring and makes the port.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(config: &PacketConfig) -> Result<PacketPort, OpenError> {
-        let fd = sys::socket().map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
-            _ => OpenError::Call("socket", error),
-        })?;
-        let interface = sys::interface(fd.as_fd(), &config.interface).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
-            _ => OpenError::Call("SIOCGIFINDEX", error),
-        })?;
-        if !matches!(interface.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
-            return Err(OpenError::NotEthernet(config.interface.clone()));
-        }
-        let call = |name| move |error| OpenError::Call(name, error);
-        sys::prepare(fd.as_fd()).map_err(call("setsockopt"))?;
-        for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            set_option(fd.as_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES)
-                .or_else(|_| set_option(fd.as_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES))
-                .map_err(call("SO_RCVBUF"))?;
-        }
-        let ring = ring(fd.as_fd(), interface.mtu, config).map_err(call("PACKET_RX_RING"))?;
-        sys::promiscuous(fd.as_fd(), interface.index).map_err(call("PACKET_ADD_MEMBERSHIP"))?;
-        sys::bind(fd.as_fd(), interface.index).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
-            _ => OpenError::Call("bind", error),
-        })?;
-        let watch = u32::try_from(interface.index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV));
-        let watch = watch.and_then(LinkWatch::open).map_err(call("rtnetlink"))?;
-        let tcp = config.trains != Trains::None;
-        let limits = Limits {
-            csum: true,
-            outer_csum: false,
-            tso4: tcp,
-            tso6: tcp,
-            uso: config.trains == Trains::All,
-            max_bytes: MAX_FRAME,
-            max_segs: 65_535 / 8,
-            max_udp_segs: MAX_UDP_SEGMENTS_OUT,
-            max_pieces: MAX_IOV - 2,
-            // The kernel's rule for a single packet (`packet_extra_vlan_len_allowed`): one 802.1Q tag does not count on
-            // Ethernet, which the loopback interface is not. It does not check the packets of a train, and devices lose
-            // longer ones.
-            free_tags: if interface.hardware == libc::ARPHRD_ETHER { FreeTags::First } else { FreeTags::None },
-            ..Limits::NONE
-        };
+    /// Where the ring cannot be mapped.
+    pub fn map(self) -> Result<PacketPort, OpenError> {
+        let PacketSocket { fd, name, trains, shape, limits, watch } = self;
+        let RingShape { blocks, block_len, slot_len } = shape;
+        let slots =
+            Slot::map(fd.as_fd(), blocks, block_len, slot_len).map_err(|error| OpenError::Call("mmap", error))?;
         Ok(PacketPort {
             fd,
-            name: config.interface.clone(),
-            trains: config.trains,
-            ring,
+            name,
+            trains,
+            ring: RingPages::new(slots),
             limits,
             counters: Counters::default(),
             scatter: Scatter::default(),
@@ -248,6 +128,16 @@ impl PacketPort {
             #[cfg(test)]
             refuse_trains: None,
         })
+    }
+}
+
+impl PacketPort {
+    /// Opens an interface. It need not be up.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: &PacketConfig) -> Result<PacketPort, OpenError> {
+        PacketSocket::open(config, None)?.map()
     }
 
     /// Returns the interface's name.
@@ -398,27 +288,6 @@ impl PacketPort {
             "the interface refused a train; such trains are cut in software"
         );
     }
-}
-
-/// Returns a receive ring for frames of an interface with this MTU.
-fn ring(fd: BorrowedFd<'_>, mtu: usize, config: &PacketConfig) -> io::Result<RingPages> {
-    let frame = SLOT_OVERHEAD + (mtu + ethernet::LEN + 2 * ethernet::VLAN_LEN).min(MAX_FRAME);
-    // A block is a multiple of the kernel's page.
-    let (slot_len, block_len) = match config.buffers {
-        Buffers::Pages(len) => {
-            let block_len = len.clamp(MIN_PAGE_LEN, 1 << 16).next_multiple_of(page_len());
-            let slot_len = frame.next_multiple_of(SLOT_ALIGN);
-            (if slot_len > block_len { SHORT_SLOT_LEN } else { slot_len }, block_len)
-        }
-        Buffers::Frames => {
-            let slot_len = frame.next_multiple_of(page_len());
-            (slot_len, slot_len)
-        }
-    };
-    let blocks = (config.ring_bytes / block_len).clamp(2, 1 << 16);
-    let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
-    sys::receive_ring(fd, narrow(blocks)?, narrow(block_len)?, narrow(slot_len)?)?;
-    Ok(RingPages::new(Slot::map(fd, blocks, block_len, slot_len)?))
 }
 
 impl Port for PacketPort {

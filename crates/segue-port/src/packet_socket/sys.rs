@@ -6,10 +6,12 @@ use std::io;
 use std::mem::{size_of_val, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::sys::{check, set_option, set_value};
+use crate::sys::{check, option, set_option, set_value};
 
 /// Socket option that the libc crate lacks on some targets.
 const PACKET_IGNORE_OUTGOING: c_int = 23;
+/// Flag of a group that the libc crate lacks: its sockets do not receive what this host sends.
+const FANOUT_IGNORE_OUTGOING: libc::c_uint = 0x4000;
 /// Bytes of the `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front of a frame.
 pub(crate) const VNET_LEN: usize = 10;
 
@@ -102,6 +104,23 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     let len = size_of_val(&name) as libc::socklen_t;
     // SAFETY: the address outlives the call and has the length that is said.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
+}
+
+/// Joins the group `id` of sockets, among which the kernel spreads flows by a hash of addresses and ports that is the
+/// same for both directions (`PACKET_FANOUT_HASH`); `None` makes a group. Returns the group's number. A socket must be
+/// bound by then.
+///
+/// A group replaces the sockets' own setting for packets that this host sends, so that it has its own.
+pub(crate) fn join(fd: BorrowedFd<'_>, id: Option<u16>) -> io::Result<u16> {
+    let mut flags = FANOUT_IGNORE_OUTGOING;
+    if id.is_none() {
+        flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
+    }
+    let value = (libc::PACKET_FANOUT_HASH | flags) << 16 | libc::c_uint::from(id.unwrap_or(0));
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, value.cast_signed())?;
+    let joined = option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+    // The number is in the lower half.
+    Ok(joined as u16)
 }
 
 /// Returns whether the interface that the socket was bound to no longer exists.

@@ -563,3 +563,53 @@ fn watch(port: &mut PacketPort, len: usize) -> BTreeMap<usize, Vec<u8>> {
     }
     seen
 }
+
+#[test]
+fn a_flow_arrives_at_one_of_several_sockets_once_and_in_order() {
+    const FLOWS: u16 = 64;
+    const EACH: u8 = 4;
+    if cable(false).is_none() {
+        return;
+    }
+    let mut from = open("v0");
+    let mut ports: Vec<PacketPort> = PacketSocket::open_spread(&PacketConfig::new("v1"), 2)
+        .unwrap()
+        .into_iter()
+        .map(|socket| socket.map().unwrap())
+        .collect();
+    let mut pages = PagePool::new(64);
+    let frame = |flow: u16, number: u8| {
+        let body = testing::udp(9 + flow, 7, &[number; 20]);
+        testing::ethernet(&[], &testing::ip_packet(ends(ENDS[0]), 17, 6, &body, Fill::Good))
+    };
+    for number in 0..EACH {
+        let all: Vec<_> = (0..FLOWS).map(|flow| testing::load_frame(&mut pages, &frame(flow, number))).collect();
+        transmit(&mut from, all);
+    }
+    let mut seen: BTreeMap<(usize, u16), Vec<u8>> = BTreeMap::new();
+    let (mut into, begin) = (RxBatch::new(16), Instant::now());
+    while seen.values().map(Vec::len).sum::<usize>() < usize::from(FLOWS) * usize::from(EACH) {
+        assert!(begin.elapsed() < 6 * PATIENCE, "{seen:?}");
+        for (at, port) in ports.iter_mut().enumerate() {
+            port.receive(&mut into, 64).unwrap();
+            while let Some(packet) = into.pop_packet() {
+                let bytes = testing::flat(&packet);
+                let flow = u16::from_be_bytes([bytes[34], bytes[35]]) - 9;
+                seen.entry((at, flow)).or_default().push(bytes[42]);
+                into.pool.put(packet);
+            }
+        }
+    }
+    assert_eq!(seen.len(), usize::from(FLOWS), "a flow has one socket");
+    assert!(seen.values().all(|numbers| numbers.iter().copied().eq(0..EACH)), "{seen:?}");
+    // With 64 flows it is once in 2^63 that one of two gets none.
+    assert!((0..2).all(|at| seen.keys().any(|(port, _)| *port == at)), "{seen:?}");
+    // What a socket of the group sends, none of them receives.
+    let back = testing::load_frame(&mut pages, &frame(0, 9));
+    transmit(&mut ports[0], [back]);
+    assert_eq!(receive(&mut from, 1).len(), 1);
+    for port in &mut ports {
+        assert_eq!(port.receive(&mut into, 64).unwrap(), Polled::Idle);
+        assert!(into.pop_packet().is_none());
+    }
+}
