@@ -59,12 +59,20 @@ pub struct TunConfig {
     pub existing: Existing,
     /// Offloads to use.
     pub offloads: TunOffloads,
+    /// Whether the device has several queues, each of which is opened by itself; all of them must say so.
+    pub multi_queue: bool,
 }
 
 impl TunConfig {
     /// Returns the configuration of a TUN device of this name, which may exist already, with all offloads.
     pub fn ip(name: impl Into<String>) -> TunConfig {
-        TunConfig { name: name.into(), layer: Layer::Ip, existing: Existing::Attach, offloads: TunOffloads::All }
+        TunConfig {
+            name: name.into(),
+            layer: Layer::Ip,
+            existing: Existing::Attach,
+            offloads: TunOffloads::All,
+            multi_queue: false,
+        }
     }
 
     /// Returns the configuration of a TAP device of this name, which may exist already, with all offloads.
@@ -207,6 +215,9 @@ impl TunPort {
         if config.existing == Existing::Refuse {
             flags |= sys::IFF_TUN_EXCL;
         }
+        if config.multi_queue {
+            flags |= sys::IFF_MULTI_QUEUE;
+        }
         let name = sys::attach(file.as_fd(), &config.name, flags).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => OpenError::Busy(config.name.clone()),
             Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
@@ -318,6 +329,40 @@ impl TunPort {
     /// Where this process may open no more files.
     pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
         self.file.as_fd().try_clone_to_owned()
+    }
+
+    /// Makes the driver choose the queue of each packet by `program`, a BPF program of the type for sockets, whose result
+    /// is taken modulo the number of queues. Without one, a flow moves to the queue by which its other direction was
+    /// written last, and its packets may overtake each other.
+    ///
+    /// # Errors
+    /// The error of the ioctl.
+    pub fn steer(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        sys::set_steering(self.file.as_fd(), program)
+    }
+
+    /// Returns a function that makes the port again, in another thread: memory for packets belongs to one thread.
+    /// Packets that it holds are dropped, so that a port is packed before its first use.
+    pub fn pack(self) -> impl FnOnce() -> TunPort + Send {
+        let TunPort { file, name, layer, header, granted, offloads, refused, limits, watch, counters, .. } = self;
+        move || TunPort {
+            file,
+            name,
+            layer,
+            header,
+            granted,
+            offloads,
+            refused,
+            limits,
+            counters,
+            scatter: Scatter::default(),
+            reads: Vec::new(),
+            failures: ReadFailures::default(),
+            scratch: SendScratch::default(),
+            watch,
+            #[cfg(test)]
+            refuse_trains: None,
+        }
     }
 
     /// Makes the port refuse packets longer than the interface's MTU, though the kernel would accept them, for a device

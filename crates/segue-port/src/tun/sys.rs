@@ -10,6 +10,7 @@ use crate::sys::check;
 
 pub(crate) const IFF_TUN: u16 = 0x0001;
 pub(crate) const IFF_TAP: u16 = 0x0002;
+pub(crate) const IFF_MULTI_QUEUE: u16 = 0x0100;
 pub(crate) const IFF_NO_PI: u16 = 0x1000;
 pub(crate) const IFF_VNET_HDR: u16 = 0x4000;
 pub(crate) const IFF_TUN_EXCL: u16 = 0x8000;
@@ -91,4 +92,12 @@ pub(crate) fn set_little_endian(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
     // SAFETY: TUNSETVNETLE reads an int, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const on) }).map(drop)
+}
+
+/// Makes the driver choose the queue of each packet by a BPF program of the type for sockets; its result is taken modulo
+/// the number of queues. The device holds the program from then on.
+pub(crate) fn set_steering(fd: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let program = program.as_raw_fd();
+    // SAFETY: TUNSETSTEERINGEBPF reads an int, which outlives the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETSTEERINGEBPF as _, &raw const program) }).map(drop)
 }

@@ -16,7 +16,7 @@ pub(super) const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 fn config(name: &str, offloads: TunOffloads) -> TunConfig {
-    TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads }
+    TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads, multi_queue: false }
 }
 
 /// Creates a device in a new namespace, up and with addresses of both families.
