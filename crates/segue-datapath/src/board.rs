@@ -146,6 +146,12 @@ impl Board {
         collect(&mut Sink { to: To::Board { values: &self.values, next: 0 } });
     }
 
+    /// Returns a board for another worker with the same pipeline, all of whose counters are 0.
+    #[must_use]
+    pub fn like(&self) -> Board {
+        Board { names: self.names.clone(), values: self.names.iter().map(|_| AtomicU64::new(0)).collect() }
+    }
+
     /// Returns every counter's name; the position in this order is that of [`value`](Self::value).
     pub fn names(&self) -> &[Name] {
         &self.names

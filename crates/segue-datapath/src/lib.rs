@@ -26,6 +26,7 @@
 //! counted; an error ends the loop only where waiting fails or a port has become useless, as when its device is gone.
 
 pub mod board;
+pub mod boards;
 mod endpoint;
 pub mod forward;
 pub mod gateway;
