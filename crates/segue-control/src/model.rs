@@ -155,6 +155,19 @@ pub struct Worker {
     /// a port was ready.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
+    /// Where there are several threads: the traffic of this one, by the name of the port; ports without any are left
+    /// out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports: BTreeMap<String, WorkerPort>,
+}
+
+/// The traffic of one thread at one port, as the keys of [`Port`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerPort {
+    /// What the thread received from the port.
+    pub receive: Flow,
+    /// What the thread sent through the port.
+    pub transmit: Flow,
 }
 
 /// An offload that the kernel may do.

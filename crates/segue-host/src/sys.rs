@@ -561,6 +561,30 @@ pub fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// The processor time of a thread, which each thread of its process may read as long as it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadClock(libc::clockid_t);
+
+impl ThreadClock {
+    /// Returns the clock of the calling thread.
+    pub fn of_this_thread() -> io::Result<ThreadClock> {
+        let mut clock = libc::CLOCK_THREAD_CPUTIME_ID;
+        // SAFETY: the calling thread is one, and the number outlives the call.
+        match unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) } {
+            0 => Ok(ThreadClock(clock)),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Returns the time that the thread has used, user and system; `None` where it has ended.
+    pub fn read(&self) -> Option<Duration> {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure outlives the call.
+        check(unsafe { libc::clock_gettime(self.0, &raw mut time) }).ok()?;
+        Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
+    }
+}
+
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -58,14 +58,15 @@ pub struct Vitals {
     /// The heartbeat.
     pub heartbeat: Heartbeat,
     /// The wish for each thread; `None` where the instance takes none.
-    wishes: Option<Arc<[AtomicU8; 4]>>,
+    wishes: Option<Arc<[AtomicU8]>>,
 }
 
 impl Vitals {
-    /// Creates the state of an instance, before its process is forked.
-    pub fn new() -> std::io::Result<Vitals> {
+    /// Creates the state of an instance with `workers` workers, before its process is forked.
+    pub fn new(workers: u16) -> std::io::Result<Vitals> {
         let is_test = std::env::var_os(VARIABLE).is_some_and(|value| value == "1");
-        Ok(Vitals { heartbeat: Heartbeat::new()?, wishes: is_test.then(Arc::default) })
+        let wishes = || Thread::all(workers).map(|_| AtomicU8::default()).collect();
+        Ok(Vitals { heartbeat: Heartbeat::new(workers)?, wishes: is_test.then(wishes) })
     }
 
     /// Returns whether the instance takes requests for faults.
@@ -83,7 +84,7 @@ impl Vitals {
     /// to fail.
     pub fn grant(&self, thread: Thread) -> bool {
         let Some(wishes) = &self.wishes else { return false };
-        let wish = wishes[thread as usize].load(Ordering::Relaxed);
+        let wish = wishes[thread.place()].load(Ordering::Relaxed);
         match wish {
             wish if wish == Injected::Panic as u8 => panic!("a test asked for it"),
             wish if wish == Injected::Loop as u8 => loop {
@@ -105,7 +106,10 @@ impl Vitals {
             "control" => Thread::Control,
             "signals" => Thread::Signals,
             "routes" => Thread::Routes,
-            _ => return refused("there is no such thread"),
+            other => match other.strip_prefix("worker").and_then(|number| number.parse().ok()) {
+                Some(number) if (1..self.heartbeat.workers()).contains(&number) => Thread::Worker(number),
+                _ => return refused("there is no such thread"),
+            },
         };
         let wish = match fault.kind.as_str() {
             "panic" => Injected::Panic,
@@ -115,7 +119,7 @@ impl Vitals {
             "none" => Injected::None,
             _ => return refused("there is no such fault"),
         };
-        wishes[thread as usize].store(wish as u8, Ordering::Relaxed);
+        wishes[thread.place()].store(wish as u8, Ordering::Relaxed);
         Ok(())
     }
 }

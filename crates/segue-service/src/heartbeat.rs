@@ -5,6 +5,7 @@
 //! supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no healthy
 //! instance ends.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,12 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_host::memory::SharedNumbers;
-use segue_host::sys::Pid;
+use segue_host::sys::{Pid, ThreadClock};
 
 /// A thread with a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
-    /// The packet loop, which is the main thread.
+    /// The packet loop of the first worker, which is the main thread.
     Packets,
     /// The server of the control socket.
     Control,
@@ -27,19 +28,44 @@ pub enum Thread {
     Signals,
     /// The follower of the kernel's routes.
     Routes,
+    /// The packet loop of a further worker, from 1 on.
+    Worker(u16),
 }
 
 impl Thread {
-    /// Every thread, in the order of the numbers.
+    /// The threads that every instance has, in the order of the numbers.
     const ALL: [Thread; 4] = [Thread::Packets, Thread::Control, Thread::Signals, Thread::Routes];
 
-    /// Returns the name for messages.
-    pub fn name(self) -> &'static str {
+    /// Returns the packet loop of a worker, from 0 on.
+    pub fn of_worker(worker: u16) -> Thread {
+        if worker == 0 { Thread::Packets } else { Thread::Worker(worker) }
+    }
+
+    /// Returns every thread of an instance with `workers` workers, in the order of the numbers.
+    pub(crate) fn all(workers: u16) -> impl Iterator<Item = Thread> {
+        Thread::ALL.into_iter().chain((1..workers).map(Thread::Worker))
+    }
+
+    /// Returns the place of the thread's number.
+    pub(crate) fn place(self) -> usize {
         match self {
-            Thread::Packets => "packet loop",
-            Thread::Control => "control socket",
-            Thread::Signals => "signals",
-            Thread::Routes => "routes",
+            Thread::Packets => 0,
+            Thread::Control => 1,
+            Thread::Signals => 2,
+            Thread::Routes => 3,
+            Thread::Worker(number) => Thread::ALL.len() - 1 + usize::from(number),
+        }
+    }
+}
+
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Thread::Packets => f.write_str("packet loop"),
+            Thread::Control => f.write_str("control socket"),
+            Thread::Signals => f.write_str("signals"),
+            Thread::Routes => f.write_str("routes"),
+            Thread::Worker(number) => write!(f, "packet loop of worker {number}"),
         }
     }
 }
@@ -53,17 +79,38 @@ pub const WAITS: u64 = 1;
 
 /// The numbers of an instance, for the threads and for the supervisor.
 #[derive(Clone, Debug)]
-pub struct Heartbeat(Arc<SharedNumbers>);
+pub struct Heartbeat {
+    /// The number of each thread, and behind them the processor time of each further worker in its present round,
+    /// nanoseconds.
+    numbers: Arc<SharedNumbers>,
+    workers: u16,
+}
 
 impl Heartbeat {
-    /// Creates the numbers, which a child that is forked later shares.
-    pub fn new() -> io::Result<Heartbeat> {
-        Ok(Heartbeat(Arc::new(SharedNumbers::new(Thread::ALL.len())?)))
+    /// Creates the numbers of an instance with `workers` workers, which a child that is forked later shares.
+    pub fn new(workers: u16) -> io::Result<Heartbeat> {
+        let count = Thread::all(workers).count() + usize::from(workers);
+        Ok(Heartbeat { numbers: Arc::new(SharedNumbers::new(count)?), workers })
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> u16 {
+        self.workers
     }
 
     /// Returns the number of a thread.
     pub fn of(&self, thread: Thread) -> &AtomicU64 {
-        &self.0[thread as usize]
+        &self.numbers[thread.place()]
+    }
+
+    /// Notes the processor time that a further worker has used in its present round.
+    fn note_cpu(&self, worker: u16, used: Duration) {
+        let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
+        self.cpu_of(worker).store(nanos, Ordering::Relaxed);
+    }
+
+    fn cpu_of(&self, worker: u16) -> &AtomicU64 {
+        &self.numbers[Thread::Worker(self.workers - 1 + worker).place()]
     }
 
     /// Notes that a thread gets on.
@@ -97,6 +144,46 @@ impl Heartbeat {
     /// Notes that a thread ends as it should, and is no longer watched.
     pub fn over(&self, thread: Thread) {
         self.of(thread).store(OVER, Ordering::Relaxed);
+    }
+}
+
+/// The processor time of the further workers, which their own process measures: its supervisor cannot know threads that
+/// start after it gave up its rights.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    heartbeat: Heartbeat,
+    clocks: Vec<Clock>,
+}
+
+/// The clock of a further worker, with the number of its round and its processor time when that was first seen.
+#[derive(Debug)]
+struct Clock {
+    clock: ThreadClock,
+    round: Option<(u64, Duration)>,
+}
+
+impl Clocks {
+    /// Prepares the measurement; `clocks` are those of the workers from 1 on.
+    pub(crate) fn new(heartbeat: &Heartbeat, clocks: impl IntoIterator<Item = ThreadClock>) -> Clocks {
+        let clocks = clocks.into_iter().map(|clock| Clock { clock, round: None }).collect();
+        Clocks { heartbeat: heartbeat.clone(), clocks }
+    }
+
+    /// Notes the processor time of each worker in its present round.
+    pub(crate) fn note(&mut self) {
+        for (Clock { clock, round }, worker) in self.clocks.iter_mut().zip(1..) {
+            let number = self.heartbeat.of(Thread::Worker(worker)).load(Ordering::Relaxed);
+            // After the number, so that nothing of an earlier round counts.
+            let Some(now) = clock.read() else { continue };
+            let used = match *round {
+                Some((same, begin)) if same == number => now.saturating_sub(begin),
+                _ => {
+                    *round = Some((number, now));
+                    Duration::ZERO
+                }
+            };
+            self.heartbeat.note_cpu(worker, used);
+        }
     }
 }
 
@@ -140,7 +227,7 @@ pub struct Watch {
     limits: Limits,
     /// The file in `/proc` with the state and the processor time of the main thread, where there is one.
     stat: Option<File>,
-    seen: [LastBeat; Thread::ALL.len()],
+    seen: Vec<LastBeat>,
 }
 
 /// The state of a thread since its heartbeat last changed.
@@ -158,7 +245,8 @@ impl Watch {
     pub fn new(heartbeat: Heartbeat, limits: Limits, pid: Pid) -> Watch {
         // The packet loop is the main thread, whose id is that of the process.
         let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
-        Watch { heartbeat, limits, stat, seen: Default::default() }
+        let seen = vec![LastBeat::default(); Thread::all(heartbeat.workers).count()];
+        Watch { heartbeat, limits, stat, seen }
     }
 
     /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself
@@ -167,19 +255,22 @@ impl Watch {
         let main = self.stat.as_ref().and_then(read);
         if main.is_some_and(|main| main.is_traced) {
             // A debugger holds it.
-            self.seen = Default::default();
+            self.seen.fill(LastBeat::default());
             return None;
         }
         let passed = passed.min(2 * tick);
-        Thread::ALL.into_iter().find_map(|thread| {
+        Thread::all(self.heartbeat.workers).find_map(|thread| {
             let number = self.heartbeat.of(thread).load(Ordering::Relaxed);
             let cpu = main.filter(|_| thread == Thread::Packets).map(|main| main.cpu);
-            let seen = &mut self.seen[thread as usize];
+            let seen = &mut self.seen[thread.place()];
             if number != seen.number || matches!(number, NOT_BEGUN | OVER) {
                 *seen = LastBeat { number, cpu, wall: Duration::ZERO };
                 return None;
             }
-            let used = cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
+            let used = match thread {
+                Thread::Worker(worker) => Duration::from_nanos(self.heartbeat.cpu_of(worker).load(Ordering::Relaxed)),
+                _ => cpu.zip(seen.cpu).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then)),
+            };
             if used >= self.limits.cpu {
                 return Some(Stall { thread, how: How::Cpu(used) });
             }
@@ -223,9 +314,9 @@ mod tests {
     const TICK: Duration = Duration::from_millis(250);
 
     fn watch() -> (Heartbeat, Watch) {
-        let heartbeat = Heartbeat::new().unwrap();
+        let heartbeat = Heartbeat::new(1).unwrap();
         let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
-        let watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen: Default::default() };
+        let watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen: vec![LastBeat::default(); 4] };
         (heartbeat, watch)
     }
 
@@ -247,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_round_that_does_not_end_is_seen_and_others_take_no_time() {
-        let heartbeat = Heartbeat::new().unwrap();
+        let heartbeat = Heartbeat::new(1).unwrap();
         let packets = heartbeat.of(Thread::Packets);
         let long = Duration::from_secs(3600);
         for number in [NOT_BEGUN, OVER, 4 | WAITS] {
@@ -296,6 +387,40 @@ mod tests {
         let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
         let end = read(watch.stat.as_ref().unwrap()).unwrap();
         assert!(used >= watch.limits.cpu && used <= end.cpu - begin.cpu, "{used:?}");
+    }
+
+    #[test]
+    fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
+        let heartbeat = Heartbeat::new(3).unwrap();
+        let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
+        let seen = vec![LastBeat::default(); 6];
+        let mut watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen };
+        for worker in [1, 2] {
+            heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
+        }
+        let mut looks = || (0..2).find_map(|_| watch.look(TICK, TICK));
+        assert_eq!(looks(), None);
+        let own = ThreadClock::of_this_thread().unwrap();
+        let asleep = thread::spawn(ThreadClock::of_this_thread);
+        let clocks = [asleep.join().unwrap().unwrap(), own];
+        let mut clocks = Clocks::new(&heartbeat, clocks);
+        clocks.note();
+        let begin = own.read().unwrap();
+        let mut spun = 0u64;
+        let stall = loop {
+            (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
+            clocks.note();
+            if let Some(stall) = looks() {
+                break stall;
+            }
+        };
+        let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
+        assert!(used >= limits.cpu && used <= own.read().unwrap() - begin + TICK, "{used:?}");
+        assert_eq!(stall.thread.to_string(), "packet loop of worker 2");
+        // The next round begins anew, whatever the thread has used before.
+        heartbeat.of(Thread::Worker(2)).store(10 | WAITS, Ordering::Relaxed);
+        clocks.note();
+        assert_eq!(looks(), None);
     }
 
     #[test]

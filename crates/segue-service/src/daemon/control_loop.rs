@@ -17,7 +17,7 @@ use super::show;
 use crate::control_server::SocketFile;
 use crate::fault::Vitals;
 use crate::handover::{Line, Ports, Record};
-use crate::heartbeat::Thread;
+use crate::heartbeat::{Clocks, Thread};
 use crate::report::Report;
 
 /// Interval at which the loop checks whether packets still move.
@@ -34,6 +34,8 @@ pub(super) struct ControlLoop<'a> {
     pub(super) hurry: Option<Box<dyn Fn() + Send>>,
     pub(super) forwarding: Option<Forwarding>,
     pub(super) vitals: &'a Vitals,
+    /// The processor time of the workers from 1 on, for the supervisor.
+    pub(super) clocks: Option<Clocks>,
 }
 
 /// Handles events until a signal requests the end or the packet loop has ended.
@@ -46,6 +48,7 @@ pub(super) fn wait(
     let mut forwards = false;
     loop {
         control.vitals.beat(Thread::Signals);
+        control.clocks.iter_mut().for_each(Clocks::note);
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
         fds.extend(control.line.map(|line| (line.as_fd(), Want::Read)));
         let ready = sys::poll(&fds, LOOK)

@@ -45,6 +45,10 @@ pub trait Daemon {
     fn knobs(&self) -> Result<Knobs, Error> {
         Ok(Knobs::default())
     }
+    /// Returns the number of threads that move packets.
+    fn workers(&self) -> u16 {
+        1
+    }
     /// Returns the ioctls that the devices need while packets move, besides those of TUN.
     fn ioctls(&self) -> &'static [u64] {
         &[]
@@ -76,6 +80,9 @@ pub type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
 /// A function that assembles the pipeline, and starts the threads that feed it.
 pub type Assemble = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Error>>;
 
+/// A function that assembles the pipeline of a further worker, in its thread.
+pub type AssembleMore = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Error> + Send>;
+
 /// Devices that are open and not in use yet.
 pub struct Opened {
     /// The offloads of the kernel.
@@ -100,8 +107,10 @@ pub struct Opened {
     pub(crate) health: Option<Sources>,
     /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
-    /// Assembles the pipeline, inside of the sandbox.
+    /// Assembles the pipeline of the first worker, inside of the sandbox.
     pub assemble: Assemble,
+    /// Assembles the pipelines of the other workers.
+    pub more: Vec<AssembleMore>,
 }
 
 impl Opened {
@@ -120,6 +129,7 @@ impl Opened {
             health: None,
             hurry: None,
             assemble,
+            more: Vec::new(),
         }
     }
 }

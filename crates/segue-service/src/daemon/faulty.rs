@@ -15,18 +15,19 @@ use crate::heartbeat::Thread;
 pub(super) struct Faulty {
     inner: Box<dyn Pipeline>,
     vitals: Vitals,
+    thread: Thread,
 }
 
 impl Faulty {
-    /// Wraps a pipeline where the instance takes requests for faults; any other one is returned as it is.
-    pub(super) fn wrap(inner: Box<dyn Pipeline>, vitals: &Vitals) -> Box<dyn Pipeline> {
-        if vitals.takes_wishes() { Box::new(Faulty { inner, vitals: vitals.clone() }) } else { inner }
+    /// Wraps the pipeline of a thread where the instance takes requests for faults; any other one is returned as it is.
+    pub(super) fn wrap(inner: Box<dyn Pipeline>, vitals: &Vitals, thread: Thread) -> Box<dyn Pipeline> {
+        if vitals.takes_wishes() { Box::new(Faulty { inner, vitals: vitals.clone(), thread }) } else { inner }
     }
 }
 
 impl Pipeline for Faulty {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        if self.vitals.grant(Thread::Packets) {
+        if self.vitals.grant(self.thread) {
             return Err(io::ErrorKind::Other.into());
         }
         self.inner.round(now)

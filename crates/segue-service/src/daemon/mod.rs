@@ -1,6 +1,7 @@
 //! The lifecycle of an instance: it opens its devices, gives up its rights, moves packets, and ends on a signal.
 
 mod control_loop;
+mod crew;
 mod definition;
 mod faulty;
 pub mod kernel;
@@ -30,10 +31,11 @@ use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
 use self::control_loop::{ControlLoop, hurry, wait};
-pub use self::definition::{Assemble, Complaints, Daemon, NAMING, Opened, Succession};
+use self::crew::Crew;
+pub use self::definition::{Assemble, AssembleMore, Complaints, Daemon, NAMING, Opened, Succession};
 use self::faulty::Faulty;
 use self::knobs::SharedKnobs;
-use self::running::{Running, Stopper};
+use self::running::{Further, Running, Stopper};
 use crate::closing::Closing;
 use crate::control_server::{self, Bound, KnobControl, Server};
 use crate::fastpath::{self, Fastpath};
@@ -48,6 +50,17 @@ use crate::started;
 
 /// Longest round of the packet loop that is no problem, as far as the control socket looks.
 const STUCK: Duration = Duration::from_millis(250);
+
+/// Largest number of workers of an instance.
+pub const MOST_WORKERS: u16 = 64;
+/// Largest number of workers by default, where there is one for each processor.
+const USUAL_WORKERS: u16 = 16;
+
+/// Returns one worker for each processor that this process may use, at most 16: each has memory and queues of its own.
+pub fn usual_workers() -> u16 {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    u16::try_from(processors).unwrap_or(u16::MAX).min(USUAL_WORKERS)
+}
 
 /// The connection of this process to its supervisor.
 #[derive(Debug)]
@@ -116,7 +129,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         daemon.notes().iter().for_each(|note| out.note(&format!("note: {note}")));
     }
     let knobs = daemon.knobs()?;
-    let vitals = Vitals::new().map_err(|error| {
+    let vitals = Vitals::new(daemon.workers()).map_err(|error| {
         Error::system("cannot share memory with a child", &error, "segue doctor").why("mmap failed")
     })?;
     let mut succession = Succession { has_successors: watched.is_some(), ..Succession::default() };
@@ -141,6 +154,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         health,
         hurry,
         assemble,
+        more,
     } = daemon.open(&mut netlink, &mut succession, out)?;
     drop(succession);
     // The process that moves packets has no use for a connection that was opened to change the system.
@@ -154,8 +168,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
     let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
     fault::end_on_panic(report);
-    let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals);
-    let (mut running, stopper) = Running::new(pipeline, offloads.clone(), knobs)?;
+    let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals, Thread::Packets);
+    let (mut running, stopper) = Running::new(pipeline, offloads.clone(), knobs, daemon.workers())?;
     if let Some(line) = successor_of {
         out.value(&show::successor_json(daemon));
         if !begin(line, &mut signals, &mut running)? {
@@ -168,7 +182,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
-    let health = health.map(|sources| sources.watch(running.board(), fastpath.clone(), report)).transpose();
+    let health = health.map(|sources| sources.watch(running.boards(), fastpath.clone(), report)).transpose();
     let health = health.map_err(|error| {
         Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")
     })?;
@@ -217,9 +231,11 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         hurry,
         forwarding,
         vitals: &vitals,
+        clocks: None,
     };
+    let further = running.further().into_iter().zip(more);
     let settle = || sandbox::settle(&sandbox, &life.allowed);
-    let outcome = work(&mut running, stopper, &mut control, &snapshot, (daemon.name(), settle), out);
+    let outcome = work(&mut running, (stopper, further), &mut control, &snapshot, (daemon.name(), settle), out);
     down(daemon, server, &snapshot, &running, since, &vitals.heartbeat, out);
     // The pipeline's own descriptors go first, so that those of the ports are the last ones.
     drop(running);
@@ -292,11 +308,11 @@ impl KnobControl for Announced {
     }
 }
 
-/// Moves packets on this thread while another one listens to signals, until one of them ends. `settle` gives up what
-/// only the start needed, before the first packet.
+/// Moves packets on this thread, and on those of further workers, while another one listens to signals, until one of
+/// them ends. `settle` gives up what only the start needed, before the first packet.
 fn work(
     running: &mut Running,
-    mut stopper: Stopper,
+    (stopper, further): (Stopper, impl Iterator<Item = (Further, AssembleMore)>),
     control: &mut ControlLoop<'_>,
     snapshot: &(impl Fn() -> Instance + Sync),
     (name, settle): (&str, impl FnOnce() -> Result<(), Error>),
@@ -305,7 +321,10 @@ fn work(
     let ended = AtomicBool::new(false);
     let vitals = control.vitals;
     let heartbeat = &vitals.heartbeat;
+    let stopper = &stopper;
     thread::scope(|scope| {
+        let crew = Crew::start(scope, further, name, vitals, stopper)?;
+        control.clocks = Some(crew.clocks(vitals));
         let waiter = started::spawn_scoped(scope, "signals", || {
             let outcome = wait(control, &ended, snapshot, out);
             heartbeat.over(Thread::Signals);
@@ -316,7 +335,12 @@ fn work(
         let waiter = waiter.map_err(|error| {
             Error::system("cannot listen to signals", &error, "segue doctor").why("its thread did not start")
         })?;
-        let worked = settle().and_then(|()| running.work(name, heartbeat));
+        let worked = settle().and_then(|()| {
+            crew.begin();
+            running.work(name, heartbeat)
+        });
+        stopper.stop();
+        let worked = worked.and(crew.join());
         ended.store(true, Ordering::Relaxed);
         // A panic of the waiting thread has ended the process.
         let waited = waiter.join().unwrap_or(Ok(()));
@@ -352,7 +376,7 @@ fn snapshot(
             fastpath.fill(&mut instance);
         }
         instance.peers = peers.as_ref().map(|peers| Box::new(peers.summary()));
-        if heartbeat.is_stuck(Thread::Packets, STUCK) {
+        if (0..heartbeat.workers()).any(|worker| heartbeat.is_stuck(Thread::of_worker(worker), STUCK)) {
             instance.health.push(Complaint {
                 what: "no packet moves".to_owned(),
                 why: Some("the packet loop does not finish its round; the supervisor ends it".to_owned()),

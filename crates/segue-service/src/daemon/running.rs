@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use segue::hash;
 use segue_control::error::Error;
-use segue_control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
+use segue_control::model::{Complaint, Flow, Instance, Offload, Port, Seen, Side, Worker};
 use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::boards::Boards;
 use segue_datapath::gateway::LINK_DOWN;
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
@@ -84,45 +85,65 @@ pub(crate) fn flow_key() -> Result<hash::Key, Error> {
     Ok(hash::Key([a, b]))
 }
 
-/// An assembled pipeline with its knobs and offloads.
+/// An assembled pipeline with its knobs and offloads, and what the threads of further workers need.
 pub struct Running {
     pipeline: Box<dyn Pipeline>,
-    board: Arc<Board>,
+    boards: Boards,
     knobs: Arc<Knobs>,
     offloads: Offloads,
     stop: PipeReader,
+    /// The stop signals of the workers from 1 on, until their threads take them.
+    more: Vec<PipeReader>,
 }
 
-/// A handle that ends [`Running::work`] from another thread.
-pub struct Stopper(PipeWriter);
+/// A handle that ends [`Running::work`] and every [`Further::work`] from another thread.
+pub struct Stopper(Vec<PipeWriter>);
 
 impl Stopper {
-    /// Requests the pipeline's end, which comes within a round.
-    pub fn stop(&mut self) {
-        // The reader has gone only where the work has ended already.
-        let _ = self.0.write_all(b"x");
+    /// Requests the end of the pipelines, which comes within a round.
+    pub fn stop(&self) {
+        for mut pipe in &self.0 {
+            // The reader has gone only where the work has ended already.
+            let _ = pipe.write_all(b"x");
+        }
     }
 }
 
 impl Running {
-    /// Prepares a pipeline. Nothing moves before [`Running::work`].
-    pub fn new(pipeline: Box<dyn Pipeline>, offloads: Offloads, knobs: Knobs) -> Result<(Running, Stopper), Error> {
-        let board = worker::board(&*pipeline);
-        let (stop, stopper) = io::pipe().map_err(|error| {
+    /// Prepares a pipeline, that of the first of `workers` workers. Nothing moves before [`Running::work`].
+    pub fn new(
+        pipeline: Box<dyn Pipeline>,
+        offloads: Offloads,
+        knobs: Knobs,
+        workers: u16,
+    ) -> Result<(Running, Stopper), Error> {
+        let boards = Boards::new(worker::board(&*pipeline), usize::from(workers));
+        let pipes: io::Result<Vec<_>> = (0..workers.max(1)).map(|_| io::pipe()).collect();
+        let pipes = pipes.map_err(|error| {
             Error::system("cannot start to move packets", &error, "segue doctor").why("a pipe failed")
         })?;
-        Ok((Running { pipeline, board, knobs: Arc::new(knobs), offloads, stop }, Stopper(stopper)))
+        let (mut more, stoppers): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+        let stop = more.remove(0);
+        Ok((Running { pipeline, boards, knobs: Arc::new(knobs), offloads, stop, more }, Stopper(stoppers)))
     }
 
     /// Moves packets until the [`Stopper`] ends it.
     pub fn work(&mut self, name: &str, heartbeat: &Heartbeat) -> Result<(), Error> {
         let beat = heartbeat.of(Thread::Packets);
-        let worked = worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs, beat);
+        let board = &self.boards.each()[0];
+        let worked = worker::run(&mut *self.pipeline, self.stop.as_fd(), board, &self.knobs, beat);
         heartbeat.over(Thread::Packets);
-        worked.map_err(|error| {
-            Error::system(format!("{name} can no longer move packets"), &error, "start it again")
-                .why("the interface or a socket is gone")
-        })
+        worked.map_err(|error| useless(name, &error))
+    }
+
+    /// Returns the parts of the workers from 1 on, each for the thread that runs it.
+    pub(super) fn further(&mut self) -> Vec<Further> {
+        let boards = self.boards.each().iter().skip(1);
+        let parts = std::mem::take(&mut self.more).into_iter().zip(boards).zip(1..);
+        let knobs = &self.knobs;
+        parts
+            .map(|((stop, board), worker)| Further { worker, board: Arc::clone(board), knobs: Arc::clone(knobs), stop })
+            .collect()
     }
 
     /// Returns the next sequence number of each interface whose packets have numbers.
@@ -135,9 +156,9 @@ impl Running {
         self.pipeline.go_on(name, next);
     }
 
-    /// Returns the counters of the packet loop.
-    pub(crate) fn board(&self) -> Arc<Board> {
-        Arc::clone(&self.board)
+    /// Returns the counters of the packet loops.
+    pub(crate) fn boards(&self) -> Boards {
+        self.boards.clone()
     }
 
     /// Returns a handle to the knobs, for other threads.
@@ -152,24 +173,23 @@ impl Running {
         checksum_drops: Option<ChecksumDrops>,
         forwarding: Option<Forwarding>,
     ) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
-        let (offloads, board) = (self.offloads.map(), Arc::clone(&self.board));
+        let (offloads, boards) = (self.offloads.map(), self.boards.clone());
         let many = ports.len() > MANY_PORTS;
         move |instance| {
             instance.offloads.clone_from(&offloads);
             for (name, side) in &ports {
                 instance.ports.insert(name.clone(), Port { side: *side, ..Port::default() });
             }
-            let mut worker = Worker::default();
-            for (name, value) in board.read() {
+            for (name, value) in boards.read() {
                 if name.group == Group::Worker {
-                    worker.counters.insert(name.key.to_owned(), value);
+                    // Those of each worker follow.
                 } else if many && value == 0 {
                     // With very many ports, counters of events that never happened are left out.
                 } else if let Some(port) = instance.ports.get_mut(&name.port) {
                     put(port, name.group, name.key, value);
                 }
             }
-            instance.workers.push(worker);
+            instance.workers.extend(boards.each().iter().zip(0..).map(|(board, id)| worker(board, id, &boards)));
             if let Some(drops) = &checksum_drops {
                 drops.put(instance);
             }
@@ -188,6 +208,55 @@ impl Running {
             instance.health.extend(forwarding.as_ref().and_then(Forwarding::complaint));
         }
     }
+}
+
+/// What the thread of a worker from 1 on needs beside its pipeline.
+pub(super) struct Further {
+    worker: u16,
+    board: Arc<Board>,
+    knobs: Arc<Knobs>,
+    stop: PipeReader,
+}
+
+impl Further {
+    /// Returns the thread.
+    pub(super) fn thread(&self) -> Thread {
+        Thread::of_worker(self.worker)
+    }
+
+    /// Returns the name of the thread for the system, which keeps 15 bytes of it.
+    pub(super) fn name(&self) -> String {
+        format!("worker {}", self.worker)
+    }
+
+    /// Moves packets until the [`Stopper`] ends it.
+    pub(super) fn work(&self, pipeline: &mut dyn Pipeline, name: &str, heartbeat: &Heartbeat) -> Result<(), Error> {
+        let beat = heartbeat.of(self.thread());
+        let worked = worker::run(pipeline, self.stop.as_fd(), &self.board, &self.knobs, beat);
+        heartbeat.over(self.thread());
+        worked.map_err(|error| useless(name, &error))
+    }
+}
+
+fn useless(name: &str, error: &io::Error) -> Error {
+    Error::system(format!("{name} can no longer move packets"), error, "start it again")
+        .why("the interface or a socket is gone")
+}
+
+/// Returns the numbers of one worker; where there are several, with its share of the traffic.
+fn worker(board: &Board, id: u32, boards: &Boards) -> Worker {
+    let mut worker = Worker { id, ..Worker::default() };
+    let is_one = boards.each().len() == 1;
+    for (name, value) in board.read() {
+        if name.group == Group::Worker {
+            worker.counters.insert(name.key.to_owned(), value);
+        } else if !is_one && value > 0 && matches!(name.group, Group::Receive | Group::Transmit) {
+            let port = worker.ports.entry(name.port.clone()).or_default();
+            let flow = if name.group == Group::Receive { &mut port.receive } else { &mut port.transmit };
+            put_flow(flow, name.key, value);
+        }
+    }
+    worker
 }
 
 /// Returns a problem for each followed interface that is down.
@@ -227,15 +296,7 @@ fn take_back(instance: &mut Instance) {
 fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
     let map = match group {
         Group::Receive | Group::Transmit => {
-            let flow = if group == Group::Receive { &mut port.receive } else { &mut port.transmit };
-            match key {
-                "packets" => flow.packets = value,
-                "bytes" => flow.bytes = value,
-                "trains" => flow.trains = value,
-                "segments" => flow.segments = value,
-                "calls" => flow.calls = value,
-                _ => {}
-            }
+            put_flow(if group == Group::Receive { &mut port.receive } else { &mut port.transmit }, key, value);
             return;
         }
         Group::Port if key == "checksummed_bytes" => {
@@ -272,6 +333,17 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
         Group::Fallbacks => &mut port.fallbacks,
     };
     *map.entry(key.to_owned()).or_insert(0) += value;
+}
+
+fn put_flow(flow: &mut Flow, key: &str, value: u64) {
+    match key {
+        "packets" => flow.packets = value,
+        "bytes" => flow.bytes = value,
+        "trains" => flow.trains = value,
+        "segments" => flow.segments = value,
+        "calls" => flow.calls = value,
+        _ => {}
+    }
 }
 
 fn stage_name(stage: Stage) -> &'static str {

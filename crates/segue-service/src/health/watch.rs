@@ -11,7 +11,8 @@ use segue::reason::Reason;
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::model::{Complaint, Instance, Tunnel};
 use segue_control::units;
-use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::board::{Group, Stage};
+use segue_datapath::boards::Boards;
 use segue_datapath::tunnel::{RECEIVED, REFUSED, REFUSED_FOR};
 use segue_host::error_queue::{self, Origin};
 use segue_host::netlink::changes::{Changed, Changes};
@@ -61,19 +62,19 @@ impl Sources {
         Ok(Sources { facts, underlay, changes, senders, evidence })
     }
 
-    /// Starts the thread, which ends with the process; `board` has the counters of the packet loop, `fastpath` those of
+    /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those of
     /// the path through the kernel. Beginning and end of each problem are logged.
     pub(crate) fn watch(
         self,
-        board: Arc<Board>,
+        boards: Boards,
         fastpath: Option<Fastpath>,
         out: &Arc<dyn Report>,
     ) -> io::Result<Health> {
         let published = Arc::new(Mutex::new(Published::default()));
-        let places = places(&self.facts, &board);
+        let places = places(&self.facts, &boards);
         let health = Health(Arc::clone(&published));
         let log = out.is_log().then(|| Arc::clone(out));
-        let mut watch = Watch { sources: self, board, fastpath, places, published, began: BTreeMap::new(), log };
+        let mut watch = Watch { sources: self, boards, fastpath, places, published, began: BTreeMap::new(), log };
         watch.tick();
         started::spawn("health", move || watch.run())?;
         Ok(health)
@@ -89,10 +90,10 @@ struct Places {
     why: Option<usize>,
 }
 
-fn places(facts: &[Monitored], board: &Board) -> Vec<Places> {
+fn places(facts: &[Monitored], boards: &Boards) -> Vec<Places> {
     let mut places = vec![Places::default(); facts.len()];
     let numbers: BTreeMap<&str, usize> = facts.iter().enumerate().map(|(at, facts)| (&*facts.name, at)).collect();
-    for (position, name) in board.names().iter().enumerate() {
+    for (position, name) in boards.names().iter().enumerate() {
         let Some(of) = numbers.get(name.port.as_str()).and_then(|at| places.get_mut(*at)) else { continue };
         match (name.group, name.key) {
             (Group::Stage(Stage::Encap), "segments") => of.sent = Some(position),
@@ -106,8 +107,8 @@ fn places(facts: &[Monitored], board: &Board) -> Vec<Places> {
 }
 
 impl Places {
-    fn read(&self, board: &Board) -> Counts {
-        let value = |place: Option<usize>| place.map_or(0, |place| board.value(place));
+    fn read(&self, boards: &Boards) -> Counts {
+        let value = |place: Option<usize>| place.map_or(0, |place| boards.value(place));
         let why = usize::try_from(value(self.why)).ok().and_then(|why| DecapRefusal::ALL.get(why.checked_sub(1)?));
         Counts {
             sent: value(self.sent),
@@ -145,7 +146,7 @@ impl Health {
 
 struct Watch {
     sources: Sources,
-    board: Arc<Board>,
+    boards: Boards,
     fastpath: Option<Fastpath>,
     places: Vec<Places>,
     published: Arc<Mutex<Published>>,
@@ -239,7 +240,7 @@ impl Watch {
         let now = Instant::now();
         let Sources { facts, evidence, .. } = &mut self.sources;
         for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
-            let mut counts = places.read(&self.board);
+            let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
                 counts.sent += sent;
                 counts.received += received;

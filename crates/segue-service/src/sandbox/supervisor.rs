@@ -125,7 +125,6 @@ fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
 }
 
 fn stalled(name: &str, Stall { thread, how }: Stall) -> Error {
-    let thread = thread.name();
     let what = match how {
         How::Cpu(used) => {
             format!("{name}: the {thread} used {:.1} s of processor time without a round", used.as_secs_f64())

@@ -1,0 +1,104 @@
+//! The threads of the workers from 1 on; the first worker is the main thread.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Scope, ScopedJoinHandle};
+
+use segue_control::error::{Error, Kind};
+use segue_host::sys::ThreadClock;
+
+use super::definition::AssembleMore;
+use super::faulty::Faulty;
+use super::running::{Further, Stopper};
+use crate::fault::Vitals;
+use crate::heartbeat::Clocks;
+use crate::started;
+
+/// The threads of the workers from 1 on, which wait until [`Crew::begin`].
+pub(super) struct Crew<'scope> {
+    threads: Vec<ScopedJoinHandle<'scope, Result<(), Error>>>,
+    clocks: Vec<ThreadClock>,
+    /// Each thread begins with a message, and ends where there is no sender any more.
+    go: Vec<Sender<()>>,
+}
+
+impl<'scope> Crew<'scope> {
+    /// Starts the threads, and returns once each has assembled its pipeline: the filter of system calls that comes next
+    /// does not allow what that takes. Where one of them ends later, `stopper` ends all.
+    pub(super) fn start(
+        scope: &'scope Scope<'scope, '_>,
+        further: impl Iterator<Item = (Further, AssembleMore)>,
+        name: &'scope str,
+        vitals: &'scope Vitals,
+        stopper: &'scope Stopper,
+    ) -> Result<Crew<'scope>, Error> {
+        let mut crew = Crew { threads: Vec::new(), clocks: Vec::new(), go: Vec::new() };
+        for (further, assemble) in further {
+            let further_name = further.name();
+            let (ready, is_ready) = channel();
+            let (go, goes) = channel();
+            let work = move || {
+                let outcome = run(&further, assemble, (name, vitals), &ready, &goes);
+                stopper.stop();
+                outcome
+            };
+            let started = started::spawn_scoped(scope, &further_name, work).map_err(|error| {
+                Error::system("cannot start another worker", &error, "workers 1").why("its thread did not start")
+            })?;
+            crew.threads.push(started);
+            crew.go.push(go);
+            let ended = || {
+                Error::new(Kind::Internal, "a worker ended before it began", "report it with: segue --version -v -j")
+            };
+            crew.clocks.push(is_ready.recv().unwrap_or_else(|_| Err(ended()))?);
+        }
+        Ok(crew)
+    }
+
+    /// Returns the measurement of the workers' processor time.
+    pub(super) fn clocks(&self, vitals: &Vitals) -> Clocks {
+        Clocks::new(&vitals.heartbeat, self.clocks.iter().copied())
+    }
+
+    /// Has the threads move packets.
+    pub(super) fn begin(&self) {
+        // A thread that has ended is found by `join`.
+        for go in &self.go {
+            let _ = go.send(());
+        }
+    }
+
+    /// Waits for the end of the threads, which a [`Stopper`] requests, and returns the first error.
+    pub(super) fn join(self) -> Result<(), Error> {
+        drop(self.go);
+        // A panic has ended the process.
+        self.threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(()))).fold(Ok(()), Result::and)
+    }
+}
+
+/// Assembles the pipeline of a worker, says so, and runs it once it may.
+fn run(
+    further: &Further,
+    assemble: AssembleMore,
+    (name, vitals): (&str, &Vitals),
+    ready: &Sender<Result<ThreadClock, Error>>,
+    goes: &Receiver<()>,
+) -> Result<(), Error> {
+    let clock = ThreadClock::of_this_thread().map_err(|error| {
+        Error::system("cannot measure the time of a worker", &error, "segue doctor").why("it has no clock")
+    });
+    let made = clock.and_then(|clock| Ok((clock, Faulty::wrap(assemble(vitals)?, vitals, further.thread()))));
+    let mut pipeline = match made {
+        Ok((clock, pipeline)) => {
+            let _ = ready.send(Ok(clock));
+            pipeline
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(());
+        }
+    };
+    if goes.recv().is_err() {
+        return Ok(());
+    }
+    further.work(&mut *pipeline, name, &vitals.heartbeat)
+}
