@@ -34,7 +34,7 @@ const STATUS: &[(&str, i32)] = &[
     ("tunnel dev sg0 remote 127.0.0.2 encap fou encap-dport 5 encap-remcsum", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap gue mode sit addr 198.19.0.1/30", 2),
     ("tunnel dev sg0 remote 127.0.0.2 local ::1 encap gue", 2),
-    ("tunnel dev sg0 remote 127.0.0.2 encap gue workers 2", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 workers 2", 2),
     ("lan78xx", 2),
     ("lan78xx --help", 0),
     ("lan78xx up --help", 0),

@@ -345,10 +345,10 @@ pub const WORDS: &[Word] = &[
     },
     Word {
         name: "workers",
-        takes: Takes::Number { min: 1, max: 256, or: &[] },
-        metavar: "N",
+        takes: Takes::Number { min: 1, max: 64, or: &["auto"] },
+        metavar: "N|auto",
         default: "1",
-        help: "threads that move packets; 1 in this version",
+        help: "threads that move packets, each with a share of the flows; auto: one for each processor, up to 16",
         ..Word::PLAIN
     },
 ];

@@ -213,7 +213,7 @@ fn refused(purpose: Purpose, made: Error, code: i32, container: Container) -> Er
 }
 
 /// Explains why the TUN or TAP device `dev` could not be made.
-pub(crate) fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
+pub(crate) fn tun_port(purpose: Purpose, dev: &str, queues: bool, error: tun::OpenError) -> Error {
     match error {
         tun::OpenError::Unavailable(error) => tun_open(purpose, dev, &error),
         // The device file and the interface are refused for different reasons; the file tells which of the two it
@@ -223,7 +223,13 @@ pub(crate) fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Er
             Ok(_) => tun_attach(purpose, dev, &error),
         },
         tun::OpenError::Busy(_) => tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EBUSY)),
-        tun::OpenError::Name(_) => tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EINVAL)),
+        tun::OpenError::Name(_) => {
+            let error = io::Error::from_raw_os_error(libc::EINVAL);
+            match made_otherwise(dev, queues) {
+                Some(found) => as_made(Error::system(format!("cannot create {dev}"), &error, ""), dev, found),
+                None => tun_attach(purpose, dev, &error),
+            }
+        }
         tun::OpenError::Call(_, error) => tun_attach(purpose, dev, &error),
     }
 }
@@ -238,12 +244,8 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
             format!("another program holds {dev}"),
             format!("segue stat                                      lists what runs\nip -d link show dev {dev}"),
         ),
-        Some(libc::EINVAL | libc::EEXIST) => match made_otherwise(dev) {
-            Some((why, delete)) => with(
-                made.kind(Kind::InUse),
-                why,
-                format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr"),
-            ),
+        Some(libc::EINVAL | libc::EEXIST) => match made_otherwise(dev, false) {
+            Some(found) => as_made(made, dev, found),
             None => with(
                 made.kind(Kind::InUse),
                 format!("an interface {dev} of another kind or with other options exists, or the name is not allowed"),
@@ -254,8 +256,15 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Returns how an existing TUN or TAP device differs from what segue attaches to, and the command that removes it.
-fn made_otherwise(dev: &str) -> Option<(String, String)> {
+/// Explains that a device exists that was made otherwise than segue needs it.
+fn as_made(made: Error, dev: &str, (why, delete, options): (String, String, &str)) -> Error {
+    let hint = format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER {options}");
+    with(made.kind(Kind::InUse), why, hint)
+}
+
+/// Returns how an existing TUN or TAP device differs from what segue attaches to, with several `queues` or one, the
+/// command that removes it, and the options with which it is to be made.
+fn made_otherwise(dev: &str, queues: bool) -> Option<(String, String, &'static str)> {
     // Bits of linux/if_tun.h.
     const TUN_MODE: u32 = 1;
     const MULTI_QUEUE: u32 = 0x100;
@@ -264,14 +273,18 @@ fn made_otherwise(dev: &str) -> Option<(String, String)> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{dev}/tun_flags")).ok()?;
     let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()?;
     let differs = match flags {
-        flags if flags & MULTI_QUEUE != 0 => "was made with multi_queue, which segue does not use",
+        flags if flags & MULTI_QUEUE != 0 && !queues => {
+            "was made with multi_queue, which segue uses with more than one of its workers"
+        }
+        flags if flags & MULTI_QUEUE == 0 && queues => "was made without multi_queue, which several workers need",
         flags if flags & VNET_HDR == 0 => "was made without vnet_hdr, which segue needs",
         flags if flags & NO_PI == 0 => "was made with pi, which segue does not use",
         _ => return None,
     };
     let mode = if flags & TUN_MODE != 0 { "tun" } else { "tap" };
     let more = if flags & MULTI_QUEUE != 0 { " multi_queue" } else { "" };
-    Some((format!("{dev} {differs}"), format!("sudo ip tuntap del dev {dev} mode {mode}{more}")))
+    let options = if queues { "vnet_hdr multi_queue" } else { "vnet_hdr" };
+    Some((format!("{dev} {differs}"), format!("sudo ip tuntap del dev {dev} mode {mode}{more}"), options))
 }
 
 fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {

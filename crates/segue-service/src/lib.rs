@@ -51,6 +51,7 @@ pub mod router_faults;
 pub mod router_feed;
 pub mod sandbox;
 mod started;
+mod steering;
 pub mod supervise;
 pub mod tap;
 pub mod tunnel;

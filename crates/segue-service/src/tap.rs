@@ -12,6 +12,7 @@ use segue_port::tun::{TunConfig, TunOffloads, TunPort, driver};
 use crate::apply::Changes;
 use crate::diagnose::{self, Purpose};
 use crate::report::Report;
+use crate::steering::{steer, steering_program};
 
 /// A TAP device to be created, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,20 +90,39 @@ impl Tap {
     /// Creates the TAP in the namespace of this thread and brings it up; `ip` is the `ip` command of that namespace,
     /// for the reports.
     pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
+        let one = self.make_queues(1, ip, netlink, out)?.pop();
+        one.ok_or_else(|| Error::new(Kind::Internal, "no queue was made", "report it with: segue --version -v -j"))
+    }
+
+    /// Creates the TAP as [`Tap::make`] does, with a queue for each of `count` workers.
+    pub fn make_queues(
+        &self,
+        count: u16,
+        ip: &str,
+        netlink: &mut Netlink,
+        out: &dyn Report,
+    ) -> Result<Vec<TunPort>, Error> {
         let (dev, purpose) = (&self.name, self.purpose());
         let state = |error: &io::Error| diagnose::change_for(purpose, dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
             return Err(diagnose::tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EEXIST)));
         }
         let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
-        out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}"), "TUNSETIFF");
+        let queues = if count > 1 { " multi_queue" } else { "" };
+        out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}{queues}"), "TUNSETIFF");
         let mut config = TunConfig::ethernet(dev.as_str());
-        config.offloads = self.offloads;
-        let port = TunPort::open(&config).map_err(|error| {
-            let error = diagnose::tun_port(purpose, dev, error);
-            // A TAP that this user may open and not change has another cause than its owner.
-            if self.mac.is_some() { with_owner(error, dev) } else { error }
-        })?;
+        (config.offloads, config.multi_queue) = (self.offloads, count > 1);
+        let open = || {
+            TunPort::open(&config).map_err(|error| {
+                let error = diagnose::tun_port(purpose, dev, config.multi_queue, error);
+                // A TAP that this user may open and not change has another cause than its owner.
+                if self.mac.is_some() { with_owner(error, dev) } else { error }
+            })
+        };
+        let ports = (0..count).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
+        if count > 1 {
+            steer(&ports, &steering_program(dev, true)?, dev)?;
+        }
         let link = netlink
             .link_named(dev)
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
@@ -119,13 +139,15 @@ impl Tap {
                 changes.mac(mac).map_err(|error| diagnose::change_for(purpose, dev, "set the address", &error))?;
             }
             // The carrier is off before the interface is up, so that nothing is sent without a link.
-            driver::set_carrier(segue_port::Port::fd(&port), false)
-                .map_err(|error| diagnose::change_for(purpose, dev, "set the carrier", &error))?;
+            for port in &ports {
+                driver::set_carrier(segue_port::Port::fd(port), false)
+                    .map_err(|error| diagnose::change_for(purpose, dev, "set the carrier", &error))?;
+            }
         }
         if !link.up {
             changes.up().map_err(|error| diagnose::change_for(purpose, dev, "change the state", &error))?;
         }
-        Ok(port)
+        Ok(ports)
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use segue_control::error::{Error, Kind};
 use segue_control::peers::{Encap as PeerEncap, Mac};
 use segue_host::prefix::Prefix;
+use segue_service::daemon::usual_workers;
 use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
@@ -59,13 +60,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         Some(Value::Number(mtu)) => Choice::Fixed(u32::try_from(*mtu).unwrap_or(u32::MAX)),
         _ => Choice::Auto,
     };
-    let workers = small(parsed, "workers").unwrap_or(1);
-    if workers > 1 {
-        let at = parsed.place_of("workers").unwrap_or(parsed.end()) + 1;
-        let message = format!("`workers {workers}` is not available yet");
-        return Err(parsed.error_at(Kind::NotAvailable, message, at, "this version has 1 worker"));
-    }
-    let plan = Plan {
+    let mut plan = Plan {
         dev: match parsed.value_of("dev") {
             Some(Value::Device(name)) => name.clone(),
             _ => return Err(parsed.error_at(Kind::Missing, "`dev` is missing", parsed.end(), "add `dev NAME`")),
@@ -99,10 +94,11 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
             Some("require") => Fastpath::Require,
             _ => Fastpath::Auto,
         },
-        workers,
+        workers: 1,
         trace,
         set: set.to_vec(),
     };
+    plan.workers = workers(parsed, &plan)?;
     Ok(plan)
 }
 
@@ -199,6 +195,29 @@ fn own_mac(local: IpAddr, dev: &str) -> Mac {
 
 fn unspecified(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Returns the number of workers: `auto` is one for each processor as far as several can serve the tunnel.
+fn workers(parsed: &Parsed, plan: &Plan) -> Result<u16, Error> {
+    let least = plan.srcport.map_or(u16::MAX, |(first, last)| (last - first).saturating_add(1));
+    let wanted = match parsed.value_of("workers") {
+        Some(Value::Number(number)) => u16::try_from(*number).unwrap_or(u16::MAX),
+        Some(Value::Name(_)) if plan.only_one_worker().is_some() => 1,
+        Some(Value::Name(_)) => usual_workers().min(least),
+        _ => 1,
+    };
+    let at = parsed.place_of("workers").unwrap_or(parsed.end()) + 1;
+    match plan.only_one_worker() {
+        Some(why) if wanted > 1 => {
+            let message = format!("`workers {wanted}` cannot serve this tunnel");
+            Err(parsed.error_at(Kind::Conflict, message, at, "`workers 1`, or `workers auto`").why(why))
+        }
+        _ if wanted > least => {
+            let message = format!("`workers {wanted}` needs as many source ports, and `srcport` has {least}");
+            Err(parsed.error_at(Kind::Conflict, message, at, "a longer range, or fewer workers"))
+        }
+        _ => Ok(wanted),
+    }
 }
 
 fn encap(parsed: &Parsed, mode: Mode) -> Result<Encap, Error> {

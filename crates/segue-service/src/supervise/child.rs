@@ -290,9 +290,9 @@ impl Instance {
     /// Returns the ports of the instance, which keeps its own copies.
     pub(super) fn ports(&self) -> Result<Ports, Error> {
         // Their descriptors pass through this process. Where it may not have as many, receiving them fails.
-        let _ = sys::raise_open_file_limit(self.spec.members() as u64 + 256);
-        // Sockets: one, or one for each source port and each protocol.
-        let most = self.spec.members() + SOCKETS;
+        // Sockets: one, or one for each source port and each protocol; all of it for each worker.
+        let most = usize::from(self.spec.workers()) * (self.spec.members() + SOCKETS);
+        let _ = sys::raise_open_file_limit(most as u64 + 256);
         let asked =
             |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line, most));
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);

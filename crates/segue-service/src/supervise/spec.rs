@@ -126,6 +126,14 @@ impl InstanceSpec {
         1 + self.tokens.iter().filter(|token| token.text == ALSO).count()
     }
 
+    /// Returns the number of threads that move packets.
+    pub fn workers(&self) -> u16 {
+        match &self.plan {
+            InstancePlan::Tunnels(plans) => plans.first().map_or(1, |plan| plan.workers),
+            InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => 1,
+        }
+    }
+
     /// Returns the interfaces of the tunnels that `old` has as well, with the same words and on the same socket, so
     /// that this instance can take them over. A capture belongs to its process, so that with one there are none.
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
@@ -226,6 +234,8 @@ pub struct Socket {
     port: Option<u16>,
     /// The IP protocols, where there is no UDP.
     protocols: &'static [u8],
+    /// The number of sockets that share the port.
+    workers: u16,
 }
 
 impl Socket {
@@ -235,6 +245,6 @@ impl Socket {
             true => (Some(plan.port), &[][..]),
             false => (None, engine::identity(plan).mode.protocols()),
         };
-        Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols }
+        Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols, workers: plan.workers }
     }
 }

@@ -62,6 +62,10 @@ impl Daemon for Group {
         start::knobs(self.plans(), &self.first().plan.set)
     }
 
+    fn workers(&self) -> u16 {
+        self.first().plan.workers
+    }
+
     fn ioctls(&self) -> &'static [u64] {
         // Reads the offloads of interfaces; without capabilities the kernel refuses changes.
         &[SIOCETHTOOL]
@@ -74,7 +78,8 @@ impl Daemon for Group {
         for plan in fresh.iter().map(|ready| &ready.plan) {
             free(&plan.dev, netlink)?;
             let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
-            out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
+            let queues = if plan.workers > 1 { " multi_queue" } else { "" };
+            out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr{queues}", plan.dev), "TUNSETIFF");
         }
         let is_successor = fresh.len() < self.members.len();
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {

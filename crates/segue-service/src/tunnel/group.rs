@@ -68,7 +68,7 @@ impl Group {
 }
 
 /// Returns the settings that all tunnels of a port must share, each with its word.
-fn of_the_port(plan: &Plan) -> [(&'static str, String); 10] {
+fn of_the_port(plan: &Plan) -> [(&'static str, String); 11] {
     let overlay = plan.mode.is_overlay().then_some(plan.mode);
     [
         ("local", format!("{:?}", plan.local)),
@@ -80,6 +80,7 @@ fn of_the_port(plan: &Plan) -> [(&'static str, String); 10] {
         ("gro", plan.gro.to_string()),
         ("gso", plan.gso.to_string()),
         ("fastpath", plan.fastpath.name().to_owned()),
+        ("workers", plan.workers.to_string()),
         ("remote", format!("{} {:?}", plan.remote.is_ipv4(), plan.zone)),
     ]
 }

@@ -6,6 +6,7 @@ pub mod group;
 pub mod kinds;
 mod overlay;
 pub mod plan;
+mod queues;
 pub mod resolve;
 pub mod show;
 pub mod start;

@@ -14,8 +14,9 @@ use segue_port::wrap::Trace;
 
 use super::engine::gro_config;
 use super::kinds::PeerTable;
+use super::queues::open_tun;
 use super::resolve::Ready;
-use super::start::{BUDGET, PAGES, open_trace_of, open_tun, udp_config, udp_error, unkept};
+use super::start::{BUDGET, PAGES, open_trace_of, udp_config, udp_error, unkept};
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
@@ -72,13 +73,7 @@ pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession
             // One file has one port: the first.
             let port: Box<dyn DataPort> = match trace.take() {
                 None => Box::new(port),
-                Some((file, is_pcapng)) => {
-                    let made = if is_pcapng { Trace::pcapng(port, file) } else { Trace::new(port, file) };
-                    Box::new(made.map_err(|error| {
-                        Error::system("cannot start to move packets", &error, "segue doctor")
-                            .why("the capture file failed")
-                    })?)
-                }
+                Some(file) => Box::new(Trace::to(port, file)),
             };
             // The socket verifies checksums that are present, and its filter drops remote checksum offload without one.
             listeners.push(Listener { name: name.to_owned(), port, csum: OuterCsum::Verified });

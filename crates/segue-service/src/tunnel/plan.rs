@@ -150,6 +150,25 @@ impl Plan {
         self.encap != Encap::None || self.mode.is_overlay()
     }
 
+    /// Returns why one thread alone can move the packets of the tunnel; `None` where several can.
+    pub fn only_one_worker(&self) -> Option<&'static str> {
+        if self.table.is_some() {
+            Some("the peer table belongs to one thread")
+        } else if !self.has_udp() {
+            Some(
+                "a raw socket receives all packets, and no source port tells their flows apart: `encap gue` spreads them",
+            )
+        } else if self.sport.fixed().is_some() {
+            Some("one source port for all flows: the worker of a flow is chosen by it, at both ends")
+        } else if self.gre.is_some_and(|gre| gre.iseq || gre.oseq) {
+            Some("GRE sequence numbers count the packets of all flows together")
+        } else if self.overlay.learning && !self.overlay.others(self.remote).is_empty() {
+            Some("the addresses that one worker learns are unknown to the others: `nolearning` with static entries")
+        } else {
+            None
+        }
+    }
+
     /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).
     pub(crate) fn sends_trains(&self) -> bool {
         self.has_udp() && self.encap_csum && self.gso

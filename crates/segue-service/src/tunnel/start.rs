@@ -17,20 +17,23 @@ use segue_datapath::overlay;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_host::sys;
-use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort};
-use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
-use segue_port::wrap::Trace;
+use segue_port::tun::TunPort;
+use segue_port::udp::{
+    AUTO_SLOTS, Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort,
+};
+use segue_port::wrap::{Trace, TraceFile};
 use segue_port::{Port as DataPort, udp};
 
 use super::engine::{engine_config, engine_mode, forwarding, gro_config, takes_zero_csum6};
 use super::group::Group;
 use super::plan::{self, Encap, Plan};
+use super::queues;
 use super::resolve::Ready;
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
-use crate::daemon::{Opened, Succession};
-use crate::diagnose::{self, Purpose};
+use crate::daemon::{AssembleMore, Opened, Succession};
+use crate::diagnose;
 use crate::fastpath;
 use crate::fault::Vitals;
 use crate::handover::Ports;
@@ -68,23 +71,25 @@ fn ports_of(sockets: &Sockets) -> Vec<u16> {
 /// yet. Returns the sockets that send as well.
 pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Senders), Error> {
     let plan = &group.first().plan;
-    // Two descriptors for each interface, one of them for a successor, and those that any instance has.
-    sys::raise_open_file_limit(2 * group.members.len() as u64 + 128).map_err(|error| {
+    let workers = u64::from(plan.workers.max(1));
+    // Two descriptors for each queue of an interface and each socket, one of them for a successor, and those that any
+    // instance has.
+    let sockets = u64::from(AUTO_SLOTS) + 1;
+    sys::raise_open_file_limit(2 * workers * (group.members.len() as u64 + sockets) + 128).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
     // The counter opens before the sockets, so that it includes their first drops.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
-    let (outside, sockets, senders) = open_outside(group, succession.inherited.outside())?;
-    let senders = Senders { ports: sockets.as_ref().map(ports_of).unwrap_or_default(), sockets: senders };
-    let mut tuns = Vec::with_capacity(group.members.len());
-    for plan in group.plans() {
-        tuns.push(open_tun(plan, succession.inherited.interface(&plan.dev))?);
-    }
+    let OpenedOutside { first: outside, more, ports: source_ports, sockets, senders } =
+        open_outside(group, succession.inherited.outside())?;
+    let senders = Senders { ports: source_ports, sockets: senders };
+    let mut queues = queues::open(group, &mut succession.inherited)?.into_iter();
     let mut ports = Ports::default();
     if succession.has_successors {
         let interface = |tun: &TunPort| Ok((tun.name().to_owned(), tun.try_clone_fd()?));
-        ports.interfaces = tuns.iter().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
+        ports.interfaces =
+            queues.as_slice().iter().flatten().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
         ports.sockets = sockets.map_err(unkept)?;
     }
     let trace = open_trace_of(plan)?;
@@ -92,10 +97,18 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let mut offloads = Offloads::default();
     let off = if plan.encap_csum { "switched off" } else { "noencap-csum" };
     offloads.add("", &*outside.port, off);
+    let tuns = queues.next().unwrap_or_default();
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
+    let more = more.into_iter().zip(queues).map(|(outside, tuns)| -> AssembleMore {
+        let (group, trace) = (group.clone(), trace.clone());
+        let tuns: Vec<_> = tuns.into_iter().map(TunPort::pack).collect();
+        let tuns = move || tuns.into_iter().map(|make| make()).collect();
+        Box::new(move |_: &Vitals| assemble(&group, tuns(), outside(), trace, entropy, flows))
+    });
+    let more = more.collect();
     let group = group.clone();
     let assemble = Box::new(move |_: &Vitals| assemble(&group, tuns, outside, trace, entropy, flows));
-    Ok((Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) }, senders))
+    Ok((Opened { checksum_drops, ports, more, ..Opened::new(offloads, assemble) }, senders))
 }
 
 /// Returns the failure to duplicate the ports for a successor.
@@ -104,45 +117,28 @@ pub(super) fn unkept(error: io::Error) -> Error {
         .why("each takes one of the files that a process may have open")
 }
 
-/// A capture file, and whether it is to be a pcapng file.
-pub(super) type TraceFile = (File, bool);
-
 /// Opens the capture file of a plan, if it has one.
-pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile>, Error> {
-    let Some(path) = &plan.trace else { return Ok(None) };
-    open_trace(path).map(Some).map_err(|error| {
-        Error::system(format!("cannot write {}", path.display()), &error, "another path: --trace FILE.pcap")
-            .why("the capture file is opened before the tunnel starts")
-    })
+pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile<File>>, Error> {
+    plan.trace.as_deref().map(open_trace).transpose()
 }
 
 /// Opens a capture file: `-` is stdout, and a file that exists is overwritten. Nothing waits for the reader of a pipe
 /// once it is open.
-fn open_trace(path: &Path) -> io::Result<TraceFile> {
-    let file = match path.to_str() {
-        Some("-") => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-        _ => File::create(path)?,
+fn open_trace(path: &Path) -> Result<TraceFile<File>, Error> {
+    let open = || {
+        let file = match path.to_str() {
+            Some("-") => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            _ => File::create(path)?,
+        };
+        if !file.metadata()?.is_file() {
+            sys::set_nonblocking(file.as_fd())?;
+        }
+        TraceFile::new(file, path.extension().is_some_and(|extension| extension == "pcapng"))
     };
-    if !file.metadata()?.is_file() {
-        sys::set_nonblocking(file.as_fd())?;
-    }
-    Ok((file, path.extension().is_some_and(|extension| extension == "pcapng")))
-}
-
-pub(super) fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
-    let offloads = match (plan.gso, plan.gro) {
-        (true, _) => TunOffloads::All,
-        (false, true) => TunOffloads::WriteOnly,
-        (false, false) => TunOffloads::None,
-    };
-    let layer = if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip };
-    let mut config = TunConfig::ip(plan.dev.as_str());
-    (config.layer, config.offloads) = (layer, offloads);
-    let opened = match inherited {
-        Some(fd) => TunPort::from_fd(fd, offloads),
-        None => TunPort::open(&config),
-    };
-    opened.map_err(|error| diagnose::tun_port(Purpose::Tunnel, &plan.dev, error))
+    open().map_err(|error| {
+        Error::system(format!("cannot write {}", path.display()), &error, "another path: --trace FILE.pcap")
+            .why("the capture file is opened before the tunnel starts")
+    })
 }
 
 /// The outside port, and the number of its source port slots.
@@ -151,10 +147,21 @@ struct Outside {
     slots: u16,
 }
 
-/// The outside port, its sockets for a successor, and duplicates of those that send.
-type OpenedOutside = (Outside, io::Result<Sockets>, Vec<OwnedFd>);
+/// The outside ports of the workers, and what else knows their sockets.
+struct OpenedOutside {
+    /// The port of the first worker.
+    first: Outside,
+    /// Those of the others, each of which makes it in its thread.
+    more: Vec<Box<dyn FnOnce() -> Outside + Send>>,
+    /// The UDP ports from which the first worker sends.
+    ports: Vec<u16>,
+    /// The sockets for a successor.
+    sockets: io::Result<Sockets>,
+    /// Duplicates of the sockets that send.
+    senders: Vec<OwnedFd>,
+}
 
-/// Opens the outside port, over inherited sockets if there are any.
+/// Opens the outside ports, over inherited sockets if there are any.
 fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutside, Error> {
     let ready = group.first();
     let plan = &ready.plan;
@@ -164,13 +171,31 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
         };
         // The first one is that of the configuration.
         let others: Vec<SocketAddr> = group.plans().flat_map(peers).skip(1).collect();
-        let udp = match inherited {
-            Some(sockets) => UdpPort::adopt(udp_config(ready), &others, sockets),
-            None => UdpPort::open_to(udp_config(ready), &others),
+        let config = udp_config(ready);
+        let all = match (inherited, plan.workers) {
+            (Some(sockets), 0..=1) => UdpPort::adopt(config, &others, sockets).map(|port| vec![port]),
+            (None, 0..=1) => UdpPort::open_to(config, &others).map(|port| vec![port]),
+            (Some(sockets), workers) => UdpPort::adopt_spread(config, &others, sockets, workers),
+            (None, workers) => UdpPort::open_spread(config, &others, workers),
         };
-        let udp = udp.map_err(|error| udp_error(ready, error))?;
-        let (sockets, senders) = (udp.sockets(), udp.senders().unwrap_or_default());
-        return Ok((Outside { slots: udp.slots(), port: Box::new(udp) }, sockets, senders));
+        let all = all.map_err(|error| udp_error(ready, error))?;
+        let sockets = all.iter().map(UdpPort::sockets).collect::<io::Result<Vec<_>>>();
+        let ports = sockets.as_ref().map_or(Vec::new(), |sockets| sockets.first().map(ports_of).unwrap_or_default());
+        let sockets = sockets.map(|each| {
+            let mut all = Sockets::default();
+            for Sockets { receive, send } in each {
+                all.receive.extend(receive);
+                all.send.extend(send);
+            }
+            all
+        });
+        let senders = all.iter().flat_map(|udp| udp.senders().unwrap_or_default()).collect();
+        let mut all = all.into_iter().map(|udp| {
+            let (slots, make) = (udp.slots(), udp.pack());
+            Box::new(move || Outside { slots, port: Box::new(make()) }) as Box<dyn FnOnce() -> Outside + Send>
+        });
+        let Some(first) = all.next() else { return Err(udp_error(ready, udp::OpenError::Families)) };
+        return Ok(OpenedOutside { first: first(), more: all.collect(), ports, sockets, senders });
     }
     let config = RawConfig {
         local: ready.local,
@@ -189,7 +214,8 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
     };
     let raw = raw.map_err(|error| raw_error(ready, error))?;
     let (sockets, senders) = (raw.sockets(), raw.senders().unwrap_or_default());
-    Ok((Outside { port: Box::new(raw), slots: 1 }, sockets, senders))
+    let ports = sockets.as_ref().map(ports_of).unwrap_or_default();
+    Ok(OpenedOutside { first: Outside { port: Box::new(raw), slots: 1 }, more: Vec::new(), ports, sockets, senders })
 }
 
 /// Returns every remote, that of the plan first.
@@ -304,19 +330,14 @@ fn assemble(
     group: &Group,
     tuns: Vec<TunPort>,
     outside: Outside,
-    trace: Option<TraceFile>,
+    trace: Option<TraceFile<File>>,
     entropy: [u8; 16],
     flows: hash::Key,
 ) -> Result<Box<dyn Pipeline>, Error> {
     let slots = outside.slots;
     let port: Box<dyn DataPort> = match trace {
         None => outside.port,
-        Some((file, is_pcapng)) => {
-            let made = if is_pcapng { Trace::pcapng(outside.port, file) } else { Trace::new(outside.port, file) };
-            Box::new(made.map_err(|error| {
-                Error::system("cannot start to move packets", &error, "segue doctor").why("the capture file failed")
-            })?)
-        }
+        Some(file) => Box::new(Trace::to(outside.port, file)),
     };
     let count = group.members.len();
     let parts: Result<Vec<Parts>, Error> = group

@@ -120,7 +120,18 @@ fn impossible_plans_are_usage_errors() {
         ),
         (format!("{base} encap gue local 198.18.0.2"), "`local` and `remote` are both 198.18.0.2"),
         (format!("{base} encap gue mtu 1200 addr 2001:db8::1/64"), "`mtu 1200` is too small for an IPv6 address"),
-        (format!("{base} encap gue workers 2"), "`workers 2` is not available yet"),
+        (format!("{base} workers 2"), "`workers 2` cannot serve this tunnel"),
+        (format!("{base} encap gue workers 2 encap-sport 5000"), "`workers 2` cannot serve this tunnel"),
+        (format!("{base} encap gue mode gre seq workers 2"), "`workers 2` cannot serve this tunnel"),
+        (format!("{base} encap gue mode gre iseq workers 2"), "`workers 2` cannot serve this tunnel"),
+        (
+            format!("{base} mode vxlan id 5 fdb 02:00:00:00:00:01,198.18.0.3 workers 2"),
+            "`workers 2` cannot serve this tunnel",
+        ),
+        (
+            format!("{base} mode vxlan id 5 srcport 5000 5002 workers 4"),
+            "`workers 4` needs as many source ports, and `srcport` has 3",
+        ),
         ("dev sg0 remote 224.0.0.1 encap gue".to_owned(), "`224.0.0.1` cannot be the other end of a tunnel"),
     ];
     for (line, message) in cases {
