@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
-use segue_service::gateway::config::PortForward;
+use segue_service::gateway::config::{PortForward, Workers};
 
 /// The parsed command line.
 #[derive(Debug, Parser)]
@@ -206,6 +206,9 @@ pub(crate) struct Gateway {
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
     #[arg(long, value_name = "RULE", requires = "nat", value_parser = segue_service::gateway::config::parse_forward)]
     pub(crate) forward: Vec<PortForward>,
+    /// Threads with a share of the flows each; not with --route
+    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = segue_service::gateway::config::parse_workers)]
+    pub(crate) workers: Workers,
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,

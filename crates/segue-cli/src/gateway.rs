@@ -78,6 +78,7 @@ pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
         accept_ra: args.accept_ra,
         nat: args.nat,
         forward: args.forward.clone(),
+        workers: args.workers,
         name: args.name.clone(),
         is_weak: args.weak_sandbox,
         spelling,

@@ -8,6 +8,7 @@ use segue_datapath::nat::Protocol;
 use serde::{Serialize, Serializer};
 
 use crate::daemon::mappings::protocol_name;
+use crate::daemon::{MOST_WORKERS, usual_workers};
 
 /// Largest train by default, bytes.
 pub const MAX_BYTES: u32 = 65_535;
@@ -67,6 +68,8 @@ pub struct Config {
     pub nat: Option<Ipv4Addr>,
     /// Ports of the address `nat` that are forwarded to inside hosts.
     pub forward: Vec<PortForward>,
+    /// The number of threads that move packets.
+    pub workers: Workers,
     /// The name of the gateway; IN-OUT by default.
     pub name: Option<String>,
     /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
@@ -75,6 +78,34 @@ pub struct Config {
     pub spelling: Spelling,
     /// Knobs to set at the start.
     pub set: Vec<(String, String)>,
+}
+
+/// A number of threads that move packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// This number.
+    Count(u16),
+    /// One for each processor ([`usual_workers`]) as far as several can do the work.
+    Auto,
+}
+
+impl Workers {
+    /// Returns the number, for an instance that several workers can serve.
+    pub fn count(self) -> u16 {
+        match self {
+            Workers::Count(count) => count,
+            Workers::Auto => usual_workers(),
+        }
+    }
+}
+
+/// Parses a number of workers.
+pub fn parse_workers(text: &str) -> Result<Workers, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(Workers::Auto),
+        Ok(count) if (1..=MOST_WORKERS).contains(&count) => Ok(Workers::Count(count)),
+        _ => Err(format!("expected auto, or a number from 1 to {MOST_WORKERS}")),
+    }
 }
 
 /// A port of the outside address that is forwarded to a host inside.
@@ -136,6 +167,16 @@ pub fn parse_forward(text: &str) -> Result<PortForward, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_are_a_number_within_limits_or_one_for_each_processor() {
+        assert_eq!([1, 64].map(|n: u16| parse_workers(&n.to_string())), [1, 64].map(|n| Ok(Workers::Count(n))));
+        assert_eq!(parse_workers("auto"), Ok(Workers::Auto));
+        assert!((1..=16).contains(&Workers::Auto.count()));
+        for text in ["", "0", "65", "-1", "Auto", "2 "] {
+            assert!(parse_workers(text).unwrap_err().starts_with("expected auto"), "{text}");
+        }
+    }
 
     #[test]
     fn a_port_forward_reads_back_as_it_was_written() {

@@ -82,6 +82,10 @@ impl Daemon for Plan {
         vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)]
     }
 
+    fn workers(&self) -> u16 {
+        self.workers
+    }
+
     fn knobs(&self) -> Result<Knobs, Error> {
         start::knobs(self, &self.set)
     }
@@ -92,10 +96,11 @@ impl Daemon for Plan {
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox, _fastpath: Option<&Fastpath>) -> String {
         format!(
-            "{} is up: {}  {:<15} 1, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
+            "{} is up: {}  {:<15} {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
             self.name,
             self.text(),
             "workers",
+            self.workers,
             sandbox.text(),
             self.name
         )

@@ -5,7 +5,7 @@ use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use serde::Serialize;
 
-use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan};
+use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan, Workers};
 use super::endpoint::{Endpoint, EndpointKind, parse_end, usable, wrong};
 use super::nat;
 use crate::profile;
@@ -49,6 +49,8 @@ pub struct Plan {
     /// The NAT with its port forwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat: Option<NatPlan>,
+    /// The number of threads that move packets.
+    pub workers: u16,
     /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,
@@ -63,6 +65,7 @@ pub struct Plan {
 /// Creates the plan of a configuration and looks up its interfaces. Changes nothing.
 pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     without_effect(config)?;
+    let workers = workers(config)?;
     let words = [config.from.clone(), config.to.clone()];
     let mut notes = Vec::new();
     let mut ends = Vec::new();
@@ -121,6 +124,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         route: config.route,
         accept_ra: config.accept_ra,
         nat,
+        workers,
         set: config.set.clone(),
         is_weak: config.is_weak,
         notes,
@@ -144,6 +148,26 @@ fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
         return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
     }
     Ok(name)
+}
+
+/// Returns the number of workers: a router, a NAT and the gateway of a guest have one.
+fn workers(config: &Config) -> Result<u16, Error> {
+    let is_guest = [&config.from, &config.to].into_iter().any(|end| end.starts_with("vhost:"));
+    let (name, why) = match (config.nat.is_some(), config.route, is_guest) {
+        (true, ..) => ("a NAT", "its mappings belong to one thread"),
+        (_, true, _) => ("a router", "its routes and neighbours belong to one thread"),
+        (.., true) => ("a guest", "its interface has one queue in each direction"),
+        _ => return Ok(config.workers.count()),
+    };
+    match config.workers {
+        Workers::Count(count) if count > 1 => {
+            let option = config.spelling.of("workers");
+            let text = format!("`{option} {count}` cannot serve {name}");
+            Err(Error::new(Kind::Conflict, text, format!("leave out {option}, or {option} auto"))
+                .why(format!("{name} has one worker: {why}")))
+        }
+        _ => Ok(1),
+    }
 }
 
 /// Refuses options of GRO where no packets are joined.

@@ -14,8 +14,8 @@ use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::sys;
-use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
-use segue_port::tun::TunOffloads;
+use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort, PacketSocket};
+use segue_port::tun::{TunOffloads, TunPort};
 use segue_port::{PagePool, Port, WINDOW};
 
 use super::claim;
@@ -26,7 +26,7 @@ use crate::control_server::already_running;
 use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
-use crate::daemon::{Complaints, NAMING, Opened};
+use crate::daemon::{AssembleMore, Complaints, NAMING, Opened};
 use crate::diagnose::{self, Purpose};
 use crate::fault::Vitals;
 use crate::report::Report;
@@ -42,29 +42,41 @@ const MEMORY: usize = 128 << 20;
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
     let early = claim(plan, netlink)?;
     let mut offloads = Offloads::default();
-    let mut open_end = |end: &Endpoint| -> Result<Box<dyn Port>, Error> {
-        let port = match &end.what {
-            EndpointKind::Interface => interface(end, plan.page_bytes, out)?,
-            EndpointKind::Tap { netns: None } => tap(end, "ip", netlink, out)?,
-            EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
-            EndpointKind::Vhost(spec) => vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?,
+    let mut open_end = |end: &Endpoint| -> Result<OpenedEnd, Error> {
+        let (port, more) = match &end.what {
+            EndpointKind::Interface => interface(end, plan, out)?,
+            EndpointKind::Tap { netns: None } => tap(end, "ip", plan.workers, netlink, out)?,
+            EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, plan.workers, out)?,
+            // A guest has one queue, and its gateway one worker.
+            EndpointKind::Vhost(spec) => (vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?, Vec::new()),
         };
         offloads.add(&format!("{}.", end.name), &*port, "switched off");
-        Ok(port)
+        Ok((port, more))
     };
-    let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
+    let ((from, more_from), (to, more_to)) = (open_end(&plan.from)?, open_end(&plan.to)?);
     // A TAP exists only after it was opened, and may be an end of another gateway.
     let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
-    let side = |end: &Endpoint, port| {
+    let sides = [&plan.from, &plan.to].map(|end| {
         let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
-        PortConfig { name: end.name.clone(), port, gro, fragments }
+        Side { name: end.name.clone(), gro, fragments }
+    });
+    let memory = MEMORY / usize::from(plan.workers.max(1));
+    let page_bytes = plan.page_bytes;
+    let pages = move || match page_bytes {
+        0 => PagePool::of_frames(memory / WINDOW),
+        bytes => PagePool::with_page_len(memory / bytes, bytes),
     };
-    let ports = [side(&plan.from, from), side(&plan.to, to)];
-    let pages = match plan.page_bytes {
-        0 => PagePool::of_frames(MEMORY / WINDOW),
-        bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
-    };
+    let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> AssembleMore {
+        let [one, other] = sides.clone();
+        Box::new(move |_: &Vitals| {
+            let ports = [one.with(from()?), other.with(to()?)];
+            Ok(Box::new(Gateway::new(Parts { ports, budget: BUDGET, pages: pages() })) as Box<dyn Pipeline>)
+        })
+    });
+    let more = more.collect();
+    let [one, other] = sides;
+    let (ports, pages) = ([one.with(from), other.with(to)], pages());
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
@@ -72,7 +84,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move |_: &Vitals| Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claim, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
+    Ok(Opened { claim, more, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
 }
 
 /// Returns the function that reports the problems of guests, where an end is one.
@@ -84,6 +96,26 @@ fn complaints(plan: &Plan) -> Option<Complaints> {
     let guests: Vec<_> = [&plan.from, &plan.to].into_iter().filter_map(guest).collect();
     (!guests.is_empty()).then(|| vhost::complaints(guests))
 }
+
+/// The settings of one side for each worker.
+#[derive(Clone)]
+struct Side {
+    name: String,
+    gro: Option<gro::Config>,
+    fragments: Option<Fragments>,
+}
+
+impl Side {
+    fn with(self, port: Box<dyn Port>) -> PortConfig {
+        PortConfig { name: self.name, port, gro: self.gro, fragments: self.fragments }
+    }
+}
+
+/// A port of a worker from 1 on, which makes it in its thread.
+type Packed = Box<dyn FnOnce() -> Result<Box<dyn Port>, Error> + Send>;
+
+/// The port of the first worker, and those of the others.
+type OpenedEnd = (Box<dyn Port>, Vec<Packed>);
 
 /// Claims both interfaces; `None` where one of them does not exist in this namespace.
 fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
@@ -180,12 +212,24 @@ fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     }
 }
 
-fn interface(end: &Endpoint, page_bytes: usize, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEnd, Error> {
     out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
-    let buffers = if page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(page_bytes) };
+    let buffers = if plan.page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(plan.page_bytes) };
     let config = PacketConfig { buffers, ..PacketConfig::new(&end.name) };
-    let port = PacketPort::open(&config).map_err(|error| packet_error(&end.name, error))?;
-    Ok(Box::new(port))
+    let failed = |error| packet_error(&end.name, error);
+    if plan.workers <= 1 {
+        return Ok((Box::new(PacketPort::open(&config).map_err(failed)?), Vec::new()));
+    }
+    let mut sockets = PacketSocket::open_spread(&config, plan.workers).map_err(failed)?;
+    let first = sockets.remove(0).map().map_err(failed)?;
+    let pack = |socket: PacketSocket| -> Packed {
+        Box::new(move || {
+            let name = socket.name().to_owned();
+            let port = socket.map().map_err(|error| packet_error(&name, error))?;
+            Ok(Box::new(port) as Box<dyn Port>)
+        })
+    };
+    Ok((Box::new(first), sockets.into_iter().map(pack).collect()))
 }
 
 fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
@@ -208,23 +252,28 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
 }
 
 /// Creates a TAP in another namespace and configures it over an rtnetlink connection of that namespace.
-fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn tap_inside(end: &Endpoint, netns: &Netns, workers: u16, out: &dyn Report) -> Result<OpenedEnd, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
         let mut netlink = Netlink::open().map_err(|error| {
             Error::system("cannot set up the TAP", &error, "segue doctor").why("no rtnetlink socket could be opened")
         })?;
-        tap(end, &netns.ip(), &mut netlink, out)
+        tap(end, &netns.ip(), workers, &mut netlink, out)
     });
     made.map_err(|error| no_namespace(netns, &error))?
 }
 
 /// Creates a TAP in the namespace of this thread, sets its MTU and brings it up.
-fn tap(end: &Endpoint, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn tap(end: &Endpoint, ip: &str, workers: u16, netlink: &mut Netlink, out: &dyn Report) -> Result<OpenedEnd, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
-    let mut port = tap.make(ip, netlink, out)?;
+    let mut ports = tap.make_queues(workers.max(1), ip, netlink, out)?;
     let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));
-    let followed = link.and_then(|link| port.follow_link(link.index));
+    let followed = link.and_then(|link| ports.iter_mut().try_for_each(|port| port.follow_link(link.index)));
     followed.map_err(|error| diagnose::change(&end.name, "read the state", &error))?;
-    Ok(Box::new(port))
+    let first = ports.remove(0);
+    let pack = |port: TunPort| -> Packed {
+        let make = port.pack();
+        Box::new(move || Ok(Box::new(make()) as Box<dyn Port>))
+    };
+    Ok((Box::new(first), ports.into_iter().map(pack).collect()))
 }
