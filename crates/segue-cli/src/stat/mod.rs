@@ -6,6 +6,7 @@ mod path;
 mod table;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -124,6 +125,9 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     let mut text = table(&document.instances, only, form);
     text.push_str(&path::lines(&document.instances, only, args.raw));
     text.push_str(&fleet::lines(&document.fleet));
+    if args.details {
+        text.push_str(&workers::table(&document.instances, args.raw));
+    }
     match args.watch {
         Some(_) => out.data(&format!("{}, {rates}\n{text}", units::local_time(SystemTime::now()))),
         None => out.data(&format!("{text}{rates}\n")),
