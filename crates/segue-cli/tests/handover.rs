@@ -283,3 +283,30 @@ fn a_tunnel_moves_from_one_port_to_another_and_those_of_both_lose_nothing() {
     finish(streams);
     stop(pair);
 }
+
+#[test]
+fn workers_take_over_their_queues_and_sockets_and_nothing_is_lost() {
+    let two = |end: Peer, net: u8, more: &str| keyed(end, net, &format!("workers = 2\nfastpath = \"off\"\n{more}"));
+    let Some(pair) = Pair::with(&two(Peer::A, 1, ""), &two(Peer::B, 1, ""), &[]) else { return };
+    let mut streams = streams(&pair);
+    let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(300));
+    pass();
+    let made = index(&pair, "sg1");
+    for (tunnels, name) in [
+        (two(Peer::A, 1, "") + &two(Peer::A, 2, ""), "sg1"),
+        (two(Peer::A, 2, "ttl = 9") + &two(Peer::A, 1, ""), "sg2"),
+        (two(Peer::A, 1, ""), "sg1"),
+    ] {
+        let done = pair.reload(&tunnels);
+        assert_eq!((done["event"].as_str(), list(&done["handed_over"])), (Some("reloaded"), vec![name]), "{done}");
+        pass();
+        assert_eq!(index(&pair, "sg1"), made, "the same interface");
+    }
+    let sent = finish(streams);
+    assert!(sent >= 4 * 300, "{sent}");
+    // Another number of workers is another interface.
+    let done = pair.reload(&keyed(Peer::A, 1, "workers = 3\nfastpath = \"off\"\n"));
+    assert_eq!(list(&done["restarted"]), ["sg1"], "{done}");
+    assert_ne!(index(&pair, "sg1"), made, "another interface");
+    stop(pair);
+}
