@@ -9,8 +9,8 @@ use segue_port::tun::TunPort;
 
 use crate::daemon::running::random;
 
-/// Loads the program that chooses the queue of each packet of a device that carries Ethernet frames or IP packets; `dev`
-/// is for messages.
+/// Loads the program that chooses the queue of each packet of a device that carries Ethernet frames or IP packets;
+/// `dev` is for messages.
 pub(crate) fn steering_program(dev: &str, is_ethernet: bool) -> Result<OwnedFd, Error> {
     let seed = u32::from_ne_bytes(random()?);
     steering(is_ethernet, seed).map_err(|error| unsteered(dev, &error))

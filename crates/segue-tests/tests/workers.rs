@@ -18,9 +18,9 @@ const EACH: u32 = 100;
 const QUIET: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps all threads of this process, and all processes that it starts from now on, on one processor. Otherwise the kernel
-/// itself lets packets overtake each other, where a thread goes on at another processor while the first one still has
-/// a packet of its own in a queue.
+/// Keeps all threads of this process, and all processes that it starts from now on, on one processor. Otherwise the
+/// kernel itself lets packets overtake each other, where a thread goes on at another processor while the first one
+/// still has a packet of its own in a queue.
 fn on_one_processor() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
@@ -36,8 +36,8 @@ fn socket(place: Place<'_>) -> UdpSocket {
     socket
 }
 
-/// Receives numbered datagrams until all of `count` came, or none for a while after `is_sent`. Returns the numbers of each
-/// flow, which is a socket and a sender, in the order of their arrival.
+/// Receives numbered datagrams until all of `count` came, or none for a while after `is_sent`. Returns the numbers of
+/// each flow, which is a socket and a sender, in the order of their arrival.
 #[track_caller]
 fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> Vec<Vec<u32>> {
     let mut flows: BTreeMap<(usize, SocketAddr), Vec<u32>> = BTreeMap::new();
@@ -57,9 +57,9 @@ fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> 
     flows.into_values().collect()
 }
 
-/// Sends numbered datagrams of many flows in both directions at once, and returns how many of them arrived behind a later
-/// one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if queues
-/// were chosen by what was received. Lost ones are not counted: buffers are finite.
+/// Sends numbered datagrams of many flows in both directions at once, and returns how many of them arrived behind a
+/// later one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if
+/// queues were chosen by what was received. Lost ones are not counted: buffers are finite.
 #[track_caller]
 fn overtaken(a: Place<'_>, b: Place<'_>) -> usize {
     let far = socket(b);
@@ -111,8 +111,8 @@ fn dropped(host: &Host) -> u64 {
     each.map(|way| way["dropped"].as_u64().unwrap_or(0)).sum()
 }
 
-/// Transfers files in both directions at once and returns how many segments arrived out of order. Senders keep so little
-/// under way that no queue drops any; `None` where one did all the same.
+/// Transfers files in both directions at once and returns how many segments arrived out of order. Senders keep so
+/// little under way that no queue drops any; `None` where one did all the same.
 #[track_caller]
 fn out_of_order(a: Place<'_>, b: Place<'_>) -> Option<u64> {
     let hosts = [a.host, b.host];

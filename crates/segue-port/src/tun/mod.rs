@@ -331,9 +331,9 @@ impl TunPort {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Makes the driver choose the queue of each packet by `program`, a BPF program of the type for sockets, whose result
-    /// is taken modulo the number of queues. Without one, a flow moves to the queue by which its other direction was
-    /// written last, and its packets may overtake each other.
+    /// Makes the driver choose the queue of each packet by `program`, a BPF program of the type for sockets, whose
+    /// result is taken modulo the number of queues. Without one, a flow moves to the queue by which its other direction
+    /// was written last, and its packets may overtake each other.
     ///
     /// # Errors
     /// The error of the ioctl.

@@ -62,8 +62,8 @@ impl Sources {
         Ok(Sources { facts, underlay, changes, senders, evidence })
     }
 
-    /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those of
-    /// the path through the kernel. Beginning and end of each problem are logged.
+    /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those
+    /// of the path through the kernel. Beginning and end of each problem are logged.
     pub(crate) fn watch(self, boards: Boards, fastpath: Option<Fastpath>, out: &Arc<dyn Report>) -> io::Result<Health> {
         let published = Arc::new(Mutex::new(Published::default()));
         let places = places(&self.facts, &boards);

@@ -11,8 +11,8 @@ use crate::diagnose::{self, Purpose};
 use crate::handover::Ports;
 use crate::steering::{steer, steering_program};
 
-/// Opens the interfaces of all tunnels, except the queues that are inherited, and returns for each worker a queue of each
-/// interface.
+/// Opens the interfaces of all tunnels, except the queues that are inherited, and returns for each worker a queue of
+/// each interface.
 pub(super) fn open(group: &Group, inherited: &mut Ports) -> Result<Vec<Vec<TunPort>>, Error> {
     let mut workers: Vec<Vec<TunPort>> = Vec::new();
     workers.resize_with(usize::from(group.first().plan.workers.max(1)), Vec::new);
