@@ -104,8 +104,8 @@ impl UdpPort {
 /// Returns the part `at` of `count` of a range, unless it is empty.
 fn part(range: std::ops::RangeInclusive<u16>, at: u16, count: u16) -> Option<std::ops::RangeInclusive<u16>> {
     let place = |at: u16| range.len() * usize::from(at) / usize::from(count);
-    let part = range.clone().skip(place(at)).take(place(at + 1) - place(at));
-    Some(part.clone().next()?..=part.last()?)
+    let mut part = range.clone().skip(place(at)).take(place(at + 1) - place(at));
+    Some(part.clone().next()?..=part.next_back()?)
 }
 
 fn too_few() -> OpenError {
