@@ -5,7 +5,7 @@
 //! - [`netlink`] reads links, addresses, routes and nexthop objects, and changes them on request;
 //! - [`netfilter`] finds rules and policies that packets of this host pass;
 //! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
-//! - [`file`] replaces a file in one step, and removes one only if no other has taken its name;
+//! - [`mod@file`] replaces a file in one step, and removes one only if no other has taken its name;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
