@@ -96,7 +96,7 @@ pub struct Running {
     more: Vec<PipeReader>,
 }
 
-/// A handle that ends [`Running::work`] and every [`Further::work`] from another thread.
+/// A handle that ends [`Running::work`] and every further worker from another thread.
 pub struct Stopper(Vec<PipeWriter>);
 
 impl Stopper {
