@@ -189,7 +189,7 @@ pub(crate) struct Gateway {
     #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
     /// MTU of a new TAP; default: the other side's
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(68..=65_521))]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
     /// Fragment packets that exceed the smaller MTU
     #[arg(long, conflicts_with = "route")]
@@ -206,7 +206,7 @@ pub(crate) struct Gateway {
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
     #[arg(long, value_name = "RULE", requires = "nat", value_parser = segue_service::gateway::config::parse_forward)]
     pub(crate) forward: Vec<PortForward>,
-    /// Threads with a share of the flows each; not with --route
+    /// Threads that share the flows; not with --route
     #[arg(long, value_name = "N|auto", default_value = "1", value_parser = segue_service::gateway::config::parse_workers)]
     pub(crate) workers: Workers,
     /// The name for segue stat; IN-OUT when not given

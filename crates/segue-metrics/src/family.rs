@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use segue_control::model::{Flow, Instance, Port, Seen, Side, Tunnel};
+use segue_control::model::{Flow, Instance, PeerTable, Port, Seen, Side, Tunnel};
 
 use crate::scrape::{Scrape, Sentence};
 
@@ -51,6 +51,8 @@ enum Values {
     Offloads(fn(&segue_control::model::Offload) -> bool),
     /// One value for each tunnel that has it.
     Tunnel(fn(&Tunnel) -> Option<f64>),
+    /// One value for each instance with a peer table.
+    Peers(fn(&PeerTable) -> u64),
     /// One value for each port.
     Port(fn(&Port) -> u64),
     /// One value for each port and direction.
@@ -187,6 +189,25 @@ pub const FAMILIES: &[Family] = &[
         "fastpath.on",
         "Whether the kernel carries packets of a tunnel past the process (1), where that was asked for.",
         Values::Fastpath,
+    ),
+    gauge("segue_peers", "peers.peers", "Peers in the table of a tunnel.", Values::Peers(|table| table.peers)),
+    gauge(
+        "segue_peers_generation",
+        "peers.generation",
+        "The number of a tunnel's peer table; 0 where none was given.",
+        Values::Peers(|table| table.generation),
+    ),
+    gauge(
+        "segue_peers_in_force",
+        "peers.in_force",
+        "The number of the last peer table that changed a peer.",
+        Values::Peers(|table| table.in_force),
+    ),
+    counter(
+        "segue_peers_refused_total",
+        "peers.refused",
+        "Changes of a peer table that were refused.",
+        Values::Peers(|table| table.refused),
     ),
     counter(
         "segue_tunnel_received_total",
@@ -411,7 +432,7 @@ impl Family {
             Values::Scrape(_) => Vec::new(),
             Values::Version => vec!["version"],
             Values::Kinds => vec!["name", "kind"],
-            Values::Instance(_) | Values::Fastpath => vec!["name"],
+            Values::Instance(_) | Values::Fastpath | Values::Peers(_) => vec!["name"],
             Values::Offloads(_) => vec!["name", "offload"],
             Values::Tunnel(_) => vec!["name", "tunnel"],
             Values::Port(_) => PORT.to_vec(),
@@ -467,6 +488,10 @@ impl Family {
                         }
                     }
                 }
+            }
+            Values::Peers(of) => {
+                let tables = scrape.instances.iter().filter_map(|i| Some((i, i.peers.as_deref()?)));
+                tables.for_each(|(i, table)| put(&[name(i)], of(table) as f64));
             }
             Values::Port(of) => ports().for_each(|(labels, port)| put(&labels, of(port) as f64)),
             Values::Flow(of) => {
@@ -578,10 +603,11 @@ mod tests {
         numbers(&schema, &schema, "", &mut paths);
         assert!(paths.len() > 30, "{paths:?}");
         // Rates and sums are computed by Prometheus; an id is a label; a process id says nothing over time; how an
-        // instance is confined does not change while it runs.
+        // instance is confined does not change while it runs; the ports of an instance are those of all its workers.
         let left_out = |path: &str| {
             path.starts_with("recent")
                 || path.starts_with("sandbox.")
+                || path.starts_with("workers[].ports{}.")
                 || ["pid", "workers[].id", "drops", "is_managed", "health[].notice"].contains(&path)
         };
         let shown: BTreeSet<String> = FAMILIES
