@@ -87,13 +87,18 @@ fn tunnels_that_share_a_port_have_a_line_each() {
     let line = [words(1), words(2), words(3)].join(" also ");
     let tunnel = Tunnel::start(&ground.a, &ground.program, &line.split(' ').map(str::to_owned).collect::<Vec<_>>());
     let shown = |words: &[&str]| text(&segue(&ground.a, &ground.program, words).stdout);
+    // The rows of the table; the lines below it begin with a name and a colon.
+    let rows = |text: &str| {
+        let names = text.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with('p'));
+        names.filter(|name| !name.ends_with(':')).map(str::to_owned).collect::<Vec<_>>()
+    };
     let begin = Instant::now();
-    while ["p1", "p2", "p3"].iter().any(|name| !shown(&["stat"]).lines().any(|line| line.starts_with(name))) {
+    while rows(&shown(&["stat"])) != ["p1", "p2", "p3"] {
         assert!(begin.elapsed() < PATIENCE, "{}", shown(&["stat"]));
         thread::sleep(Duration::from_millis(50));
     }
     let one = shown(&["stat", "p2"]);
-    assert_eq!(one.lines().filter(|line| line.starts_with('p')).collect::<Vec<_>>().len(), 1, "{one}");
+    assert_eq!(rows(&one), ["p2"], "{one}");
     assert!(one.lines().nth(1).is_some_and(|line| line.starts_with("p2")), "{one}");
     drop(tunnel);
 }

@@ -46,7 +46,7 @@ const TYPED: &[&str] = &[
     "docs/tour.md",
 ];
 /// The languages of fenced blocks.
-const LANGUAGES: &[&str] = &["c", "console", "json", "rust", "rust,no_run", "sh", "text", "toml", "yaml"];
+const LANGUAGES: &[&str] = &["c", "console", "json", "rust", "rust,no_run", "sh", "text", "toml", "xml", "yaml"];
 
 /// A fenced block of a document.
 #[derive(Debug, PartialEq, Eq)]
