@@ -440,8 +440,10 @@ impl VhostPort {
         self.counters.blocked += 1;
         self.buffers.take();
         let since = *self.blocked_since.get_or_insert_with(|| {
+            // In this order the time is over when the timer is.
+            let now = Instant::now();
             self.hold.set(HOLD);
-            Instant::now()
+            now
         });
         if !self.is_stalled && since.elapsed() >= HOLD {
             self.is_stalled = true;
