@@ -169,7 +169,8 @@ fn chains_that_change_under_way_give_wrong_payload_at_most() {
     for _ in 0..300 {
         bench.front.offer(FROM_GUEST, 0);
         for received in bench.receive() {
-            assert!(received.len() <= 60_000);
+            // Of two lengths the bytes may be mixed.
+            assert!(received.len() <= 61_000);
         }
     }
     ends.store(true, std::sync::atomic::Ordering::Relaxed);
