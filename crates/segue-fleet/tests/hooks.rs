@@ -102,12 +102,12 @@ fn remote_checksums_are_sent_only_by_a_host_that_takes_them() {
 fn what_vanished_while_flanneld_was_down_is_swept() {
     let folder = Folder::new("swept");
     let post = ["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace"];
-    folder.call(&[&post[..], &["3600"]].concat(), "");
+    folder.call(&[&post[..], &["600"]].concat(), "");
     for n in 2..5 {
         folder.call(&["add", &format!("198.19.{n}.0/24"), &format!("198.18.0.{n}")], GUE);
     }
     // flanneld starts again and reports two of three; an old sweeper does nothing.
-    folder.call(&[&post[..], &["3600"]].concat(), "");
+    folder.call(&[&post[..], &["600"]].concat(), "");
     folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], GUE);
     folder.call(&["add", "198.19.4.0/24", "198.18.0.4"], GUE);
     folder.call(&["sweep", "1", "0"], "");

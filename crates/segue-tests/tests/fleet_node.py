@@ -18,7 +18,8 @@ def run(line):
 
 
 def ctl(*words):
-    return subprocess.run(["etcdctl", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+    patient = ["--command-timeout=60s", "--dial-timeout=60s"]
+    return subprocess.run(["etcdctl", *patient, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 base = subnet.split("/")[0]
