@@ -16,7 +16,7 @@ use crate::capture::Directory;
 use crate::{Ground, sys};
 
 /// Longest wait for anything that a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
 #[derive(Debug)]
@@ -114,6 +114,18 @@ impl Service {
     /// Returns the id of the process that moves the packets of `name`; `None` where there is none.
     pub fn pid(&self, name: &str) -> Option<u32> {
         u32::try_from(self.stat(name)?["pid"].as_u64()?).ok().filter(|pid| *pid != 0)
+    }
+
+    /// Returns the same as [`Service::pid`], and waits for an answer.
+    pub fn patient_pid(&self, name: &str) -> Option<u32> {
+        let begin = Instant::now();
+        loop {
+            let pid = self.pid(name);
+            if pid.is_some() || begin.elapsed() > PATIENCE {
+                return pid;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Returns the process ids of tunnels 1 to `count`, by name.

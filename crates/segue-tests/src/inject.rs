@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Process;
 
 /// Longest wait for strace to attach itself or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process under strace. Dropping it lets the process go on by itself.
 #[derive(Debug)]

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use segue_lab::Host;
 use serde_json::Value;
 
+/// Time within which all instances of a host must answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// The counters of one instance, an object of `segue.stat/1`.
 #[derive(Debug, Clone)]
 pub struct Stat(Value);
@@ -16,9 +19,17 @@ impl Stat {
     /// Reads the counters of the instance `name` in `host`.
     #[track_caller]
     pub fn read(host: &Host, program: &Path, name: &str) -> Stat {
-        let output = host.command(program).args(["stat", "-j"]).output().expect("segue stat starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "segue stat -j: {}\n{text}", output.status);
+        let begin = Instant::now();
+        let text = loop {
+            let output = host.command(program).args(["stat", "-j"]).output().expect("segue stat starts");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                break text;
+            }
+            // An instance that the machine leaves no time for a few seconds is asked again.
+            assert!(begin.elapsed() < PATIENCE, "segue stat -j: {}\n{text}", output.status);
+            thread::sleep(Duration::from_millis(100));
+        };
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
         assert_eq!(value["schema"], "segue.stat/1");
         let instances = value["instances"].as_array().expect("instances");

@@ -73,7 +73,7 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
     if segue_lab::which("strace").is_none() {
         return segue_tests::skip(test_name!(), "not installed: strace");
     }
-    let worker = service.pid("sg1").unwrap();
+    let worker = service.patient_pid("sg1").unwrap();
     let supervisor = parent(worker);
     let ends = [Peer::A, Peer::B].map(|end| {
         let host = if matches!(end, Peer::A) { &service.ground.a } else { &service.ground.b };
@@ -83,7 +83,9 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
     let processes = [(worker, &OF_PACKETS[..]), (supervisor, &OF_SUPERVISORS), (parent(supervisor), &OF_SUPERVISORS)];
     let (mut failed, mut met) = (Vec::new(), 0);
     for (which, (pid, calls)) in processes.into_iter().enumerate() {
-        let (normal, time) = traced(&service, &ends, pid, None);
+        // The shortest of three, as a time in which the machine stood still has few calls.
+        let normal = (0..3).map(|_| traced(&service, &ends, pid, None)).min_by_key(|(_, time)| *time);
+        let (normal, time) = normal.expect("three");
         let most = MOST as f64 * normal.total().max(2 * EACH * DATAGRAMS) as f64;
         for (at, calls) in calls.iter().enumerate() {
             for (number, error) in ERRORS.into_iter().enumerate() {
@@ -105,7 +107,7 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
                     NAMES[which], found.injected
                 );
                 let passes = service.passes(1, PATIENCE);
-                let same = service.pid("sg1") == Some(worker) && parent(worker) == supervisor;
+                let same = service.patient_pid("sg1") == Some(worker) && parent(worker) == supervisor;
                 if found.total() as f64 > most || !passes || !same {
                     let words = tail(&service.near);
                     failed.push(format!(

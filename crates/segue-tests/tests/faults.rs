@@ -80,12 +80,12 @@ fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
 #[test]
 fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
     let Some(service) = Service::start(test_name!(), 2, "", &[]) else { return };
-    let other = service.pid("sg2");
+    let other = service.patient_pid("sg2");
     // Both at once: the control socket's thread gets its ten seconds too.
     thread::scope(|scope| {
         scope.spawn(|| service.fault(1, Fault::Thread("packets", "hang")));
     });
-    assert_eq!(service.pid("sg2"), other);
+    assert_eq!(service.patient_pid("sg2"), other);
     let error = service.events().into_iter().find_map(|event| event["error"]["message"].as_str().map(str::to_owned));
     assert!(error.as_ref().is_some_and(|text| text.contains("nothing was heard of the packet loop")), "{error:?}");
 }
@@ -93,11 +93,11 @@ fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
 #[test]
 fn faults_of_one_instance_are_requested_only_where_it_was_started_for_that() {
     let Some(service) = Service::start(test_name!(), 1, "", &[("SEGUE_FAULTS", "0")]) else { return };
-    let pid = service.pid("sg1");
+    let pid = service.patient_pid("sg1");
     let answer = service.ask("sg1", r#"{"fault":{"thread":"packets","kind":"panic"}}"#).unwrap();
     assert_eq!(answer["error"]["kind"], "usage", "{answer}");
     assert!(service.passes(1, PATIENCE));
-    assert_eq!(service.pid("sg1"), pid);
+    assert_eq!(service.patient_pid("sg1"), pid);
 }
 
 /// Returns what `done` finds, which it does within [`PATIENCE`].

@@ -14,21 +14,21 @@ own=$(sha256sum < /tmp/file | cut -d' ' -f1)
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:'sha256sum' &
 socat TCP6-LISTEN:5003,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:'cat /tmp/file' &
 socat TCP6-LISTEN:5004,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:"echo $own" &
-socat -T 10 -b 65536 UDP6-LISTEN:5002,ipv6only=0,fork,reuseaddr PIPE &
+socat -T 20 -b 65536 UDP6-LISTEN:5002,ipv6only=0,fork,reuseaddr PIPE &
 say ready
 [ "$TURN" = 1 ] || { while :; do sleep 1000; done; }
 
 tries=0
 until ping -c 1 -W 1 "198.18.0.$REMOTE" >/dev/null && socat -u /dev/null "TCP:198.18.0.$REMOTE:5004"; do
     tries=$((tries + 1))
-    [ $tries -lt 150 ] || { say "the other guest does not answer"; exit 5; }
+    [ $tries -lt 500 ] || { say "the other guest does not answer"; exit 5; }
     sleep 0.2
 done
 for peer in "198.18.0.$REMOTE" "[2001:db8::$REMOTE]"; do
     plain=${peer#[} plain=${plain%]}
-    ping -c 3 -i 0.2 -W 5 -s 56 "$plain" >/dev/null || { say "ping $plain"; exit 6; }
+    ping -c 3 -i 0.2 -W 60 -s 56 "$plain" >/dev/null || { say "ping $plain"; exit 6; }
     # Out: the other guest's hash of this guest's file.
-    got=$(socat -t 60 - "TCP:$peer:5001" < /tmp/file | cut -d' ' -f1)
+    got=$(socat -t 300 - "TCP:$peer:5001" < /tmp/file | cut -d' ' -f1)
     [ "$got" = "$own" ] || { say "out $plain $got $own"; exit 7; }
     # In: this guest's hash of the other guest's file.
     want=$(socat -u "TCP:$peer:5004" -)
@@ -37,8 +37,8 @@ for peer in "198.18.0.$REMOTE" "[2001:db8::$REMOTE]"; do
     for len in 1 100 1472 1473 9000 60000; do
         head -c $len /tmp/file > /tmp/datagram
         # Datagrams may be lost, bytes may not change.
-        for _ in 1 2 3 4 5; do
-            socat -T 5 -t 5 -b 65536 "UDP:$peer:5002" SYSTEM:'cat /tmp/datagram; timeout 3 head -c '$len' > /tmp/echo' || true
+        for _ in 1 2 3 4 5 6 7 8; do
+            socat -T 20 -t 5 -b 65536 "UDP:$peer:5002" SYSTEM:'cat /tmp/datagram; timeout 9 head -c '$len' > /tmp/echo' || true
             cmp -s /tmp/datagram /tmp/echo && break
         done
         cmp -s /tmp/datagram /tmp/echo || { say "datagram of $len bytes, $plain"; exit 9; }

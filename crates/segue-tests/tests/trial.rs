@@ -13,7 +13,7 @@ use segue_tests::{Ground, sys, test_name, traffic};
 use serde_json::Value;
 
 /// Time within which something must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 fn segue(host: &Host, program: &Path, line: &str) -> Output {
     host.command(program).args(line.split_whitespace()).output().expect("segue runs")

@@ -15,7 +15,7 @@ const FLOWS: usize = 32;
 /// Datagrams of each flow in each direction.
 const EACH: u32 = 100;
 /// Time without a datagram after which the missing ones are lost.
-const QUIET: Duration = Duration::from_secs(5);
+const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps all threads of this process, and all processes that it starts from now on, on one processor. Otherwise the
