@@ -163,7 +163,9 @@ mod tests {
             });
             let seen = seen.join().unwrap();
             assert_eq!(seen.len(), SOURCES, "a source has one port");
-            assert!(seen.values().all(|numbers| numbers.iter().copied().eq(0..EACH)), "{seen:?}");
+            // In whatever order: a sender that changes processors may overtake itself in the kernel.
+            let once = |numbers: &Vec<u8>| (0..EACH).all(|number| numbers.contains(&number));
+            assert!(seen.values().all(|numbers| numbers.len() == usize::from(EACH) && once(numbers)), "{seen:?}");
             let at = |at: usize| seen.keys().filter(|(port, _)| *port == at).count();
             // With 64 sources it is once in 2^63 that one of two gets none.
             assert!(at(0) > 0 && at(1) > 0, "{} and {}", at(0), at(1));
