@@ -15,7 +15,7 @@ use numbered::Numbered;
 use segue_lab::{DEVICE, Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Name of the TAP in the third host.
 const TAP: &str = "lro0";
 /// Name of the gateway's instance.

@@ -12,7 +12,7 @@ use segue_tests::wire::{self, Primed};
 use segue_tests::{Ground, Pair, Random, Shape, Stat, sys, test_name, traffic};
 
 const NET: u8 = 1;
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
 const PAYLOAD: &[u8] = b"a payload of an odd length, 39 bytes in";
 /// ECN: congestion experienced (RFC 3168).
 const CE: u8 = 3;

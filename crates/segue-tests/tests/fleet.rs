@@ -400,7 +400,9 @@ fn path_of(fleet: &Fleet) -> String {
 fn the_walk_through_for_users_of_flannel_works_as_it_is_written() {
     let Some(fleet) = Fleet::at(test_name!(), TLS) else { return };
     let [configure, start, address] = blocks("For users of flannel", "sh").try_into().unwrap();
-    let configured = fleet.command(&fleet.etcd, "sh").args(["-c", &configure]).output().unwrap();
+    let mut command = fleet.command(&fleet.etcd, "sh");
+    command.env("ETCDCTL_COMMAND_TIMEOUT", "60s").env("ETCDCTL_DIAL_TIMEOUT", "60s");
+    let configured = command.args(["-c", &configure]).output().unwrap();
     assert!(configured.status.success(), "{configured:?}");
     let (kernel, _follows) = kernel_node(&fleet, 4);
     let host = Host::new("node").unwrap();

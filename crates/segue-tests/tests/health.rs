@@ -14,7 +14,7 @@ use segue_tests::{Ground, Pair, Shape, Tunnel, test_name};
 use serde_json::Value;
 
 /// Time within which a fault must be named, and its cure be seen: five times what is usual.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for which traffic must cause no alarm.
 const CALM: Duration = Duration::from_secs(60);
 

@@ -14,7 +14,7 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, sys, test_name, traffic};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65_534;
 
 fn shape() -> Shape {

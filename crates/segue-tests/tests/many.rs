@@ -14,7 +14,7 @@ const TUNNELS: u16 = 1000;
 /// Time for all interfaces to come up.
 const START: Duration = Duration::from_secs(60);
 /// Longest wait for all answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ECHO: u8 = 8;
 const REPLY: u8 = 0;
 

@@ -16,7 +16,7 @@ use segue_tests::{Ground, Pair, Shape, Stat, capture, find_program, test_name, t
 use serde_json::Value;
 
 const NET: u8 = 1;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -9,7 +9,7 @@ use segue_lab::Host;
 use segue_tests::routed::{Echo, Routed, address, ip};
 use segue_tests::{Stat, test_name, traffic};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 /// Largest number of learned neighbours of one family behind one port.
 const MOST_KNOWN: u32 = 8192;

@@ -15,7 +15,7 @@ use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name};
 use serde_json::Value;
 
 /// Time within which something must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A user without rights.
 const USER: u32 = 65_534;
 

@@ -10,7 +10,7 @@ use segue_lab::{Family, Host, LinkForm};
 use segue_tests::{Ground, Stat, Tunnel, capture, test_name, traffic};
 
 const DEVICE: &str = "vx1";
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn run(host: &Host, program: &str, line: &str) -> String {
     host.run(program, &line.split_whitespace().collect::<Vec<_>>()).unwrap()

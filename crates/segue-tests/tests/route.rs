@@ -16,7 +16,7 @@ use segue_tests::traffic::{self, Place};
 use segue_tests::{Random, Stat, skip, sys, test_name};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 
 fn serve(host: &Host, words: &[&str], ready: &str) -> Process {

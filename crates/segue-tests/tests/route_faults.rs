@@ -12,7 +12,7 @@ use segue_tests::routed::{Echo, Routed, address, ip};
 use segue_tests::traffic;
 use segue_tests::{Stat, skip, test_name};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 
 /// Runs a program that may fail; returns its stdout and stderr.

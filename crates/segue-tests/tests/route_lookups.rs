@@ -18,7 +18,7 @@ const HOPS: u8 = 16;
 /// Most packets that one poll receives.
 const BUDGET: u64 = 64;
 const PORT: u16 = 7000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 struct Looks {

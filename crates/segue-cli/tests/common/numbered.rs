@@ -29,7 +29,7 @@ impl Numbered {
     /// Starts a stream between two addresses of their hosts, with payloads of `len` bytes.
     pub(crate) fn start(from: (&Host, SocketAddr), to: (&Host, SocketAddr), len: usize) -> Numbered {
         // So that no datagram waits for an address to be resolved: that queue is short.
-        from.0.run("ping", &["-c", "1", "-W", "5", &to.1.ip().to_string()]).unwrap();
+        from.0.run("ping", &["-c", "1", "-W", "30", &to.1.ip().to_string()]).unwrap();
         let receiver = to.0.enter(|| UdpSocket::bind(to.1)).unwrap().unwrap();
         let sender = from.0.enter(|| UdpSocket::bind(from.1)).unwrap().unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::{Place, SEGUE};
 use crate::numbered::Numbered;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two hosts with a service each, whose tunnel `sg1` carries the load; the first has more tunnels.
 pub(crate) struct Pair {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::SEGUE;
 use crate::transfer::transfer;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Name of the TAP.
 pub(crate) const TAP: &str = "lro0";
 /// TCP port of the hosts' connections.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use segue_lab::{Host, Process};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[track_caller]
 pub(crate) fn until(what: &str, process: &mut Process, done: impl Fn(&Process) -> bool) {
