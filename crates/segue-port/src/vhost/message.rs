@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -63,8 +63,9 @@ impl Message {
         }
     }
 
-    /// Checks the descriptors of a message: memory is a regular file that holds its region, and whatever wakes a side
-    /// is a file without a type, as event counters are (`anon_inode`). Messages without descriptors pass.
+    /// Checks the descriptors of a message: memory is a regular file that holds its region, in whole huge pages where
+    /// the file has them, and whatever wakes a side is a file without a type, as event counters are (`anon_inode`).
+    /// Messages without descriptors pass.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.
@@ -74,6 +75,11 @@ impl Message {
             let file = fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)?;
             let end = region.offset.checked_add(region.len);
             if !file.is_file() || end.is_none_or(|end| end > file.len()) {
+                return Err(Stop::MemoryLength);
+            }
+            // The kernel maps a part of a huge page, and then neither unmaps nor replaces it.
+            let is_huge = sys::has_huge_pages(fd.as_fd()).map_err(|_| Stop::Socket)?;
+            if is_huge && !region.len.is_multiple_of(file.blksize().max(1)) {
                 return Err(Stop::MemoryLength);
             }
         }

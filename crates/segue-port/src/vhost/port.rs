@@ -15,7 +15,7 @@ use super::copy::{copy_in, copy_out};
 use super::feature;
 use super::message::{Assembler, PATIENCE};
 use super::reasons::{GuestDrop, Stop};
-use super::ring::Piece;
+use super::ring::{MOST_DESCRIPTORS, Piece};
 use super::session::{FROM_GUEST, MAX_FRAME, Session, TO_GUEST};
 use super::sys::{self, Events, Timer};
 use crate::batch::{RxBatch, TxBatch, TxUnit};
@@ -29,6 +29,9 @@ const HOLD: Duration = Duration::from_millis(100);
 const MOST_MESSAGES: usize = 64;
 /// Bytes for a guest after which it is called, although more follow.
 const CALL_EVERY: usize = 1 << 17;
+/// Largest number of descriptors that are read for one packet for the guest: a chain with a table in it, or as many in
+/// several chains. A guest with buffers of a few bytes would have thousands read for each packet.
+const MOST_PIECES: usize = 2 * MOST_DESCRIPTORS;
 
 /// Where front ends come from.
 #[derive(Debug)]
@@ -391,6 +394,9 @@ impl VhostPort {
             self.heads.push((head, here.min(len - room) as u32));
             room += here.min(len - room);
             self.pieces.append(&mut chain);
+            if self.pieces.len() > MOST_PIECES {
+                return Err(Stop::RingLoop);
+            }
         };
         self.chain = chain;
         let count = self.heads.len() as u16;

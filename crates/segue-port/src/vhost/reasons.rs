@@ -19,15 +19,15 @@ segue::reasons! {
         QueueAddress = "stop_queue_address": "A ring that is not aligned, or not within one region of memory.",
         QueueKick = "stop_queue_kick": "A kick or call that is no event counter, or a queue to be polled without a kick.",
         MemoryRegions = "stop_memory_regions": "More than 64 regions of memory, an overlap, or one that is not there.",
-        MemoryLength = "stop_memory_length": "A region of memory that its file does not hold.",
+        MemoryLength = "stop_memory_length": "A region of memory that its file does not hold, or that ends within a huge page.",
         MemoryMapping = "stop_memory_mapping": "A region of memory that the kernel refuses to map.",
         MemoryLost = "stop_memory_lost": "A file of memory became shorter while it was used.",
         RingIndex = "stop_ring_index": "The guest's index of a ring lies further ahead than the ring is long.",
         RingHead = "stop_ring_head": "A descriptor number that is not in its table.",
-        RingLoop = "stop_ring_loop": "A chain with a loop, or of more than 1024 descriptors.",
+        RingLoop = "stop_ring_loop": "A chain with a loop or of more than 1024 descriptors, or more than 2048 of them for one packet.",
         RingIndirect = "stop_ring_indirect": "An indirect table that was not agreed on, that is nested, or of a wrong length.",
         RingDirection = "stop_ring_direction": "A descriptor for writing in the transmit queue, or for reading in the receive queue.",
-        RingAddress = "stop_ring_address": "A descriptor whose bytes lie outside of the guest's memory.",
+        RingAddress = "stop_ring_address": "A descriptor whose bytes lie outside of the guest's memory, or one for reception without bytes.",
     }
 }
 

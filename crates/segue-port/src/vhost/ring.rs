@@ -14,7 +14,7 @@ use super::reasons::Stop;
 /// Largest size of a queue (virtio 1.2, section 2.7).
 const MOST_SIZE: u32 = 32_768;
 /// Largest number of descriptors of a chain, an indirect table included.
-const MOST_DESCRIPTORS: usize = 1024;
+pub(super) const MOST_DESCRIPTORS: usize = 1024;
 /// Bytes of a descriptor.
 const DESCRIPTOR_LEN: usize = 16;
 /// Flags of a descriptor.
@@ -272,6 +272,9 @@ impl Ring {
                 return Err(Stop::RingAddress);
             }
             pieces.push(piece);
+        } else if self.flow == Flow::ToGuest {
+            // A ring full of these would be read for each packet.
+            return Err(Stop::RingAddress);
         }
         Ok(())
     }

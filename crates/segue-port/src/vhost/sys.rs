@@ -88,6 +88,16 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io:
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Returns whether a file consists of huge pages (hugetlbfs).
+pub(super) fn has_huge_pages(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+    // SAFETY: statfs is plain old data, for which all zeros is a value.
+    let mut found: libc::statfs = unsafe { mem::zeroed() };
+    // SAFETY: the structure outlives the call.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut found) })?;
+    Ok(found.f_type as u32 == HUGETLBFS_MAGIC)
+}
+
 /// Makes a descriptor that came from another process non-blocking.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers.

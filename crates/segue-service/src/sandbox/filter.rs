@@ -179,7 +179,8 @@ pub struct Allowed<'a> {
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
-    /// Whether a process that opens something for another one accepts connections at a socket that is open.
+    /// Whether a process that opens something for another one accepts connections at a socket that is open, and looks
+    /// what files come over them.
     pub accepts: bool,
 }
 
@@ -247,7 +248,7 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
         rules.extend(ADAPTER.iter().map(|&call| (call, Vec::new())));
     }
     if purpose == Purpose::Opening && more.accepts {
-        rules.extend([libc::SYS_accept4, libc::SYS_socketpair].map(|call| (call, Vec::new())));
+        rules.extend([libc::SYS_accept4, libc::SYS_socketpair, libc::SYS_fstatfs].map(|call| (call, Vec::new())));
     }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();
