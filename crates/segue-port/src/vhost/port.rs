@@ -242,6 +242,8 @@ impl VhostPort {
                     Ok(0) => {}
                     Ok(_) => return fds.pop().map_or(Ok(()), |stream| self.connect(UnixStream::from(stream))),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    // Without a free descriptor the connection is closed, and another one follows it.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
                     Err(_) => {}
                 }
                 // The process that makes connections has ended.
