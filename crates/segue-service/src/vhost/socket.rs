@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_host::sys::with_umask;
 
 use super::spec::Spec;
 use crate::report::Report;
@@ -18,7 +19,8 @@ const MODE: u32 = 0o600;
 /// Longest wait for the end of an earlier instance.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// Listens at the socket. A file that an ended instance has left is replaced.
+/// Listens at the socket. A file that an ended instance has left is replaced. The process must have one thread, since
+/// the file mode mask is changed for a moment.
 pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error> {
     let (path, shown) = (&spec.path, spec.path.display());
     let failed = |what: &str, error: &io::Error| {
@@ -48,11 +50,14 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
         fs::remove_file(path).map_err(|error| failed("replace", &error))?;
     }
     out.change(&format!("listen at {shown}"), "bind");
-    let listener = UnixListener::bind(path).map_err(|error| failed("make", &error))?;
     let mode = spec.mode.unwrap_or(MODE);
+    // Nobody connects before the file has its mode.
+    let bound = with_umask(!mode & 0o777, || UnixListener::bind(path));
+    let listener = bound.map_err(|error| failed("make", &error))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| failed("set the mode of", &error))?;
     if let Some((user, group)) = owner {
-        chown(path, user, group).map_err(|error| failed("set the owner of", &error))?;
+        // Not by a link that somebody with rights in the directory has put there.
+        lchown(path, user, group).map_err(|error| failed("set the owner of", &error))?;
     }
     Ok(listener)
 }
