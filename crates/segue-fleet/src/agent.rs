@@ -198,6 +198,8 @@ impl Agent<'_> {
             Event::Listed(listing) => {
                 self.reached(None);
                 self.state.revision = listing.revision;
+                // What is there again stays.
+                self.held.retain(|held| !listing.records.iter().any(|record| record.key == *held));
                 if let Some(roster) = &mut self.roster {
                     for key in roster.list(&listing.records) {
                         self.gone(key);

@@ -112,8 +112,11 @@ impl Roster {
 
     /// Removes the entry of a key. Returns whether the entries must be listed anew: one that did not fit may fit now.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        self.leases.remove(&kept(key));
-        self.refused.remove(&kept(key));
+        // A key that `list` returned is as it is kept already.
+        for key in [key, &kept(key)[..]] {
+            self.leases.remove(key);
+            self.refused.remove(key);
+        }
         self.left_out > 0
     }
 
