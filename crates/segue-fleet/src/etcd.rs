@@ -149,8 +149,11 @@ impl Etcd {
             if listing.revision == 0 {
                 listing.revision = number(&answer["header"]["revision"]);
             }
-            listing.records.extend(records(&answer));
-            let Some(last) = listing.records.last().filter(|_| answer["more"] == true) else { return Ok(listing) };
+            let page = records(&answer);
+            // A page without a key would be asked for again and again.
+            let has_more = answer["more"] == true && !page.is_empty();
+            listing.records.extend(page);
+            let Some(last) = listing.records.last().filter(|_| has_more) else { return Ok(listing) };
             from.clone_from(&last.key);
             from.push(0);
         }
