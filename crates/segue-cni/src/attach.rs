@@ -115,7 +115,7 @@ pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
     let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
     let kept: Vec<String> =
         list.iter().map(|one| alias(&request.network, &text(one, "containerID"), &text(one, "ifname"))).collect();
-    let mine = format!("segue-cni {} ", request.network);
+    let mine = format!("{} ", of_network(&request.network));
     let failed = here(|links| {
         let mut failed = None;
         for (name, link) in links.all()? {
@@ -243,8 +243,13 @@ fn names(request: &Request) -> (String, String) {
 fn alias(network: &str, container: &str, interface: &str) -> String {
     // The kernel keeps 255 bytes: a long id is cut in front of the interface's name.
     let container: String = container.chars().take(150).collect();
+    format!("{} {container} {interface}", of_network(network))
+}
+
+/// Returns the first words of the aliases of a network, whose long name is cut.
+fn of_network(network: &str) -> String {
     let network: String = network.chars().take(70).collect();
-    format!("segue-cni {network} {container} {interface}")
+    format!("segue-cni {network}")
 }
 
 fn open_namespace(request: &Request) -> Result<File, CniError> {
