@@ -78,6 +78,9 @@ impl Keeper {
         let mut state = self.state();
         let outcome = self.try_change(&mut state, change);
         state.refused += u64::from(outcome.is_err());
+        if outcome.is_ok() {
+            self.keep(&state);
+        }
         outcome
     }
 
@@ -165,14 +168,12 @@ impl Keeper {
         };
         if is_same {
             state.generation = changes.generation;
-            self.keep(state);
             return Ok(changes);
         }
         let next = self.next(state, changes.generation, wanted);
         let table = self.build(&next)?;
         self.sender.replace(table);
         *state = next;
-        self.keep(state);
         Ok(changes)
     }
 
@@ -263,7 +264,8 @@ impl Keeper {
         let is_kept = found.is_some();
         if let Some(table) = found {
             let mut state = self.state();
-            // The tunnel may have other rules than its predecessor; then the present table stays.
+            // It is not kept again here: the other process may have kept a later one meanwhile. The tunnel may have
+            // other rules than its predecessor; then the present table stays.
             let _ = self.try_change(&mut state, Change::Sync(table));
         }
         is_kept
