@@ -70,6 +70,8 @@ fn addresses_outside_of_memory_stop_the_port() {
             stops(queue, Stop::RingAddress, feature::USUAL, &[at(0x50_0000, 20, NEXT | write, 1), bad]);
         }
     }
+    // A ring of buffers without bytes is not read to its end.
+    stops(TO_GUEST, Stop::RingAddress, feature::USUAL, &[at(0x50_0000, 0, WRITE, 0)]);
 }
 
 #[test]
