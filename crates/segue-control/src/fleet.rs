@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -122,6 +123,12 @@ pub fn now() -> u64 {
 /// Returns the path of a file of the agent of the tunnel `name`, in the directory of new instances.
 pub fn path_for_new(name: &str, ending: &str) -> io::Result<PathBuf> {
     Ok(place::for_new()?.join(format!("{name}{ending}")))
+}
+
+/// Opens a lock file of the agent of the tunnel `name`. Only its owner can open it: no other user can hold the lock.
+pub fn lock_file(name: &str, ending: &str) -> io::Result<fs::File> {
+    let mut options = fs::File::options();
+    options.write(true).create(true).truncate(false).mode(0o600).open(path_for_new(name, ending)?)
 }
 
 /// Writes the state, atomically.

@@ -166,7 +166,7 @@ impl Hooks {
             Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
                 .why("the hooks keep it beside the control sockets")
         };
-        let lock = path(name, ".hook.lock").and_then(File::create).map_err(|error| failed(&error))?;
+        let lock = fleet::lock_file(name, ".hook.lock").map_err(|error| failed(&error))?;
         let mut tries = 0;
         // Another hook holds it for milliseconds; flanneld starts one at a time.
         while !sys::try_lock(&lock).map_err(|error| failed(&error))? {
