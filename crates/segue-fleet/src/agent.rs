@@ -176,6 +176,7 @@ impl Agent<'_> {
             directory: directory.clone(),
             address: self.settings.terms.address,
             subnet: acquired.subnet,
+            mac: self.settings.terms.mac,
             limit: self.settings.limit,
         }));
         let (client, to, again) = (etcd.clone(), events.clone(), Arc::clone(&self.list_again));

@@ -259,6 +259,10 @@ impl Hooks {
         if mac.is_some_and(|mac| !mac.is_station()) {
             return Err(Refusal::MacNotUnicast);
         }
+        let own = known.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
+        if mac.is_some() && mac == own {
+            return Err(Refusal::OwnMac);
+        }
         if theirs.port == 0 || theirs.vni.is_some_and(|vni| vni >= 1 << 24) {
             return Err(Refusal::DataMalformed);
         }

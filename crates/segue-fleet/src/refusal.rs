@@ -72,6 +72,8 @@ refusals! {
     MacMalformed = "mac_malformed", "VtepMAC is no MAC address";
     /// VtepMAC is not that of one host.
     MacNotUnicast = "mac_not_unicast", "VtepMAC is zero or multicast";
+    /// VtepMAC is that of this host.
+    OwnMac = "own_mac", "VtepMAC is that of this host";
     /// The offer of segue cannot be read.
     OfferMalformed = "offer_malformed", "the offer of encapsulations is not what segue writes";
     /// There are more leases than this host takes.

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
 
+use segue_control::peers::Mac;
+
 use crate::config::Config;
 use crate::lease::{self, Lease};
 use crate::network::Network;
@@ -44,6 +46,8 @@ pub struct Policy {
     pub address: Ipv4Addr,
     /// The subnet of this host.
     pub subnet: Network,
+    /// The MAC address of this host's VTEP. The tunnel refuses a table with a peer that has it.
+    pub mac: Option<Mac>,
     /// Largest number of peers.
     pub limit: usize,
 }
@@ -126,13 +130,16 @@ impl Roster {
     }
 
     fn judge(&self, record: &Record) -> Result<Lease, Refusal> {
-        let Policy { config, directory, address, subnet, .. } = &self.policy;
+        let Policy { config, directory, address, subnet, mac, .. } = &self.policy;
         let lease = lease::parse(&record.key, &record.value, directory, config)?;
         if lease.address == *address {
             return Err(Refusal::OwnAddress);
         }
         if lease.subnet.overlaps(*subnet) {
             return Err(Refusal::OwnSubnet);
+        }
+        if lease.mac.is_some() && lease.mac == *mac {
+            return Err(Refusal::OwnMac);
         }
         Ok(lease)
     }

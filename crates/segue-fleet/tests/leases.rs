@@ -22,6 +22,7 @@ fn roster(limit: usize) -> Roster {
         directory: DIRECTORY.to_owned(),
         address: [198, 18, 0, 1].into(),
         subnet: Network::parse("198.19.1.0/24").unwrap(),
+        mac: Some("5a:65:bd:bd:44:aa".parse().unwrap()),
         limit,
     })
 }
@@ -125,6 +126,7 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (data(r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#), MacNotUnicast),
         (data(r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#), MacNotUnicast),
         (data(r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#), MacNotUnicast),
+        (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:aa"}"#), OwnMac),
         (segue("7"), OfferMalformed),
         (segue(r#"{"v":1,"encap":"gue","port":0}"#), OfferMalformed),
         (segue(r#"{"v":1,"encap":"gue","port":65536}"#), OfferMalformed),
