@@ -237,8 +237,9 @@ pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {
     for size in sizes {
         let (size, address) = (size.to_string(), to.address.to_string());
         // Bytes that differ from their neighbours, so that a shift is seen; ping compares them.
-        // One that is answered late is not sent again, and nothing counts as lost before the time is over.
-        let words = ["-n", "-c", "1", "-W", "60", "-p", "0123456789abcdef", "-s", &size, &address];
+        // One that is answered late is not sent again, and nothing counts as lost before the time is over. A lost
+        // one costs the deadline, -w; with -W 60 ping of iputils 20221126 waited three minutes behind a narrow link.
+        let words = ["-n", "-c", "1", "-i", "60", "-w", "20", "-p", "0123456789abcdef", "-s", &size, &address];
         let text = from.host.run("ping", &words).unwrap_or_else(|error| panic!("{error}"));
         assert!(text.contains(" 0% packet loss") && !text.contains("wrong data"), "{text}");
     }
