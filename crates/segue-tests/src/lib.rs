@@ -57,6 +57,23 @@ pub use segue_lab::skip;
 pub use stat::Stat;
 pub use tunnel::{Carrier, Inside, Pair, Shape, Tunnel};
 
+/// Waits until `done` returns a value, and returns it.
+///
+/// # Panics
+///
+/// With `what` where there is none after 90 seconds.
+#[track_caller]
+pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = std::time::Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(begin.elapsed().as_secs() < 90, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 /// Expands to the path of the enclosing test function, for [`Ground::new`] and [`skip`].
 #[macro_export]
 macro_rules! test_name {

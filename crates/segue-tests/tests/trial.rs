@@ -4,12 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use segue_lab::{Family, Host, LinkForm, Peer, Process};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, sys, test_name, traffic};
+use segue_tests::{Ground, sys, test_name, traffic, until};
 use serde_json::Value;
 
 /// Time within which something must happen.
@@ -27,19 +26,6 @@ fn text(bytes: &[u8]) -> String {
 fn said(host: &Host, program: &Path, line: &str) -> (Option<i32>, String, String) {
     let output = segue(host, program, line);
     (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-/// Waits until `done` returns a value.
-#[track_caller]
-fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Starts `segue run` with a file of this text, and waits until it is ready.

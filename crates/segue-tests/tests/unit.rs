@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use segue_lab::{Host, LinkForm, Process, reach, skip, which};
-use segue_tests::{Ground, Stat, capture, sys, test_name};
+use segue_tests::{Ground, Stat, capture, sys, test_name, until};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -133,19 +132,6 @@ fn a_tunnel_runs_under_the_restrictions_of_its_unit() {
     assert_eq!(field("Uid:").split_whitespace().next(), Some("61234"), "{status}");
     let capabilities = u64::from_str_radix(&field("CapBnd:"), 16).unwrap();
     assert_eq!(capabilities, 1 << 12 | 1 << 13 | 1 << 39, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF");
-}
-
-/// Waits until `done` returns a value.
-#[track_caller]
-fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
