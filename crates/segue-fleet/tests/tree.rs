@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// Returns the names of the crates that a program of the package links on this machine. Cargo has no others here: what only
-/// other systems need was never downloaded.
+/// Returns the names of the crates that a program of the package links on this machine. What other systems need was
+/// never downloaded.
 fn linked(package: &str) -> Vec<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
