@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::error::{Error, Kind, printable};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
-use crate::model::{Instance, Side};
+use crate::model::{Instance, PeerTable, Side};
 use crate::peers::{self, Changes, Listed, Table};
 use crate::place::{self, READERS};
 use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, TABLE_LEN, Topic};
@@ -85,6 +85,12 @@ pub fn peers(name: &str) -> Result<Listed, Error> {
         // An instance of an earlier version does not know the request.
         _ => Err(no_table(name).why("its version of segue may have no peer tables")),
     }
+}
+
+/// Returns the peer table of the tunnel `name` in short, and the id of the process that has it.
+pub fn peer_table(name: &str) -> Result<(u32, PeerTable), Error> {
+    let instance = one(name)?;
+    instance.peers.map(|table| (instance.pid, *table)).ok_or_else(|| no_table(name))
 }
 
 /// Replaces the peer table of the tunnel `name`, as a whole or not at all.

@@ -177,6 +177,14 @@ impl Error {
         made
     }
 
+    /// Returns the failure and its reason as one line.
+    pub fn sentence(&self) -> String {
+        match &self.why {
+            Some(why) => printable_line(&format!("{}: {why}", self.message)),
+            None => printable_line(&self.message),
+        }
+    }
+
     /// Adds the reason.
     pub fn why(mut self, why: impl Into<String>) -> Error {
         self.why = Some(why.into());

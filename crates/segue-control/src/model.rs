@@ -93,6 +93,18 @@ pub struct PeerTable {
     pub peers: u64,
     /// Changes that were refused.
     pub refused: u64,
+    /// The address of this end, which no peer may have.
+    pub local: String,
+    /// The encapsulations, each with its UDP port, such as `vxlan:8472`.
+    pub listen: Vec<String>,
+    /// The Ethernet address of this end, where frames are among what is listened for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// Whether peers may be sent, and may send, remote checksums.
+    pub remcsum: bool,
+    /// Reason why the file of the table was refused when it was loaded again; the table is the one of before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_refused: Option<String>,
 }
 
 /// The path of a tunnel's packets through the kernel, past the process.

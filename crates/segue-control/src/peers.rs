@@ -231,6 +231,8 @@ pub enum Change {
     Replace(Vec<Peer>),
     /// Removes peers by their prefix or address; all of them must be there.
     Del(Vec<Key>),
+    /// Changes no peer: the file of the table was refused for this reason. The state says so until the next change.
+    Keep(String),
 }
 
 /// What a peer is looked up by.

@@ -316,6 +316,7 @@ mod tests {
             (Request::Get(Topic::Peers), r#"{"get":"peers"}"#),
             (Request::Set(vec![("a".into(), "1".into())]), r#"{"set":[["a","1"]]}"#),
             (Request::Peers(peers::Change::Add(Vec::new())), r#"{"peers":{"add":[]}}"#),
+            (Request::Peers(peers::Change::Keep("no".to_owned())), r#"{"peers":{"keep":"no"}}"#),
             (
                 Request::Peers(peers::Change::Del(vec![peers::Key::Prefix("::/0".parse().unwrap())])),
                 r#"{"peers":{"del":[{"prefix":"::/0"}]}}"#,

@@ -315,8 +315,21 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
     fs::write(&file, table("198.18.0.5")).unwrap();
     reload();
     assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
-    // One that is wrong leaves the table of before.
-    fs::write(&file, table("198.18.0.1")).unwrap();
+    // One that is wrong leaves the table of before, and the state says why.
+    let state = || {
+        let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+        let of = |key: &str, health: &Value| health[0][key].as_str().unwrap_or_default().to_owned();
+        let refused = stat.json()["peers"]["file_refused"].as_str().unwrap_or_default().to_owned();
+        (refused, of("code", &stat.json()["health"]), of("why", &stat.json()["health"]))
+    };
+    for (text, rule) in [(table("198.18.0.1"), "is this end of the tunnel"), ("[]".to_owned(), "this is no table")] {
+        fs::write(&file, text).unwrap();
+        reload();
+        assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+        let (refused, code, why) = state();
+        assert!(refused.contains(rule) && code == "peers_refused" && why == refused, "{refused}, {code}, {why}");
+    }
+    fs::write(&file, table("198.18.0.6")).unwrap();
     reload();
-    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+    assert_eq!((remotes(), state()), ((3, vec!["198.18.0.6".to_owned()]), Default::default()));
 }

@@ -376,6 +376,7 @@ fn snapshot(
             fastpath.fill(&mut instance);
         }
         instance.peers = peers.as_ref().map(|peers| Box::new(peers.summary()));
+        instance.health.extend(peers.as_ref().and_then(|peers| peers.complaint()));
         if (0..heartbeat.workers()).any(|worker| heartbeat.is_stuck(Thread::of_worker(worker), STUCK)) {
             instance.health.push(Complaint {
                 what: "no packet moves".to_owned(),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use segue::hash;
 use segue_control::error::{Error, Kind};
-use segue_control::model;
+use segue_control::model::{self, Complaint};
 use segue_control::peers::{self, Change, Changes, Key, Listed, ListedPeer, MOST, Peer, PeerCounters as Shown};
 use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters, Removed, Table, TableSender};
 
@@ -38,6 +38,8 @@ struct State {
     remotes: VecDeque<IpAddr>,
     /// Changes that were refused.
     refused: u64,
+    /// Reason why the file of the table was refused, if nothing has changed since.
+    file_refused: Option<String>,
 }
 
 /// The keeper of a tunnel's peer table.
@@ -86,6 +88,11 @@ impl Keeper {
 
     fn try_change(&self, state: &mut State, change: Change) -> Result<Changes, Error> {
         let (generation, wanted) = match change {
+            Change::Keep(why) => {
+                state.file_refused = Some(why);
+                let unchanged = state.entries.len() as u64;
+                return Ok(Changes { generation: state.generation, unchanged, ..Changes::default() });
+            }
             Change::Sync(table) => {
                 let wanted = self.entries(table.peers)?;
                 (table.generation, wanted)
@@ -167,7 +174,7 @@ impl Keeper {
             None => present.saturating_add(1),
         };
         if is_same {
-            state.generation = changes.generation;
+            (state.generation, state.file_refused) = (changes.generation, None);
             return Ok(changes);
         }
         let next = self.next(state, changes.generation, wanted);
@@ -185,6 +192,7 @@ impl Keeper {
             prefixes: state.prefixes.clone(),
             remotes: state.remotes.clone(),
             refused: state.refused,
+            file_refused: None,
         };
         for (key, peer) in wanted {
             let counters = state.entries.get(&key).map(|entry| Arc::clone(&entry.counters)).unwrap_or_default();
@@ -249,7 +257,21 @@ impl Keeper {
             peers: state.entries.len() as u64,
             refused: state.refused,
             in_force: self.sender.in_force(),
+            file_refused: state.file_refused.clone(),
+            ..self.rules.summary()
         }
+    }
+
+    /// Returns what is wrong with the table.
+    pub fn complaint(&self) -> Option<Complaint> {
+        let why = self.state().file_refused.clone()?;
+        Some(Complaint {
+            what: "the file with the peers was refused, and the table of before stays".to_owned(),
+            why: Some(why),
+            code: "peers_refused".to_owned(),
+            fix: Some("mend the file, then: segue reload".to_owned()),
+            ..Complaint::default()
+        })
     }
 
     /// Returns a duplicate of the descriptor of the kept table, for a successor.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use segue::encap::{Carrier, Config, Df, Mode, SourcePorts, Tos, Ttl};
 use segue::wire::vxlan;
+use segue_control::model::PeerTable;
 use segue_control::peers::{Encap, Key, Mac, Peer};
 use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters};
 
-use crate::tunnel::kinds::{Choice, PeerTable};
+use crate::tunnel::kinds::{self, Choice};
 use crate::tunnel::resolve::Ready;
 
 /// The network identifier of VXLAN where neither the tunnel nor the peer says one: that of flannel.
@@ -26,7 +27,7 @@ pub struct Rules {
 
 impl Rules {
     /// Creates the rules of a tunnel whose listeners have these numbers of source ports.
-    pub fn new(ready: &Ready, table: &PeerTable, slots: &[u16], seed: [u8; 16]) -> Rules {
+    pub fn new(ready: &Ready, table: &kinds::PeerTable, slots: &[u16], seed: [u8; 16]) -> Rules {
         let plan = &ready.plan;
         let config = |encap: Encap, port: u16, slots: u16| {
             let (mode, carrier) = match encap {
@@ -63,6 +64,17 @@ impl Rules {
     /// Returns the Ethernet address of this end.
     pub(super) fn mac(&self) -> Mac {
         self.mac
+    }
+
+    /// Returns what other programs have to know of this end.
+    pub(super) fn summary(&self) -> PeerTable {
+        PeerTable {
+            local: self.local.to_string(),
+            listen: self.forms.iter().map(|(encap, port, _)| format!("{encap}:{port}")).collect(),
+            mac: self.forms.iter().any(|(encap, ..)| *encap == Encap::Vxlan).then(|| self.mac.to_string()),
+            remcsum: self.remcsum,
+            ..PeerTable::default()
+        }
     }
 
     /// Returns the listeners.

@@ -5,7 +5,7 @@ use std::fs;
 
 use segue_control::client;
 use segue_control::error::Error;
-use segue_control::peers::Table;
+use segue_control::peers::{Change, Table};
 
 use super::spec::InstanceSpec;
 
@@ -33,7 +33,8 @@ pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
     lost.filter_map(|(name, table)| client::peer_sync(name, table).err()).collect()
 }
 
-/// Loads the file of each tunnel again that goes on and has one. Returns the failures.
+/// Loads the file of each tunnel again that goes on and has one. Returns the failures, of which each tunnel is told
+/// too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Error> {
     let load = |spec: &InstanceSpec| {
         let path = spec.table()?.file.as_ref()?;
@@ -42,7 +43,10 @@ pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Err
             Error::system(format!("cannot read the peers in {name}"), &error, "the table of before stays")
         });
         let table = text.and_then(|text| Table::read(&text, &name));
-        table.and_then(|table| client::peer_sync(&spec.name, &table)).err()
+        let refused = table.and_then(|table| client::peer_sync(&spec.name, &table)).err()?;
+        // One that does not answer shows nothing in its state either.
+        let _ = client::peer_change(&spec.name, Change::Keep(refused.sentence()));
+        Some(refused)
     };
     specs.filter_map(load).collect()
 }
