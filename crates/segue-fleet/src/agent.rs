@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use segue_control::error::Error;
+use segue_control::error::{Error, Kind};
 use segue_control::fleet::{Engine, FleetState, LastEvent, SCHEMA, now};
 use segue_control::peers::{Peer, Table};
 
@@ -37,8 +37,6 @@ const NAMED: usize = 20;
 /// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The interface of the tunnel.
-    pub name: String,
     /// What this host's lease says.
     pub terms: Terms,
     /// The file `subnet.env` to write.
@@ -69,6 +67,8 @@ pub struct Agent<'a> {
     peers: Vec<Peer>,
     /// Whether the tunnel has it.
     is_synced: bool,
+    /// The process that has the tunnel's table.
+    process: u32,
     is_dirty: bool,
     outage: Option<Instant>,
     held_until: Option<Instant>,
@@ -87,8 +87,12 @@ pub fn run(
     (events, inbox): (SyncSender<Event>, Receiver<Event>),
 ) -> Result<(), Error> {
     let (check, checks) = std::sync::mpsc::channel();
-    let mut state =
-        FleetState { schema: SCHEMA.to_owned(), name: settings.name.clone(), since: now(), ..FleetState::default() };
+    let mut state = FleetState {
+        schema: SCHEMA.to_owned(),
+        name: settings.terms.name.clone(),
+        since: now(),
+        ..FleetState::default()
+    };
     state.pid = std::process::id();
     "etcd".clone_into(&mut state.engine);
     etcd.endpoint().clone_into(&mut state.endpoint);
@@ -103,6 +107,7 @@ pub fn run(
         acquired: None,
         peers: Vec::new(),
         is_synced: false,
+        process: 0,
         is_dirty: false,
         outage: None,
         held_until: None,
@@ -112,15 +117,15 @@ pub fn run(
     };
     agent.publish();
     let Some(seen) = agent.wait_for_tunnel(&inbox)? else { return Ok(()) };
-    agent.settings.terms.mac = seen.mac;
-    agent.state.generation = seen.generation;
+    agent.settings.terms.end = seen.end;
+    (agent.process, agent.state.generation) = (seen.process, seen.generation);
     let (client, terms, to) = (etcd.clone(), agent.settings.terms.clone(), events.clone());
     std::thread::spawn(move || keeper::run(client, &terms, &to, &checks));
     agent.handle_all(etcd, &events, &inbox)
 }
 
 impl Agent<'_> {
-    /// Waits for the tunnel, whose MAC address the lease needs. `None` where the user has ended the agent.
+    /// Waits for the tunnel, whose addresses the lease needs. `None` where the user has ended the agent.
     fn wait_for_tunnel(&mut self, inbox: &Receiver<Event>) -> Result<Option<TunnelState>, Error> {
         loop {
             match self.datapath.look() {
@@ -162,9 +167,8 @@ impl Agent<'_> {
                 dirty_since = None;
             }
             if Instant::now() >= next_tick {
-                // The whole table is read each time: a long one less often.
-                next_tick = Instant::now() + TICK * (1 + self.peers.len() as u32 / 1000);
-                self.tick();
+                next_tick = Instant::now() + TICK;
+                self.tick()?;
             }
         }
     }
@@ -175,8 +179,9 @@ impl Agent<'_> {
             config: acquired.config.clone(),
             directory: directory.clone(),
             address: self.settings.terms.address,
+            local: self.settings.terms.end.local,
             subnet: acquired.subnet,
-            mac: self.settings.terms.mac,
+            mac: self.settings.terms.end.mac,
             limit: self.settings.limit,
         }));
         let (client, to, again) = (etcd.clone(), events.clone(), Arc::clone(&self.list_again));
@@ -240,7 +245,7 @@ impl Agent<'_> {
 
     fn write_subnet_file(&mut self) {
         let Some(Acquired { config, subnet, .. }) = &self.acquired else { return };
-        let mtu = self.announce.mtu(&self.settings.name);
+        let mtu = self.announce.mtu(&self.settings.terms.name);
         let file = SubnetEnv { network: config.network, subnet: *subnet, mtu };
         let path = &self.settings.subnet_file;
         if SubnetEnv::read(path) == Some(file) {
@@ -373,10 +378,7 @@ impl Agent<'_> {
     }
 
     fn tunnel_failed(&mut self, error: &Error) {
-        let text = match &error.why {
-            Some(why) => format!("{}: {why}", error.message),
-            None => error.message.clone(),
-        };
+        let text = error.sentence();
         if self.state.table_error.as_ref() != Some(&text) {
             self.announce.note(&format!("the tunnel does not take the table: {text}"));
             self.state.table_error = Some(text);
@@ -385,7 +387,7 @@ impl Agent<'_> {
     }
 
     /// Looks whether the tunnel still has the table, and ends the grace time.
-    fn tick(&mut self) {
+    fn tick(&mut self) -> Result<(), Error> {
         if self.held_until.is_some_and(|until| Instant::now() >= until) {
             self.held_until = None;
             for key in std::mem::take(&mut self.held) {
@@ -394,12 +396,13 @@ impl Agent<'_> {
             self.is_dirty = true;
         }
         if self.roster.is_none() || self.state.revision == 0 {
-            return;
+            return Ok(());
         }
         match self.datapath.look() {
+            Ok(seen) if seen.end != self.settings.terms.end => return Err(other_end(&self.settings.terms.name)),
             // A tunnel that was started again has no table; another controller's table is replaced.
-            Ok(seen) if seen.generation != self.state.generation || !self.is_synced => {
-                self.state.generation = seen.generation;
+            Ok(seen) if (seen.process, seen.generation) != (self.process, self.state.generation) || !self.is_synced => {
+                (self.process, self.state.generation) = (seen.process, seen.generation);
                 self.write_subnet_file();
                 self.sync();
                 self.publish();
@@ -414,9 +417,16 @@ impl Agent<'_> {
                 self.tunnel_failed(&error);
             }
         }
+        Ok(())
     }
 
     fn publish(&mut self) {
         self.announce.state(&self.state);
     }
+}
+
+/// The lease says what the tunnel was: the next agent says what it is.
+fn other_end(name: &str) -> Error {
+    Error::new(Kind::Conflict, format!("the tunnel {name} was started with other words"), "start the agent again")
+        .why("its outer address, its MAC address or what it listens for is not what the lease says")
 }

@@ -53,7 +53,7 @@ pub enum Call {
         /// The network identifier; with vxlan.
         #[arg(long, value_name = "VNI", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..1 << 24))]
         vni: u32,
-        /// The MAC address of the tunnel's VTEP, as its word lladdr has it; with vxlan.
+        /// The MAC address of the tunnel's VTEP, where the tunnel does not run yet; with vxlan.
         #[arg(long, value_name = "MAC")]
         lladdr: Option<Mac>,
     },
@@ -152,9 +152,6 @@ pub struct Etcd {
     /// How long the lease outlives this agent: from 5s to 9000h.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = ttl)]
     pub ttl: Duration,
-    /// The MAC address of the tunnel's VTEP, as its word lladdr has it; with vxlan.
-    #[arg(long, value_name = "MAC")]
-    pub lladdr: Option<Mac>,
     /// The largest number of peers.
     #[arg(long, value_name = "N", default_value_t = crate::roster::PEERS)]
     pub max_peers: usize,

@@ -1,7 +1,9 @@
 //! The tunnel, as the agent sees it: its table of peers, over the control socket.
 
+use std::net::IpAddr;
+
 use segue_control::client;
-use segue_control::error::Error;
+use segue_control::error::{Error, Kind};
 use segue_control::peers::{Encap, Mac, Peer, Table};
 use segue_host::prefix::Prefix;
 
@@ -11,10 +13,59 @@ use crate::lease::{Lease, Offer};
 /// What a tunnel says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelState {
+    /// The process that has the table.
+    pub process: u32,
     /// The generation of its table.
     pub generation: u64,
+    /// What the leases of this host and of the others are judged by.
+    pub end: TunnelEnd,
+}
+
+/// This host's end of the tunnel, which stays as long as the tunnel is not started with other words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelEnd {
+    /// Its outer address, which no peer may have.
+    pub local: Option<IpAddr>,
     /// The MAC address of its VTEP, where it has one.
     pub mac: Option<Mac>,
+    /// The encapsulations, each with its UDP port, such as `vxlan:8472`.
+    pub listen: Vec<String>,
+    /// Whether it takes remote checksums.
+    pub remcsum: bool,
+}
+
+impl TunnelEnd {
+    /// Checks that the tunnel `name` can be an end of a network with this backend and can take what it offers.
+    ///
+    /// # Errors
+    /// What it lacks, with the words that it needs.
+    pub fn check(&self, name: &str, backend: Backend, offer: Option<Offer>) -> Result<(), Error> {
+        let wrong = |message: String, why: &str, words: &str| {
+            let hint = format!("segue tunnel dev {name} peers none local ADDR {words}");
+            Err(Error::new(Kind::Conflict, message, hint).why(why.to_owned()))
+        };
+        if let Some(local @ IpAddr::V6(_)) = self.local {
+            let why = "leases have the IPv4 addresses of their hosts";
+            return wrong(format!("the tunnel {name} has the outer address {local}"), why, "...");
+        }
+        let network = match backend {
+            Backend::Vxlan { port, .. } => format!("{}:{port}", Encap::Vxlan),
+            Backend::Udp { port } => format!("{}:{port}", Encap::Fou),
+        };
+        let offered = offer.map(|offer| format!("{}:{}", Encap::Gue, offer.gue_port));
+        let needed: Vec<&str> = [Some(&network), offered.as_ref()].into_iter().flatten().map(String::as_str).collect();
+        for (form, why) in needed.iter().zip(["the network's hosts send it there", "--offer says that it does"]) {
+            if !self.listen.iter().any(|listens| listens == form) {
+                let words = format!("listen {}", needed.join(","));
+                return wrong(format!("the tunnel {name} does not listen for {form}"), why, &words);
+            }
+        }
+        if offer.is_some_and(|offer| offer.remcsum) && !self.remcsum {
+            let why = "--offer remcsum says that it does";
+            return wrong(format!("the tunnel {name} takes no remote checksums"), why, "encap-remcsum ...");
+        }
+        Ok(())
+    }
 }
 
 /// A tunnel with a table of peers.
@@ -37,14 +88,18 @@ pub trait Datapath {
 pub struct Tunnel {
     /// Its interface.
     pub name: String,
-    /// The MAC address of its VTEP, where the user gave it.
-    pub mac: Option<Mac>,
 }
 
 impl Datapath for Tunnel {
     fn look(&mut self) -> Result<TunnelState, Error> {
-        let listed = client::peers(&self.name)?;
-        Ok(TunnelState { generation: listed.generation, mac: self.mac })
+        let (process, table) = client::peer_table(&self.name)?;
+        let end = TunnelEnd {
+            local: table.local.parse().ok(),
+            mac: table.mac.and_then(|mac| mac.parse().ok()),
+            listen: table.listen,
+            remcsum: table.remcsum,
+        };
+        Ok(TunnelState { process, generation: table.generation, end })
     }
 
     fn sync(&mut self, table: &Table) -> Result<(), Error> {

@@ -65,6 +65,8 @@ struct Memory {
     /// The peers by subnet, with the round in which each was last confirmed.
     peers: BTreeMap<String, (u64, Peer)>,
     refused: BTreeMap<String, usize>,
+    /// The tunnel's process and the number of its table behind the last change.
+    table: Option<(u32, u64)>,
 }
 
 /// The files of one tunnel, locked.
@@ -104,16 +106,25 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
     match hooks.peer(subnet, address, data) {
         Ok((subnet, peer)) => {
             let before = hooks.known.peers.insert(subnet.clone(), (hooks.known.round, peer.clone()));
-            hooks.save(&format!("add {subnet}"))?;
             // What is as it was needs nothing, unless the tunnel has lost it.
-            if before.is_some_and(|(_, before)| before == peer) && hooks.has(&peer) {
-                return Ok(());
+            let is_there = before.as_ref().is_some_and(|(_, before)| *before == peer) && hooks.is_in_force();
+            hooks.save(&format!("add {subnet}"))?;
+            let done = if is_there { Ok(()) } else { hooks.change(Change::Replace(vec![peer])) };
+            match done {
+                Err(error) if error.kind == Kind::BadValue => {
+                    // In the file it would cost all others the next start of the tunnel.
+                    match before {
+                        Some(before) => hooks.known.peers.insert(subnet.clone(), before),
+                        None => hooks.known.peers.remove(&subnet),
+                    };
+                    hooks.refuse(&subnet, Refusal::Tunnel)?;
+                    Err(error)
+                }
+                done => done,
             }
-            hooks.change(Change::Replace(vec![peer]))
         }
         Err(refusal) => {
-            *hooks.known.refused.entry(refusal.name().to_owned()).or_default() += 1;
-            hooks.save(&format!("refused {}", printable(subnet)))?;
+            hooks.refuse(subnet, refusal)?;
             let message = format!("the host {} with {} is refused", printable(address), printable(subnet));
             Err(Error::new(Kind::BadValue, message, "segue stat").why(refusal.sentence()))
         }
@@ -208,13 +219,19 @@ impl Hooks {
             refused: self.known.refused.clone(),
             ..FleetState::default()
         };
-        let write = |ending: &str, document: &Value| {
-            path(&self.name, ending).and_then(|path| fleet::replace(&path, format!("{document}\n").as_bytes()))
-        };
-        write(".hook.json", &json!(self.known))
-            .and_then(|()| write(".peers.json", &table))
+        self.remember()
+            .and_then(|()| self.write(".peers.json", &table))
             .and_then(|()| fleet::write(&state))
-            .map_err(|error| Error::system("cannot note the change", &error, "df /run").why("the table stays as it is"))
+            .map_err(|error| unnoted(&error))
+    }
+
+    /// Writes what is known, for the next hook.
+    fn remember(&self) -> io::Result<()> {
+        self.write(".hook.json", &json!(self.known))
+    }
+
+    fn write(&self, ending: &str, document: &Value) -> io::Result<()> {
+        path(&self.name, ending).and_then(|path| fleet::replace(&path, format!("{document}\n").as_bytes()))
     }
 
     /// Judges a host that flanneld reports.
@@ -282,16 +299,27 @@ impl Hooks {
         Ok((subnet.to_string(), peer))
     }
 
-    /// Returns whether the tunnel has this peer.
-    fn has(&self, peer: &Peer) -> bool {
-        client::peers(&self.name).is_ok_and(|listed| listed.peers.iter().any(|one| one.peer.prefix == peer.prefix))
+    /// Notes a host that is refused.
+    fn refuse(&mut self, subnet: &str, refusal: Refusal) -> Result<(), Error> {
+        *self.known.refused.entry(refusal.name().to_owned()).or_default() += 1;
+        self.save(&format!("refused {}", printable(subnet)))
+    }
+
+    /// Returns whether the tunnel's table is as the last change of a hook has left it.
+    fn is_in_force(&self) -> bool {
+        let Ok((process, table)) = client::peer_table(&self.name) else { return false };
+        self.known.table == Some((process, table.generation))
     }
 
     /// Changes the tunnel's table. A tunnel that does not run takes the file when it starts.
-    fn change(&self, change: Change) -> Result<(), Error> {
+    fn change(&mut self, change: Change) -> Result<(), Error> {
         let is_removal = matches!(change, Change::Del(_));
         match client::peer_change(&self.name, change) {
-            Ok(_) => Ok(()),
+            Ok(changes) => {
+                let known = client::peer_table(&self.name).ok().map(|(process, _)| (process, changes.generation));
+                self.known.table = known;
+                self.remember().map_err(|error| unnoted(&error))
+            }
             Err(error) if error.kind == Kind::NotFound => Ok(()),
             Err(error) if is_removal && !self.is_listed_wrongly(&error) => Ok(()),
             Err(error) => Err(error),
@@ -302,6 +330,10 @@ impl Hooks {
     fn is_listed_wrongly(&self, error: &Error) -> bool {
         client::peers(&self.name).is_err() || error.kind == Kind::NoPermission
     }
+}
+
+fn unnoted(error: &io::Error) -> Error {
+    Error::system("cannot note the change", error, "df /run").why("the table stays as it is")
 }
 
 fn path(name: &str, ending: &str) -> io::Result<PathBuf> {

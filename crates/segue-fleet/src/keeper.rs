@@ -5,11 +5,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
-use segue_control::peers::Mac;
 
 use crate::allocate::{self, Choice};
 use crate::backoff::{Backoff, random};
-use crate::config::{Backend, Config};
+use crate::config::Config;
+use crate::datapath::TunnelEnd;
 use crate::etcd::{Etcd, EtcdError, Made};
 use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
@@ -29,8 +29,10 @@ pub struct Terms {
     pub prefix: String,
     /// The address of this host.
     pub address: Ipv4Addr,
-    /// The MAC address of the VTEP.
-    pub mac: Option<Mac>,
+    /// The interface of the tunnel.
+    pub name: String,
+    /// This host's end of the tunnel.
+    pub end: TunnelEnd,
     /// What is offered to other segue nodes.
     pub offer: Option<Offer>,
     /// The time to live of the lease.
@@ -125,15 +127,8 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
             .why("it is the address at which other hosts reach this one"),
         ));
     }
-    if matches!(config.backend, Backend::Vxlan { .. }) && terms.mac.is_none() {
-        let error = Error::new(
-            Kind::Missing,
-            "the lease needs the MAC address of the tunnel's VTEP",
-            "--lladdr MAC                                    that of `segue tunnel ... lladdr MAC`",
-        );
-        return Err(Failure::Fatal(error.why("the network's backend is vxlan, and the tunnel does not say it")));
-    }
-    let value = lease::value(terms.address, config.backend, terms.mac, terms.offer);
+    terms.end.check(&terms.name, config.backend, terms.offer).map_err(Failure::Fatal)?;
+    let value = lease::value(terms.address, config.backend, terms.end.mac, terms.offer);
     let directory = format!("{}/subnets", terms.prefix);
     for _ in 0..RACES {
         let listing = etcd.list(&directory)?;

@@ -15,7 +15,7 @@ use segue_control::peers::{self, Encap};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Call, Cli, Command, Etcd, Hook, Mode, Offered};
 use segue_fleet::connect;
-use segue_fleet::datapath::{Datapath, Tunnel};
+use segue_fleet::datapath::{Datapath, Tunnel, TunnelEnd};
 use segue_fleet::event::Event;
 use segue_fleet::hook::{self, Takes};
 use segue_fleet::keeper::Terms;
@@ -90,9 +90,10 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let stop = events.clone();
     thread::spawn(move || wait_for_signal(&mut signals, &stop));
     let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
-    let terms = Terms { prefix: args.prefix.clone(), address, mac: args.lladdr, offer, ttl: args.ttl, before };
-    let settings = Settings { name: args.dev.clone(), terms, subnet_file, limit: args.max_peers };
-    let mut tunnel = Tunnel { name: args.dev.clone(), mac: args.lladdr };
+    let (prefix, name, ttl) = (args.prefix.clone(), args.dev.clone(), args.ttl);
+    let mut tunnel = Tunnel { name: name.clone() };
+    let terms = Terms { prefix, address, name, end: TunnelEnd::default(), offer, ttl, before };
+    let settings = Settings { terms, subnet_file, limit: args.max_peers };
     let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
     fleet::remove(&args.dev);
     done
@@ -118,11 +119,11 @@ fn called(args: &Hook) -> Result<(), Error> {
             let mac = match lladdr {
                 _ if !vxlan => None,
                 Some(mac) => Some(mac.to_string()),
-                None => Tunnel { name: name.clone(), mac: None }.look()?.mac.map(|mac| mac.to_string()),
+                None => Tunnel { name: name.clone() }.look()?.end.mac.map(|mac| mac.to_string()),
             };
             if vxlan && mac.is_none() {
-                let message = format!("{name} does not say the MAC address of its VTEP");
-                return Err(Error::new(Kind::Missing, message, "--lladdr MAC, that of the tunnel"));
+                let message = format!("{name} does not listen for VXLAN");
+                return Err(Error::new(Kind::Conflict, message, "segue tunnel ... listen vxlan:8472"));
             }
             let takes = Takes { mode, port: port.unwrap_or(usual), remcsum: *remcsum, vni: vxlan.then_some(*vni), mac };
             println!("{}", hook::pre(name, takes)?);

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use segue_control::peers::Mac;
 
@@ -44,6 +44,9 @@ pub struct Policy {
     pub directory: String,
     /// The address of this host.
     pub address: Ipv4Addr,
+    /// The outer address of this host's tunnel, which may be another one. The tunnel refuses a table with a peer that
+    /// has it.
+    pub local: Option<IpAddr>,
     /// The subnet of this host.
     pub subnet: Network,
     /// The MAC address of this host's VTEP. The tunnel refuses a table with a peer that has it.
@@ -130,9 +133,9 @@ impl Roster {
     }
 
     fn judge(&self, record: &Record) -> Result<Lease, Refusal> {
-        let Policy { config, directory, address, subnet, mac, .. } = &self.policy;
+        let Policy { config, directory, address, local, subnet, mac, .. } = &self.policy;
         let lease = lease::parse(&record.key, &record.value, directory, config)?;
-        if lease.address == *address {
+        if lease.address == *address || Some(IpAddr::from(lease.address)) == *local {
             return Err(Refusal::OwnAddress);
         }
         if lease.subnet.overlaps(*subnet) {

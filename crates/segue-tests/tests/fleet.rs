@@ -157,9 +157,8 @@ impl Node {
         );
         let tunnel =
             Tunnel::start(&host, &fleet.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>());
-        let words = format!(
-            "fleet etcd --dev {DEVICE} --endpoints {ETCD} --allow-plain-http --iface eth0 --lladdr 02:00:c6:12:00:{n:02x} {words}"
-        );
+        let at = if words.contains("--public-ip") { "" } else { "--iface eth0" };
+        let words = format!("fleet etcd --dev {DEVICE} --endpoints {ETCD} --allow-plain-http {at} {words}");
         let words = words.split_whitespace().map(String::from).collect();
         let mut node = Node { host, agent: None, tunnel, words, n };
         node.start_agent(&fleet.program);
@@ -311,7 +310,11 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
 fn a_node_that_dies_leaves_every_table_and_comes_back_as_it_was() {
     let Some(fleet) = Fleet::new(test_name!()) else { return };
     let mut a = Node::start(&fleet, 2, "--ttl 10s");
-    let b = Node::start(&fleet, 3, "--ttl 10s");
+    let b = Node::start(&fleet, 3, "--ttl 10s --public-ip 198.18.0.33");
+    // The tunnel of B refuses a table with a peer that has its own address: that lease costs no other its peer.
+    let own = r#"{"PublicIP":"198.18.0.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:03"}}"#;
+    fleet.ctl(&["put", &format!("{SUBNETS}/198.19.207.0-24"), "--", own]);
+    until("it is refused under its reason", || b.state()["refused"]["own_address"] == 1);
     let before = (b.one_peer(&fleet)["mac"].clone(), a.subnet());
     a.kill_agent();
     until("its lease ends", || b.peers(&fleet).is_empty());
@@ -474,6 +477,18 @@ fn the_walk_through_for_users_of_kubernetes_works_as_it_is_written() {
     let places = [at(&ground.a, "198.19.1.1"), at(&ground.b, "198.19.2.1")];
     segue_lab::reach((places[0].host, places[0].address), (places[1].host, places[1].address), PATIENCE).unwrap();
     traffic::everything(places[0], places[1], traffic::SHORT, 9);
+    // What the tunnel itself refuses is not kept: it would cost the tunnel its next start.
+    let mut refused = ground.a.command(&ground.program);
+    refused.args(["fleet", "hook", "add", "198.19.9.0/24", "198.18.0.9"]).env("PATH", &path);
+    let mut refused = Process::spawn(refused, br#"{"mode":"fou","port":8285}"#).unwrap();
+    assert!(
+        !refused.wait(PATIENCE).unwrap().success() && refused.stderr().contains("`listen`"),
+        "{}",
+        refused.stderr()
+    );
+    let kept = |ending: &str| ground.a.run("cat", &[&format!("/run/segue/segue0.{ending}.json")]).unwrap();
+    assert!(kept("peers").contains("198.19.2.0/24") && !kept("peers").contains("198.19.9.0/24"), "{}", kept("peers"));
+    assert!(kept("fleet").contains(r#""tunnel":1"#), "{}", kept("fleet"));
     let (subnet, address) = of(2);
     for _ in 0..2 {
         let variables = [("$NETWORK", ""), ("$SUBNET", subnet.as_str()), ("$PUBLIC_IP", address.as_str())];

@@ -19,7 +19,7 @@ use segue_control::peers::{Mac, Table};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Cli, Command as Word};
 use segue_fleet::connect;
-use segue_fleet::datapath::{Datapath, TunnelState};
+use segue_fleet::datapath::{Datapath, TunnelEnd, TunnelState};
 use segue_fleet::event::Event;
 use segue_fleet::keeper::Terms;
 
@@ -157,7 +157,13 @@ struct Kept(Arc<Mutex<(u64, Vec<String>)>>, u8);
 
 impl Datapath for Kept {
     fn look(&mut self) -> Result<TunnelState, Error> {
-        Ok(TunnelState { generation: self.0.lock().unwrap().0, mac: Some(Mac([2, 0, 0, 0, 0, self.1])) })
+        let end = TunnelEnd {
+            local: Some(([198, 18, 0, self.1]).into()),
+            mac: Some(Mac([2, 0, 0, 0, 0, self.1])),
+            listen: vec!["vxlan:8472".to_owned()],
+            remcsum: false,
+        };
+        Ok(TunnelState { process: 1, generation: self.0.lock().unwrap().0, end })
     }
 
     fn sync(&mut self, table: &Table) -> Result<(), Error> {
@@ -221,13 +227,13 @@ impl Agent {
         let terms = Terms {
             prefix: args.prefix.clone(),
             address: address.parse().unwrap(),
-            mac: None,
+            name: format!("t{n}"),
+            end: TunnelEnd::default(),
             offer: None,
             ttl: args.ttl,
             before: None,
         };
-        let settings =
-            Settings { name: format!("t{n}"), terms, subnet_file: folder.join("subnet.env"), limit: args.max_peers };
+        let settings = Settings { terms, subnet_file: folder.join("subnet.env"), limit: args.max_peers };
         let (events, inbox) = mpsc::sync_channel(16);
         let (tunnel, told) = (Kept(Arc::default(), n), Told::default());
         let (mut kept, mut log, sender) = (tunnel.clone(), told.clone(), events.clone());
