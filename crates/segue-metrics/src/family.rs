@@ -110,7 +110,8 @@ pub struct Sample<'a> {
 }
 
 /// Numbers of a port that are a present state; all other ones count events.
-const PORT_STATES: &[&str] = &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit"];
+const PORT_STATES: &[&str] =
+    &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit", "peer_table_round_ns"];
 /// Numbers of a worker that are the size of a table; all other ones count events.
 const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
 

@@ -21,5 +21,5 @@ mod table;
 pub use counts::Dropped;
 pub use pipeline::{Listener, Overlay, Parts, knobs};
 pub use prefixes::Prefixes;
-pub use swap::{TableReceiver, TableSender, exchange};
+pub use swap::{Changing, TableReceiver, TableSender, exchange};
 pub use table::{ListenerConfig, PeerConfig, PeerCounters, Removed, Table};

@@ -20,6 +20,7 @@ use crate::ingress::{Ingress, Traffic};
 use crate::knobs::{Dial, Knobs};
 use crate::napi::{PollPolicy, RoundRobin};
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::sys;
 use crate::tuning::{Remcsum, Settings};
 
 /// One way to receive: a datagram port, and the state of outer checksums there.
@@ -130,6 +131,8 @@ pub struct Overlay {
     pub(super) asks: MtuAsks,
     /// Tables that were put into force.
     swaps: u64,
+    /// The longest round while the table was changed, nanoseconds of processor time.
+    longest_change: u64,
     /// Packets and bursts received from all ports.
     taken: u64,
     /// Whether GRO may hold packets.
@@ -184,6 +187,7 @@ impl Overlay {
             scratch: Frames::default(),
             asks: MtuAsks::default(),
             swaps: 0,
+            longest_change: 0,
             taken: 0,
             is_due: false,
             round_robin: RoundRobin::default(),
@@ -311,10 +315,9 @@ impl Overlay {
         }
         self.is_due = true;
     }
-}
 
-impl Pipeline for Overlay {
-    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+    /// Runs one round.
+    fn move_packets(&mut self, now: Nanos) -> io::Result<Round> {
         self.renew();
         let mut round_robin = self.round_robin;
         // What waits is looked after whichever port has woken the loop.
@@ -335,6 +338,17 @@ impl Pipeline for Overlay {
         self.round_robin = round_robin;
         let blocked = self.inside.blocked || self.is_blocked();
         Ok(if more && !blocked { Round::More } else { Round::Idle })
+    }
+}
+
+impl Pipeline for Overlay {
+    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+        let begin = self.tables.is_changing().then(sys::thread_time);
+        let round = self.move_packets(now);
+        if let Some(begin) = begin {
+            self.longest_change = self.longest_change.max(sys::thread_time().0.saturating_sub(begin.0));
+        }
+        round
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
@@ -391,6 +405,7 @@ impl Pipeline for Overlay {
         self.inward.collect_cuts(name, sink);
         self.wrapped.collect(name, Stage::Encap, sink);
         sink.put(name, Group::Port, "peer_tables", self.swaps);
+        sink.put(name, Group::Port, "peer_table_round_ns", self.longest_change);
         sink.put(name, Group::Port, "icmp_errors", self.errors[0]);
         sink.put(name, Group::Port, "icmp_errors_limited", self.errors[1]);
         sink.reasons(name, Group::Drops, &self.drops);

@@ -3,7 +3,7 @@
 //! A table is built and freed by the thread that changes it. The worker looks at one number a round, and swaps two
 //! pointers when there is a new table.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::table::Table;
@@ -13,6 +13,8 @@ use super::table::Table;
 struct Exchange {
     /// Whether `next` has a table.
     waits: AtomicBool,
+    /// The number of changes that are being made.
+    changes: AtomicUsize,
     next: Mutex<Option<Box<Table>>>,
     #[allow(clippy::vec_box, reason = "the worker moves pointers, not tables")]
     retired: Mutex<Vec<Box<Table>>>,
@@ -23,6 +25,16 @@ struct Exchange {
 /// The end of the thread that changes the table.
 #[derive(Clone, Debug)]
 pub struct TableSender(Arc<Exchange>);
+
+/// A change that is being made, until it is dropped.
+#[derive(Debug)]
+pub struct Changing(Arc<Exchange>);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.0.changes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The end of the worker.
 #[derive(Debug)]
@@ -50,6 +62,12 @@ impl TableSender {
         drop(retired);
     }
 
+    /// Begins a change: as long as the value lives, the worker measures its rounds.
+    pub fn changing(&self) -> Changing {
+        self.0.changes.fetch_add(1, Ordering::Relaxed);
+        Changing(Arc::clone(&self.0))
+    }
+
     /// Returns the number of the table that the worker uses.
     pub fn in_force(&self) -> u64 {
         self.0.generation.load(Ordering::Relaxed)
@@ -61,6 +79,12 @@ impl TableReceiver {
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.exchange.waits.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the table is being changed, or a new one waits.
+    #[inline]
+    pub(super) fn is_changing(&self) -> bool {
+        self.is_waiting() || self.exchange.changes.load(Ordering::Relaxed) > 0
     }
 
     /// Exchanges `present` for the table that waits. Returns whether it did; otherwise it is to be tried again in the

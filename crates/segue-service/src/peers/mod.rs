@@ -77,6 +77,7 @@ impl Keeper {
     /// # Errors
     /// The entry and the rule that it breaks, or a stale generation; nothing has changed then.
     pub fn change(&self, change: Change) -> Result<Changes, Error> {
+        let _changing = self.sender.changing();
         let mut state = self.state();
         let outcome = self.try_change(&mut state, change);
         state.refused += u64::from(outcome.is_err());
