@@ -5,144 +5,151 @@ mod common;
 
 use std::net::TcpListener;
 
-use common::{Agent, Relay, Server, lease, until};
+use common::{Agent, Relay, lease, until, with_etcd};
 use segue_fleet::event::Event;
 
 const CONFIG: &str = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"Backend":{"Type":"vxlan","VNI":1}}"#;
 
 #[test]
 fn an_agent_leases_a_subnet_and_follows_the_others() {
-    let Some(etcd) = Server::start("an_agent_leases_a_subnet_and_follows_the_others") else { return };
-    etcd.put("config", CONFIG);
-    etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
-    let one = Agent::start(&etcd.url(), 1);
-    let two = Agent::start(&etcd.url(), 2);
-    // The bytes are flannel's, and the key is its own.
-    let subnet = one.subnet();
-    let key = format!("subnets/{}", subnet.replace('/', "-"));
-    let value = r#"{"PublicIP":"198.18.0.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}"#;
-    assert_eq!(etcd.get(&key), value);
-    assert_ne!(subnet, two.subnet());
-    let nine = r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.9","encap":"vxlan","port":8472,"vni":1,"mac":"5a:65:bd:bd:44:09","remcsum":false}"#;
-    until("each has the other and the third", || {
-        let has = |agent: &Agent, other: &Agent| {
-            let table = agent.table();
-            table.len() == 2
-                && table.iter().any(|peer| peer == nine)
-                && table.iter().any(|peer| peer.contains(&other.subnet()))
-        };
-        has(&one, &two) && has(&two, &one)
+    with_etcd("an_agent_leases_a_subnet_and_follows_the_others", |etcd| {
+        etcd.put("config", CONFIG);
+        etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
+        let one = Agent::start(&etcd.url(), 1);
+        let two = Agent::start(&etcd.url(), 2);
+        // The bytes are flannel's, and the key is its own.
+        let subnet = one.subnet();
+        let key = format!("subnets/{}", subnet.replace('/', "-"));
+        let value = r#"{"PublicIP":"198.18.0.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}"#;
+        assert_eq!(etcd.get(&key), value);
+        assert_ne!(subnet, two.subnet());
+        let nine = r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.9","encap":"vxlan","port":8472,"vni":1,"mac":"5a:65:bd:bd:44:09","remcsum":false}"#;
+        until("each has the other and the third", || {
+            let has = |agent: &Agent, other: &Agent| {
+                let table = agent.table();
+                table.len() == 2
+                    && table.iter().any(|peer| peer == nine)
+                    && table.iter().any(|peer| peer.contains(&other.subnet()))
+            };
+            has(&one, &two) && has(&two, &one)
+        });
+        // Changes come as they are made, and a malformed key costs nothing.
+        etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.10", "5a:65:bd:bd:44:10"));
+        until("the change arrives", || one.table().iter().any(|peer| peer.contains("198.18.0.10")));
+        etcd.put("subnets/not-a-subnet", "x");
+        etcd.put("subnets-anything", "x");
+        until("both are refused", || one.state().refused.len() == 2);
+        assert_eq!(one.state().refused["key_malformed"] + one.state().refused["key_outside"], 2);
+        assert_eq!(one.table().len(), 2);
+        etcd.ctl(&["del", "/coreos.com/network/subnets/198.19.9.0-24"]);
+        until("the deletion arrives", || one.table().len() == 1);
+        // One that was killed comes back with its subnet; nothing else was ever written.
+        drop(one);
+        let again = Agent::start(&etcd.url(), 1);
+        assert_eq!(again.subnet(), subnet);
+        let known = etcd.ctl(&["get", "--prefix", "--keys-only", "/coreos.com/network/"]);
+        assert_eq!(known.split_whitespace().count(), 5, "config, two leases, two malformed keys: {known}");
     });
-    // Changes come as they are made, and a malformed key costs nothing.
-    etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.10", "5a:65:bd:bd:44:10"));
-    until("the change arrives", || one.table().iter().any(|peer| peer.contains("198.18.0.10")));
-    etcd.put("subnets/not-a-subnet", "x");
-    etcd.put("subnets-anything", "x");
-    until("both are refused", || one.state().refused.len() == 2);
-    assert_eq!(one.state().refused["key_malformed"] + one.state().refused["key_outside"], 2);
-    assert_eq!(one.table().len(), 2);
-    etcd.ctl(&["del", "/coreos.com/network/subnets/198.19.9.0-24"]);
-    until("the deletion arrives", || one.table().len() == 1);
-    // One that was killed comes back with its subnet; nothing else was ever written.
-    drop(one);
-    let again = Agent::start(&etcd.url(), 1);
-    assert_eq!(again.subnet(), subnet);
-    let known = etcd.ctl(&["get", "--prefix", "--keys-only", "/coreos.com/network/"]);
-    assert_eq!(known.split_whitespace().count(), 5, "config, two leases, two malformed keys: {known}");
 }
 
 #[test]
 fn a_lost_lease_is_made_again_and_one_that_was_given_away_ends_the_agent() {
-    let Some(etcd) = Server::start("a_lost_lease_is_made_again") else { return };
-    etcd.put("config", CONFIG);
-    let mut one = Agent::start(&etcd.url(), 1);
-    let key = format!("subnets/{}", one.subnet().replace('/', "-"));
-    let value = etcd.get(&key);
-    etcd.ctl(&["del", &format!("/coreos.com/network/{key}")]);
-    until("it is there again", || etcd.get(&key) == value);
-    etcd.put(&key, &lease("198.18.0.7", "5a:65:bd:bd:44:07"));
-    let error = one.outcome().unwrap_err();
-    assert!(error.message.contains("belongs to another host now"), "{error:?}");
+    with_etcd("a_lost_lease_is_made_again", |etcd| {
+        etcd.put("config", CONFIG);
+        let mut one = Agent::start(&etcd.url(), 1);
+        let key = format!("subnets/{}", one.subnet().replace('/', "-"));
+        let value = etcd.get(&key);
+        etcd.ctl(&["del", &format!("/coreos.com/network/{key}")]);
+        until("it is there again", || etcd.get(&key) == value);
+        etcd.put(&key, &lease("198.18.0.7", "5a:65:bd:bd:44:07"));
+        let error = one.outcome().unwrap_err();
+        assert!(error.message.contains("belongs to another host now"), "{error:?}");
+    });
 }
 
 #[test]
 fn agents_that_start_together_never_share_a_subnet_and_the_last_are_told() {
-    let Some(etcd) = Server::start("agents_that_start_together") else { return };
-    // Four subnets, of which the first is not given away.
-    etcd.put("config", r#"{"Network":"198.19.0.0/22","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#);
-    let mut agents: Vec<Agent> = (1..=5).map(|n| Agent::begin(&etcd.url(), n)).collect();
-    until("three have a subnet and two are told", || {
-        let (with, done) = agents.iter_mut().fold((0, 0), |(with, done), agent| {
-            (with + usize::from(!agent.state().subnet.is_empty()), done + usize::from(agent.has_ended()))
+    with_etcd("agents_that_start_together", |etcd| {
+        // Four subnets, of which the first is not given away.
+        etcd.put("config", r#"{"Network":"198.19.0.0/22","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#);
+        let mut agents: Vec<Agent> = (1..=5).map(|n| Agent::begin(&etcd.url(), n)).collect();
+        until("three have a subnet and two are told", || {
+            let (with, done) = agents.iter_mut().fold((0, 0), |(with, done), agent| {
+                (with + usize::from(!agent.state().subnet.is_empty()), done + usize::from(agent.has_ended()))
+            });
+            (with, done) == (3, 2)
         });
-        (with, done) == (3, 2)
+        let mut subnets: Vec<String> =
+            agents.iter().map(|agent| agent.state().subnet).filter(|subnet| !subnet.is_empty()).collect();
+        subnets.sort();
+        assert_eq!(subnets, ["198.19.1.0/24", "198.19.2.0/24", "198.19.3.0/24"]);
+        for agent in agents.iter_mut().filter(|agent| agent.state().subnet.is_empty()) {
+            let error = agent.outcome().unwrap_err();
+            assert_eq!(error.message, "no subnet is free in 198.19.0.0/22: 198.19.1.0 to 198.19.3.0");
+        }
     });
-    let mut subnets: Vec<String> =
-        agents.iter().map(|agent| agent.state().subnet).filter(|subnet| !subnet.is_empty()).collect();
-    subnets.sort();
-    assert_eq!(subnets, ["198.19.1.0/24", "198.19.2.0/24", "198.19.3.0/24"]);
-    for agent in agents.iter_mut().filter(|agent| agent.state().subnet.is_empty()) {
-        let error = agent.outcome().unwrap_err();
-        assert_eq!(error.message, "no subnet is free in 198.19.0.0/22: 198.19.1.0 to 198.19.3.0");
-    }
 }
 
 #[test]
 fn an_outage_leaves_the_table_and_a_compaction_is_listed_again() {
-    let Some(etcd) = Server::start("an_outage_leaves_the_table") else { return };
-    etcd.put("config", CONFIG);
-    for n in [7, 8] {
-        etcd.put(&format!("subnets/198.19.{n}.0-24"), &lease(&format!("198.18.0.{n}"), "5a:65:bd:bd:44:bb"));
-    }
-    let relay = Relay::start(etcd.port());
-    let one = Agent::start(&relay.url(), 1);
-    until("both are peers", || one.table().len() == 2);
-    relay.cut(true);
-    until("it says since when", || one.state().state.name() == "stale" && one.state().error.is_some());
-    etcd.ctl(&["del", "/coreos.com/network/subnets/198.19.7.0-24"]);
-    // Agents take one of the first hundred that are free.
-    etcd.put("subnets/198.19.206.0-24", &lease("198.18.0.6", "5a:65:bd:bd:44:06"));
-    let revision = etcd.revision();
-    etcd.ctl(&["compact", &revision.to_string()]);
-    assert_eq!(one.table().len(), 2, "the table is the last known one");
-    relay.cut(false);
-    until("the table is etcd's", || {
-        let table = one.table();
-        table.len() == 2 && table[0].contains("198.19.8.0/24") && table[1].contains("198.19.206.0/24")
+    with_etcd("an_outage_leaves_the_table", |etcd| {
+        etcd.put("config", CONFIG);
+        for n in [7, 8] {
+            etcd.put(&format!("subnets/198.19.{n}.0-24"), &lease(&format!("198.18.0.{n}"), "5a:65:bd:bd:44:bb"));
+        }
+        let relay = Relay::start(common::PORT);
+        let one = Agent::start(&relay.url(), 1);
+        until("both are peers", || one.table().len() == 2);
+        relay.cut(true);
+        until("it says since when", || one.state().state.name() == "stale" && one.state().error.is_some());
+        etcd.ctl(&["del", "/coreos.com/network/subnets/198.19.7.0-24"]);
+        // Agents take one of the first hundred that are free.
+        etcd.put("subnets/198.19.206.0-24", &lease("198.18.0.6", "5a:65:bd:bd:44:06"));
+        let revision = etcd.revision();
+        etcd.ctl(&["compact", &revision.to_string()]);
+        assert_eq!(one.table().len(), 2, "the table is the last known one");
+        relay.cut(false);
+        until("the table is etcd's", || {
+            let table = one.table();
+            table.len() == 2 && table[0].contains("198.19.8.0/24") && table[1].contains("198.19.206.0/24")
+        });
+        until("it is connected", || one.state().state.name() == "connected" && one.state().error.is_none());
+        assert!(one.state().revision >= revision);
     });
-    until("it is connected", || one.state().state.name() == "connected" && one.state().error.is_none());
-    assert!(one.state().revision >= revision);
 }
 
 #[test]
 fn a_tunnel_that_was_started_again_gets_its_table_back() {
-    let Some(etcd) = Server::start("a_tunnel_that_was_started_again") else { return };
-    etcd.put("config", CONFIG);
-    etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
-    let one = Agent::start(&etcd.url(), 1);
-    until("the peer is there", || one.table().len() == 1);
-    one.restart_tunnel();
-    until("the peer is there again", || one.table().len() == 1);
+    with_etcd("a_tunnel_that_was_started_again", |etcd| {
+        etcd.put("config", CONFIG);
+        etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
+        let one = Agent::start(&etcd.url(), 1);
+        until("the peer is there", || one.table().len() == 1);
+        one.restart_tunnel();
+        until("the peer is there again", || one.table().len() == 1);
+    });
 }
 
 #[test]
 fn the_user_ends_the_agent_and_the_lease_stays() {
-    let Some(etcd) = Server::start("the_user_ends_the_agent") else { return };
-    etcd.put("config", CONFIG);
-    let mut one = Agent::start(&etcd.url(), 1);
-    let key = format!("subnets/{}", one.subnet().replace('/', "-"));
-    one.send(Event::Stop);
-    one.outcome().unwrap();
-    assert!(etcd.get(&key).contains("198.18.0.1"));
+    with_etcd("the_user_ends_the_agent", |etcd| {
+        etcd.put("config", CONFIG);
+        let mut one = Agent::start(&etcd.url(), 1);
+        let key = format!("subnets/{}", one.subnet().replace('/', "-"));
+        one.send(Event::Stop);
+        one.outcome().unwrap();
+        assert!(etcd.get(&key).contains("198.18.0.1"));
+    });
 }
 
 #[test]
 fn a_member_that_says_nothing_is_left_for_one_that_answers() {
-    let Some(etcd) = Server::start("a_member_that_says_nothing") else { return };
-    etcd.put("config", CONFIG);
-    // It takes connections and never answers; the second refuses them.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = silent.local_addr().unwrap();
-    let one = Agent::start(&format!("http://{address},http://127.0.0.1:1,{}", etcd.url()), 1);
-    until("it follows", || one.state().state.name() == "connected");
+    with_etcd("a_member_that_says_nothing", |etcd| {
+        etcd.put("config", CONFIG);
+        // It takes connections and never answers; the second refuses them.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let one = Agent::start(&format!("http://{address},http://127.0.0.1:1,{}", etcd.url()), 1);
+        until("it follows", || one.state().state.name() == "connected");
+    });
 }

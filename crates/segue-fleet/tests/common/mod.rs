@@ -22,7 +22,10 @@ use segue_fleet::connect;
 use segue_fleet::datapath::{Datapath, TunnelEnd, TunnelState};
 use segue_fleet::event::Event;
 use segue_fleet::keeper::Terms;
+use segue_lab::{Host, unavailable};
 
+/// The port of etcd for clients.
+pub(crate) const PORT: u16 = 2379;
 /// Longest wait for anything that is to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -44,68 +47,57 @@ pub(crate) fn lease(address: &str, mac: &str) -> String {
     )
 }
 
-/// An etcd with one member, on a loopback port.
+/// Runs a test with an etcd, in a network namespace of its own: nothing else takes the ports. Where it cannot run, that
+/// is noted as a skipped test.
+pub(crate) fn with_etcd(test: &str, work: impl FnOnce(Server) + Send) {
+    let found = |name: &str| Command::new(name).arg("--help").output().is_ok();
+    let why = match unavailable() {
+        _ if !found("etcd") || !found("etcdctl") => "not installed: etcd, etcdctl".to_owned(),
+        Some(why) => why,
+        None => {
+            let host = Host::new("etcd").expect("a host, since one could be made a moment ago");
+            return host.enter(|| work(Server::start())).expect("a thread in the host");
+        }
+    };
+    segue_lab::skip(test, &why);
+}
+
+/// An etcd with one member, on the loopback interface.
 pub(crate) struct Server {
     process: Child,
     folder: PathBuf,
-    port: u16,
 }
 
 impl Server {
-    /// Starts it. `None` where there is no etcd, which is noted as a skipped test.
-    pub(crate) fn start(test: &str) -> Option<Server> {
-        let found = |name: &str| Command::new(name).arg("--help").output().is_ok();
-        if !found("etcd") || !found("etcdctl") {
-            segue_lab::skip(test, "not installed: etcd, etcdctl");
-            return None;
-        }
-        // A port that is free now may be taken a moment later: then another one.
-        for _ in 0..20 {
-            let folder = env::temp_dir().join(format!(
-                "segue-fleet-{}-{}",
-                std::process::id(),
-                NEXT.fetch_add(1, Ordering::Relaxed)
-            ));
-            fs::create_dir(&folder).unwrap();
-            let [client, peer] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-            let [port, peer] = [client, peer].map(|listener| listener.local_addr().unwrap().port());
-            let (url, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
-            let log = fs::File::create(folder.join("log")).unwrap();
-            let process = Command::new("etcd")
-                .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-                .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-                .args(["--initial-cluster", &format!("default={peer}"), "--data-dir"])
-                .arg(folder.join("data"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(log)
-                .spawn()
-                .unwrap();
-            let mut server = Server { process, folder, port };
-            let begin = Instant::now();
-            while server.process.try_wait().unwrap().is_none() {
-                if server.try_ctl(&["endpoint", "health"]).is_ok() {
-                    return Some(server);
-                }
-                assert!(begin.elapsed() < PATIENCE, "etcd does not start: {}", server.log());
-                thread::sleep(Duration::from_millis(50));
-            }
-        }
-        panic!("etcd does not start");
+    fn start() -> Server {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("segue-fleet-{}-{number}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let log = fs::File::create(folder.join("log")).unwrap();
+        let url = format!("http://127.0.0.1:{PORT}");
+        let process = Command::new("etcd")
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url, "--data-dir"])
+            .arg(folder.join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut server = Server { process, folder };
+        until("etcd is up", || {
+            assert!(server.process.try_wait().unwrap().is_none(), "etcd does not start: {}", server.log());
+            server.try_ctl(&["endpoint", "health"]).is_ok()
+        });
+        server
     }
 
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Returns the port for clients.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Returns the address for clients.
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{PORT}")
     }
 
     fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
