@@ -1,284 +1,39 @@
-//! Tests of a fleet whose registry is etcd: nodes of segue, and nodes whose VXLAN is the kernel's, programmed from the
-//! leases as flannel does it (`fleet_node.py`). All share one link layer, 198.18.0.0/24, in namespaces.
+//! Tests of a fleet whose registry is etcd, with nodes of segue and of the kernel, and the walk-throughs of
+//! docs/fleet.md.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+#[path = "common/fleet.rs"]
+mod ground;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
 use std::{fs, thread};
 
+use ground::{DEVICE, ETCD, Fleet, Node, PATIENCE, SUBNETS, TLS, at, datagrams, ip, kernel_node, until};
 use segue_lab::{Host, Process};
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
 use serde_json::Value;
 
-const DEVICE: &str = "fl0";
-const ETCD: &str = "http://198.18.0.1:2379";
-const TLS: &str = "https://198.18.0.1:2379";
-const SUBNETS: &str = "/coreos.com/network/subnets";
-const CONFIG: &str =
-    r#"{"Network":"198.19.0.0/16","SubnetLen":24,"EnableNFTables":true,"Backend":{"Type":"vxlan","VNI":1}}"#;
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A switch, etcd at 198.18.0.1, and the program under test.
-struct Fleet {
-    switch: Host,
-    etcd: Host,
-    program: PathBuf,
-    directory: Directory,
-    server: Option<Process>,
-    url: &'static str,
-}
-
+/// Checks an overlay of two nodes of segue, 198.18.0.2 and 3, which offer GUE with remote checksums, and one whose
+/// VXLAN is the kernel's, 198.18.0.4: all six directed pairs, and which encapsulation goes where.
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn ip(host: &Host, line: &str) {
-    host.run("ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap();
-}
-
-impl Fleet {
-    fn new(name: &str) -> Option<Fleet> {
-        let fleet = Fleet::at(name, ETCD)?;
-        fleet.ctl(&["put", "/coreos.com/network/config", "--", CONFIG]);
-        Some(fleet)
-    }
-
-    /// Starts etcd at this address.
-    fn at(name: &str, url: &'static str) -> Option<Fleet> {
-        let tools = ["etcd", "etcdctl", "openssl", "python3", "bridge", "ping", "tcpdump", "tshark"];
-        let Ground { a: switch, b: etcd, program } = Ground::apart(name, &tools)?;
-        ip(&switch, "link add br0 type bridge");
-        ip(&switch, "link set br0 up");
-        let mut fleet = Fleet { switch, etcd, program, directory: Directory::new(), server: None, url };
-        fleet.plug(&fleet.etcd, 1);
-        fleet.start_etcd();
-        Some(fleet)
-    }
-
-    /// Joins a host to the switch, with the address 198.18.0.N. It segments and checksums itself, as without a card
-    /// that does: an inner checksum that a kernel leaves to the card is otherwise never finished on such a link.
-    fn plug(&self, host: &Host, n: u8) {
-        let line = format!("link add p{n} type veth peer name eth0 netns {}", host.net_path());
-        ip(&self.switch, &line);
-        ip(&self.switch, &format!("link set p{n} master br0 up"));
-        host.run("ethtool", &["-K", "eth0", "tx", "off", "tso", "off", "gso", "off"]).unwrap();
-        ip(host, &format!("address add 198.18.0.{n}/24 dev eth0"));
-        ip(host, "link set eth0 up");
-        until("the link is up", || {
-            host.run("ip", &["-o", "link", "show", "dev", "eth0"]).unwrap().contains(" state UP ")
-        });
-    }
-
-    fn start_etcd(&mut self) {
-        let mut command = self.etcd.command("etcd");
-        command.args(["--listen-client-urls", self.url, "--advertise-client-urls", self.url, "--data-dir"]);
-        command.arg(self.directory.file("etcd"));
-        if self.url == TLS {
-            self.make_certificates();
-            for (option, file) in [("--cert-file", "cert.pem"), ("--key-file", "key.pem")] {
-                command.arg(option).arg(self.directory.file(file));
-            }
-        }
-        self.server = Some(Process::spawn(command, b"").expect("etcd starts"));
-        until("etcd is up", || self.etcdctl(&self.etcd, &["endpoint", "health"]).is_some());
-    }
-
-    /// Makes an authority, ca.pem, and a certificate of etcd's address by it. (What etcd makes by itself has a key of
-    /// P-521, which rustls with ring does not take.)
-    fn make_certificates(&self) {
-        const MAKE: &str = "
-            printf 'subjectAltName=IP:198.18.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' > ext
-            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=authority \
-                -keyout ca.key -out ca.pem
-            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=etcd -keyout key.pem -out csr
-            openssl x509 -req -in csr -days 30 -CA ca.pem -CAkey ca.key -CAcreateserial -extfile ext -out cert.pem";
-        let mut command = self.etcd.command("sh");
-        command.args(["-ec", MAKE]).current_dir(self.directory.path());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// Returns the file with the authority's certificate.
-    fn certificate(&self) -> PathBuf {
-        self.directory.file("ca.pem")
-    }
-
-    /// Makes a command that finds etcd by its environment.
-    fn command(&self, host: &Host, program: &str) -> std::process::Command {
-        let mut command = host.command(program);
-        command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", self.url);
-        if self.url == TLS {
-            command.env("ETCDCTL_CACERT", self.certificate());
-        }
-        command
-    }
-
-    fn etcdctl(&self, host: &Host, words: &[&str]) -> Option<String> {
-        let output = self.command(host, "etcdctl").args(words).output().unwrap();
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-    }
-
-    #[track_caller]
-    fn ctl(&self, words: &[&str]) -> String {
-        let patient = [&["--command-timeout", "60s", "--dial-timeout", "60s"][..], words].concat();
-        self.etcdctl(&self.etcd, &patient).unwrap_or_else(|| panic!("etcdctl {words:?}"))
-    }
-
-    /// Returns the leases: key without the directory, and value.
-    fn leases(&self) -> Vec<(String, String)> {
-        let text = self.ctl(&["get", "--prefix", &format!("{SUBNETS}/")]);
-        let lines: Vec<&str> = text.lines().collect();
-        lines.chunks(2).map(|pair| (pair[0][SUBNETS.len() + 1..].to_owned(), pair[1].to_owned())).collect()
-    }
-}
-
-/// A node of segue: its host, tunnel and agent.
-struct Node {
-    host: Host,
-    agent: Option<Process>,
-    tunnel: Tunnel,
-    words: Vec<String>,
-    n: u8,
-}
-
-impl Node {
-    /// Starts the tunnel and the agent, and gives the host its address, as docs/fleet.md says.
-    fn start(fleet: &Fleet, n: u8, words: &str) -> Node {
-        let host = Host::new("node").unwrap();
-        fleet.plug(&host, n);
-        let line = format!(
-            "dev {DEVICE} peers none local 198.18.0.{n} listen vxlan:8472,gue:6080 id 1 lladdr 02:00:c6:12:00:{n:02x} encap-remcsum mtu 1420"
-        );
-        let tunnel =
-            Tunnel::start(&host, &fleet.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>());
-        let at = if words.contains("--public-ip") { "" } else { "--iface eth0" };
-        let words = format!("fleet etcd --dev {DEVICE} --endpoints {ETCD} --allow-plain-http {at} {words}");
-        let words = words.split_whitespace().map(String::from).collect();
-        let mut node = Node { host, agent: None, tunnel, words, n };
-        node.start_agent(&fleet.program);
-        let address = node.address();
-        ip(&node.host, &format!("address add {address}/32 dev {DEVICE}"));
-        ip(&node.host, &format!("route add 198.19.0.0/16 dev {DEVICE} src {address}"));
-        node
-    }
-
-    fn start_agent(&mut self, program: &Path) {
-        let mut command = self.host.command(program);
-        command.args(&self.words);
-        self.agent = Some(Process::spawn(command, b"").expect("the agent starts"));
-        until("the agent has a lease", || {
-            let ended = self.agent.as_mut().and_then(Process::ended);
-            assert!(ended.is_none(), "{}", self.agent.as_mut().map(Process::last_words).unwrap_or_default());
-            // An agent of before has left its own state.
-            let (state, pid) = (self.state(), self.agent.as_ref().map(|agent| u64::from(agent.id())));
-            state["state"] == "connected" && state["pid"].as_u64() == pid
-        });
-    }
-
-    /// Ends the agent without a word.
-    fn kill_agent(&mut self) {
-        let id = self.agent.as_ref().expect("an agent").id().to_string();
-        self.host.run("kill", &["-KILL", &id]).unwrap();
-        self.agent.as_mut().expect("an agent").wait(PATIENCE).unwrap();
-        self.agent = None;
-    }
-
-    fn state(&self) -> Value {
-        let text = self.host.run("cat", &[&format!("/run/segue/{DEVICE}.fleet.json")]);
-        text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
-    }
-
-    fn subnet(&self) -> String {
-        self.state()["subnet"].as_str().unwrap().to_owned()
-    }
-
-    fn address(&self) -> String {
-        self.subnet().split('/').next().unwrap().to_owned()
-    }
-
-    fn peers(&self, fleet: &Fleet) -> Vec<Value> {
-        let text = self.host.run(fleet.program.to_str().unwrap(), &["peer", "list", DEVICE, "-j"]).unwrap();
-        serde_json::from_str::<Value>(&text).unwrap()["peers"].as_array().unwrap().clone()
-    }
-
-    /// Waits until the node has one peer, and returns it.
-    fn one_peer(&self, fleet: &Fleet) -> Value {
-        let mut found = Vec::new();
-        until("one peer is there", || {
-            found = self.peers(fleet);
-            found.len() == 1
-        });
-        found.remove(0)
-    }
-}
-
-/// Starts a node of the kernel, whose subnet is 198.19.N.0/24.
-fn kernel_node(fleet: &Fleet, n: u8) -> (Host, Process) {
-    let host = Host::new("kernel").unwrap();
-    fleet.plug(&host, n);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet_node.py");
-    let mut command = fleet.command(&host, "python3");
-    command.arg(script).args([
-        &format!("198.18.0.{n}"),
-        &format!("198.19.{n}.0/24"),
-        &format!("5a:65:bd:bd:44:{n:02x}"),
-    ]);
-    let mut process = Process::spawn(command, b"").unwrap();
-    process.wait_for_line("up", PATIENCE).unwrap();
-    (host, process)
-}
-
-fn at<'a>(host: &'a Host, address: &str) -> traffic::Place<'a> {
-    traffic::Place { host, address: address.parse().unwrap() }
-}
-
-/// Returns what tshark reads of a capture: the fields of each datagram.
-fn datagrams(path: &Path) -> Vec<Vec<String>> {
-    let fields = ["ip.src", "ip.dst", "udp.dstport", "udp.payload"];
-    let mut command = std::process::Command::new("tshark");
-    command.args(["-r", path.to_str().unwrap(), "-Y", "udp", "-T", "fields"]);
-    fields.iter().for_each(|field| {
-        command.args(["-e", field]);
-    });
-    let output = command.output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Of an inner header of UDP there is a second value, behind a comma.
-    let outer = |field: &str| field.split(',').next().unwrap_or_default().to_owned();
-    text.lines().map(|line| line.split('\t').map(outer).collect()).collect()
-}
-
-#[test]
-fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
-    let Some(fleet) = Fleet::new(test_name!()) else { return };
-    let (kernel, _follows) = kernel_node(&fleet, 4);
-    let mut a = Node::start(&fleet, 2, "--offer gue,remcsum");
-    let b = Node::start(&fleet, 3, "--offer gue,remcsum");
+fn mixed(fleet: &Fleet, a: &Node, b: &Node, (kernel, address): (&Host, &str)) {
     // The leases are flannel's but for the offer, which flannel ignores.
-    for node in [&a, &b] {
+    for node in [a, b] {
         let key = node.subnet().replace('/', "-");
         let offer = r#","segue":{"v":1,"encap":"gue","port":6080,"remcsum":true}"#;
         let value = format!(
-            r#"{{"PublicIP":"198.18.0.{n}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"02:00:c6:12:00:{n:02x}"{offer}}}}}"#,
-            n = node.n
+            r#"{{"PublicIP":"198.18.0.{}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{}"{offer}}}}}"#,
+            node.n,
+            node.mac(fleet)
         );
         assert!(fleet.leases().contains(&(key, value)), "{:?}", fleet.leases());
     }
-    until("every table has two peers", || [&a, &b].iter().all(|node| node.peers(&fleet).len() == 2));
+    until("every table has two peers", || [a, b].iter().all(|node| node.peers(fleet).len() == 2));
     let path = fleet.directory.file("a.pcap");
     let capture = Capture::start(&a.host, path);
-    let places = [at(&a.host, &a.address()), at(&b.host, &b.address()), at(&kernel, "198.19.4.0")];
-    for (seed, (one, other)) in (1u64..).zip([(0, 1), (0, 2), (1, 2)]) {
-        let (near, far) = (places[one], places[other]);
-        segue_lab::reach((near.host, near.address), (far.host, far.address), PATIENCE).unwrap();
-        traffic::everything(near, far, traffic::SHORT * 2, seed);
-    }
+    pairs(&[at(&a.host, &a.address()), at(&b.host, &b.address()), at(kernel, address)], traffic::SHORT * 2);
     // GUE with the option between the nodes of segue, VXLAN to the kernel, from one overlay.
     let sent = datagrams(&capture.stop());
     let to = |n: u8| sent.iter().filter(move |fields| fields[1] == format!("198.18.0.{n}")).collect::<Vec<_>>();
@@ -288,10 +43,29 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
     // GUE: version 0, two words of options, the flag for private ones, of these remote checksum offload.
     let has_option = |payload: &str| payload.starts_with("02") && payload[4..16] == *"000180000000";
     assert!(to(3).iter().filter(|fields| has_option(&fields[3])).count() > 1000, "{:?}", to(3).first());
-    for node in [&a, &b] {
+    for node in [a, b] {
         let drops = Stat::read(&node.host, &fleet.program, DEVICE).drops();
         assert!(drops.keys().all(|reason| reason == "no_group"), "{drops:?}");
     }
+}
+
+/// Sends files of `len` bytes, datagrams and pings between each two of three places, in both directions.
+#[track_caller]
+fn pairs(places: &[traffic::Place<'_>; 3], len: u64) {
+    for (seed, (one, other)) in (1u64..).zip([(0, 1), (0, 2), (1, 2)]) {
+        let (near, far) = (places[one], places[other]);
+        segue_lab::reach((near.host, near.address), (far.host, far.address), PATIENCE).unwrap();
+        traffic::everything(near, far, len, seed);
+    }
+}
+
+#[test]
+fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
+    let Some(fleet) = Fleet::new(test_name!()) else { return };
+    let (kernel, _follows) = kernel_node(&fleet, 4);
+    let mut a = Node::start(&fleet, 2, "--offer gue,remcsum");
+    let b = Node::start(&fleet, 3, "--offer gue,remcsum");
+    mixed(&fleet, &a, &b, (&kernel, "198.19.4.0"));
     // The agent is gone without a word, and comes back: no packet is lost, and nothing changes.
     let lease = fleet.leases();
     let mut ping = a.host.command("ping");
@@ -371,7 +145,8 @@ fn hostile_leases_and_an_outage_cost_no_packet() {
         history.lines().any(|line| line.ends_with(hostile[hostile.len() - 1].0))
     });
     let lines: Vec<&str> = history.lines().collect();
-    let ours = lines.windows(3).filter(|lines| lines[0] == "PUT" && lines[2].contains("02:00:c6:12:00:02"));
+    let mac = a.mac(&fleet);
+    let ours = lines.windows(3).filter(|lines| lines[0] == "PUT" && lines[2].contains(&mac));
     let keys: BTreeSet<&str> = ours.map(|lines| lines[1]).collect();
     assert_eq!(keys, BTreeSet::from([own.as_str()]), "{history}");
     // etcd is gone: the table stays, and the state says so.
@@ -397,6 +172,68 @@ fn blocks(section: &str, language: &str) -> Vec<String> {
 /// Returns PATH with the folder of the program under test in front.
 fn path_of(fleet: &Fleet) -> String {
     format!("{}:{}", fleet.program.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default())
+}
+
+/// Returns the peers of a node as prefix, remote and MAC address.
+fn table_of(node: &Node, fleet: &Fleet) -> BTreeMap<String, (String, String)> {
+    let text = |peer: &Value, key: &str| peer[key].as_str().unwrap_or_default().to_owned();
+    let peers = node.peers(fleet);
+    peers.iter().map(|peer| (text(peer, "prefix"), (text(peer, "remote"), text(peer, "mac")))).collect()
+}
+
+/// Returns the same of all leases but that of this host.
+fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
+    let parsed = fleet.leases().into_iter().map(|(key, value)| {
+        let lease: Value = serde_json::from_str(&value).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (key.replace('-', "/"), (text(&lease["PublicIP"]), text(&lease["BackendData"]["VtepMAC"])))
+    });
+    parsed.filter(|(subnet, _)| subnet != own).collect()
+}
+
+/// Kills the leader of three members in the middle of so many changes, ten a second, and then all members for a time.
+fn members_end(name: &str, changes: u32, outage: Duration) {
+    let Some(mut fleet) = Fleet::of_three(name) else { return };
+    let (kernel, follows) = kernel_node(&fleet, 4);
+    let a = Node::start(&fleet, 2, "");
+    until("the kernel is a peer", || a.peers(&fleet).len() == 1);
+    segue_lab::reach((&a.host, a.address().parse().unwrap()), (&kernel, "198.19.4.0".parse().unwrap()), PATIENCE)
+        .unwrap();
+    drop(follows);
+    let mut ping = a.host.command("ping");
+    ping.args(["-n", "-i", "0.05", "198.19.4.0"]);
+    let mut ping = Process::spawn(ping, b"").unwrap();
+    let mut changer = fleet.etcd.command("python3");
+    changer.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet_changes.py"));
+    changer.args([&changes.to_string(), "10", fleet.endpoints()]);
+    let leader = fleet.leader();
+    let mut changer = Process::spawn(changer, b"").unwrap();
+    changer.wait_for_line("half", PATIENCE).unwrap();
+    fleet.kill_member(leader);
+    assert!(changer.wait(PATIENCE + outage).unwrap().success(), "{}", changer.stderr());
+    let (subnet, table) = (a.subnet(), leases_of(&fleet, &a.subnet()));
+    assert!(table.len() > 10, "{table:?}");
+    until("the table is etcd's", || table_of(&a, &fleet) == table);
+    (0..3).filter(|n| *n != leader).for_each(|n| fleet.kill_member(n));
+    until("the agent says so", || a.state()["state"] == "stale" && a.state()["since"].as_u64() > Some(0));
+    thread::sleep(outage);
+    assert_eq!((a.state()["state"].as_str(), table_of(&a, &fleet)), (Some("stale"), table));
+    a.host.run("kill", &["-INT", &ping.id().to_string()]).unwrap();
+    assert!(ping.wait(PATIENCE).unwrap().success() && ping.stdout().contains(" 0% packet loss"), "{}", ping.stdout());
+    (0..3).for_each(|n| fleet.start_member(n));
+    until("it is connected again", || a.state()["state"] == "connected");
+    fleet.ctl(&["del", &format!("{SUBNETS}/198.19.4.0-24")]);
+    until("it follows again", || table_of(&a, &fleet) == leases_of(&fleet, &subnet));
+}
+
+#[test]
+fn the_end_of_a_leader_and_of_all_members_costs_no_packet() {
+    members_end(test_name!(), 30, Duration::ZERO);
+}
+
+#[test]
+fn full_size_members_are_away_for_a_minute_after_600_changes() {
+    members_end(test_name!(), 600, Duration::from_secs(60));
 }
 
 #[test]
