@@ -17,6 +17,7 @@
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.
+//! - [`theirs`]: programs of other projects, from the Go module proxy.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
 //!
 //! # Lifecycle of a test
@@ -47,6 +48,7 @@ mod random;
 pub mod routed;
 mod stat;
 pub mod sys;
+pub mod theirs;
 pub mod traffic;
 mod tunnel;
 pub mod wire;

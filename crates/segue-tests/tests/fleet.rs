@@ -1,6 +1,8 @@
 //! Tests of a fleet whose registry is etcd, with nodes of segue and of the kernel, and the walk-throughs of
 //! docs/fleet.md.
 
+#[path = "common/flannel.rs"]
+mod flannel;
 #[path = "common/fleet.rs"]
 mod ground;
 
@@ -9,7 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
-use ground::{DEVICE, ETCD, Fleet, Node, PATIENCE, SUBNETS, TLS, at, datagrams, ip, kernel_node, until};
+use flannel::Flanneld;
+use ground::{CONFIG, DEVICE, ETCD, Fleet, Node, PATIENCE, SUBNETS, TLS, at, datagrams, ip, kernel_node, until};
 use segue_lab::{Host, Process};
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
@@ -234,6 +237,139 @@ fn the_end_of_a_leader_and_of_all_members_costs_no_packet() {
 #[test]
 fn full_size_members_are_away_for_a_minute_after_600_changes() {
     members_end(test_name!(), 600, Duration::from_secs(60));
+}
+
+#[test]
+fn full_size_two_flannelds_and_a_segue_node_are_one_overlay() {
+    let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
+    let [(one, first), (two, second)] = [4, 5].map(|n| Flanneld::start(&fleet, &program, n));
+    let a = Node::start(&fleet, 2, "");
+    until("both are peers", || a.peers(&fleet).len() == 2);
+    // The lease is flannel's byte for byte, but for its values.
+    let leases: BTreeMap<String, String> = fleet.leases().into_iter().collect();
+    let of = |subnet: &str| leases[&subnet.replace('/', "-")].clone();
+    let theirs = of(&first.subnet().unwrap());
+    let mac: Value = serde_json::from_str(&theirs).unwrap();
+    let mac = mac["BackendData"]["VtepMAC"].as_str().unwrap();
+    assert_eq!(of(&a.subnet()), theirs.replace("198.18.0.4", "198.18.0.2").replace(mac, &a.mac(&fleet)));
+    let places = [at(&a.host, &a.address()), at(&one, &first.address()), at(&two, &second.address())];
+    pairs(&places, 16 << 20);
+}
+
+#[test]
+fn full_size_gue_goes_between_nodes_of_segue_and_vxlan_to_flanneld() {
+    let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
+    let (host, flanneld) = Flanneld::start(&fleet, &program, 4);
+    let [a, b] = [2, 3].map(|n| Node::start(&fleet, n, "--offer gue,remcsum"));
+    mixed(&fleet, &a, &b, (&host, &flanneld.address()));
+}
+
+#[test]
+fn full_size_backend_udp_of_flanneld_and_segue_understand_each_other() {
+    let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
+    let udp = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"EnableNFTables":true,"Backend":{"Type":"udp"}}"#;
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", udp]);
+    let (host, flanneld) = Flanneld::start(&fleet, &program, 4);
+    let [a, b] = [2, 3].map(|n| Node::listening(&fleet, n, "fou:8285 mtu 1472", ""));
+    until("every table has two peers", || [&a, &b].iter().all(|node| node.peers(&fleet).len() == 2));
+    pairs(&[at(&a.host, &a.address()), at(&b.host, &b.address()), at(&host, &flanneld.address())], traffic::SHORT);
+}
+
+#[test]
+fn full_size_nodes_that_start_together_never_share_a_subnet() {
+    let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
+    let four =
+        CONFIG.replace(r#""SubnetLen":24"#, r#""SubnetLen":24,"SubnetMin":"198.19.1.0","SubnetMax":"198.19.4.0""#);
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", &four]);
+    let mut nodes = [2, 3].map(|n| Node::without_agent(&fleet, n, "vxlan:8472 id 1", ""));
+    let host = Host::new("flannel").unwrap();
+    fleet.plug(&host, 4);
+    let mut flanneld = Flanneld::new(&fleet, &program, 4);
+    for round in 0..if segue_testkit::is_set("SEGUE_SOAK") { 50 } else { 10 } {
+        flanneld.launch(&host);
+        nodes.iter_mut().for_each(|node| node.launch_agent(&fleet.program));
+        nodes.iter_mut().for_each(|node| until("an agent has a lease", || node.has_lease()));
+        flanneld.until_up(&host);
+        let [one, two] = [&nodes[0], &nodes[1]].map(Node::subnet);
+        let subnets = BTreeSet::from([one, two, flanneld.subnet().unwrap()]);
+        let leased: BTreeSet<String> = fleet.leases().into_iter().map(|(key, _)| key.replace('-', "/")).collect();
+        assert_eq!((subnets.len(), &subnets), (3, &leased), "round {round}");
+        assert!(subnets.iter().all(|subnet| ["1", "2", "3", "4"].contains(&subnet.split('.').nth(2).unwrap())));
+        // The next round knows nothing of this one.
+        flanneld.kill(&host);
+        flanneld.forget();
+        ip(&host, "link del flannel.1");
+        for node in &mut nodes {
+            node.kill_agent();
+            node.host.run("rm", &[&format!("/run/segue/{DEVICE}.subnet.env")]).unwrap();
+        }
+        fleet.ctl(&["del", "--prefix", &format!("{SUBNETS}/")]);
+    }
+}
+
+#[test]
+fn full_size_two_flannelds_drive_two_segues_by_hooks() {
+    let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
+    // The configuration is that of docs/fleet.md; a host that is gone is removed sooner, and nft makes the rules.
+    let mut config: Value = serde_json::from_str(&blocks("For users of Kubernetes", "json")[0]).unwrap();
+    let post = config["Backend"]["PostStartupCommand"].as_str().unwrap().to_owned();
+    config["Backend"]["PostStartupCommand"] = format!("{post} --grace 3").into();
+    config["EnableNFTables"] = true.into();
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", &config.to_string()]);
+    let hosts = [2, 3].map(|n| {
+        let host = Host::new("node").unwrap();
+        fleet.plug(&host, n);
+        host
+    });
+    let _tunnels = [(&hosts[0], 2), (&hosts[1], 3)].map(|(host, n)| {
+        let line = format!("dev segue0 peers none local 198.18.0.{n} listen gue:6080 encap-remcsum mtu 1420");
+        Tunnel::start(host, &fleet.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    });
+    let mut flannels = [2, 3].map(|n| Flanneld::new(&fleet, &program, n));
+    for (flanneld, host) in flannels.iter_mut().zip(&hosts) {
+        flanneld.launch(host);
+        flanneld.until_up(host);
+        let address = flanneld.address();
+        ip(host, &format!("address add {address}/32 dev segue0"));
+        ip(host, &format!("route add 198.19.0.0/16 dev segue0 src {address}"));
+    }
+    let listed = |host: &Host| -> Value {
+        let text = host.run(fleet.program.to_str().unwrap(), &["peer", "list", "segue0", "-j"]).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let remotes = |host: &Host| -> Vec<String> {
+        let listed = listed(host);
+        listed["peers"].as_array().unwrap().iter().map(|peer| peer["remote"].as_str().unwrap().to_owned()).collect()
+    };
+    let are_joined = || remotes(&hosts[0]) == ["198.18.0.3"] && remotes(&hosts[1]) == ["198.18.0.2"];
+    until("each has the other", are_joined);
+    let places = [at(&hosts[0], &flannels[0].address()), at(&hosts[1], &flannels[1].address())];
+    segue_lab::reach((places[0].host, places[0].address), (places[1].host, places[1].address), PATIENCE).unwrap();
+    traffic::everything(places[0], places[1], traffic::SHORT, 9);
+    let stat = Stat::read(&hosts[0], &fleet.program, "segue0");
+    assert!(stat.json()["ports"]["gue"]["remcsum"]["sent"].as_u64() > Some(0), "{}", stat.json());
+    // A restart repeats each add, which changes nothing.
+    let generation = listed(&hosts[0])["generation"].clone();
+    flannels[0].kill(&hosts[0]);
+    flannels[0].launch(&hosts[0]);
+    let rounds = || hosts[0].run("cat", &["/run/segue/segue0.hook.json"]).ok();
+    let is_confirmed = |round: u64| {
+        let known: Value = rounds().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let peers = known["peers"].as_object().cloned().unwrap_or_default();
+        known["round"] == round && peers.len() == 1 && peers.values().all(|peer| peer[0] == round)
+    };
+    until("the second start has confirmed the peer", || is_confirmed(2));
+    assert_eq!((listed(&hosts[0])["generation"].clone(), are_joined()), (generation, true));
+    // A host that goes while flanneld is down gets no del: it is removed when its time is over.
+    for (flanneld, host) in flannels.iter_mut().zip(&hosts) {
+        flanneld.kill(host);
+    }
+    fleet.ctl(&["del", &format!("{SUBNETS}/{}", flannels[1].subnet().unwrap().replace('/', "-"))]);
+    flannels[0].launch(&hosts[0]);
+    until("the host that is gone is removed", || remotes(&hosts[0]).is_empty());
+    flannels[1].launch(&hosts[1]);
+    until("it is back", are_joined);
+    segue_lab::reach((places[0].host, places[0].address), (places[1].host, places[1].address), PATIENCE).unwrap();
 }
 
 #[test]
