@@ -109,9 +109,15 @@ fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
 
 /// Removes what belongs to no attachment of the runtime's list.
 pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
-    let list = request.config["cni.dev/valid-attachments"].as_array();
-    let list =
-        list.ok_or_else(|| CniError::config("cni.dev/valid-attachments is missing", "GC keeps what it lists"))?;
+    // The second is the name that CNI 1.1.0 had first.
+    let list = ["cni.dev/valid-attachments", "cni.dev/attachments"].map(|key| &request.config[key]);
+    let list = match list.into_iter().find(|list| !list.is_null()) {
+        Some(list) => list.as_array().ok_or_else(|| {
+            CniError::config("cni.dev/valid-attachments is no list", "GC keeps what it lists, and removes the rest")
+        })?,
+        // libcni, called without a list, has called DEL for all that it knows; of the rest nothing is known.
+        None => return Ok(()),
+    };
     let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
     let kept: Vec<String> =
         list.iter().map(|one| alias(&request.network, &text(one, "containerID"), &text(one, "ifname"))).collect();

@@ -1,15 +1,16 @@
 //! Tests of `segue-cni` as a container runtime calls it: pods on two nodes whose tunnels have each other as a peer, and
-//! each call with what must be left of it. The plugin for addresses is `cni_host_local.py`; with `SEGUE_CNI_PLUGINS`, a
-//! folder, it is the `host-local` there.
+//! each call with what must be left of it. The plugin for addresses is `cni_host_local.py`, and in the tests of full
+//! size the real `host-local`; there `cnitool` is the runtime too.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
-use std::{env, fs};
 
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
+use segue_tests::{Ground, Stat, Tunnel, test_name, theirs, traffic};
 use serde_json::{Value, json};
 
 const DEVICE: &str = "cn0";
@@ -30,6 +31,12 @@ fn ip(host: &Host, line: &str) -> String {
 
 impl<'a> Node<'a> {
     fn start(ground: &'a Ground, n: u8) -> Node<'a> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cni_host_local.py");
+        Node::with(ground, n, &script)
+    }
+
+    /// Starts a node with this plugin for addresses.
+    fn with(ground: &'a Ground, n: u8, host_local: &Path) -> Node<'a> {
         let host = if n == 1 { &ground.a } else { &ground.b };
         let other = 3 - n;
         let line = format!("dev {DEVICE} peers none local 198.18.0.{n} listen gue:6080 encap-remcsum mtu 1400");
@@ -44,14 +51,8 @@ impl<'a> Node<'a> {
         );
         fs::write(directory.file("subnet.env"), env).unwrap();
         let plugin = directory.file("host-local");
-        match env::var_os("SEGUE_CNI_PLUGINS") {
-            Some(folder) => fs::copy(Path::new(&folder).join("host-local"), &plugin).map(drop).unwrap(),
-            None => {
-                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cni_host_local.py");
-                fs::copy(script, &plugin).unwrap();
-                fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
-            }
-        }
+        fs::copy(host_local, &plugin).unwrap();
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
         Node { host, program: ground.program.with_file_name("segue-cni"), directory, n, _tunnel: tunnel }
     }
 
@@ -162,22 +163,20 @@ fn an_add_that_fails_leaves_no_link_and_no_reservation() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["python3"]) else { return };
     let node = Node::start(&ground, 1);
     let pod = Host::new("pod").unwrap();
-    if env::var_os("SEGUE_CNI_PLUGINS").is_none() {
-        // What cannot be read, and what the kernel refuses after the pair was made.
-        for (key, give) in [
-            ("give", json!("nonsense")),
-            ("give", json!("2001:db8::1/64")),
-            ("give", json!("255.255.255.255/24")),
-            ("gateway", json!("224.0.0.1")),
-            ("times", json!(2)),
-        ] {
-            let mut config = node.config();
-            config["ipam"][key].clone_from(&give);
-            let (done, error) = node.call("ADD", "c1", Some(&pod), &config);
-            assert!(!done && error["code"].as_u64() > Some(0), "{give}: {error}");
-            assert_eq!((node.links(), node.reserved()), (vec![], vec![]), "{give}");
-            assert!(!pod.has_device("eth0"), "{give}");
-        }
+    // What cannot be read, and what the kernel refuses after the pair was made.
+    for (key, give) in [
+        ("give", json!("nonsense")),
+        ("give", json!("2001:db8::1/64")),
+        ("give", json!("255.255.255.255/24")),
+        ("gateway", json!("224.0.0.1")),
+        ("times", json!(2)),
+    ] {
+        let mut config = node.config();
+        config["ipam"][key].clone_from(&give);
+        let (done, error) = node.call("ADD", "c1", Some(&pod), &config);
+        assert!(!done && error["code"].as_u64() > Some(0), "{give}: {error}");
+        assert_eq!((node.links(), node.reserved()), (vec![], vec![]), "{give}");
+        assert!(!pod.has_device("eth0"), "{give}");
     }
     let mut config = node.config();
     config["dev"] = json!("nosuch0");
@@ -186,4 +185,64 @@ fn an_add_that_fails_leaves_no_link_and_no_reservation() {
     let (done, error) = node.call("STATUS", "", None, &config);
     assert!(!done && error["code"] == 50, "{error}");
     assert_eq!((node.links(), node.reserved()), (vec![], vec![]));
+}
+
+/// Calls `cnitool` on a node for a pod.
+fn cnitool(node: &Node<'_>, program: &Path, command: &str, pod: &Host) -> Output {
+    let mut call = node.host.command(program);
+    call.args([command, "fleet", &pod.net_path()]).env("NETCONFPATH", node.directory.path());
+    call.env("CNI_PATH", format!("{}:{}", node.directory.path().display(), node.program.parent().unwrap().display()));
+    call.output().unwrap()
+}
+
+#[test]
+fn full_size_cnitool_and_host_local_attach_pods_that_talk() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    let Some(tool) = theirs::program(test_name!(), "cnitool") else { return };
+    let Some(host_local) = theirs::program(test_name!(), "host-local") else { return };
+    let nodes = [1, 2].map(|n| Node::with(&ground, n, &host_local));
+    let pods = [1, 2].map(|_| Host::new("pod").unwrap());
+    let must = |node: &Node<'_>, command: &str, pod: &Host| {
+        let output = cnitool(node, &tool, command, pod);
+        assert!(output.status.success(), "{command}: {output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default()
+    };
+    for (node, pod) in nodes.iter().zip(&pods) {
+        // The tool keeps results there; what is mounted is the host's alone.
+        node.host.run("mount", &["-t", "tmpfs", "none", "/var/lib"]).unwrap();
+        let mut plugin = node.config();
+        plugin.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "cniVersion" | "name"));
+        let list = json!({ "cniVersion": "1.1.0", "name": "fleet", "plugins": [plugin] });
+        fs::write(node.directory.file("10-segue.conflist"), list.to_string()).unwrap();
+        must(node, "status", pod);
+        let result = must(node, "add", pod);
+        assert_eq!((&result["interfaces"][1]["mtu"], node.links().len()), (&json!(1400), 1));
+        let (done, version) = node.call("VERSION", "", None, &json!({ "cniVersion": "1.1.0" }));
+        assert!(done && version["supportedVersions"].as_array().unwrap().contains(&json!("1.1.0")), "{version}");
+    }
+    let [near, far] = nodes.each_ref().map(|node| node.reserved()[0].parse().unwrap());
+    segue_lab::reach((&pods[0], near), (&pods[1], far), PATIENCE).unwrap();
+    let [a, b] = [(&pods[0], near), (&pods[1], far)].map(|(host, address)| traffic::Place { host, address });
+    traffic::everything(a, b, traffic::long(), 5);
+    for (node, pod) in nodes.iter().zip(&pods) {
+        let stat = Stat::read(node.host, &ground.program, DEVICE);
+        assert!(stat.count(DEVICE, "receive", "trains") > 0, "{}", stat.json());
+        must(node, "check", pod);
+        ip(pod, "address flush dev eth0");
+        assert!(!cnitool(node, &tool, "check", pod).status.success());
+    }
+    // The first is taken away twice, the second is found by a collection that lists nothing.
+    for _ in 0..2 {
+        must(&nodes[0], "del", &pods[0]);
+    }
+    must(&nodes[1], "gc", &pods[1]);
+    for (node, pod) in nodes.iter().zip(&pods) {
+        assert_eq!((node.links(), node.reserved(), pod.has_device("eth0")), (vec![], vec![], false));
+    }
+    // An ADD that fails leaves no link and no reservation: the tunnel's table is there, but not this tunnel.
+    let text = fs::read_to_string(nodes[0].directory.file("10-segue.conflist")).unwrap();
+    fs::write(nodes[0].directory.file("10-segue.conflist"), text.replace(DEVICE, "nosuch0")).unwrap();
+    assert!(!cnitool(&nodes[0], &tool, "add", &pods[0]).status.success());
+    assert!(!cnitool(&nodes[0], &tool, "status", &pods[0]).status.success());
+    assert_eq!((nodes[0].links(), nodes[0].reserved()), (vec![], vec![]));
 }
