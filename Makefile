@@ -93,7 +93,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/mutants --self-test
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --features segue-port/tokio
 	tools/licences --self-test
 	tools/sbom --self-test
 	tools/ux --self-test

@@ -15,7 +15,8 @@
 //! kernel's header without checking it against the bytes, and none depends on the datapath or on another port.
 //!
 //! Features, on by default: `tun`, `udp` and `packet` for the kinds of ports, `capture` for [`wrap::Trace`], `tracing`
-//! for warnings where a kernel refuses an offload. `vhost-user` adds the port of a virtual machine, [`vhost`].
+//! for warnings where a kernel refuses an offload. `vhost-user` adds the port of a virtual machine, [`vhost`]; `tokio`
+//! adds devices and sockets for which tasks of a runtime wait, on any of its threads (`tun::Tun::into_async`).
 // A part alone does not use all that the parts share.
 #![cfg_attr(
     not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),

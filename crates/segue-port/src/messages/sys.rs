@@ -68,6 +68,8 @@ pub(crate) struct SendScratch {
 
 // SAFETY: its pointers are used by the call that wrote them, and by none after it.
 unsafe impl Send for SendScratch {}
+// SAFETY: as above; a shared one gives nothing out.
+unsafe impl Sync for SendScratch {}
 
 impl std::fmt::Debug for SendScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -175,6 +177,9 @@ pub(crate) struct RecvScratch {
 // SAFETY: its pointers into the caller's memory are used by the call that wrote them, and by none after it; those into
 // its own arrays stay right where it moves to.
 unsafe impl Send for RecvScratch {}
+// SAFETY: a shared one gives out copies of what the last call has left in its own arrays, which nothing changes
+// meanwhile.
+unsafe impl Sync for RecvScratch {}
 
 impl std::fmt::Debug for RecvScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

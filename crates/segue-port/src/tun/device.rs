@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use segue::easy::{Joiner, Packets, Splitter};
+use segue::easy::{Batch, Joiner, Packets, Splitter, Train};
 use segue::gro::Config;
 use segue::gso::Limits;
 use segue::hash::Key;
@@ -19,7 +20,7 @@ const MOST_PIECES: usize = 64;
 ///
 /// It is for one program's own loop, blocking or with readiness ([`AsFd`]); the poll loop of `segue-datapath` uses
 /// [`TunPort`]. The descriptor does not block; [`io::ErrorKind::WouldBlock`] says that there is nothing to read. It can
-/// be sent to another thread at any time.
+/// be sent to another thread at any time, and its directions to two ([`Tun::split`]).
 ///
 /// ```no_run
 /// use segue_port::tun::{Tun, TunConfig};
@@ -34,12 +35,8 @@ const MOST_PIECES: usize = 64;
 #[derive(Debug)]
 pub struct Tun {
     file: File,
-    name: String,
-    splitter: Splitter,
-    joiner: Joiner,
-    buffer: Vec<u8>,
-    /// Number of packets that contradicted their headers or could not be split.
-    unread: u64,
+    outward: Outward,
+    inward: Inward,
 }
 
 impl Tun {
@@ -60,13 +57,13 @@ impl Tun {
             Some(form) => (Splitter::virtio(form, start), Joiner::virtio(config, limits, form)),
             None => (Splitter::plain(start), Joiner::plain(config.key)),
         };
-        let joiner = joiner.starting_with(start);
-        Tun { file: port.into_fd().into(), name, splitter, joiner, buffer: vec![0; MAX_FRAME + 24], unread: 0 }
+        let outward = Outward { splitter, buffer: vec![0; MAX_FRAME + 24], unread: 0 };
+        Tun { file: port.into_fd().into(), outward, inward: Inward { name, joiner: joiner.starting_with(start) } }
     }
 
     /// Returns the device's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.inward.name
     }
 
     /// Reads once, and returns the packets that came: one, or the segments of a train.
@@ -75,11 +72,7 @@ impl Tun {
     /// [`io::ErrorKind::WouldBlock`] where nothing waits; [`io::ErrorKind::InvalidData`] for a packet that contradicts
     /// its virtio-net header, which no kernel sends, counted in [`Tun::unread`]; any other error is the device's.
     pub fn read(&mut self) -> io::Result<Packets<'_>> {
-        let len = self.file.read(&mut self.buffer)?;
-        self.splitter.read(&self.buffer[..len]).map_err(|error| {
-            self.unread += 1;
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
+        self.outward.read(&self.file)
     }
 
     /// Writes the packets of a batch, joined into trains where they belong together, and returns the number of writes.
@@ -89,44 +82,46 @@ impl Tun {
     /// # Errors
     /// The first error of the device; what was not written until then is dropped.
     pub fn write<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
-        let mut batch = self.joiner.batch();
-        packets.into_iter().for_each(|packet| _ = batch.push(packet));
-        let mut writes = 0;
-        while let Some(train) = batch.pop() {
-            let mut places = [IoSlice::new(&[]); MOST_PIECES];
-            let result = match train.gather(&mut places, IoSlice::new) {
-                Some(pieces) => self.file.write_vectored(pieces),
-                None => self.file.write_vectored(&train.pieces().map(IoSlice::new).collect::<Vec<_>>()),
-            };
-            match result {
-                Ok(_) => writes += 1,
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && batch.narrow() => {
-                    notice!(
-                        warn,
-                        id = "offload",
-                        device = self.name,
-                        "the device refused a train; such trains are cut in software"
-                    );
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(writes)
+        self.inward.write(&self.file, packets)
+    }
+
+    /// Returns the two directions of the device, for two threads.
+    ///
+    /// ```no_run
+    /// use segue_port::tun::{Tun, TunConfig};
+    ///
+    /// let (mut reader, mut writer) = Tun::open(&TunConfig::ip("vpn0"), [1, 2])?.split();
+    /// std::thread::spawn(move || writer.write([&[0x45; 20][..]]));
+    /// for packet in reader.read()?.iter() {
+    ///     println!("{} bytes", packet.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(self) -> (TunReader, TunWriter) {
+        let Tun { file, outward, inward } = self;
+        let file = Arc::new(file);
+        (TunReader { file: Arc::clone(&file), outward }, TunWriter { file, inward })
+    }
+
+    /// Returns the parts of which the directions are made.
+    #[cfg(feature = "tokio")]
+    pub(super) fn into_parts(self) -> (File, Outward, Inward) {
+        (self.file, self.outward, self.inward)
     }
 
     /// Returns the joiner, for its counters and its limits.
     pub fn joiner(&mut self) -> &mut Joiner {
-        &mut self.joiner
+        &mut self.inward.joiner
     }
 
     /// Returns the number of packets that were read and refused.
     pub fn unread(&self) -> u64 {
-        self.unread
+        self.outward.unread
     }
 
     /// Returns the trains that the device takes at present.
     pub fn limits(&self) -> &Limits {
-        self.joiner.limits()
+        self.inward.joiner.limits()
     }
 }
 
@@ -139,5 +134,148 @@ impl AsFd for Tun {
 impl From<Tun> for OwnedFd {
     fn from(tun: Tun) -> OwnedFd {
         tun.file.into()
+    }
+}
+
+/// The direction of a [`Tun`] from the device to the program.
+#[derive(Debug)]
+pub struct TunReader {
+    file: Arc<File>,
+    outward: Outward,
+}
+
+impl TunReader {
+    /// Does the same as [`Tun::read`].
+    ///
+    /// # Errors
+    /// As for [`Tun::read`].
+    pub fn read(&mut self) -> io::Result<Packets<'_>> {
+        self.outward.read(&self.file)
+    }
+
+    /// Returns the number of packets that were read and refused.
+    pub fn unread(&self) -> u64 {
+        self.outward.unread
+    }
+}
+
+impl AsFd for TunReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The direction of a [`Tun`] from the program to the device.
+#[derive(Debug)]
+pub struct TunWriter {
+    file: Arc<File>,
+    inward: Inward,
+}
+
+impl TunWriter {
+    /// Does the same as [`Tun::write`].
+    ///
+    /// # Errors
+    /// As for [`Tun::write`].
+    pub fn write<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
+        self.inward.write(&self.file, packets)
+    }
+
+    /// Returns the joiner, for its counters and its limits.
+    pub fn joiner(&mut self) -> &mut Joiner {
+        &mut self.inward.joiner
+    }
+}
+
+impl AsFd for TunWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// What the direction from the device keeps.
+#[derive(Debug)]
+pub(super) struct Outward {
+    splitter: Splitter,
+    pub(super) buffer: Vec<u8>,
+    /// Number of packets that contradicted their headers or could not be split.
+    pub(super) unread: u64,
+}
+
+impl Outward {
+    fn read(&mut self, mut file: &File) -> io::Result<Packets<'_>> {
+        let len = file.read(&mut self.buffer)?;
+        self.packets(len)
+    }
+
+    /// Returns the packets of a read of this length.
+    pub(super) fn packets(&mut self, len: usize) -> io::Result<Packets<'_>> {
+        self.splitter.read(&self.buffer[..len]).map_err(|error| {
+            self.unread += 1;
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
+    }
+}
+
+/// What the direction to the device keeps.
+#[derive(Debug)]
+pub(super) struct Inward {
+    name: String,
+    pub(super) joiner: Joiner,
+}
+
+impl Inward {
+    fn write<'b>(&mut self, file: &File, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
+        let (name, mut batch) = self.batch(packets);
+        let mut writes = 0;
+        while let Some(train) = batch.pop() {
+            let result = put(file, &train);
+            writes += settle(result, &mut batch, name)?;
+        }
+        Ok(writes)
+    }
+
+    /// Begins a batch with these packets; returns the device's name too.
+    pub(super) fn batch<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> (&str, Batch<'_, 'b>) {
+        let mut batch = self.joiner.batch();
+        packets.into_iter().for_each(|packet| _ = batch.push(packet));
+        (&self.name, batch)
+    }
+}
+
+/// Writes a train to the device by one call.
+pub(super) fn put(mut file: &File, train: &Train<'_>) -> io::Result<()> {
+    let mut places = [IoSlice::new(&[]); MOST_PIECES];
+    let result = match train.gather(&mut places, IoSlice::new) {
+        Some(pieces) => file.write_vectored(pieces),
+        None => file.write_vectored(&train.pieces().map(IoSlice::new).collect::<Vec<_>>()),
+    };
+    result.map(drop)
+}
+
+/// Returns the number of trains that the last write wrote, 1 or 0: one that the device refused comes again, cut.
+pub(super) fn settle(result: io::Result<()>, batch: &mut Batch<'_, '_>, name: &str) -> io::Result<usize> {
+    match result {
+        Ok(()) => Ok(1),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && batch.narrow() => {
+            notice!(warn, id = "offload", device = name, "the device refused a train; such trains are cut in software");
+            Ok(0)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_and_its_directions_are_for_any_thread() {
+        fn check<T: Send + Sync>() {}
+        check::<Tun>();
+        check::<TunReader>();
+        check::<TunWriter>();
+        #[cfg(feature = "tokio")]
+        check::<(crate::tun::AsyncTunReader, crate::tun::AsyncTunWriter)>();
     }
 }

@@ -7,6 +7,8 @@ mod device;
 pub mod driver;
 #[cfg(test)]
 mod fragments;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,9 @@ use segue::packet::{GsoKind, Start};
 use segue::virtio::{self, Form, VirtioNet, tun as feature};
 use segue::wire::ethernet;
 
-pub use device::Tun;
+pub use device::{Tun, TunReader, TunWriter};
+#[cfg(feature = "tokio")]
+pub use runtime::{AsyncTunReader, AsyncTunWriter};
 
 use crate::batch::{RxBatch, TxBatch};
 use crate::failures::ReadFailures;

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "tokio")]
+use tokio::io::Interest;
+
 use crate::messages::{RecvScratch, SendScratch};
 use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
@@ -124,6 +127,32 @@ impl Sender {
         Ok(done)
     }
 
+    /// Sends all datagrams as [`Sender::send`] does, and waits on the runtime where the socket is full.
+    ///
+    /// ```
+    /// # async fn send(socket: tokio::net::UdpSocket, to: std::net::SocketAddr) -> std::io::Result<()> {
+    /// let datagrams = [[1; 1200], [2; 1200]];
+    /// let mut sender = segue_port::udp::Sender::new();
+    /// sender.send_async(&socket, &datagrams, |datagram| (datagram, Some(to))).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the first datagram that the kernel refuses; those before it were sent.
+    #[cfg(feature = "tokio")]
+    pub async fn send_async<'a, T>(
+        &mut self,
+        socket: &tokio::net::UdpSocket,
+        mut datagrams: &'a [T],
+        of: impl Fn(&'a T) -> (&'a [u8], Option<SocketAddr>),
+    ) -> io::Result<()> {
+        while !datagrams.is_empty() {
+            let sent = socket.async_io(Interest::WRITABLE, || self.send(socket, datagrams, &of)).await?;
+            datagrams = &datagrams[sent..];
+        }
+        Ok(())
+    }
+
     /// Returns how many runs the kernel has refused, which were then sent datagram by datagram.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -172,6 +201,32 @@ impl Receiver {
     /// [`ErrorKind::WouldBlock`] where nothing waits, or an error of the socket, such as
     /// [`ErrorKind::ConnectionRefused`] on a connected one.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<Datagrams<'_>> {
+        self.fill(socket)?;
+        Ok(Datagrams { memory: &mut self.memory, got: &self.got })
+    }
+
+    /// Waits on the runtime until something can be received, and receives what waits.
+    ///
+    /// ```
+    /// # async fn receive(socket: tokio::net::UdpSocket) -> std::io::Result<()> {
+    /// let mut receiver = segue_port::udp::Receiver::new(&socket);
+    /// for (datagram, from) in receiver.receive_async(&socket).await?.iter_mut() {
+    ///     println!("{} bytes of {from}", datagram.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A call that is dropped while it waits has received nothing.
+    ///
+    /// # Errors
+    /// As for [`Receiver::receive`], but for [`ErrorKind::WouldBlock`].
+    #[cfg(feature = "tokio")]
+    pub async fn receive_async(&mut self, socket: &tokio::net::UdpSocket) -> io::Result<Datagrams<'_>> {
+        socket.async_io(Interest::READABLE, || self.fill(socket)).await?;
+        Ok(Datagrams { memory: &mut self.memory, got: &self.got })
+    }
+
+    fn fill(&mut self, socket: impl AsFd) -> io::Result<()> {
         self.got.clear();
         let mut call = self.scratch.begin();
         self.memory.chunks_exact_mut(WINDOW).for_each(|window| call.window(window));
@@ -181,7 +236,7 @@ impl Receiver {
             let Some(from) = received.peer else { continue };
             self.got.push((received.len, received.segment_len.unwrap_or(received.len), from));
         }
-        Ok(Datagrams { memory: &mut self.memory, got: &self.got })
+        Ok(())
     }
 }
 
@@ -293,9 +348,9 @@ mod tests {
     }
 
     #[test]
-    fn both_move_between_threads() {
-        fn is_send<T: Send>() {}
-        is_send::<Sender>();
-        is_send::<Receiver>();
+    fn both_are_for_any_thread() {
+        fn check<T: Send + Sync>() {}
+        check::<Sender>();
+        check::<Receiver>();
     }
 }

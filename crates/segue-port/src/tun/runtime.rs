@@ -1,0 +1,111 @@
+//! The directions of a device as tasks of a runtime of tokio use them.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use segue::easy::{Joiner, Packets};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Tun;
+use super::device::{Inward, Outward, put, settle};
+
+/// The direction of a [`Tun`] from the device to a task, see [`Tun::into_async`].
+#[derive(Debug)]
+pub struct AsyncTunReader {
+    file: Arc<AsyncFd<File>>,
+    outward: Outward,
+}
+
+impl AsyncTunReader {
+    /// Waits until something can be read, reads once, and returns the packets that came, as [`Tun::read`] does.
+    ///
+    /// A call that is dropped while it waits has read nothing.
+    ///
+    /// # Errors
+    /// As for [`Tun::read`], but for [`io::ErrorKind::WouldBlock`].
+    pub async fn read(&mut self) -> io::Result<Packets<'_>> {
+        let AsyncTunReader { file, outward } = self;
+        let len = file.async_io(Interest::READABLE, |mut file| file.read(&mut outward.buffer)).await?;
+        outward.packets(len)
+    }
+
+    /// Returns the number of packets that were read and refused.
+    pub fn unread(&self) -> u64 {
+        self.outward.unread
+    }
+}
+
+impl AsFd for AsyncTunReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The direction of a [`Tun`] from a task to the device, see [`Tun::into_async`].
+#[derive(Debug)]
+pub struct AsyncTunWriter {
+    file: Arc<AsyncFd<File>>,
+    inward: Inward,
+}
+
+impl AsyncTunWriter {
+    /// Writes the packets of a batch as [`Tun::write`] does, and waits where the device takes no more.
+    ///
+    /// A call that is dropped while it waits has written the trains before.
+    ///
+    /// # Errors
+    /// As for [`Tun::write`], but for [`io::ErrorKind::WouldBlock`].
+    pub async fn write<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
+        let AsyncTunWriter { file, inward } = self;
+        let (name, mut batch) = inward.batch(packets);
+        let mut writes = 0;
+        while let Some(train) = batch.pop() {
+            let result = file.async_io(Interest::WRITABLE, |file| put(file, &train)).await;
+            writes += settle(result, &mut batch, name)?;
+        }
+        Ok(writes)
+    }
+
+    /// Returns the joiner, for its counters and its limits.
+    pub fn joiner(&mut self) -> &mut Joiner {
+        &mut self.inward.joiner
+    }
+}
+
+impl AsFd for AsyncTunWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Tun {
+    /// Returns the two directions of the device for tasks of a runtime of tokio, to which its descriptor is registered.
+    /// Each may be used by one task at a time, on any thread of the runtime.
+    ///
+    /// ```no_run
+    /// use segue_port::tun::{Tun, TunConfig};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (mut reader, mut writer) = Tun::open(&TunConfig::ip("vpn0"), [1, 2])?.into_async()?;
+    /// for packet in reader.read().await?.iter() {
+    ///     println!("{} bytes", packet.len()); // in one task
+    /// }
+    /// writer.write([&[0x45; 20][..]]).await?; // in another
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Where the descriptor cannot be registered (epoll).
+    ///
+    /// # Panics
+    /// Outside of a runtime, or in one without I/O.
+    #[allow(deprecated, reason = "what came after `new` is unsafe for descriptors that can go; that of a File cannot")]
+    pub fn into_async(self) -> io::Result<(AsyncTunReader, AsyncTunWriter)> {
+        let (file, outward, inward) = self.into_parts();
+        let file = Arc::new(AsyncFd::new(file)?);
+        Ok((AsyncTunReader { file: Arc::clone(&file), outward }, AsyncTunWriter { file, inward }))
+    }
+}
