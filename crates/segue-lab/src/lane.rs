@@ -85,15 +85,7 @@ impl Ground<'_> {
 
     /// Waits until a process has created its device.
     pub fn wait_for_device(&self, end: Peer, device: &str, process: &mut Process) -> Result<(), LabError> {
-        let begin = Instant::now();
-        while !self.host(end).has_device(device) {
-            interrupt::check()?;
-            if process.ended().is_some() || begin.elapsed() > Duration::from_secs(5) {
-                return Err(process.failure(&format!("no device {device}")));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        wait_for_device(self.host(end), device, process)
     }
 
     /// Gives a device the case's addresses and brings it up.
@@ -101,6 +93,19 @@ impl Ground<'_> {
         link::address(self.host(end), end, device, self.net, self.families)?;
         self.host(end).run("ip", &["link", "set", device, "up"]).map(drop)
     }
+}
+
+/// Waits until a process has created its device in `host`.
+pub(crate) fn wait_for_device(host: &Host, device: &str, process: &mut Process) -> Result<(), LabError> {
+    let begin = Instant::now();
+    while !host.has_device(device) {
+        interrupt::check()?;
+        if process.ended().is_some() || begin.elapsed() > Duration::from_secs(5) {
+            return Err(process.failure(&format!("no device {device}")));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 impl StatSource {

@@ -76,3 +76,4 @@ pub use progress::{Measurement, Progress, SampleAt, Step};
 pub use relay::{Counts, DamageArea, Faults, Relay};
 pub use skip::{skip, skip_this_test};
 pub use table::{Metric, Row, Skipped, Table};
+pub use wireguard::start as start_wireguard_go;

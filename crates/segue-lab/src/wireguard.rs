@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::lane::wait_for_device;
 use crate::process::search_path;
-use crate::{Family, Ground, LabError, Lane, Peer, Prepared, Process, interrupt, sys, which};
+use crate::{Family, Ground, Host, LabError, Lane, Peer, Prepared, Process, interrupt, sys, which};
 
 /// Go module of the program. Versions from 2023 on use TUN and UDP offloads.
 const MODULE: &str = "golang.zx2c4.com/wireguard";
@@ -30,27 +31,38 @@ const PUBLICS: [&str; 2] = [
 
 /// Sets up both ends, and builds the program if Go is installed; otherwise returns the reason why not.
 pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
-    let program = match program()? {
-        Ok(program) => program,
-        Err(why) => return Ok(Prepared::Skipped(why)),
-    };
     let mut lane = Lane { patience: Duration::from_secs(15), ..Lane::plain(ground.net) };
     for (at, end) in [Peer::A, Peer::B].into_iter().enumerate() {
         // Its control socket is in a directory that hosts share, under the device's name.
         let device = format!("wg{:x}{at}", std::process::id());
-        let mut command = ground.host(end).command(&program);
-        command.args(["-f", &device]).env("LOG_LEVEL", "error");
-        let mut process = Process::spawn(command, b"")?;
-        ground.wait_for_device(end, &device, &mut process)?;
         let outer = match ground.options.outer {
             Family::V4 => format!("{}:{PORT}", ground.outer(end.other())),
             Family::V6 => format!("[{}]:{PORT}", ground.outer(end.other())),
         };
-        configure(&device, &mut process, &settings(at, &outer))?;
+        let process = match start(ground.host(end), &device, &settings(at, &outer))? {
+            Ok(process) => process,
+            Err(why) => return Ok(Prepared::Skipped(why)),
+        };
         ground.configure(end, &device)?;
         lane.processes.push(process);
     }
     Ok(Prepared::Ready(lane))
+}
+
+/// Starts wireguard-go on a new device in `host`, and hands it settings in the protocol of its control socket, which
+/// lies under the device's name in a directory that hosts share. Returns why not where there is no such program and
+/// none can be built.
+pub fn start(host: &Host, device: &str, settings: &str) -> Result<Result<Process, String>, LabError> {
+    let program = match program()? {
+        Ok(program) => program,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut command = host.command(&program);
+    command.args(["-f", device]).env("LOG_LEVEL", "error");
+    let mut process = Process::spawn(command, b"")?;
+    wait_for_device(host, device, &mut process)?;
+    configure(device, &mut process, settings)?;
+    Ok(Ok(process))
 }
 
 /// Returns the settings of one end, in the protocol of its control socket.

@@ -1,0 +1,93 @@
+//! WireGuard to one peer on gotatun, which is not changed: segue behind the traits of its device and of its socket.
+
+pub mod tun;
+pub mod udp;
+
+use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+
+use gotatun::device::{DeviceBuilder, Peer};
+use gotatun::tun::{IpRecv, IpSend};
+use gotatun::udp::UdpTransportFactory;
+use gotatun::x25519::{PublicKey, StaticSecret};
+use segue_port::tun::{Tun, TunConfig};
+
+/// MTU of the device: what a link of 1500 bytes leaves, over IPv6 too.
+pub const MTU: u16 = 1420;
+
+/// What one end runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// gotatun as it is: one packet a call of the device.
+    Plain,
+    /// segue's device, gotatun's socket.
+    Tun,
+    /// segue's device, and gotatun's socket with segue's sender.
+    TunUdp,
+}
+
+impl Form {
+    /// All forms, with their names.
+    pub const ALL: [(&'static str, Form); 3] = [("plain", Form::Plain), ("tun", Form::Tun), ("tun+udp", Form::TunUdp)];
+
+    /// Returns the form of a name.
+    pub fn named(name: &str) -> Option<Form> {
+        Form::ALL.iter().find(|(known, _)| *known == name).map(|(_, form)| *form)
+    }
+}
+
+/// One end of the tunnel: the device's name, the port, the peer, this end's private key and the peer's public one.
+#[derive(Clone, Debug)]
+pub struct Wireguard {
+    /// Name of the device.
+    pub device: String,
+    /// Port to receive on.
+    pub port: u16,
+    /// Address of the other end.
+    pub peer: SocketAddr,
+    /// The private key.
+    pub secret: [u8; 32],
+    /// The other end's public key.
+    pub public: [u8; 32],
+}
+
+impl Wireguard {
+    /// Runs the end until the device is gone.
+    pub async fn run(self, form: Form) -> Result<(), Box<dyn Error>> {
+        let builder = DeviceBuilder::new();
+        match form {
+            Form::Plain => self.start(builder.with_default_udp().create_tun(&self.device)?).await,
+            Form::Tun => {
+                let (inward, outward) = self.device()?;
+                self.start(builder.with_default_udp().with_ip_pair(inward, outward)).await
+            }
+            Form::TunUdp => {
+                let (inward, outward) = self.device()?;
+                self.start(builder.with_udp(udp::Runs::default()).with_ip_pair(inward, outward)).await
+            }
+        }
+    }
+
+    fn device(&self) -> Result<(tun::Inward, tun::Outward), Box<dyn Error>> {
+        let random = [(); 2].map(|()| RandomState::new().hash_one(()));
+        Ok(tun::pair(Tun::open(&TunConfig::ip(&*self.device), random)?, MTU)?)
+    }
+
+    async fn start<U, S, R>(&self, builder: DeviceBuilder<U, S, R>) -> Result<(), Box<dyn Error>>
+    where
+        U: UdpTransportFactory,
+        S: IpSend,
+        R: IpRecv,
+    {
+        let mut peer = Peer::new(PublicKey::from(self.public)).with_endpoint(self.peer);
+        for all in ["0.0.0.0/0", "::/0"] {
+            peer = peer.with_allowed_ip(all.parse()?);
+        }
+        let secret = StaticSecret::from(self.secret);
+        let mut device = builder.with_private_key(secret).with_listen_port(self.port).with_peer(peer).build().await?;
+        println!("running");
+        device.wait().await;
+        Ok(())
+    }
+}

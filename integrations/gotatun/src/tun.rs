@@ -1,0 +1,69 @@
+//! A TUN device for gotatun: what is read is split, what is sent is joined.
+
+use std::io;
+
+use gotatun::packet::{Ip, Packet, PacketBufPool};
+use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
+use segue_port::tun::{AsyncTunReader, Tun};
+use tokio::sync::mpsc;
+
+/// Most packets of one batch for the device, and of its queue.
+const BATCH: usize = 128;
+
+/// The direction to the device.
+pub struct Inward(mpsc::Sender<Packet>);
+
+/// The direction from the device.
+pub struct Outward {
+    tun: AsyncTunReader,
+    mtu: MtuWatcher,
+    packets: Vec<Packet<Ip>>,
+}
+
+/// Makes the directions of a device with this MTU, on the runtime of the caller.
+pub fn pair(tun: Tun, mtu: u16) -> io::Result<(Inward, Outward)> {
+    let (reader, mut writer) = tun.into_async()?;
+    let (sender, mut queue) = mpsc::channel(BATCH);
+    // gotatun says nothing at the end of a batch: one is what has come while this task waited for its turn.
+    tokio::spawn(async move {
+        let mut packets: Vec<Packet> = Vec::with_capacity(BATCH);
+        while queue.recv_many(&mut packets, BATCH).await > 0 {
+            // What the device refuses is lost, as on a wire; that it is gone is seen by the other direction.
+            _ = writer.write(packets.iter().map(|packet| &packet[..])).await;
+            packets.clear();
+        }
+    });
+    Ok((Inward(sender), Outward { tun: reader, mtu: MtuWatcher::new(mtu), packets: Vec::new() }))
+}
+
+impl IpSend for Inward {
+    async fn send(&mut self, packet: Packet<Ip>) -> io::Result<()> {
+        self.0.send(packet.into_bytes()).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+impl IpRecv for Outward {
+    async fn recv<'a>(
+        &'a mut self,
+        pool: &mut PacketBufPool,
+    ) -> io::Result<impl Iterator<Item = Packet<Ip>> + Send + 'a> {
+        match self.tun.read().await {
+            Ok(packets) => {
+                for packet in packets.iter() {
+                    let mut out = pool.get();
+                    let Ok(len) = packet.write_to(&mut out) else { continue };
+                    out.truncate(len);
+                    self.packets.extend(out.try_into_ip());
+                }
+            }
+            // A packet that contradicts its header is dropped; gotatun would take the error for the device's end.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+            Err(error) => return Err(error),
+        }
+        Ok(self.packets.drain(..))
+    }
+
+    fn mtu(&self) -> MtuWatcher {
+        self.mtu.clone()
+    }
+}
