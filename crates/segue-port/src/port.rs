@@ -88,6 +88,11 @@ pub trait Port {
         None
     }
 
+    /// Returns whether what is sent can arrive: the interface is up, a guest is ready.
+    fn is_up(&self) -> bool {
+        self.link().is_none_or(|link| link.is_up)
+    }
+
     /// Returns the counters.
     fn counters(&self) -> &Counters;
 
@@ -161,6 +166,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn link(&self) -> Option<LinkState> {
         (**self).link()
+    }
+
+    fn is_up(&self) -> bool {
+        (**self).is_up()
     }
 
     fn counters(&self) -> &Counters {

@@ -584,6 +584,10 @@ impl Port for VhostPort {
         Ok(())
     }
 
+    fn is_up(&self) -> bool {
+        self.is_ready()
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }

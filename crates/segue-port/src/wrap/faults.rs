@@ -298,6 +298,10 @@ impl<P: Port> Port for Faults<P> {
         self.inner.mac()
     }
 
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
     }

@@ -316,6 +316,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.mac()
     }
 
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
         put(Extra::Number, "trace_lost", self.lost);
