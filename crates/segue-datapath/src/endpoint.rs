@@ -74,6 +74,20 @@ impl Endpoint {
         self.tx.is_empty()
     }
 
+    /// Returns the number of packets and trains that wait to leave.
+    pub(crate) fn waiting(&self) -> usize {
+        self.tx.len()
+    }
+
+    /// Drops what waits to leave. Returns the number of packets.
+    pub(crate) fn drop_waiting(&mut self, rx: &mut RxBatch) -> u64 {
+        let packets = self.tx.units().map(|unit| unit.segments() as u64).sum();
+        self.tx.sent(self.tx.len());
+        self.tx.recycle(&mut rx.pool);
+        self.blocked = false;
+        packets
+    }
+
     /// Sets how packets leave from now on.
     pub(crate) fn set_egress(&mut self, egress: EgressSettings) {
         self.egress = egress;
@@ -176,7 +190,7 @@ impl Endpoint {
 
     /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or owes a checksum.
     #[inline]
-    fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+    pub(crate) fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         let len = frame.len();
         match self.tx.push_frame(frame, &self.limits()) {
             None => self.seen.add_frame(len),

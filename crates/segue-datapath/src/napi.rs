@@ -61,12 +61,21 @@ impl Sharing {
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>, names: &[String; 2]) {
+        let mut weights = self.weights;
+        self.tune_around(dial, |dial| {
+            for (name, weight) in names.iter().zip(&mut weights) {
+                tune_weight(dial, name, weight);
+            }
+        });
+        self.weights = weights;
+    }
+
+    /// Applies the settings that are not those of one port; `ports` applies these, which stand between the others.
+    pub(crate) fn tune_around(&mut self, dial: &mut Dial<'_>, ports: impl FnOnce(&mut Dial<'_>)) {
         let all = |key: &str| format!("net.napi.{key}");
         let help = "most packets of all ports together in a round";
         dial.number(|| Knob::number(all("budget"), (1, MOST), "packets", help), &mut self.budget);
-        for (name, weight) in names.iter().zip(&mut self.weights) {
-            tune_weight(dial, name, weight);
-        }
+        ports(dial);
         let us = |key, help| Knob::number(all(key), (0, LONGEST_US), "us", help);
         dial.number(
             || us("busy_poll_us", "how long after the last packet ports are asked without sleeping"),
@@ -113,7 +122,8 @@ impl Sharing {
     }
 }
 
-fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
+/// Applies the weight of one port.
+pub(crate) fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
     let help = "most packets that one poll takes from this port";
     dial.number(|| Knob::number(format!("net.napi.dev.{name}.weight"), (1, MOST), "packets", help), weight);
 }

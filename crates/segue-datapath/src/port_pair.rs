@@ -36,6 +36,19 @@ pub struct PortConfig {
     pub fragments: Option<Fragments>,
 }
 
+impl PortConfig {
+    /// Returns the endpoint of the port, without its GRO.
+    pub(crate) fn endpoint(self) -> Endpoint {
+        let mut end = Endpoint::new(self.name, self.port);
+        if let Some(Fragments { mtu, key }) = self.fragments {
+            // Linux sets DF on packets that it sends whole, and path MTU discovery concerns no others.
+            end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
+            end.number_fragments(key);
+        }
+        end
+    }
+}
+
 /// Fragmentation on behalf of the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragments {
@@ -94,7 +107,7 @@ pub(crate) struct GroStage {
 }
 
 impl GroStage {
-    fn new(config: gro::Config) -> GroStage {
+    pub(crate) fn new(config: gro::Config) -> GroStage {
         let holds = config.hold > Nanos::ZERO;
         let hold = if holds { config.hold } else { Nanos(BUSY_HOLD) };
         let gro = Gro::new(gro::Config { hold, ..config });
@@ -102,7 +115,7 @@ impl GroStage {
     }
 
     /// Takes other settings over. Packets that are held become ready first.
-    fn retune(&mut self, gro: &GroSettings, protocols: &Protocols, sharing: &Sharing) {
+    pub(crate) fn retune(&mut self, gro: &GroSettings, protocols: &Protocols, sharing: &Sharing) {
         let hold = sharing.hold(gro.hold());
         (self.on, self.holds) = (gro.on, hold > 0);
         self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
@@ -150,17 +163,8 @@ impl PortPair {
     pub(crate) fn new(ports: [PortConfig; 2], budget: usize, pages: PagePool, crossing: Crossing) -> PortPair {
         let configs = ports.each_ref().map(|port| port.gro);
         let names = ports.each_ref().map(|port| port.name.clone());
-        let end = |config: PortConfig| {
-            let mut end = Endpoint::new(config.name, config.port);
-            if let Some(Fragments { mtu, key }) = config.fragments {
-                // Linux sets DF on packets that it sends whole, and path MTU discovery concerns no others.
-                end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
-                end.number_fragments(key);
-            }
-            end
-        };
         let mut made = PortPair {
-            ends: ports.map(end),
+            ends: ports.map(PortConfig::endpoint),
             stages: configs.map(|config| config.map(GroStage::new)),
             ingress: Default::default(),
             settings: Settings::new(names, configs, Remcsum::None, budget),

@@ -107,16 +107,28 @@ impl Ready {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        for (number, fd) in (0..).zip(fds) {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
-            // SAFETY: `event` is a valid epoll_event for the length of the call.
-            let result =
-                unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) };
-            if result < 0 {
-                return Err(io::Error::last_os_error());
-            }
+        let ready = Ready { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; Ready::MOST] };
+        for (number, fd) in fds.enumerate() {
+            ready.add(number, fd)?;
         }
-        Ok(Ready { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; Ready::MOST] })
+        Ok(ready)
+    }
+
+    /// Adds a descriptor, which is found as this number.
+    pub(crate) fn add(&self, number: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, number, fd)
+    }
+
+    /// Removes a descriptor; one that was never added is none.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, 0, fd);
+    }
+
+    fn control(&self, call: libc::c_int, number: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
+        // SAFETY: `event` is a valid epoll_event for the length of the call.
+        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), call, fd.as_raw_fd(), &raw mut event) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Looks for readable descriptors. Returns how many were found, and whether there may be more.

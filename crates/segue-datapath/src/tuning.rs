@@ -112,7 +112,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    fn tune(&mut self, dial: &mut Dial<'_>, joins: bool) {
+    pub(crate) fn tune(&mut self, dial: &mut Dial<'_>, joins: bool) {
         dial.switch(
             || Knob::switch("net.inet.tcp.gso", "TCP trains go through whole; 0 cuts them on entry"),
             &mut self.tcp_gso,
@@ -150,7 +150,7 @@ impl Default for EgressSettings {
 }
 
 impl EgressSettings {
-    fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
+    pub(crate) fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
         let name = |key: &str| format!("net.gso.dev.{port}.{key}");
         dial.switch(
             || Knob::switch(name("enable_gso"), "trains are cut in front of this port; 0 cuts them on entry"),
@@ -206,7 +206,7 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    fn new(protocols: &Protocols, egress: &EgressSettings) -> Cuts {
+    pub(crate) fn new(protocols: &Protocols, egress: &EgressSettings) -> Cuts {
         Cuts { tcp: !(protocols.tcp_gso && egress.gso), udp: !(protocols.udp_gso && egress.gso) }
     }
 
@@ -246,7 +246,7 @@ pub(crate) struct GroSettings {
 }
 
 impl GroSettings {
-    fn new(config: gro::Config) -> GroSettings {
+    pub(crate) fn new(config: gro::Config) -> GroSettings {
         let profile = match config.profile {
             Profile::Strict => 0,
             Profile::Linux(_) => 1,
@@ -264,7 +264,7 @@ impl GroSettings {
         }
     }
 
-    fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
+    pub(crate) fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
         let gro = |key: &str| format!("net.gro.dev.{port}.{key}");
         let ack = |key: &str| format!("net.ack.dev.{port}.{key}");
         dial.switch(|| Knob::switch(gro("enable_gro"), "packets that come in here are joined"), &mut self.on);
