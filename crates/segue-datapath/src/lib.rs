@@ -27,6 +27,7 @@
 
 pub mod board;
 pub mod boards;
+mod bridge;
 mod endpoint;
 pub mod forward;
 pub mod gateway;
