@@ -2,8 +2,8 @@
 //! meanwhile.
 //!
 //! # The loop
-//! [`worker::run`] runs one [`Pipeline`](pipeline::Pipeline), a [`tunnel`], an [`overlay`], a [`gateway`] or a
-//! [`router`], on the thread of its caller until a descriptor tells it to stop:
+//! [`worker::run`] runs one [`Pipeline`](pipeline::Pipeline), a [`tunnel`], an [`overlay`], a [`gateway`], a [`bridge`]
+//! or a [`router`], on the thread of its caller until a descriptor tells it to stop:
 //! 1. It applies settings that have changed ([`knobs`]).
 //! 2. It runs one round: packets that a blocked port did not take are sent first; then at most a weight of packets is
 //!    received from each port and a budget from all, joined by GRO, forwarded and sent.
@@ -17,8 +17,9 @@
 //!   read a [`board::Board`] of relaxed atomics that the worker alone writes.
 //! - Every packet that was received is sent or counted under a named reason.
 //! - The packets of a flow leave in the order in which they arrived.
-//! - A blocked port holds back its source: that one is not read, so no queue grows in the worker. Packets that wait for
-//!   a neighbour or for a first fragment are bounded in number and time.
+//! - A blocked port holds back its source: that one is not read, so no queue grows in the worker. In a bridge, where
+//!   that would hold back other ports, the queue of a blocked port is bounded. Packets that wait for a neighbour or for
+//!   a first fragment are bounded in number and time.
 //! - A round is bounded, so that no port and no counter waits for long.
 //!
 //! # Limits
@@ -27,7 +28,7 @@
 
 pub mod board;
 pub mod boards;
-mod bridge;
+pub mod bridge;
 mod endpoint;
 pub mod forward;
 pub mod gateway;

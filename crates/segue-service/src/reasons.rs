@@ -5,6 +5,7 @@ use segue::gro::{Flush, Mismatch, RefusalReason};
 use segue::gso;
 use segue::reason::Reason;
 use segue_control::model::OUTER_CSUM;
+use segue_datapath::bridge;
 use segue_datapath::forward::DropReason;
 use segue_datapath::nat;
 use segue_datapath::overlay;
@@ -71,6 +72,7 @@ pub fn all() -> impl Iterator<Item = Entry> {
         .chain(of::<EncapRefusal>("drops", "encapsulation"))
         .chain(of::<Dropped>("drops", "tunnel"))
         .chain(of::<overlay::Dropped>("drops", "peers"))
+        .chain(of::<bridge::Dropped>("drops", "bridge"))
         .chain(of::<gso::Refusal>("drops", "segmentation"))
         .chain(of::<DropReason>("drops", "route"))
         .chain(of::<nat::Refusal>("drops", "nat"))

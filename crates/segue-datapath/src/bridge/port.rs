@@ -1,0 +1,264 @@
+//! One port of a bridge at work.
+
+use std::cell::Cell;
+
+use segue::encap::Mac;
+use segue::gro::Popped;
+use segue::gso;
+use segue::reason::Counts;
+use segue::time::Nanos;
+use segue::wire::ethernet;
+use segue_port::{Page, RxBatch};
+
+use super::flood::FloodLimit;
+use super::{BridgePort, Dropped};
+use crate::board::{Group, Sink, Stage};
+use crate::endpoint::{self, Endpoint};
+use crate::ingress::{Ingress, Traffic, packets};
+use crate::port_pair::GroStage;
+use crate::stall::Stall;
+
+/// Bytes, and packets and trains, that wait for a port that takes none.
+const QUEUE_BYTES: usize = 1 << 20;
+const QUEUE_LEN: usize = 4096;
+/// Bytes that each packet or train costs its port beside its own: work that does not depend on its length.
+const OVERHEAD: usize = 512;
+
+/// A port of a bridge.
+pub(super) struct Port {
+    pub(super) end: Endpoint,
+    /// GRO for the packets that the port receives.
+    pub(super) stage: Option<GroStage>,
+    /// The ingress of the path to the port.
+    pub(super) path: Ingress,
+    /// What the port received, at the ingress.
+    entered: Traffic,
+    /// Packets that could not be split for the port.
+    pub(super) split_drops: Counts<gso::Refusal>,
+    pub(super) drops: Counts<Dropped>,
+    pub(super) flood: FloodLimit,
+    pub(super) numbers: Numbers,
+    pub(super) own: Option<Mac>,
+    /// Bytes that the port may still send in its turn; below 0 it has overdrawn, and its turn is skipped.
+    pub(super) credit: i64,
+    /// Mean length of its packets and trains, bytes.
+    mean: usize,
+    /// Bytes that wait since the port took none.
+    queued: usize,
+    /// Whether the port is among those that may have packets, that have something to send, and that are blocked.
+    pub(super) is_active: bool,
+    pub(super) is_touched: bool,
+    pub(super) is_waiting: bool,
+    pub(super) was_up: bool,
+    /// Whether the port has called since its last turn, and the guard against calls that bring nothing.
+    pub(super) has_called: bool,
+    pub(super) link_calls: u32,
+    pub(super) guard: Stall,
+    /// Until when it is left alone.
+    pub(super) muted: Option<Nanos>,
+    /// Whether counters may have changed since they were published.
+    pub(super) moved: Cell<bool>,
+    /// Number of the port's counters, once they were written, and of its stations then.
+    collected: Cell<Option<(usize, usize)>>,
+    pub(super) recent: Recent,
+}
+
+/// Numbers of a port beside those that all ports have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) learned: u64,
+    pub(super) moved: u64,
+    pub(super) full: u64,
+    pub(super) flooded: u64,
+    pub(super) pauses: u64,
+}
+
+/// The last decision for packets of a port, which most often is that for the next one too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Recent {
+    /// Destination and source.
+    pub(super) addresses: [u8; 12],
+    pub(super) to: usize,
+    /// The number of the stations by which it was made, and how long it holds.
+    pub(super) generation: u64,
+    pub(super) until: Nanos,
+}
+
+impl Port {
+    pub(super) fn new(port: BridgePort) -> Port {
+        let stage = port.config.gro.map(GroStage::new);
+        Port {
+            end: port.config.endpoint(),
+            stage,
+            path: Ingress::default(),
+            entered: Traffic::default(),
+            split_drops: Counts::default(),
+            drops: Counts::default(),
+            flood: FloodLimit::default(),
+            numbers: Numbers::default(),
+            own: port.own,
+            credit: 0,
+            mean: 0,
+            queued: 0,
+            is_active: false,
+            is_touched: false,
+            is_waiting: false,
+            was_up: false,
+            has_called: false,
+            link_calls: 0,
+            guard: Stall::default(),
+            muted: None,
+            moved: Cell::new(true),
+            collected: Cell::new(None),
+            recent: Recent::default(),
+        }
+    }
+
+    /// Returns how many packets the port may send for its credit, at least one.
+    pub(super) fn affordable(&self) -> usize {
+        let cost = self.mean + OVERHEAD;
+        (self.credit.max(0) as usize / cost).max(1)
+    }
+
+    /// Charges the port for the packets that it has just received.
+    pub(super) fn charge(&mut self, rx: &RxBatch) {
+        let count = rx.packets.len();
+        let bytes: usize = rx.packets.iter().map(|received| received.len()).sum();
+        self.mean = bytes.checked_div(count).unwrap_or(self.mean);
+        self.credit -= (bytes + count * OVERHEAD) as i64;
+    }
+
+    /// Charges the port for copies of a packet of this length beyond the first.
+    pub(super) fn charge_copies(&mut self, len: usize, copies: usize) {
+        self.credit -= ((len + OVERHEAD) * copies.saturating_sub(1)) as i64;
+    }
+
+    /// Queues what came in by the port `from`, unless the port takes none and its queue is full.
+    pub(super) fn take(&mut self, from: &mut Port, popped: Popped<Page>, rx: &mut RxBatch) {
+        self.moved.set(true);
+        let len = len(&popped);
+        if self.end.blocked {
+            if self.queued + len > QUEUE_BYTES || self.end.waiting() >= QUEUE_LEN {
+                self.drops.add_many(Dropped::Queue, segments(&popped));
+                if let Popped::Packet(packet) = popped {
+                    rx.pool.put(packet);
+                }
+                return;
+            }
+            self.queued += len;
+        }
+        let Port { end, path, split_drops, .. } = self;
+        path.swap_traffic(&mut from.entered);
+        match popped {
+            Popped::Packet(packet) => {
+                path.each(packet, rx, split_drops, |packet, rx, drops| end.push(packet, rx, drops));
+            }
+            Popped::Frame(frame) => {
+                path.pass(len);
+                end.push_frame(frame, rx, split_drops);
+            }
+        }
+        path.swap_traffic(&mut from.entered);
+    }
+
+    /// Hands over what waits.
+    pub(super) fn transmit(&mut self, rx: &mut RxBatch) -> std::io::Result<()> {
+        let sent = self.end.transmit(rx, &mut self.split_drops);
+        if !self.end.blocked {
+            self.queued = 0;
+        }
+        sent
+    }
+
+    /// Drops what waits for the port, which takes nothing.
+    pub(super) fn shed(&mut self, rx: &mut RxBatch) {
+        self.moved.set(true);
+        self.drops.add_many(Dropped::Memory, self.end.drop_waiting(rx));
+        self.queued = 0;
+    }
+
+    /// Writes the port's counters, or skips them if none has changed; `stations` is the number of those learned here.
+    pub(super) fn collect(&self, stations: usize, sink: &mut Sink<'_>) {
+        let known = self.collected.get().filter(|(_, before)| !self.moved.get() && *before == stations);
+        if known.is_some_and(|(count, _)| sink.skip(count)) {
+            return;
+        }
+        let before = sink.place();
+        self.write(stations, sink);
+        // Names are listed before any value is written.
+        if sink.skip(0) {
+            self.moved.set(false);
+            self.collected.set(Some((sink.place() - before, stations)));
+        }
+    }
+
+    fn write(&self, stations: usize, sink: &mut Sink<'_>) {
+        let name = self.end.name.as_str();
+        self.entered.collect(name, Stage::Ingress, sink);
+        self.path.collect_cuts(name, sink);
+        let stats = self.stage.as_ref().map(|stage| stage.gro.stats());
+        self.end.collect(stats.map_or(0, |stats| stats.checksummed_bytes) + self.path.checksummed(), sink);
+        sink.reasons(name, Group::Drops, &self.split_drops);
+        sink.reasons(name, Group::Drops, &self.drops);
+        let Numbers { learned, moved, full, flooded, pauses } = self.numbers;
+        for (key, value) in [
+            ("fdb_entries", stations as u64),
+            ("fdb_learned", learned),
+            ("fdb_moved", moved),
+            ("fdb_full", full),
+            ("flooded", flooded),
+            ("pauses", pauses),
+        ] {
+            sink.put(name, Group::Port, key, value);
+        }
+        if let (Some(stage), Some(stats)) = (&self.stage, stats) {
+            stage.seen.collect(name, Stage::Gro, sink);
+            endpoint::collect_gro(name, stats, sink);
+        }
+    }
+}
+
+/// Returns the length of a packet, a train or a frame, bytes.
+pub(super) fn len(popped: &Popped<Page>) -> usize {
+    match popped {
+        Popped::Packet(packet) => packet.len(),
+        Popped::Frame(frame) => frame.len(),
+    }
+}
+
+/// Returns the number of packets that a packet, a train or a frame stands for.
+pub(super) fn segments(popped: &Popped<Page>) -> u64 {
+    match popped {
+        Popped::Packet(packet) => packets(packet),
+        Popped::Frame(_) => 1,
+    }
+}
+
+/// Returns the addresses of a frame, destination and source.
+pub(super) fn addresses(popped: &Popped<Page>) -> Option<[u8; 12]> {
+    const LEN: usize = ethernet::LEN;
+    let front = match popped {
+        Popped::Packet(packet) => packet.head.bytes(),
+        Popped::Frame(frame) => frame.bytes.bytes(),
+    };
+    if let Some(front) = front.get(..LEN) {
+        return front[..12].try_into().ok();
+    }
+    // A packet without a header that is known.
+    let Popped::Packet(packet) = popped else { return None };
+    let mut found = front.to_vec();
+    found.extend(packet.payload.pieces(0..packet.payload.len()).flatten().copied().take(LEN - front.len()));
+    if found.len() < LEN { None } else { found[..12].try_into().ok() }
+}
+
+/// Returns a second packet of the same content. The payload is shared.
+pub(super) fn copy(popped: &Popped<Page>, rx: &mut RxBatch) -> Popped<Page> {
+    match popped {
+        Popped::Frame(frame) => Popped::Frame(frame.clone()),
+        Popped::Packet(packet) => {
+            let mut copy = rx.pool.take();
+            copy.copy_from(packet);
+            Popped::Packet(copy)
+        }
+    }
+}
