@@ -313,17 +313,17 @@ impl Bound {
     }
 
     /// Serves the socket until [`Server::stop`]. `snapshot` returns the present counters, and `knobs` changes the
-    /// settings. Connections to the `doorbell` are accepted and closed.
+    /// settings. Connections to the `doorbells` are accepted and closed.
     pub fn serve(
         self,
-        doorbell: Option<UnixListener>,
+        doorbells: Vec<UnixListener>,
         snapshot: impl Fn() -> Instance + Send + 'static,
         knobs: impl KnobControl + Send + 'static,
     ) -> io::Result<Server> {
         let Bound { listener, file, owner, readers, stop: (stop, stopped) } = self;
         let mut service = Service {
             listener,
-            doorbell,
+            doorbells,
             next_visit: Instant::now(),
             next_client: Instant::now(),
             _file: file,
@@ -360,9 +360,9 @@ struct Service {
     /// Removes the file of the socket; dropped before the listener, as in [`Bound`].
     _file: Removed,
     listener: UnixListener,
-    /// A listener whose connections are closed at once: a gateway's claim, of which only the existence matters.
-    doorbell: Option<UnixListener>,
-    /// The time before which no connection to the doorbell is accepted.
+    /// Listeners whose connections are closed at once: a gateway's claims, of which only the existence matters.
+    doorbells: Vec<UnixListener>,
+    /// The time before which no connection to a doorbell is accepted.
     next_visit: Instant,
     owner: u32,
     readers: Option<u32>,
@@ -384,8 +384,9 @@ impl Service {
             if now >= self.next_sample {
                 self.sample(now);
             }
-            let doorbell = self.doorbell.as_ref().filter(|_| now >= self.next_visit);
-            let pause = self.doorbell.as_ref().filter(|_| now < self.next_visit).map(|_| self.next_visit);
+            let is_open = now >= self.next_visit;
+            let doorbells = if is_open { &self.doorbells[..] } else { &[] };
+            let pause = (!is_open && !self.doorbells.is_empty()).then_some(self.next_visit);
             let until = pause.into_iter().fold(self.next_sample, Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
             let until = if now < self.next_client { until.min(self.next_client) } else { until };
@@ -395,7 +396,7 @@ impl Service {
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
             fds.extend(self.clients.iter().map(|client| (client.fd(), client.want())));
             let places = fds.len();
-            fds.extend(doorbell.iter().map(|socket| (socket.as_fd(), Want::Read)));
+            fds.extend(doorbells.iter().map(|socket| (socket.as_fd(), Want::Read)));
             if !full {
                 fds.push((self.listener.as_fd(), Want::Read));
             }
@@ -406,7 +407,7 @@ impl Service {
             let count = self.clients.len();
             let accept = !full && ready.last().is_some_and(|ready| *ready);
             let now = Instant::now();
-            if let Some(doorbell) = doorbell.filter(|_| ready[places]) {
+            for (doorbell, _) in doorbells.iter().zip(&ready[places..]).filter(|(_, ready)| **ready) {
                 (0..VISITORS).take_while(|_| doorbell.accept().is_ok()).for_each(drop);
                 self.next_visit = now + DOORBELL_PAUSE;
             }
@@ -523,7 +524,7 @@ mod tests {
             let bound = Bound::in_directory(&self.0, "sg0", "--name NAME").unwrap();
             let path = bound.file().path.clone();
             let server = bound
-                .serve(Option::None, || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None)
+                .serve(Vec::new(), || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None)
                 .unwrap();
             (server, path)
         }
@@ -626,7 +627,7 @@ mod tests {
         while ring() {}
         let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
         let path = bound.file().path.clone();
-        let server = bound.serve(Some(doorbell), Instance::default, None).unwrap();
+        let server = bound.serve(vec![doorbell], Instance::default, None).unwrap();
         let start = Instant::now();
         let mut visitors = 0;
         while start.elapsed() < Duration::from_millis(500) {

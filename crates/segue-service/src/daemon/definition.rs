@@ -93,8 +93,8 @@ pub struct Opened {
     pub checksum_drops: Option<ChecksumDrops>,
     /// The kernel's forwarding settings, for a router.
     pub forwarding: Option<Forwarding>,
-    /// The claim of a gateway to its interfaces, which no other instance may have at the same time.
-    pub claim: Option<UnixListener>,
+    /// The claims of a gateway to its interfaces, which no other instance may have at the same time.
+    pub claims: Vec<UnixListener>,
     /// The path of a tunnel's packets through the kernel.
     pub fastpath: Option<Fastpath>,
     /// The peer table of a tunnel that has one.
@@ -121,7 +121,7 @@ impl Opened {
             sender: None,
             checksum_drops: None,
             forwarding: None,
-            claim: None,
+            claims: Vec::new(),
             fastpath: None,
             peers: None,
             ports: Ports::default(),

@@ -146,7 +146,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         sender,
         checksum_drops,
         forwarding,
-        claim,
+        claims,
         fastpath,
         peers,
         ports,
@@ -213,7 +213,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         })?,
         _ => None,
     };
-    let server = socket.serve(claim, snapshot.clone(), announced).map_err(|error| {
+    let server = socket.serve(claims, snapshot.clone(), announced).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
     if out.is_json() {

@@ -14,6 +14,7 @@ use crate::daemon::{MOST_WORKERS, usual_workers};
 pub const MAX_BYTES: u32 = 65_535;
 /// Largest number of packets in a train by default.
 pub const MAX_PACKETS: u32 = 1000;
+
 /// The spelling of options in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
@@ -40,6 +41,8 @@ pub struct Config {
     pub from: String,
     /// The end OUT, in the same form.
     pub to: String,
+    /// Further ends, in the same form. With any the gateway is a bridge.
+    pub more: Vec<String>,
     /// Whether received packets are forwarded without being joined.
     pub no_lro: bool,
     /// The rules by which packets are joined, where they are given.
@@ -70,7 +73,7 @@ pub struct Config {
     pub forward: Vec<PortForward>,
     /// The number of threads that move packets.
     pub workers: Workers,
-    /// The name of the gateway; IN-OUT by default.
+    /// The name of the gateway; IN-OUT by default, by the first two ends.
     pub name: Option<String>,
     /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
     pub is_weak: bool,
@@ -78,6 +81,13 @@ pub struct Config {
     pub spelling: Spelling,
     /// Knobs to set at the start.
     pub set: Vec<(String, String)>,
+}
+
+impl Config {
+    /// Returns the words of all ends.
+    pub fn ends(&self) -> Vec<String> {
+        [&self.from, &self.to].into_iter().chain(&self.more).cloned().collect()
+    }
 }
 
 /// A number of threads that move packets.

@@ -7,6 +7,7 @@ use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
 use serde_json::{Value, json};
 
+use super::endpoint::{Endpoint, EndpointKind};
 use super::plan::Plan;
 use super::start;
 use crate::daemon::running::Offloads;
@@ -22,8 +23,9 @@ pub const SCHEMA: &str = "segue.gateway/1";
 impl Plan {
     /// Returns the plan as text: both ends on the first line, then one line for each end and for each setting.
     pub fn text(&self) -> String {
-        let mut text = format!("{} <-> {}\n", self.from.name, self.to.name);
-        for end in [&self.from, &self.to] {
+        let names: Vec<&str> = self.ends().map(|end| end.name.as_str()).collect();
+        let mut text = format!("{}\n", names.join(" <-> "));
+        for end in self.ends() {
             text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));
         }
         let hold = if self.hold_us > 0 { format!(", held up to {} us", self.hold_us) } else { String::new() };
@@ -43,7 +45,7 @@ impl Plan {
         };
         text.push_str(&format!("  {:<15} {memory}\n", "memory"));
         if self.fragment {
-            let mtu = self.from.mtu.min(self.to.mtu);
+            let mtu = self.ends().map(|end| end.mtu).min().unwrap_or(0);
             text.push_str(&format!("  {:<15} packets above {mtu}, as their sender would\n", "fragment"));
         }
         if self.route {
@@ -79,7 +81,19 @@ impl Daemon for Plan {
     }
 
     fn ports(&self) -> Vec<(String, Side)> {
-        vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)]
+        if !self.is_bridge() {
+            return vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)];
+        }
+        // The outside of a bridge is what is beyond this host: its interfaces, or its guests where it has none.
+        let is_interface = |end: &Endpoint| matches!(end.what, EndpointKind::Interface);
+        let has_interface = self.ends().any(is_interface);
+        let is_outside = |end: &Endpoint| match end.what {
+            EndpointKind::Interface => true,
+            EndpointKind::Vhost(_) => !has_interface,
+            EndpointKind::Tap { .. } => false,
+        };
+        let side = |end| if is_outside(end) { Side::Outside } else { Side::Inside };
+        self.ends().map(|end| (end.name.clone(), side(end))).collect()
     }
 
     fn workers(&self) -> u16 {

@@ -2,16 +2,19 @@
 
 use segue::gro::Profile;
 use segue_control::error::{Error, Kind, printable};
+use segue_datapath::bridge::MOST_PORTS;
 use segue_host::netlink::Netlink;
 use serde::Serialize;
 
 use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan, Workers};
-use super::endpoint::{Endpoint, EndpointKind, parse_end, usable, wrong};
+use super::endpoint::{Endpoint, EndpointKind, Netns, parse_end, usable, wrong};
 use super::nat;
 use crate::profile;
 
 /// The MTU of TAPs by default, bytes.
 const TAP_MTU: u32 = 1500;
+/// Largest number of interfaces and TAPs of a bridge: each pair of them is claimed.
+const MOST_INTERFACES: usize = 8;
 
 /// A gateway that can be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +27,9 @@ pub struct Plan {
     /// The endpoint OUT.
     #[serde(rename = "out")]
     pub to: Endpoint,
+    /// Further endpoints: with any the gateway is a bridge.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Endpoint>,
     /// Whether packets are joined.
     pub lro: bool,
     /// The rules by which packets are joined.
@@ -62,14 +68,37 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+impl Plan {
+    /// Returns all endpoints, IN and OUT first.
+    pub fn ends(&self) -> impl Iterator<Item = &Endpoint> {
+        [&self.from, &self.to].into_iter().chain(&self.more)
+    }
+
+    /// Returns whether the gateway is a bridge.
+    pub fn is_bridge(&self) -> bool {
+        !self.more.is_empty()
+    }
+}
+
+/// An endpoint whose MTU may still be open.
+type Found = (String, EndpointKind, Option<u32>, Option<u32>);
+
 /// Creates the plan of a configuration and looks up its interfaces. Changes nothing.
 pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     without_effect(config)?;
     let workers = workers(config)?;
-    let words = [config.from.clone(), config.to.clone()];
+    let words = config.ends();
+    if words.len() > MOST_PORTS {
+        let text = format!("{} ends are too many", words.len());
+        return Err(wrong(&words, MOST_PORTS, Kind::BadValue, text, format!("at most {MOST_PORTS} ends")));
+    }
+    if config.route && words.len() > 2 {
+        let text = format!("`{}` with more than two ends", config.spelling.of("route"));
+        return Err(wrong(&words, 2, Kind::Conflict, text, "a router stands between two"));
+    }
     let mut notes = Vec::new();
-    let mut ends = Vec::new();
-    for at in 0..2 {
+    let mut ends: Vec<Found> = Vec::new();
+    for at in 0..words.len() {
         let (name, what) = parse_end(&words, at)?;
         let link = match &what {
             EndpointKind::Interface if config.route => Some(nat::usable(&name, config, netlink, &mut notes)?),
@@ -84,35 +113,38 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         let (mtu, index) = (link.as_ref().map(|link| link.mtu), link.map(|link| link.index));
         ends.push((name, what, mtu, index));
     }
-    let [(from, from_what, from_mtu, from_index), (to, to_what, to_mtu, to_index)] =
-        <[_; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
-    let place = |what: &EndpointKind| match what {
-        EndpointKind::Tap { netns } => netns.clone(),
-        EndpointKind::Interface | EndpointKind::Vhost(_) => None,
-    };
-    if from == to && place(&from_what) == place(&to_what) {
-        return Err(wrong(&words, 1, Kind::Conflict, "both ends are the same", "a gateway stands between two"));
-    }
+    distinct(&words, &ends)?;
     let is_tap = |what: &EndpointKind| !matches!(what, EndpointKind::Interface);
-    if config.tap_mtu.is_some() && !is_tap(&from_what) && !is_tap(&to_what) {
+    if config.tap_mtu.is_some() && !ends.iter().any(|(_, what, ..)| is_tap(what)) {
         let text = format!("`{}` without a TAP or a guest", config.spelling.of("tap-mtu"));
         return Err(
             Error::new(Kind::Conflict, text, "segue gateway IN tap:NAME --tap-mtu N").why("neither end is made here")
         );
     }
-    let tap_mtu = config.tap_mtu.or(from_mtu).or(to_mtu).unwrap_or(TAP_MTU);
-    let (from_mtu, to_mtu) = (from_mtu.unwrap_or(tap_mtu), to_mtu.unwrap_or(tap_mtu));
-    if from_mtu != to_mtu && !config.route && !config.fragment {
-        let (large, small) = if from_mtu > to_mtu { (&from, &to) } else { (&to, &from) };
-        notes
-            .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
+    let least = ends.iter().filter_map(|(_, _, mtu, _)| *mtu).min();
+    let tap_mtu = config.tap_mtu.or(least).unwrap_or(TAP_MTU);
+    let endpoint = |(name, what, mtu, index): Found| Endpoint { name, what, mtu: mtu.unwrap_or(tap_mtu), index };
+    let mut ends: Vec<Endpoint> = ends.into_iter().map(endpoint).collect();
+    let by_mtu = |end: &&Endpoint| end.mtu;
+    if let (Some(large), Some(small)) = (ends.iter().max_by_key(by_mtu), ends.iter().min_by_key(by_mtu))
+        && large.mtu != small.mtu
+        && !config.route
+        && !config.fragment
+    {
+        notes.push(format!(
+            "{} has the larger MTU; its packets above {} do not fit {}",
+            large.name, small.mtu, small.name
+        ));
     }
-    let name = named(config, &from, &to)?;
-    let nat = nat::nat_plan(config, [&from, &to], netlink, &mut notes)?;
+    let more = ends.split_off(2);
+    let [from, to] = <[Endpoint; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
+    let name = named(config, &from.name, &to.name)?;
+    let nat = nat::nat_plan(config, [&from.name, &to.name], netlink, &mut notes)?;
     Ok(Plan {
         name,
-        from: Endpoint { name: from, what: from_what, mtu: from_mtu, index: from_index },
-        to: Endpoint { name: to, what: to_what, mtu: to_mtu, index: to_index },
+        from,
+        to,
+        more,
         lro: !config.no_lro,
         profile: profile(config)?,
         max_acks: config.ack_aggregation.then_some(config.max_acks),
@@ -129,6 +161,39 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
         is_weak: config.is_weak,
         notes,
     })
+}
+
+/// Refuses ends that are the same, and more interfaces than a bridge may have.
+fn distinct(words: &[String], ends: &[Found]) -> Result<(), Error> {
+    let place = |what: &EndpointKind| -> Option<Netns> {
+        match what {
+            EndpointKind::Tap { netns } => netns.clone(),
+            EndpointKind::Interface | EndpointKind::Vhost(_) => None,
+        }
+    };
+    let is_pair = ends.len() == 2;
+    for (at, (name, what, ..)) in ends.iter().enumerate() {
+        // The ports of a bridge are told apart by their names alone.
+        let is_same = |(other, other_what, ..): &Found| name == other && (!is_pair || place(what) == place(other_what));
+        match ends[..at].iter().find(|end| is_same(end)) {
+            Some(_) if is_pair => {
+                return Err(wrong(words, at, Kind::Conflict, "both ends are the same", "a gateway stands between two"));
+            }
+            Some(_) => {
+                let text = format!("two ends have the name {name}");
+                return Err(wrong(words, at, Kind::Conflict, text, "name=NAME behind a comma gives a guest another"));
+            }
+            None => {}
+        }
+    }
+    let mut interfaces = (0..ends.len()).filter(|at| !matches!(ends[*at].1, EndpointKind::Vhost(_)));
+    match interfaces.nth(MOST_INTERFACES) {
+        Some(at) if !is_pair => {
+            let note = format!("at most {MOST_INTERFACES} interfaces and TAPs, and {MOST_PORTS} ends in all");
+            Err(wrong(words, at, Kind::BadValue, "too many interfaces for a gateway", note))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the name that the gateway of a configuration has, without a query to the system.
@@ -150,13 +215,14 @@ fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
     Ok(name)
 }
 
-/// Returns the number of workers: a router, a NAT and the gateway of a guest have one.
+/// Returns the number of workers: a router, a NAT, a bridge and the gateway of a guest have one.
 fn workers(config: &Config) -> Result<u16, Error> {
-    let is_guest = [&config.from, &config.to].into_iter().any(|end| end.starts_with("vhost:"));
-    let (name, why) = match (config.nat.is_some(), config.route, is_guest) {
+    let is_guest = config.ends().iter().any(|end| end.starts_with("vhost:"));
+    let (name, why) = match (config.nat.is_some(), config.route, is_guest || !config.more.is_empty()) {
         (true, ..) => ("a NAT", "its mappings belong to one thread"),
         (_, true, _) => ("a router", "its routes and neighbours belong to one thread"),
-        (.., true) => ("a guest", "its interface has one queue in each direction"),
+        (.., true) if config.more.is_empty() => ("a guest", "its interface has one queue in each direction"),
+        (.., true) => ("a bridge", "what it has learned belongs to one thread"),
         _ => return Ok(config.workers.count()),
     };
     match config.workers {

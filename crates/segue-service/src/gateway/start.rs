@@ -8,6 +8,7 @@ use segue::time::Nanos;
 use segue::{gro, hash};
 use segue_control::client;
 use segue_control::error::{Error, Kind};
+use segue_datapath::bridge::{self, Bridge, BridgePort};
 use segue_datapath::gateway::{self, Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
@@ -38,9 +39,20 @@ const BUDGET: usize = 64;
 /// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Claims and opens both ends, and prepares the assembly of the pipeline.
+/// Descriptors that a guest's port needs, and those of everything else.
+const FILES: (u64, u64) = (48, 256);
+
+/// Claims and opens all ends, and prepares the assembly of the pipeline.
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
-    let early = claim(plan, netlink)?;
+    if plan.is_bridge() {
+        let count = plan.ends().count() as u64;
+        sys::raise_open_file_limit(count * FILES.0 + FILES.1).map_err(|error| {
+            Error::system("cannot open as many files as the ports need", &error, "ulimit -Hn")
+                .why("the hard limit of open files is too low")
+        })?;
+    }
+    let mut claims = Claims::default();
+    claims.add(plan, netlink)?;
     let mut offloads = Offloads::default();
     let mut open_end = |end: &Endpoint| -> Result<OpenedEnd, Error> {
         let (port, more) = match &end.what {
@@ -53,20 +65,43 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         offloads.add(&format!("{}.", end.name), &*port, "switched off");
         Ok((port, more))
     };
-    let ((from, more_from), (to, more_to)) = (open_end(&plan.from)?, open_end(&plan.to)?);
+    let opened = plan.ends().map(&mut open_end).collect::<Result<Vec<_>, Error>>()?;
     // A TAP exists only after it was opened, and may be an end of another gateway.
-    let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
+    claims.add(plan, netlink)?;
+    let claims = claims.sockets;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
-    let sides = [&plan.from, &plan.to].map(|end| {
+    let side = |end: &Endpoint| {
         let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
         Side { name: end.name.clone(), gro, fragments }
-    });
+    };
     let memory = MEMORY / usize::from(plan.workers.max(1));
     let page_bytes = plan.page_bytes;
     let pages = move || match page_bytes {
         0 => PagePool::of_frames(memory / WINDOW),
         bytes => PagePool::with_page_len(memory / bytes, bytes),
     };
+    if plan.is_bridge() {
+        let port = |(end, (port, _)): (&Endpoint, OpenedEnd)| -> Result<BridgePort, Error> {
+            let own = match &end.what {
+                EndpointKind::Interface => link(end, netlink)?.and_then(|link| link.mac),
+                EndpointKind::Tap { .. } | EndpointKind::Vhost(_) => None,
+            };
+            Ok(BridgePort { config: side(end).with(port), own })
+        };
+        let ports = plan.ends().zip(opened).map(port).collect::<Result<Vec<_>, Error>>()?;
+        let parts = bridge::Parts { ports, budget: BUDGET, pages: pages() };
+        let assemble = Box::new(move |_: &Vitals| {
+            let bridge = Bridge::new(parts).map_err(|error| {
+                Error::system("cannot wait for the ports of the gateway", &error, "segue doctor")
+                    .why("the kernel refused a poll set")
+            })?;
+            Ok(Box::new(bridge) as Box<dyn Pipeline>)
+        });
+        return Ok(Opened { claims, complaints: complaints(plan), ..Opened::new(offloads, assemble) });
+    }
+    let [(from, more_from), (to, more_to)] =
+        <[OpenedEnd; 2]>::try_from(opened).unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
+    let sides = [side(&plan.from), side(&plan.to)];
     let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> AssembleMore {
         let [one, other] = sides.clone();
         Box::new(move |_: &Vitals| {
@@ -80,11 +115,11 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
-        return Ok(Opened { claim, forwarding, ..opened });
+        return Ok(Opened { claims, forwarding, ..opened });
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move |_: &Vitals| Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claim, more, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
+    Ok(Opened { claims, more, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
 }
 
 /// Returns the function that reports the problems of guests, where an end is one.
@@ -93,7 +128,7 @@ fn complaints(plan: &Plan) -> Option<Complaints> {
         EndpointKind::Vhost(spec) => Some((end.name.clone(), spec.clone())),
         _ => None,
     };
-    let guests: Vec<_> = [&plan.from, &plan.to].into_iter().filter_map(guest).collect();
+    let guests: Vec<_> = plan.ends().filter_map(guest).collect();
     (!guests.is_empty()).then(|| vhost::complaints(guests))
 }
 
@@ -117,16 +152,35 @@ type Packed = Box<dyn FnOnce() -> Result<Box<dyn Port>, Error> + Send>;
 /// The port of the first worker, and those of the others.
 type OpenedEnd = (Box<dyn Port>, Vec<Packed>);
 
-/// Claims both interfaces; `None` where one of them does not exist in this namespace.
-fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
-    let mut index = |end: &Endpoint| match &end.what {
-        EndpointKind::Interface => Ok(end.index),
-        EndpointKind::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
-        EndpointKind::Tap { netns: Some(_) } | EndpointKind::Vhost(_) => Ok(None),
-    };
-    match (index(&plan.from)?, index(&plan.to)?) {
-        (Some(from), Some(to)) => claim::claim([(&plan.from.name, from), (&plan.to.name, to)]).map(Some),
-        _ => Ok(None),
+/// The claims to interfaces, two by two.
+#[derive(Default)]
+struct Claims {
+    sockets: Vec<UnixListener>,
+    claimed: Vec<[u32; 2]>,
+}
+
+impl Claims {
+    /// Claims each pair of interfaces that exist in this namespace and are not claimed yet.
+    fn add(&mut self, plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
+        let mut found: Vec<(&str, u32)> = Vec::new();
+        for end in plan.ends() {
+            let index = match &end.what {
+                EndpointKind::Interface => end.index,
+                EndpointKind::Tap { netns: None } => link(end, netlink)?.map(|link| link.index),
+                EndpointKind::Tap { netns: Some(_) } | EndpointKind::Vhost(_) => None,
+            };
+            found.extend(index.map(|index| (end.name.as_str(), index)));
+        }
+        for (at, one) in found.iter().enumerate() {
+            for other in &found[at + 1..] {
+                let pair = [one.1, other.1];
+                if !self.claimed.contains(&pair) {
+                    self.sockets.push(claim::claim([*one, *other])?);
+                    self.claimed.push(pair);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -139,14 +193,14 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));
     }
-    claim(plan, netlink)?;
+    Claims::default().add(plan, netlink)?;
     taps(plan, netlink)
 }
 
 /// Checks that the TAPs can be created or attached to, and that the sockets of guests are free, without changing
 /// anything.
 fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
-    for end in [&plan.from, &plan.to] {
+    for end in plan.ends() {
         match &end.what {
             EndpointKind::Interface => {}
             EndpointKind::Vhost(spec) => vhost::check(spec)?,
@@ -184,12 +238,13 @@ fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
 /// Returns the knobs at the start: the values of the options, then `assignments`.
 pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
-    let names = [plan.from.name.as_str(), plan.to.name.as_str()];
-    let preset =
-        names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
-    let all = match plan.route {
-        true => router::knobs(names, [config; 2], BUDGET, plan.nat.is_some()),
-        false => gateway::knobs(names, [config; 2], BUDGET),
+    let names: Vec<&str> = plan.ends().map(|end| end.name.as_str()).collect();
+    let is_on = u64::from(plan.lro || plan.max_acks.is_some());
+    let preset: Vec<_> = names.iter().map(|name| (format!("net.gro.dev.{name}.enable_gro"), is_on)).collect();
+    let all = match names[..] {
+        [from, to] if plan.route => router::knobs([from, to], [config; 2], BUDGET, plan.nat.is_some()),
+        [from, to] => gateway::knobs([from, to], [config; 2], BUDGET),
+        _ => bridge::knobs(&names, config, BUDGET),
     };
     prepare(all, &preset, assignments)
 }

@@ -215,7 +215,8 @@ impl Instance {
         let name = absent.name.clone();
         // Without a socket the instance is missing from what runs, which is no reason to end.
         let bound = Bound::new(&name, NAMING).ok();
-        self.serve_absent_state = bound.and_then(|bound| bound.serve(None, move || absent.clone(), Absent(name)).ok());
+        self.serve_absent_state =
+            bound.and_then(|bound| bound.serve(Vec::new(), move || absent.clone(), Absent(name)).ok());
     }
 
     /// Gives the control socket up, for a process of the instance.
