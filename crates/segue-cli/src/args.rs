@@ -158,6 +158,9 @@ pub(crate) struct Gateway {
     /// The other side, likewise
     #[arg(value_name = "OUT", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) to: Option<String>,
+    /// More ports, likewise: the gateway is a bridge
+    #[arg(value_name = "PORT")]
+    pub(crate) more: Vec<String>,
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,

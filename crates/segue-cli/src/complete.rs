@@ -97,7 +97,7 @@ fn next(before: &[&str], current: &str) -> Next {
         ["reload"] if positional == 0 => Next::Words(services()),
         ["set"] if positional == 0 => Next::Words(instances()),
         ["set"] => Next::Words(knobs(&rest)),
-        ["gateway"] if positional < 2 => Next::Words(interfaces()),
+        ["gateway"] => Next::Words(interfaces()),
         ["doctor"] => Next::Words(interfaces()),
         ["help"] => Next::Words(commands(&root)),
         _ if tree.has_subcommands() && positional == 0 => Next::Words(commands(tree)),

@@ -1,4 +1,5 @@
-//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP created for it.
+//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP created for it, or a bridge
+//! between more.
 
 use segue_control::error::Error;
 use segue_host::capability::Capability;
@@ -35,7 +36,7 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     start::check(plan, netlink)?;
     let mut notes = plan.notes.clone();
     let caps = sys::capabilities().unwrap_or(0);
-    for end in [&plan.from, &plan.to] {
+    for end in plan.ends() {
         let needed = match &end.what {
             EndpointKind::Interface => &[Capability::NetRaw][..],
             EndpointKind::Vhost(_) => &[],
@@ -64,6 +65,7 @@ pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
         // clap requires both interfaces unless help was asked for, and help never gets here.
         from: args.from.clone().unwrap_or_default(),
         to: args.to.clone().unwrap_or_default(),
+        more: args.more.clone(),
         no_lro: args.no_lro,
         profile: args.profile,
         ack_aggregation: args.ack_aggregation,

@@ -57,7 +57,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
     },
     Page {
         name: "gateway",
-        usage: "segue gateway IN OUT [OPTION]...",
+        usage: "segue gateway IN OUT [PORT]... [OPTION]...",
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment", "in the namespace red, whole datagrams"),
@@ -74,7 +74,7 @@ its addresses. So IN and OUT must have none, and be no port of a bridge or bond:
 which ends what uses them, such as an SSH session to this host.
 Put an address for this host on a TAP. The TAP is deleted when the gateway ends.
 vhost:PATH is the network device of a guest, which connects to the socket PATH;
-its options are in docs/virtual-machines.md, QEMU's in `segue doctor`.
+its options are in docs/virtual-machines.md. More than two ports are a bridge.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
 Profiles: strict merges what can be cut into the same packets again, linux what

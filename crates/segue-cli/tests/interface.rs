@@ -55,7 +55,7 @@ const LINES: &[&str] = &[
     "tunnel dev sg0 remote 198.18.0.2 key 5000000000",
     "gateway",
     "gateway in0 in0",
-    "gateway in0 out0 nonsense 1",
+    "gateway in0 out0 --nonsense 1",
     "stat",
     "stat nosuch",
     "stat nosuch -j",

@@ -1,21 +1,22 @@
 //! Tests of guests' ports in the built program: front ends of vhost-user without a guest behind them, through
-//! `segue gateway` between two of them.
+//! `segue gateway` between two of them and between more.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::Process;
+use segue_lab::{Host, Process};
 use segue_testkit::vhost::{Descriptor, FROM_GUEST, FrontEnd, GUEST_BASE, NEXT, feature};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, Stat, sys, test_name};
+use segue_tests::{Ground, Stat, sys, test_name, traffic};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: &str = "guests";
 
-/// A gateway between two guests.
+/// A gateway between guests.
 struct Gateway<'a> {
     ground: &'a Ground,
     directory: &'a Directory,
@@ -23,12 +24,18 @@ struct Gateway<'a> {
 }
 
 impl<'a> Gateway<'a> {
-    /// Starts it with these words behind the ends, once it is up.
+    /// Starts it between `left` and `right`, and returns once it is up.
     #[track_caller]
     fn start(ground: &'a Ground, directory: &'a Directory) -> Gateway<'a> {
-        let end = |name: &str| format!("vhost:{}", directory.file(&format!("{name}.sock")).display());
+        Gateway::between(ground, directory, &["left", "right"], &[])
+    }
+
+    /// Starts it between guests of these names and with more words, and returns once it is up.
+    #[track_caller]
+    fn between(ground: &'a Ground, directory: &'a Directory, guests: &[&str], words: &[&str]) -> Gateway<'a> {
+        let end = |name: &&str| format!("vhost:{}", directory.file(&format!("{name}.sock")).display());
         let mut command = ground.a.command(&ground.program);
-        command.args(["gateway", "-j", &end("left"), &end("right"), "--name", NAME]);
+        command.args(["gateway", "-j", "--name", NAME]).args(guests.iter().map(end)).args(words);
         let mut process = Process::spawn(command, b"").unwrap();
         let up = process.wait_for_line("\"event\":\"up\"", PATIENCE);
         up.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
@@ -65,6 +72,11 @@ impl<'a> Gateway<'a> {
 
 /// A frame with a train of TCP over IPv4, whose checksum is partial, and its virtio-net header.
 fn train(payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
+    train_between([1, 2], payload, seed)
+}
+
+/// The same from one station to another, each the last byte of its address.
+fn train_between(stations: [u8; 2], payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     let len = (40 + payload) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
     ip[2..4].copy_from_slice(&len.to_be_bytes());
@@ -73,12 +85,62 @@ fn train(payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     let mut tcp = vec![0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
     let pseudo = [&ip[12..20], &[0, 6], &(len - 20).to_be_bytes()].concat();
     tcp[16..18].copy_from_slice(&sum16(&pseudo).to_be_bytes());
-    let ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    let ethernet = ethernet(stations);
     let bytes: Vec<u8> = (0..payload).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect();
     let gso_type = u8::from(payload > 1448);
     let mut header = [1, gso_type, 54, 0, 0, 0, 34, 0, 16, 0];
     header[4..6].copy_from_slice(&(1448 * u16::from(gso_type)).to_le_bytes());
     (header, [&ethernet[..], &ip, &tcp, &bytes].concat())
+}
+
+/// The Ethernet header of IPv4 from one station to another.
+fn ethernet([from, to]: [u8; 2]) -> [u8; 14] {
+    [2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0]
+}
+
+/// A frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net header.
+fn datagrams(stations: [u8; 2], port: u16, count: usize, size: usize) -> ([u8; 10], Vec<u8>) {
+    let payload: Vec<u8> = (0..count * size).map(|at| (at * 7 + at / 251) as u8).collect();
+    let len = (28 + payload.len()) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+    ip[2..4].copy_from_slice(&len.to_be_bytes());
+    let sum = !sum16(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let pseudo = sum16(&[&ip[12..20], &[0, 17], &(len - 20).to_be_bytes()].concat());
+    let words = [9, port, len - 20, pseudo];
+    let udp: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    let mut header = [1, 5, 42, 0, 0, 0, 34, 0, 6, 0];
+    header[4..6].copy_from_slice(&(size as u16).to_le_bytes());
+    (header, [&ethernet(stations)[..], &ip, &udp, &payload].concat())
+}
+
+/// A frame to all, from a station that becomes known by it.
+fn announcement(station: u8) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, station, 0x88, 0xb5]);
+    frame.resize(60, station);
+    frame
+}
+
+/// Hands a guest's port a frame without offloads.
+fn send_plain(from: &mut FrontEnd, slot: u16, frame: &[u8]) {
+    from.send_packet(slot, &[0; 10], frame, &[]);
+    from.kick(FROM_GUEST);
+}
+
+/// Waits for the next frames of a guest.
+#[track_caller]
+fn next_of(guest: &mut FrontEnd) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let begin = Instant::now();
+    loop {
+        let got = guest.received();
+        guest.kick(0);
+        if !got.is_empty() {
+            return got;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no frame arrives");
+        thread::sleep(Duration::from_micros(100));
+    }
 }
 
 fn sum16(bytes: &[u8]) -> u16 {
@@ -230,4 +292,138 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     });
     right.adopt_buffers(2048);
     assert_eq!(send(&mut left, &mut right, 10, 30_000).len(), 10);
+}
+
+/// Two guests and a link to a host whose kernel judges what arrives there.
+#[test]
+fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    ip(&ground.a, &format!("link add e1 type veth peer name eth0 netns {}", ground.b.net_path()));
+    ip(&ground.a, "link set e1 addrgenmode none up");
+    ip(&ground.b, "link set eth0 address 02:00:00:00:00:03 addrgenmode none up");
+    ip(&ground.b, "addr add 198.18.0.2/24 dev eth0");
+    ip(&ground.b, "neigh add 198.18.0.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent");
+    ground.a.run("ethtool", &["-K", "e1", "tso", "off", "gso", "off", "tx", "off"]).unwrap();
+    let gateway = Gateway::between(&ground, &directory, &["left", "right"], &["e1", "--set", "net.gso.dev.e1.tso=0"]);
+    let mut left = gateway.guest("left", feature::USUAL | feature::HOST_USO);
+    let mut right = gateway.guest("right", feature::USUAL);
+    // The first frame of each is flooded; afterwards their trains go to one port only, whole and not summed.
+    send_plain(&mut right, 0, &announcement(2));
+    assert_eq!(next_of(&mut left)[0].1, announcement(2));
+    let got = send(&mut left, &mut right, 20, 60_000);
+    assert_eq!(
+        got.iter().map(|one| one.1.clone()).collect::<Vec<_>>(),
+        (0..20).map(|n| train(60_000, n).1).collect::<Vec<_>>()
+    );
+    let stat = gateway.wait_for("right", "merged_packets", 20);
+    assert_eq!((stat.count("right", "gso", "trains_whole"), stat.checksummed_bytes()), (20, 0));
+    assert_eq!(stat.count("e1", "transmit", "packets"), 1, "the flooded one");
+    // The kernel of the other host verifies each datagram of a train, and answers by the link to the guest alone.
+    let place = traffic::Place { host: &ground.b, address: "198.18.0.2".parse().unwrap() };
+    let socket = traffic::socket_on(place, 4000);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Its address becomes known by a broadcast.
+    traffic::inside(&ground.b, || {
+        let any = std::net::UdpSocket::bind("198.18.0.2:0")?;
+        any.set_broadcast(true)?;
+        any.send_to(b"here", "198.18.0.255:9")
+    })
+    .unwrap();
+    assert!(next_of(&mut left)[0].1.ends_with(b"here") && next_of(&mut right)[0].1.ends_with(b"here"));
+    let (header, frame) = datagrams([1, 3], 4000, 40, 1400);
+    left.send_packet(1, &header, &frame, &[42]);
+    left.kick(FROM_GUEST);
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        let mut bytes = [0; 2000];
+        let (len, from) = socket.recv_from(&mut bytes).expect("a datagram that the kernel has verified");
+        assert_eq!((len, from.port()), (1400, 9));
+        seen.extend_from_slice(&bytes[..len]);
+    }
+    assert!(seen == frame[42..]);
+    socket.send_to(b"answer", "198.18.0.1:9").unwrap();
+    assert!(next_of(&mut left)[0].1.ends_with(b"answer"));
+    let stat = gateway.wait_for("e1", "fdb_entries", 1);
+    assert_eq!((stat.count("e1", "gso", "trains_cut"), stat.count("e1", "gso", "packets_made")), (1, 40));
+    assert_eq!(stat.count("right", "transmit", "packets"), 21, "neither the train nor the answer");
+    assert!(stat.drops().is_empty(), "{:?}", stat.drops());
+}
+
+#[test]
+fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no_other() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let names = ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7"];
+    let gateway = Gateway::between(&ground, &directory, &names, &[]);
+    let mut guests: Vec<FrontEnd> = Vec::new();
+    for name in &names[..6] {
+        guests.push(gateway.guest(name, feature::USUAL));
+    }
+    // The seventh offers no buffers, and the eighth kicks and has no packets.
+    for name in &names[6..] {
+        let mut front = FrontEnd::connect(&gateway.path(name), feature::USUAL);
+        front.start();
+        gateway.wait_for(name, "guest_ready", 1);
+        guests.push(front);
+    }
+    for station in 0..7 {
+        send_plain(&mut guests[usize::from(station)], 0, &announcement(station));
+    }
+    for guest in &mut guests[..6] {
+        let mut heard = 0;
+        while heard < 6 {
+            heard += next_of(guest).len();
+        }
+    }
+    let mut kicking = guests.pop().unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                kicking.kick(FROM_GUEST);
+                thread::sleep(Duration::from_micros(20));
+            }
+        });
+        let _over = Over(&is_over);
+        for round in 0..20u16 {
+            // Each of three sends to one of the other three, and to the one that takes nothing.
+            for from in 0..3 {
+                let to = from + 3;
+                let slots = 1 + 2 * (round % 30);
+                let (header, frame) = train_between([from, 6], 60_000, usize::from(round));
+                guests[usize::from(from)].send_packet(slots, &header, &frame, &[]);
+                let (header, frame) = train_between([from, to], 60_000, usize::from(round));
+                guests[usize::from(from)].send_packet(slots + 1, &header, &frame, &[]);
+                guests[usize::from(from)].kick(FROM_GUEST);
+            }
+            for from in 0..3 {
+                let got = next_of(&mut guests[usize::from(from) + 3]);
+                assert_eq!(got.len(), 1);
+                assert!(got[0].1 == train_between([from, from + 3], 60_000, usize::from(round)).1, "round {round}");
+            }
+        }
+    });
+    let stat = Stat::read(&ground.a, gateway.program(), NAME);
+    for name in &names[..6] {
+        assert_eq!(
+            stat.count(name, "drops", "bridge_queue") + stat.count(name, "drops", "guest_no_buffers"),
+            0,
+            "{name}"
+        );
+    }
+    let lost = ["bridge_queue", "guest_no_buffers"].map(|reason| stat.count("g6", "drops", reason));
+    assert!(lost.iter().sum::<u64>() > 0, "{}", stat.json());
+    assert!(stat.count("g7", "numbers", "pauses") > 0, "{}", stat.json());
+    assert_eq!(stat.count("g3", "numbers", "pauses"), 0);
+}
+
+/// Tells a thread that it is over, after a failure too.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -196,16 +196,16 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
 
 /// Refuses two gateways between the same interfaces, which would forward each packet twice.
 fn crossed(specs: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
-    let mut seen: HashMap<[String; 2], &InstanceSpec> = HashMap::new();
+    let mut seen: HashMap<Vec<String>, &InstanceSpec> = HashMap::new();
     for spec in specs {
         let InstancePlan::Gateway(config) = &spec.plan else { continue };
-        let mut ends = [config.from.clone(), config.to.clone()];
+        let mut ends = config.ends();
         ends.sort();
         match seen.entry(ends) {
             Entry::Vacant(place) => drop(place.insert(spec)),
             Entry::Occupied(first) => {
-                let [one, other] = first.key();
-                let message = format!("there are two gateways between `{}` and `{}`", printable(one), printable(other));
+                let ends: Vec<String> = first.key().iter().map(|end| format!("`{}`", printable(end))).collect();
+                let message = format!("there are two gateways between {}", ends.join(" and "));
                 let line = text.line(first.get().header.start);
                 errors.push(text.error(&spec.header, message, format!("line {line} has the first of them")));
             }

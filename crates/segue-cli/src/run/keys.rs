@@ -48,7 +48,7 @@ pub(super) fn instance(
     let (mut tokens, mut assignments) = (Vec::new(), Vec::new());
     let mut errors = Vec::new();
     let mut ends: [Option<Token>; 2] = [None, None];
-    let mut positional = Vec::new();
+    let (mut positional, mut more) = (Vec::new(), Vec::new());
     let mut entries: Vec<_> = keys.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     let known = options(kind);
@@ -64,6 +64,13 @@ pub(super) fn instance(
         if let (Kind::Gateway, Some(at)) = (kind, ["in", "out"].iter().position(|end| *end == name)) {
             match scalar(text, value, Takes::Device) {
                 Ok(token) => ends[at] = Some(token),
+                Err(error) => errors.push(error),
+            }
+            continue;
+        }
+        if kind == Kind::Gateway && name == "more" {
+            match list(text, value) {
+                Ok(found) => more = found,
                 Err(error) => errors.push(error),
             }
             continue;
@@ -89,6 +96,7 @@ pub(super) fn instance(
                 None => errors.push(text.error(&header, format!("`{name}` is missing"), "a gateway has two ends")),
             }
         }
+        positional.append(&mut more);
     }
     tokens.extend(positional);
     if !errors.is_empty() {
@@ -140,7 +148,7 @@ pub(crate) fn arguments(kind: Kind) -> Vec<(String, Arg)> {
 pub(super) fn keys_of(kind: Kind) -> Vec<String> {
     let mut keys: Vec<String> = match kind {
         Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
-        Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
+        Kind::Gateway => ["in", "out", "more"].map(str::to_owned).to_vec(),
         Kind::Adapter | Kind::Metrics => Vec::new(),
     };
     keys.extend(options(kind).into_iter().map(|option| option.name));
@@ -264,6 +272,14 @@ fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token
         }
     }
     Ok(())
+}
+
+/// Returns the values of a list.
+fn list(text: &Text, value: &toml::Spanned<DeValue<'_>>) -> Result<Vec<Token>, Error> {
+    match value.get_ref() {
+        DeValue::Array(list) => list.iter().map(|value| scalar(text, value, Takes::Device)).collect(),
+        _ => Ok(vec![scalar(text, value, Takes::Device)?]),
+    }
 }
 
 /// Returns a value as it would stand on a command line.
