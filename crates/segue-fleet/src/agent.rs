@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::fleet::{Engine, FleetState, LastEvent, SCHEMA, now};
-use segue_control::peers::{Peer, Table};
+use segue_control::peers::{self, Peer, Table};
 
 use crate::datapath::{self, Datapath, TunnelState};
 use crate::etcd::{Batch, Change, Etcd};
@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time for which changes are gathered before the table is set.
 const GATHER: Duration = Duration::from_millis(100);
+/// Largest number of entries that are changed one by one.
+const FEW: usize = 64;
 /// The number of refused keys that the state names.
 const NAMED: usize = 20;
 
@@ -356,10 +358,35 @@ impl Agent<'_> {
             refused.into_iter().take(NAMED).map(|(key, refusal)| (key, refusal.name().to_owned())).collect();
         self.state.peers = peers.len();
         if peers != self.peers || !self.is_synced {
-            self.peers = peers;
-            self.sync();
+            let before = std::mem::replace(&mut self.peers, peers);
+            if !(self.is_synced && self.change(&before)) {
+                self.sync();
+            }
         }
         self.publish();
+    }
+
+    /// Changes the entries that are not as `before`, if they are few: a whole table of 10,000 takes its time. Returns
+    /// whether the tunnel has the table afterwards.
+    fn change(&mut self, before: &[Peer]) -> bool {
+        let (changed, gone) = datapath::difference(before, &self.peers);
+        if changed.len() + gone.len() > FEW {
+            return false;
+        }
+        let changes =
+            [(changed.is_empty(), peers::Change::Replace(changed)), (gone.is_empty(), peers::Change::Del(gone))];
+        for (_, change) in changes.into_iter().filter(|(is_empty, _)| !is_empty) {
+            // Another number: the table was not the one that this agent had set.
+            match self.datapath.change(change) {
+                Ok(generation) if generation == self.state.generation + 1 => self.state.generation = generation,
+                Ok(generation) => {
+                    self.state.generation = generation;
+                    return false;
+                }
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     fn sync(&mut self) {

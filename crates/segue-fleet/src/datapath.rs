@@ -1,10 +1,11 @@
 //! The tunnel, as the agent sees it: its table of peers, over the control socket.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use segue_control::client;
 use segue_control::error::{Error, Kind};
-use segue_control::peers::{Encap, Mac, Peer, Table};
+use segue_control::peers::{Change, Encap, Key, Mac, Peer, Table};
 use segue_host::prefix::Prefix;
 
 use crate::config::Backend;
@@ -81,6 +82,12 @@ pub trait Datapath {
     /// # Errors
     /// The tunnel refuses the table, and keeps the one that it has.
     fn sync(&mut self, table: &Table) -> Result<(), Error>;
+
+    /// Changes entries of the table. Returns its generation behind the change.
+    ///
+    /// # Errors
+    /// The tunnel refuses the change, and keeps the table that it has.
+    fn change(&mut self, change: Change) -> Result<u64, Error>;
 }
 
 /// A tunnel of this host.
@@ -105,6 +112,21 @@ impl Datapath for Tunnel {
     fn sync(&mut self, table: &Table) -> Result<(), Error> {
         client::peer_sync(&self.name, table).map(|_| ())
     }
+
+    fn change(&mut self, change: Change) -> Result<u64, Error> {
+        client::peer_change(&self.name, change).map(|changes| changes.generation)
+    }
+}
+
+/// Returns the entries that are new or others in `after`, and the keys of those that only `before` has.
+pub fn difference(before: &[Peer], after: &[Peer]) -> (Vec<Peer>, Vec<Key>) {
+    let prefixes = |peers: &[Peer]| -> BTreeMap<Prefix, usize> {
+        (0..).zip(peers).filter_map(|(at, peer)| peer.prefix.map(|prefix| (prefix, at))).collect()
+    };
+    let (old, new) = (prefixes(before), prefixes(after));
+    let changed = new.iter().filter(|(prefix, at)| old.get(prefix).is_none_or(|was| before[*was] != after[**at]));
+    let gone = old.keys().filter(|prefix| !new.contains_key(prefix));
+    (changed.map(|(_, at)| after[*at].clone()).collect(), gone.map(|prefix| Key::Prefix(*prefix)).collect())
 }
 
 /// Returns the entry for a peer. GUE is used towards a peer that offers it where this host offers it too, and remote

@@ -2,7 +2,7 @@
 //! them costs another peer its place.
 
 use segue_fleet::config::Config;
-use segue_fleet::datapath::peer;
+use segue_fleet::datapath::{difference, peer};
 use segue_fleet::lease::{self, Offer};
 use segue_fleet::network::Network;
 use segue_fleet::refusal::Refusal;
@@ -228,6 +228,24 @@ fn every_reason_has_a_hostile_entry() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), Refusal::ALL.len());
+}
+
+#[test]
+fn the_difference_of_two_tables_is_what_has_to_be_changed() {
+    let table = |numbers: &[(u8, u8)]| -> Vec<_> {
+        let config = config();
+        let of = |(n, host): &(u8, u8)| {
+            let value = VALUE.replace("198.18.0.2", &format!("198.18.0.{host}"));
+            let key = at(&format!("198.19.{n}.0-24"));
+            peer(&lease::parse(key.as_bytes(), value.as_bytes(), DIRECTORY, &config).unwrap(), config.backend, None)
+        };
+        numbers.iter().map(of).collect()
+    };
+    let (before, after) = (table(&[(2, 2), (3, 3), (4, 4)]), table(&[(2, 2), (4, 9), (5, 5)]));
+    let (changed, gone) = difference(&before, &after);
+    assert_eq!(changed, table(&[(4, 9), (5, 5)]));
+    assert_eq!(gone.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.19.3.0/24"]);
+    assert_eq!(difference(&after, &after), (Vec::new(), Vec::new()));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use segue_control::error::{Error, Kind};
 use segue_control::fleet::FleetState;
-use segue_control::peers::{Mac, Table};
+use segue_control::peers::{Change, Key, Mac, Table};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Cli, Command as Word};
 use segue_fleet::connect;
@@ -145,7 +145,7 @@ impl Drop for Server {
 
 /// A tunnel that only keeps its table.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<(u64, Vec<String>)>>, u8);
+struct Kept(Arc<Mutex<Table>>, u8);
 
 impl Datapath for Kept {
     fn look(&mut self) -> Result<TunnelState, Error> {
@@ -155,17 +155,32 @@ impl Datapath for Kept {
             listen: vec!["vxlan:8472".to_owned()],
             remcsum: false,
         };
-        Ok(TunnelState { process: 1, generation: self.0.lock().unwrap().0, end })
+        Ok(TunnelState { process: 1, generation: self.0.lock().unwrap().generation.unwrap_or(0), end })
     }
 
     fn sync(&mut self, table: &Table) -> Result<(), Error> {
         let mut kept = self.0.lock().unwrap();
-        let generation = table.generation.unwrap_or(kept.0 + 1);
-        if generation < kept.0 {
+        if table.generation < kept.generation {
             return Err(Error::new(Kind::Conflict, "stale generation", "-"));
         }
-        *kept = (generation, table.peers.iter().map(|peer| serde_json::to_string(peer).unwrap()).collect());
+        kept.clone_from(table);
         Ok(())
+    }
+
+    fn change(&mut self, change: Change) -> Result<u64, Error> {
+        let mut kept = self.0.lock().unwrap();
+        match change {
+            Change::Replace(peers) => {
+                kept.peers.retain(|old| !peers.iter().any(|new| new.prefix == old.prefix));
+                kept.peers.extend(peers);
+                kept.peers.sort_by_key(|peer| peer.prefix);
+            }
+            Change::Del(keys) => kept.peers.retain(|old| !keys.contains(&Key::Prefix(old.prefix.unwrap()))),
+            _ => unreachable!("an agent changes entries so"),
+        }
+        let generation = kept.generation.unwrap_or(0) + 1;
+        kept.generation = Some(generation);
+        Ok(generation)
     }
 }
 
@@ -245,7 +260,7 @@ impl Agent {
 
     /// Returns the entries of the tunnel's table.
     pub(crate) fn table(&self) -> Vec<String> {
-        self.tunnel.0.lock().unwrap().1.clone()
+        self.tunnel.0.lock().unwrap().peers.iter().map(|peer| serde_json::to_string(peer).unwrap()).collect()
     }
 
     /// Empties the table, as a tunnel that starts does.
