@@ -58,6 +58,8 @@ struct State {
     /// The virtio-net header and the headers of the train that was popped last.
     front: Vec<u8>,
     header_len: usize,
+    /// The virtio-net header of a packet that nothing joined.
+    lone: [u8; 24],
     refused: Counts<gso::Refusal>,
     /// Number of packets pushed in this batch.
     count: u32,
@@ -136,6 +138,7 @@ impl Joiner {
             next: 0,
             front: Vec::new(),
             header_len: form.map_or(0, Form::len),
+            lone: VirtioNet { num_buffers: 1, ..VirtioNet::default() }.emit(form.unwrap_or(Form::Basic)),
             refused: Counts::default(),
             count: 0,
             is_lent: false,
@@ -231,11 +234,11 @@ impl<'b> Batch<'_, 'b> {
         if !self.loan.value_mut().advance() {
             return None;
         }
-        let State { current, arena, front, header_len, next, .. } = self.loan.value();
-        let body = match current {
+        let State { current, arena, front, header_len, lone, next, .. } = self.loan.value();
+        let (body, front) = match current {
             Current::Nothing => return None,
-            Current::Packet(packet) => Body::Segment(packet, arena.segments().get(*next - 1)?),
-            Current::Lone(bytes) => Body::Lone(bytes),
+            Current::Packet(packet) => (Body::Segment(packet, arena.segments().get(*next - 1)?), &front[..]),
+            Current::Lone(bytes) => (Body::Lone(bytes), &lone[..*header_len]),
         };
         Some(Train { body, front, header_len: *header_len })
     }
@@ -289,9 +292,9 @@ impl State {
     fn put_back(&mut self) {
         if let Current::Packet(packet) = mem::take(&mut self.current) {
             self.pool.put(packet);
+            self.arena.clear();
+            self.next = 0;
         }
-        self.arena.clear();
-        self.next = 0;
     }
 
     /// Moves to the next segment or lone packet and prepares its headers. Returns whether there is one.
@@ -327,11 +330,6 @@ impl State {
                 Some(Popped::Packet(packet)) => packet,
                 // Nothing of it changes on the way.
                 Some(Popped::Frame(frame)) if frame.csum == Csum::Unknown && frame.len() <= self.limits.mtu => {
-                    self.front.clear();
-                    if let Some(form) = self.form {
-                        let header = VirtioNet { num_buffers: 1, ..VirtioNet::default() }.emit(form);
-                        self.front.extend_from_slice(&header[..form.len()]);
-                    }
                     self.current = Current::Lone(frame.bytes);
                     return true;
                 }

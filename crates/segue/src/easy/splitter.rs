@@ -39,6 +39,8 @@ pub struct Splitter {
 struct State {
     packet: Packet<Lent>,
     arena: Arena,
+    /// The place of the transport checksum.
+    transport: Option<write::Owed>,
     /// The place of a checksum that the engine does not know.
     owed: Option<Place>,
     is_lent: bool,
@@ -102,11 +104,12 @@ impl Splitter {
         let start = self.start;
         let mut loan = Loan::new(&mut self.state);
         loan.lend(packet, 0, |state, bytes| {
-            let State { packet, arena, owed, .. } = state;
+            let State { packet, arena, transport, owed, .. } = state;
             *owed = match virtio::load(header, Frag::all(bytes), start, packet)? {
                 Loaded::Ready => None,
                 Loaded::Owed(place) => Some(place),
             };
+            *transport = write::Owed::of(&packet.layout);
             arena.clear();
             // Transport checksums are completed when the packet is written, in the pass that copies its payload.
             gso::split(packet, &Limits { csum: true, ..Limits::NONE }, arena)?;
@@ -140,15 +143,15 @@ impl Packets<'_> {
 
     /// Returns the packets, in the order in which they must leave.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SplitPacket<'_>> {
-        let State { packet, arena, owed, .. } = self.loan.value();
+        let State { packet, arena, transport, owed, .. } = self.loan.value();
         // What was read is one range of bytes, and so is the payload.
         let payload = packet.payload.frags().first().map_or(&[][..], Frag::bytes);
-        let transport = write::Owed::of(&packet.layout);
+        let (transport, owed) = (transport.as_ref(), owed.as_ref());
         arena.segments().iter().map(move |segment| SplitPacket {
             head: arena.head(segment),
             payload: payload.get(segment.payload.start as usize..segment.payload.end as usize).unwrap_or(&[]),
             transport: transport.filter(|_| segment.csum == SegmentCsum::Partial),
-            owed: *owed,
+            owed,
         })
     }
 }
@@ -159,8 +162,8 @@ pub struct SplitPacket<'a> {
     head: &'a [u8],
     payload: &'a [u8],
     /// The checksum that is completed when the packet is written.
-    transport: Option<write::Owed>,
-    owed: Option<Place>,
+    transport: Option<&'a write::Owed>,
+    owed: Option<&'a Place>,
 }
 
 impl fmt::Debug for SplitPacket<'_> {
