@@ -33,6 +33,7 @@ mod refusal;
 mod segment;
 mod split;
 mod stamp;
+mod uncut;
 mod whole;
 
 pub use arena::{Arena, FragmentIds, Frame, Frames};

@@ -6,7 +6,7 @@ use super::limits::Limits;
 use super::plan::SegmentPlan;
 use super::refusal::Refusal;
 use super::segment::SegmentCsum;
-use super::{fragment, whole};
+use super::{fragment, uncut, whole};
 use crate::checksum::Sum;
 use crate::packet::{Buffer, Packet, Unit};
 
@@ -50,6 +50,12 @@ pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) 
         arena.finish_head(0..payload_len, filled.csum, None);
         return Ok(1);
     };
+    if let Some(gso) = uncut::gso_of(packet, limits) {
+        arena.reserve(1, packet.head.len())?;
+        arena.push_head(packet.head.bytes());
+        arena.finish_head(0..payload_len, SegmentCsum::Partial, Some(gso));
+        return Ok(1);
+    }
     let mut plan = SegmentPlan::new(packet, limits)?;
     arena.reserve(plan.count(), packet.head.len())?;
     let mut cursor = Cursor::new(&packet.payload);
