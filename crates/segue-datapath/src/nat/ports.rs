@@ -53,6 +53,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_port_is_taken_until_it_is_given_however_often() {
+        let mut ports = Ports::new();
+        for _ in 0..2 {
+            ports.take(Protocol::Udp, 100);
+            assert_eq!(ports.free(Protocol::Udp, (100, 100), 0), None);
+        }
+        for _ in 0..2 {
+            ports.give(Protocol::Udp, 100);
+            assert_eq!(ports.free(Protocol::Udp, (100, 100), 0), Some(100));
+        }
+    }
+
+    #[test]
     fn the_next_free_port_is_found_around_the_end() {
         for (first, last) in [(1024, 65_535), (5000, 5002), (64, 127), (100, 100), (0, 65_535)] {
             let mut ports = Ports::new();

@@ -8,3 +8,16 @@ pub(super) fn random(state: &mut u64) -> u64 {
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ mixed >> 31
 }
+
+#[cfg(test)]
+mod tests {
+    use super::random;
+
+    #[test]
+    fn the_numbers_are_those_of_splitmix64() {
+        // The numbers of the reference implementation for the seed 1234567.
+        let mut state = 1_234_567;
+        let numbers = [(); 3].map(|()| random(&mut state));
+        assert_eq!(numbers, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+}

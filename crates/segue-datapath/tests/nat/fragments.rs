@@ -172,3 +172,87 @@ fn a_flood_of_first_fragments_takes_no_more_than_its_room() {
     nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
     assert_eq!(later(&mut nat, 0), Ok(Done::Translated), "in order they pass all the same");
 }
+
+/// Returns the first fragment of a datagram that a host sends, with this identification.
+fn first_of(host: u8, id: u16) -> Vec<u8> {
+    fragments(&numbered(udp(([198, 18, 7, host], 1), SERVER, 1500), id).bytes(), 1500, 0).swap_remove(0)
+}
+
+#[test]
+fn the_oldest_of_4096_datagrams_makes_room() {
+    let own = fragments(&numbered(udp(CLIENT, SERVER, LONG), 1).bytes(), 1500, 0);
+    let later = |nat: &mut Nat| nat.outbound(&mut load(&own[1]), Nanos(0), &mut copy);
+    let first = |nat: &mut Nat, piece: &[u8]| {
+        assert_eq!(nat.outbound(&mut load(piece), Nanos(0), &mut copy), Ok(Done::Translated));
+    };
+    let mut nat = nat(|_| ());
+    first(&mut nat, &own[0]);
+    (0..4095).for_each(|id| first(&mut nat, &first_of(1, id)));
+    assert_eq!(later(&mut nat), Ok(Done::Translated));
+    // A first fragment that comes again makes its datagram the youngest.
+    first(&mut nat, &own[0]);
+    first(&mut nat, &first_of(1, 4095));
+    assert_eq!(later(&mut nat), Ok(Done::Translated));
+    (4096..8190).for_each(|id| first(&mut nat, &first_of(1, id)));
+    assert_eq!(later(&mut nat), Ok(Done::Translated));
+    first(&mut nat, &first_of(1, 8190));
+    assert_eq!(later(&mut nat), Ok(Done::FirstMissing));
+    // One that comes again and again takes the room of 8192 at most.
+    first(&mut nat, &own[0]);
+    let again = first_of(2, 1);
+    (0..8191).for_each(|_| first(&mut nat, &again));
+    assert_eq!(later(&mut nat), Ok(Done::Translated));
+    first(&mut nat, &again);
+    assert_eq!(later(&mut nat), Ok(Done::FirstMissing));
+}
+
+#[test]
+fn what_is_remembered_of_datagrams_ends_with_their_time() {
+    let mut nat = nat(|_| ());
+    assert!(nat.is_empty());
+    // Without a mapping only the refusal is remembered.
+    let stray = fragments(&udp(SERVER, (OUTSIDE, 9), LONG).bytes(), 1500, 0);
+    nat.inbound(&mut load(&stray[0]), Nanos(0), &mut copy).unwrap_err();
+    assert_eq!((nat.len(), nat.is_empty()), (0, false));
+    nat.expire(Nanos(15 * SECOND));
+    assert!(!nat.is_empty());
+    nat.expire(Nanos(15 * SECOND + 1));
+    assert!(nat.is_empty());
+    // A mapping, then a mapping and a datagram of 16 s later, one of which comes again.
+    out(&mut nat, &udp(CLIENT, SERVER, 1), 0).unwrap();
+    assert!(!nat.is_empty());
+    let own = fragments(&numbered(udp(CLIENT, SERVER, LONG), 1).bytes(), 1500, 0);
+    for (second, piece) in [(0, &own[0]), (1, &own[0])] {
+        nat.outbound(&mut load(piece), Nanos(second * SECOND), &mut copy).unwrap();
+    }
+    nat.expire(Nanos(16 * SECOND));
+    assert_eq!(nat.outbound(&mut load(&own[1]), Nanos(16 * SECOND), &mut copy), Ok(Done::Translated));
+    nat.expire(Nanos(17 * SECOND));
+    assert_eq!(nat.outbound(&mut load(&own[1]), Nanos(16 * SECOND), &mut copy), Ok(Done::FirstMissing));
+    assert!(!nat.is_empty(), "the mapping is there");
+}
+
+#[test]
+fn an_identification_is_free_again_once_its_datagram_is_over() {
+    let mut nat = nat(|_| ());
+    let mut leave = |host, second| {
+        let mut packet = load(&first_of(host, 77));
+        nat.expire(Nanos(second * SECOND));
+        nat.outbound(&mut packet, Nanos(second * SECOND), &mut copy).unwrap();
+        id_of(&bytes(&packet))
+    };
+    assert_eq!(leave(1, 0), 77);
+    assert_ne!(leave(2, 0), 77);
+    assert_eq!(leave(3, 16), 77);
+    assert_ne!(leave(1, 16), 77);
+}
+
+#[test]
+fn a_first_fragment_with_a_udp_header_and_nothing_else_is_translated() {
+    let whole = udp(CLIENT, SERVER, 100).bytes();
+    let Ip::V4(ip) = ip(CLIENT.0, SERVER.0) else { unreachable!() };
+    let ip = Ip::V4(V4 { df: false, fragment: Some((0, true)), ..ip });
+    let least = build::Packet { ip, l4: L4::Raw(17), data: whole[20..28].to_vec() };
+    let left = out(&mut nat(|config| config.ports = (40_000, 40_000)), &least, 0).unwrap();
+    assert_eq!((&left[12..16], &left[20..22]), (&OUTSIDE[..], &40_000_u16.to_be_bytes()[..]));
+}

@@ -1,7 +1,9 @@
 //! Tests of translation, judged by the oracle and by a client and a server that are unaware of it.
 
 mod fragments;
+mod limits;
 mod pressure;
+mod resets;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

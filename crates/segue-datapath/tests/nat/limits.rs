@@ -1,0 +1,216 @@
+//! Tests of the order in which mappings give way, of limits that are reached exactly, and of the times and ports of
+//! mappings.
+
+use segue::time::Nanos;
+use segue_datapath::nat::{Nat, Protocol, Refusal};
+use segue_testkit::build::{self, L4, Udp};
+
+use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, error, into, ip, judge, load, nat, out, tcp, udp};
+
+const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
+
+/// A port of the client, and one of another host.
+fn own(port: u16) -> Endpoint {
+    (CLIENT.0, port)
+}
+
+fn other(port: u16) -> Endpoint {
+    ([198, 18, 0, 2], port)
+}
+
+fn ask(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+    out(nat, &udp(from, SERVER, 1), now).map(drop)
+}
+
+fn ask_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+    let left = out(nat, &udp(from, SERVER, 1), now)?;
+    into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now).map(drop)
+}
+
+/// Returns the inside ports of the mappings that are alive, in the order of their numbers.
+fn ports(nat: &Nat) -> Vec<u16> {
+    let mut ports: Vec<u16> = nat.mappings(Nanos(0)).map(|mapping| mapping.inside.1).collect();
+    ports.sort_unstable();
+    ports
+}
+
+#[test]
+fn the_mapping_that_was_used_least_recently_gives_way() {
+    // By the limit of a host, and by that of the table.
+    for (most, most_per_host) in [(100, 3), (3, 100)] {
+        let mut nat = nat(|config| (config.most, config.most_per_host) = (most, most_per_host));
+        for port in [1, 2, 3] {
+            ask(&mut nat, own(port), u64::from(port)).unwrap();
+        }
+        // 1 is used again; a packet of a stranger is no use of 2.
+        ask(&mut nat, own(1), 4).unwrap();
+        into(&mut nat, &udp(STRANGER, (OUTSIDE, 2), 1), 5).unwrap_err();
+        let outside = nat.mappings(Nanos(0)).find(|mapping| mapping.inside.1 == 2).unwrap().outside;
+        into(&mut nat, &udp(STRANGER, (OUTSIDE, outside), 1), 5).unwrap();
+        for (port, left) in [(4, [1, 3, 4]), (5, [1, 4, 5]), (6, [4, 5, 6]), (7, [5, 6, 7])] {
+            ask(&mut nat, own(port), 5 + u64::from(port)).unwrap();
+            assert_eq!(ports(&nat), left);
+        }
+        assert_eq!((nat.len(), nat.early_drops()), (3, 4));
+    }
+}
+
+#[test]
+fn a_tcp_mapping_gives_way_until_it_is_open_and_once_it_is_over() {
+    // Steps of the connection, and whether its mapping gives way to the next one of its host.
+    let open: &[(bool, u8)] = &[(true, 2), (false, 0x12), (true, 0x10)];
+    for (more, gives_way) in [
+        (None, true),
+        (Some(&[][..]), false),
+        (Some(&[(false, 0x14)]), true),
+        (Some(&[(true, 0x14)]), true),
+        (Some(&[(true, 0x11), (false, 0x11)]), true),
+        (Some(&[(false, 0x14), (true, 2), (false, 0x12), (true, 0x10)]), false),
+    ] {
+        let (mut nat, mut talk) = (nat(|config| config.most_per_host = 2), Talk::default());
+        let steps = more.map_or(open[..1].to_vec(), |more: &[(bool, u8)]| [open, more].concat());
+        for (is_outbound, flags) in steps {
+            talk.send(&mut nat, is_outbound, SERVER, flags, 0, 0).unwrap();
+        }
+        ask(&mut nat, own(1), 1).unwrap();
+        ask(&mut nat, own(2), 2).unwrap();
+        let is_there = ports(&nat).contains(&CLIENT.1);
+        assert_eq!(is_there, !gives_way, "{more:x?}");
+        // The lists are whole: the others give way, too.
+        ask(&mut nat, own(3), 3).unwrap();
+        assert_eq!(nat.len(), 2);
+        assert!(ports(&nat).contains(&3));
+    }
+}
+
+#[test]
+fn a_host_with_as_many_mappings_gives_up_none_for_another() {
+    let mut nat = nat(|config| (config.most, config.most_per_host) = (4, 4));
+    for from in [own(1), own(2), other(1), other(2)] {
+        ask_and_answer(&mut nat, from, 0).unwrap();
+    }
+    assert_eq!(ask(&mut nat, own(3), 0), Err(Refusal::Full));
+    assert_eq!(ask(&mut nat, other(3), 0), Err(Refusal::Full));
+    assert_eq!((nat.len(), nat.early_drops()), (4, 0));
+    assert_eq!(nat.forward(Protocol::Udp, 53, (CLIENT.0.into(), 53)), Err(Refusal::Full));
+}
+
+#[test]
+fn a_host_has_room_again_for_what_has_ended_and_no_more() {
+    let mut nat = nat(|config| config.most_per_host = 4);
+    ask_and_answer(&mut nat, own(1), 0).unwrap();
+    for port in 2..=4 {
+        ask_and_answer(&mut nat, own(port), 100 * SECOND).unwrap();
+    }
+    let refused = |nat: &mut Nat, now| assert_eq!(ask(nat, own(9), now * SECOND), Err(Refusal::HostFull));
+    refused(&mut nat, 200);
+    nat.expire(Nanos(301 * SECOND));
+    assert_eq!(nat.len(), 3);
+    ask_and_answer(&mut nat, own(5), 301 * SECOND).unwrap();
+    refused(&mut nat, 302);
+    nat.expire(Nanos(1000 * SECOND));
+    assert!(nat.is_empty());
+    for port in 1..=4 {
+        ask_and_answer(&mut nat, own(port), 1000 * SECOND).unwrap();
+    }
+    refused(&mut nat, 1001);
+}
+
+#[test]
+fn an_icmp_mapping_lives_for_a_minute() {
+    for (second, is_alive) in [(60, true), (61, false)] {
+        let mut nat = nat(|_| ());
+        out(&mut nat, &echo(CLIENT.0, SERVER.0, 8, 5555), 0).unwrap();
+        let answer = echo(SERVER.0, OUTSIDE, 0, 5555);
+        assert_eq!(into(&mut nat, &answer, second * SECOND).is_ok(), is_alive, "{second} s");
+    }
+}
+
+#[test]
+fn ports_that_are_not_kept_are_spread_over_the_range() {
+    let mut nat = nat(|_| ());
+    let ports: Vec<u16> = (1..=60)
+        .map(|host| {
+            let left = out(&mut nat, &udp(([198, 18, 1, host], 5555), SERVER, 1), 0).unwrap();
+            judge(&left).transport.unwrap().ports.0
+        })
+        .collect();
+    // Each quarter of the range has several of 59, and few follow each other.
+    for quarter in 0..4 {
+        let count = ports[1..].iter().filter(|port| (usize::from(**port) - 1024) / 16_128 == quarter).count();
+        assert!(count > 3, "{count} in quarter {quarter}: {ports:?}");
+    }
+    assert!(ports.windows(2).filter(|two| two[0].abs_diff(two[1]) < 64).count() < 10, "{ports:?}");
+}
+
+#[test]
+fn a_udp_checksum_that_becomes_zero_is_sent_as_all_ones() {
+    // The data is chosen so that the translated packet sums to all ones.
+    let with = |word: u16| build::Packet {
+        ip: ip(CLIENT.0, SERVER.0),
+        l4: L4::Udp(Udp { src_port: CLIENT.1, dst_port: SERVER.1, checksum: true }),
+        data: word.to_be_bytes().to_vec(),
+    };
+    let checksum = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let mut nat = nat(|config| config.ports = (40_000, 40_009));
+    let word = checksum(&out(&mut nat, &with(0), 0).unwrap(), 26);
+    let left = out(&mut nat, &with(word), 0).unwrap();
+    assert_eq!(checksum(&left, 26), 0xffff);
+    judge(&left);
+    // TCP has no such rule.
+    let with = |word: u16| build::Packet { data: word.to_be_bytes().to_vec(), ..tcp(CLIENT, SERVER, 0x18, 0) };
+    let word = checksum(&out(&mut nat, &with(0), 0).unwrap(), 36);
+    let left = out(&mut nat, &with(word), 0).unwrap();
+    assert_eq!(checksum(&left, 36), 0);
+    judge(&left);
+}
+
+#[test]
+fn errors_about_what_has_no_ports_to_translate_are_refused() {
+    let mut nat = nat(|_| ());
+    out(&mut nat, &udp(CLIENT, SERVER, 300), 0).unwrap();
+    let quoted = udp((OUTSIDE, CLIENT.1), SERVER, 300).bytes();
+    let changed = |at: usize, value: u8| {
+        let mut bytes = quoted.clone();
+        bytes[at] = value;
+        bytes
+    };
+    for (quoted, reason) in [
+        // IPv6 with the length of an IPv4 header, a later fragment, and a protocol without ports.
+        (changed(0, 0x65), Refusal::Malformed),
+        (changed(7, 1), Refusal::Fragment),
+        (changed(9, 50), Refusal::Protocol),
+    ] {
+        assert_eq!(into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &quoted, 100), 0), Err(reason));
+    }
+    assert!(into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &quoted, 100), 0).is_ok());
+}
+
+#[test]
+fn errors_between_two_hosts_inside_need_a_packet_of_the_one_to_the_other() {
+    let mut nat = nat(|_| ());
+    let (a, b) = (own(1111), other(2222));
+    for from in [a, b] {
+        out(&mut nat, &udp(from, SERVER, 1), 0).unwrap();
+        out(&mut nat, &echo(from.0, SERVER.0, 8, from.1), 0).unwrap();
+    }
+    let mut hairpin = |quoted: &build::Packet| out_of(&mut nat, &error(b.0, OUTSIDE, 3, &quoted.bytes(), 60));
+    assert_eq!(hairpin(&udp((OUTSIDE, 1111), b, 50)), Ok(()));
+    // The source is another host with that port.
+    assert_eq!(hairpin(&udp((SERVER.0, 1111), b, 50)), Err(Refusal::NoMapping));
+    // Queries are not hairpinned.
+    assert_eq!(hairpin(&echo(OUTSIDE, b.0, 8, 2222)), Err(Refusal::NoMapping));
+}
+
+fn out_of(nat: &mut Nat, packet: &build::Packet) -> Result<(), Refusal> {
+    nat.outbound(&mut load(&packet.bytes()), Nanos(0), &mut super::copy).map(drop)
+}
+
+#[test]
+fn a_buffer_of_another_length_is_not_taken() {
+    let mut nat = nat(|config| config.ports = (500, 600));
+    let mut packet = load(&echo(CLIENT.0, SERVER.0, 8, 1).bytes());
+    let mut short = |bytes: &[u8]| Some(bytes[1..].to_vec());
+    assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut short), Err(Refusal::Memory));
+    assert_eq!(super::bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
+}
