@@ -57,6 +57,9 @@ pub struct Gro<B> {
     /// Trains of at least two packets in the table.
     pub(super) held_trains: usize,
     pub(super) stats: Stats,
+    /// Packets that took the slow path, and those that were judged field by field: tests of the fast path count them.
+    #[cfg(test)]
+    pub(super) effort: (usize, usize),
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -78,6 +81,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             held_packets: 0,
             held_trains: 0,
             stats: Stats::default(),
+            #[cfg(test)]
+            effort: (0, 0),
             config,
         }
     }

@@ -27,6 +27,8 @@ mod config;
 mod engine;
 mod fast_path;
 mod fast_path_rules;
+#[cfg(test)]
+mod fast_path_tests;
 mod form;
 mod ip_id;
 mod key;
