@@ -139,4 +139,21 @@ mod tests {
         assert_eq!(Gre::parse(&[0x00, 1, 8, 0]), None);
         assert_eq!(Gre::parse(&[0x00, 0x80, 8, 0]), None);
     }
+
+    #[test]
+    fn what_cannot_be_read_is_another_protocol_foreign_or_cut_off() {
+        for (bytes, stop) in [
+            (&[0x00, 1, 8, 0][..], Stop::Protocol),
+            (&[0x40, 1, 8, 0], Stop::Protocol),
+            (&[0x40, 0, 8, 0], Stop::Foreign),
+            (&[0x00, 0x80, 8, 0], Stop::Foreign),
+            (&[0x20, 0, 8, 0], Stop::Malformed),
+            (&[0x00, 1, 8], Stop::Malformed),
+            (&[], Stop::Malformed),
+        ] {
+            assert_eq!(Gre::unread(bytes), stop, "{bytes:02x?}");
+        }
+        assert!(!FULL.is_empty());
+        assert!(FULL.emit(&mut [0; 15]).is_none());
+    }
 }

@@ -180,6 +180,20 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_private_flags_may_be_empty_and_must_be_there() {
+        assert_eq!(Gue::parse(&[1, 4, 0, 1, 0, 0, 0, 0]), Ok(Gue { protocol: 4, len: 8, remcsum: None }));
+        assert_eq!(Gue::parse(&[0, 4, 0, 1, 0, 0, 0, 0]), Err(Refusal::HeaderLen));
+        // Without that option nothing is withdrawn.
+        let mut bytes = [1, 4, 0, 1, 0, 0, 0, 0, 7, 7, 7, 7];
+        Gue::withdraw_remcsum(&mut bytes);
+        assert_eq!(bytes, [1, 4, 0, 1, 0, 0, 0, 0, 7, 7, 7, 7]);
+        let mut bytes = [3, 4, 0, 1, 0x80, 0, 0, 0, 0, 20, 0, 26, 7, 7, 7, 7];
+        Gue::withdraw_remcsum(&mut bytes);
+        assert_eq!(bytes, [3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7]);
+        assert_eq!(Gue::parse(&bytes), Ok(Gue { protocol: 4, len: 16, remcsum: None }));
+    }
+
+    #[test]
     fn each_malformed_header_has_its_own_reason() {
         assert_eq!(Gue::parse(&[]), Err(Refusal::Truncated));
         assert_eq!(Gue::parse(&[0x1f, 4, 0, 0]), Err(Refusal::Truncated));

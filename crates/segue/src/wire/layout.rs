@@ -292,3 +292,98 @@ impl Layout {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn layout(headers: &[(Kind, usize)], stop: Stop) -> Layout {
+        let mut layout = Layout::empty(stop);
+        assert!(headers.iter().all(|&(kind, len)| layout.push(kind, len)));
+        layout.set_end(layout.header_len() + 10);
+        layout
+    }
+
+    fn places(layout: &Layout) -> Vec<(usize, usize)> {
+        layout.headers().iter().map(|header| (header.start(), header.end())).collect()
+    }
+
+    const PLAIN: [(Kind, usize); 3] = [(Kind::Ethernet, 14), (Kind::Ipv4, 20), (Kind::Udp, 8)];
+
+    #[test]
+    fn headers_and_their_bytes_are_limited() {
+        let mut many = layout(&[(Kind::Gue, 0); MAX_HEADERS], Stop::TooDeep);
+        assert!(!many.push(Kind::Gue, 0));
+        assert_eq!(many.headers().len(), 16);
+        let mut long = layout(&[(Kind::Ethernet, 14), (Kind::Gue, MAX_HEADER_BYTES - 14)], Stop::TooDeep);
+        assert!(!long.push(Kind::Gue, 1) && long.push(Kind::Gue, 0));
+        assert_eq!((long.header_len(), long.headers().len()), (256, 3));
+    }
+
+    #[test]
+    fn outer_headers_are_put_in_front_up_to_the_same_limits() {
+        for (outer, inner, fits) in [(8, 8, true), (9, 8, false), (16, 0, true), (0, 16, true)] {
+            let (front, mut all) =
+                (vec![(Kind::Vlan, 4); outer], layout(&vec![(Kind::Gre, 4); inner], Stop::Transport));
+            let before = places(&all);
+            assert_eq!(all.prepend(&layout(&front, Stop::Protocol)), fits, "{outer} and {inner}");
+            let expected = if fits { (0..outer + inner).map(|at| (4 * at, 4 * at + 4)).collect() } else { before };
+            assert_eq!(places(&all), expected);
+            assert_eq!(all.end(), expected.len() * 4 + 10);
+        }
+        for (outer, inner, fits) in [(128, 128, true), (129, 128, false), (256, 0, true)] {
+            let mut all = layout(&[(Kind::Gre, inner)], Stop::Transport);
+            assert_eq!(all.prepend(&layout(&[(Kind::Vlan, outer)], Stop::Protocol)), fits, "{outer} and {inner} bytes");
+        }
+    }
+
+    #[test]
+    fn headers_are_removed_from_the_front() {
+        let whole = layout(&PLAIN, Stop::Transport);
+        for (count, left) in [(0, vec![(0, 14), (14, 34), (34, 42)]), (1, vec![(0, 20), (20, 28)]), (2, vec![(0, 8)])] {
+            let mut layout = whole;
+            layout.remove_front(count);
+            assert_eq!(places(&layout), left);
+            assert_eq!(layout.end(), left.last().unwrap().1 + 10);
+        }
+        for count in [3, 4, 99] {
+            let mut layout = whole;
+            layout.remove_front(count);
+            assert_eq!((places(&layout), layout.end()), (vec![], 10));
+        }
+        let mut empty = Layout::empty(Stop::Protocol);
+        empty.remove_front(1);
+        assert_eq!(places(&empty), []);
+    }
+
+    #[test]
+    fn a_datagram_whose_tunnel_header_cannot_be_read_is_plain() {
+        let bare = [&PLAIN[..], &[(Kind::Gue, 0)], &[(Kind::Gue, 0)]].concat();
+        let tunnelled = [&PLAIN[..], &[(Kind::Gue, 4)]].concat();
+        for stop in [Stop::Malformed, Stop::Foreign, Stop::Protocol] {
+            for headers in [&PLAIN[..], &bare[..4], &bare] {
+                assert_eq!(layout(headers, stop).or_plain(), layout(&PLAIN, Stop::Transport), "{stop:?}");
+            }
+            assert_eq!(layout(&tunnelled, stop).or_plain(), layout(&tunnelled, stop));
+            assert_eq!(layout(&PLAIN[..2], stop).or_plain(), layout(&PLAIN[..2], stop));
+        }
+        for stop in [Stop::Fragment, Stop::TooDeep] {
+            assert_eq!(layout(&PLAIN, stop).or_plain(), layout(&PLAIN, stop));
+        }
+        assert_eq!(layout(&bare, Stop::Transport).or_plain(), layout(&bare, Stop::Transport));
+    }
+
+    #[test]
+    fn layouts_differ_by_their_headers_and_by_why_they_end() {
+        let plain = layout(&PLAIN, Stop::Transport);
+        assert_ne!(plain, layout(&PLAIN, Stop::Protocol));
+        assert_ne!(plain, layout(&PLAIN[..2], Stop::Transport));
+        assert_eq!(plain.headers().last(), plain.transport());
+        assert_eq!((plain.ip_levels(), plain.outer_ip_index()), (1, Some(1)));
+        assert!(plain.starts_with_ethernet() && !layout(&PLAIN[1..], Stop::Transport).starts_with_ethernet());
+        assert!(alloc::format!("{plain:?}").contains("Udp"), "the headers are shown");
+    }
+}
