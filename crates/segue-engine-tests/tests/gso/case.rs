@@ -31,12 +31,14 @@ pub(crate) struct Case {
     pub(crate) fixed: u16,
     /// The state of the outer checksums.
     pub(crate) outer: LayerCsum,
+    /// Whether CWR is on all segments.
+    pub(crate) keeps_cwr: bool,
 }
 
 impl Case {
     pub(crate) fn new(inner: build::Packet, size: usize) -> Case {
         let (csum, outer) = (TrainCsum::Partial, LayerCsum::Owed);
-        Case { inner, tunnels: Vec::new(), ethernet: None, size, csum, fixed: 0, outer }
+        Case { inner, tunnels: Vec::new(), ethernet: None, size, csum, fixed: 0, outer, keeps_cwr: false }
     }
 
     pub(crate) fn within(mut self, tunnel: Tunnel) -> Case {
@@ -79,7 +81,7 @@ impl Case {
         if let L4::Tcp(tcp) = &mut inner.l4 {
             tcp.seq = tcp.seq.wrapping_add(range.start as u32);
             tcp.flags &= if range.end == total { 0xff } else { 0xf6 };
-            tcp.flags &= if range.start == 0 { 0xff } else { 0x7f };
+            tcp.flags &= if range.start == 0 || self.keeps_cwr { 0xff } else { 0x7f };
         }
         let mut packet = inner.bytes();
         for (level, tunnel) in self.tunnels.iter().enumerate().rev() {
@@ -116,6 +118,7 @@ impl Case {
         let kind = if matches!(self.inner.l4, L4::Tcp(_)) { GsoKind::Tcp } else { GsoKind::Udp };
         let ips = packet.layout.headers().iter().enumerate().filter(|(_, h)| h.is_ip());
         let fixed_ids = ips.enumerate().fold(0, |ids, (level, (at, _))| ids | (self.fixed >> level & 1) << at);
+        let fixed_ids = fixed_ids | if self.keeps_cwr { Gso::CWR } else { 0 };
         let gso = Gso { kind, size: self.size as u16, fixed_ids };
         packet.offload = Offload::plain(Unit::Train { csum: self.csum, gso });
         for tunnel in self.tunnels.iter().rev() {
@@ -237,7 +240,11 @@ pub(crate) fn complete_as_port(out: &Out, limits: &Limits, start: oracle::Start)
         put(&mut bytes, field, transport.at, transport.protocol == 17);
     }
     if outer {
-        let at = if start == oracle::Start::Ethernet { 14 } else { 0 };
+        let is_tag = |at: usize| matches!(bytes[at - 2..at], [0x81, 0] | [0x88, 0xa8]);
+        let mut at = if start == oracle::Start::Ethernet { 14 } else { 0 };
+        while at > 0 && is_tag(at) {
+            at += 4;
+        }
         let udp = at + if report.levels[0].version == 4 { 20 } else { 40 };
         put(&mut bytes, udp + 6, udp, true);
     }

@@ -2,6 +2,7 @@
 
 mod case;
 mod cut;
+mod enumerated;
 mod fragments;
 mod judge;
 mod properties;
