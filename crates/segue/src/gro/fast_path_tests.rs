@@ -313,6 +313,8 @@ fn the_hash_of_a_flow_is_that_of_its_parts_in_each_form_of_the_function() {
         packet.load(Frag::all(bytes), shape.start(), &Tunnels::NONE);
         let flow = FlowKey::of(&packet).unwrap();
         assert_eq!(hasher.of(&packet, &flow), expected, "{shape:?}");
+        // 198.18.1.1, or 2001:db8:1::1.
+        assert!(format!("{flow:?}").contains(if shape.is_v6 { "20, 01, 0d, b8" } else { "c6, 12, 01, 01" }));
         let usual = match (shape.link, shape.is_v6, shape.is_tcp) {
             (0, false, true) => hasher.usual::<0, false, true>(&front),
             (1, false, true) => hasher.usual::<1, false, true>(&front),
