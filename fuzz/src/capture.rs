@@ -1,6 +1,9 @@
+use std::io::Read;
+
 use segue::packet::Tunnels;
 use segue::wire::{Kind, geneve, gue, vxlan};
 use segue_capture::decap::{self, DecapConfig};
+use segue_capture::file::compression::Decompressor;
 use segue_capture::file::{Format, Item, Reader, Writer};
 use segue_capture::merge::{self, MergeConfig, MergeRules};
 use segue_capture::split::{self, SegmentSize, SplitConfig};
@@ -146,5 +149,30 @@ pub fn undo_notes(data: &[u8]) {
         if let Ok(sink) = writer.finish() {
             sink.check(data.len(), FREE);
         }
+    });
+}
+
+/// Most bytes of a compressed file that are read, so that an input takes little time.
+const MOST: u64 = 4 << 20;
+/// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, beside those of the shortest file.
+const WINDOW: usize = 20 << 20;
+
+/// Decompresses an arbitrary file, and reads what is in it as a capture: both end, and hold no more than a window.
+pub fn compressed(data: &[u8]) {
+    bounded(data.len(), FREE + WINDOW, || {
+        let Ok(mut file) = Decompressor::new(data, 1000) else { return };
+        let mut buffer = [0; 4096];
+        let mut given = 0;
+        while let Ok(len @ 1..) = file.read(&mut buffer) {
+            given += len as u64;
+            if given >= MOST {
+                break;
+            }
+        }
+    });
+    bounded(data.len(), FREE + WINDOW, || {
+        let Ok(file) = Decompressor::new(data, 1000) else { return };
+        let Ok(mut reader) = Reader::new(file.take(MOST)) else { return };
+        while let Ok(Some(_)) = reader.next() {}
     });
 }

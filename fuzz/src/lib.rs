@@ -16,7 +16,9 @@ mod nat;
 mod neighbour;
 mod netlink;
 mod parse;
+mod peers;
 mod pipelines;
+mod readers;
 mod resources;
 mod ring;
 mod sys;
@@ -46,7 +48,7 @@ mod adapter_support;
 mod memory;
 
 pub use adapter::{framing, registers};
-pub use capture::{capture, transform, undo_notes};
+pub use capture::{capture, compressed, transform, undo_notes};
 pub use checksum::checksum;
 pub use control::{control, handover};
 pub use decap::decap;
@@ -56,7 +58,9 @@ pub use nat::{icmp_error, nat};
 pub use neighbour::neighbour;
 pub use netlink::netlink;
 pub use parse::parse;
+pub use peers::peers;
 pub use pipelines::{route, tunnelled};
+pub use readers::{Cost, READERS, Reading};
 pub use ring::ring;
 pub use usbip::{usbip_client, usbip_server};
 pub use vhost::vhost;
@@ -69,6 +73,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("capture", capture),
     ("checksum", checksum),
+    ("compressed", compressed),
     ("control", control),
     ("decap", decap),
     ("framing", framing),
@@ -80,6 +85,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("neighbour", neighbour),
     ("netlink", netlink),
     ("parse", parse),
+    ("peers", peers),
     ("registers", registers),
     ("ring", ring),
     ("route", route),

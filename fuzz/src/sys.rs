@@ -9,6 +9,8 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// Largest value of `HELD` since the last [`reset`].
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    /// Allocations of this thread, and those that were made larger or smaller.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Begins a measurement.
@@ -22,7 +24,13 @@ pub(crate) fn peak() -> isize {
     PEAK.get()
 }
 
+/// Returns how many allocations this thread has made.
+pub(crate) fn allocations() -> usize {
+    ALLOCATIONS.get()
+}
+
 fn add(bytes: usize) {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
     let held = HELD.get().wrapping_add_unsigned(bytes);
     HELD.set(held);
     PEAK.set(PEAK.get().max(held));

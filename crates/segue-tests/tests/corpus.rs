@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use segue_fuzz::TARGETS;
+use segue_fuzz::{READERS, TARGETS};
 use segue_testkit::{Rng, is_set};
 
 fn entries(folder: &str) -> Vec<std::path::PathBuf> {
@@ -97,6 +97,20 @@ fn every_target_holds_on_damaged_inputs() {
                 panic!("{name}, seed {seed}, input {number}: {}", path.display());
             }
         }
+    }
+}
+
+/// Each step of sizes is twice the one before. What `tools/trust.d/4-linear` counts are instructions.
+#[test]
+fn memory_and_allocations_of_each_reader_grow_no_more_than_its_input() {
+    for reader in READERS {
+        let [small, middle, large] = [200, 400, 800].map(|count| reader.cost(count));
+        println!("{}: {small:?} {middle:?} {large:?}", reader.name);
+        let more = large.memory.saturating_sub(small.memory);
+        assert!(more <= 20 * (large.len - small.len), "{}: {small:?} {large:?}", reader.name);
+        let [first, second] =
+            [(small, middle), (middle, large)].map(|(a, b)| b.allocations.saturating_sub(a.allocations));
+        assert!(second <= 2 * first + first / 2 + 20, "{}: {first}, then {second} allocations", reader.name);
     }
 }
 
