@@ -116,7 +116,7 @@ figures: ## what measures, each figure beside its aim, with the command
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures $(ONLY)
 
 trust: ## what attacks and faults cost, each figure beside its aim, with the command
-	@tools/need test
+	@tools/need trust
 	$(CARGO) build --release --locked -p segue-cli
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
