@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
 use segue::gro;
@@ -14,6 +15,7 @@ use segue_datapath::nat::{self, Nat};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{InterfaceAddrs, Message, Neighbour, Parts, Router, Tables, feed};
+use segue_datapath::tunnel::probe::{Kind, MESSAGE_LEN, Message as ProbeMessage, Probe};
 use segue_datapath::tunnel::{self, Outside, Tunnel};
 use segue_port::PagePool;
 
@@ -26,6 +28,8 @@ const FREE: usize = 128 << 20;
 const SECOND: u64 = 1_000_000_000;
 /// Most packets of one input.
 const PACKETS: usize = 100;
+/// Nonce of the question that a probe has sent.
+const NONCE: u64 = 7;
 /// Longest packet.
 const LONGEST: usize = 9000;
 /// Most frames that leave for one that comes: an error, a solicitation, and fragments of the least MTU.
@@ -181,6 +185,11 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
         fdb: None,
         flood: Vec::new(),
         gro: Some(gro::Config::default()),
+        probe: matches!(carrier, Carrier::Gue { .. }).then(|| {
+            let probe = Probe::new(1);
+            probe.ask(Kind::Question, NONCE);
+            Arc::new(probe)
+        }),
     };
     let end = Outside { name: "udp".to_owned(), port: outside_port, csum: OuterCsum::Verified, budget: 64, pages: 256 };
     (Tunnel::new(end, vec![parts]), inside, outside)
@@ -211,7 +220,13 @@ pub fn tunnelled(data: &[u8]) {
             before = bytes;
             tunnel.round(Nanos(number as u64 * 1000)).expect("ports without errors");
             out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
-            assert!(outside.borrow_mut().sent.drain(..).count() <= 2, "one comes and more leave");
+            let left: Vec<Vec<u8>> = outside.borrow_mut().sent.drain(..).collect();
+            assert!(left.len() <= 2, "one comes and more leave");
+            // What comes from outside is answered by nothing but answers to probes, which are no longer.
+            let is_answer = |sent: &Vec<u8>| ProbeMessage::parse(sent).is_some_and(|sent| sent.kind == Kind::Answer);
+            if !from_inside {
+                assert!(left.iter().all(is_answer) && left.len() * MESSAGE_LEN <= before.len(), "{left:?}");
+            }
         }
         for number in 0..3 {
             tunnel.round(Nanos((PACKETS + number) as u64 * SECOND)).expect("ports without errors");

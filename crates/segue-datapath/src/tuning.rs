@@ -11,6 +11,9 @@ use crate::napi::Sharing;
 /// A burst setting of this many bytes or more leaves the limit to the port.
 const WHOLE_BURST: u64 = 65_535;
 
+/// Longest time between two questions of a probe, seconds.
+const LONGEST_PROBE: u64 = 3600;
+
 /// The settings of a pipeline between two ports.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -23,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) gro: [Option<GroSettings>; 2],
     /// For tunnels: remote checksum offload.
     pub(crate) remcsum: Remcsum,
+    /// For tunnels that can have a probe: the seconds between two of its questions.
+    pub(crate) probe: Option<u64>,
     /// Weights, budget and sleep of the loop.
     pub(crate) sharing: Sharing,
 }
@@ -43,7 +48,7 @@ impl Settings {
     pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, egress) = (Protocols::default(), [EgressSettings::default(); 2]);
         let (gro, sharing) = (gro.map(|config| config.map(GroSettings::new)), Sharing::new(weight));
-        Settings { names, protocols, egress, gro, remcsum, sharing }
+        Settings { names, protocols, egress, gro, remcsum, probe: None, sharing }
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
@@ -56,6 +61,7 @@ impl Settings {
                 gro.tune(dial, name);
             }
         }
+        self.tune_probe(dial);
         let (mut on, fixed) = match self.remcsum {
             Remcsum::None => return self.sharing.tune(dial, &self.names),
             Remcsum::Never => (false, Some("the tunnel was not made for it: start it with encap-remcsum")),
@@ -72,6 +78,14 @@ impl Settings {
         self.sharing.tune(dial, &self.names);
     }
 
+    fn tune_probe(&mut self, dial: &mut Dial<'_>) {
+        if let Some(interval) = &mut self.probe {
+            let name = format!("net.probe.dev.{}.interval", self.names[0]);
+            let help = "time between two probes of the other end; 0 sends and answers none";
+            dial.number(|| Knob::number(name, (0, LONGEST_PROBE), "seconds", help), interval);
+        }
+    }
+
     /// Applies the settings of the first port, like [`tune`](Self::tune), and copies the others from `others`.
     pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
         (self.protocols, self.egress[1], self.remcsum) = (others.protocols, others.egress[1], others.remcsum);
@@ -79,6 +93,7 @@ impl Settings {
         if let Some(gro) = &mut self.gro[0] {
             gro.tune(dial, &self.names[0]);
         }
+        self.tune_probe(dial);
         self.sharing.tune_first(dial, &self.names[0], &others.sharing);
     }
 

@@ -69,6 +69,7 @@ impl Bench {
             fdb: None,
             flood: vec![0],
             gro: Some(gro::Config::default()),
+            probe: None,
         };
         let pipeline = Box::new(Tunnel::new(outside, vec![parts]));
         Bench::of(pipeline, [a, b], 40)

@@ -6,9 +6,10 @@ mod memory;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use memory::{Carries, Memory, Wire, counter, in_both_forms};
-use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Identity, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::reason::Reason;
@@ -16,6 +17,7 @@ use segue::time::Nanos;
 use segue_datapath::board::{Group, Stage};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Pipeline, Round};
+use segue_datapath::tunnel::probe::{self, Kind, MESSAGE_LEN, Message, Probe};
 use segue_datapath::tunnel::{Outside, Parts, Tunnel};
 use segue_port::Port;
 use segue_testkit::build::{Ip, V4};
@@ -51,6 +53,7 @@ fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {
         fdb: None,
         flood: Vec::new(),
         gro: Some(gro::Config::default()),
+        probe: Some(Arc::new(Probe::new(0))),
     }
 }
 
@@ -396,4 +399,87 @@ fn an_interface_that_takes_no_more_holds_back_the_port_and_loses_nothing() {
         here.tunnel.round(Nanos(3)).unwrap();
         assert_eq!(here.insides[0].borrow().sent, packets[..1]);
     });
+}
+
+fn message(kind: Kind, key: Option<u32>, nonce: u64) -> Message {
+    Message { kind, identity: Identity::Gre(key, false), nonce }
+}
+
+/// Returns a tunnel with a probe of this interval.
+fn probing(interval: u64) -> (Bench, Arc<Probe>) {
+    let (inside_port, inside) = Memory::port(Carries::Ip, trains());
+    let (outside_port, outside) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
+    let probe = Arc::new(Probe::new(interval));
+    let parts = Parts { probe: Some(Arc::clone(&probe)), ..parts("sg0", inside_port, config()) };
+    (Bench { tunnel: Tunnel::new(outer_end(outside_port, 64), vec![parts]), inside, outside }, probe)
+}
+
+impl Bench {
+    /// Gives a message from the remote, and returns what is sent for it.
+    fn hears(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
+        self.outside.borrow_mut().waiting.push_back(message.to_vec());
+        self.rounds(1);
+        std::mem::take(&mut self.outside.borrow_mut().sent)
+    }
+}
+
+#[test]
+fn a_question_is_answered_with_as_many_bytes_and_at_a_limited_rate() {
+    let (mut here, probe) = probing(1);
+    assert_eq!(probe::outgoing(&config()), Some(Identity::Gre(None, false)));
+    for kind in [Kind::Hello, Kind::Question] {
+        let sent = here.hears(&message(kind, None, 5).bytes());
+        assert_eq!(sent, [message(Kind::Answer, None, 5).bytes()]);
+        assert_eq!(sent[0].len(), MESSAGE_LEN);
+    }
+    assert!(probe.measured().heard_age.is_some());
+    let flood: Vec<Vec<u8>> = (0..100).map(|nonce| message(Kind::Question, None, 9 + nonce).bytes().to_vec()).collect();
+    here.outside.borrow_mut().waiting.extend(flood);
+    here.rounds(9);
+    assert!(here.outside.borrow().sent.len() < 10, "a flood is not answered");
+    let limited = here.counter("udp", Group::Drops, "probe_limit");
+    assert_eq!(limited + here.outside.borrow().sent.len() as u64, 100);
+    assert!(here.inside.borrow().sent.is_empty());
+}
+
+#[test]
+fn a_forged_or_repeated_answer_changes_nothing() {
+    let (mut here, probe) = probing(1);
+    probe.ask(Kind::Question, 77);
+    let before = probe.measured();
+    assert!(here.hears(&message(Kind::Answer, None, 78).bytes()).is_empty());
+    assert_eq!(probe.measured(), before, "another nonce");
+    assert!(here.hears(&message(Kind::Answer, None, 77).bytes()).is_empty());
+    assert_eq!(probe.measured().answered, 1);
+    assert!(here.hears(&message(Kind::Answer, None, 77).bytes()).is_empty());
+    assert_eq!(probe.measured().answered, 1, "the same again");
+    assert_eq!(here.counter("udp", Group::Drops, "probe_unasked"), 2);
+    assert_eq!(here.counter("sg0", Group::Port, "received"), 1);
+}
+
+#[test]
+fn a_probe_of_another_tunnel_is_refused_like_its_packets() {
+    let (mut here, probe) = probing(1);
+    assert!(here.hears(&message(Kind::Question, Some(5), 1).bytes()).is_empty());
+    let other = Message { identity: Identity::Protocol(4), ..message(Kind::Question, None, 1) };
+    assert!(here.hears(&other.bytes()).is_empty());
+    for key in ["gre_mismatch", "inner_protocol"] {
+        assert_eq!(here.counter("udp", Group::Drops, key), 1, "{key}");
+    }
+    assert_eq!(here.counter("sg0", Group::Port, "refused"), 2);
+    assert_eq!(probe.measured().heard_age, None);
+}
+
+#[test]
+fn a_probe_that_is_off_answers_nothing_and_is_no_fault_of_the_other_end() {
+    let (mut here, probe) = probing(0);
+    assert!(here.hears(&message(Kind::Hello, None, 5).bytes()).is_empty());
+    assert_eq!(here.counter("udp", Group::Drops, "gue_control"), 1);
+    assert_eq!(here.counter("sg0", Group::Port, "refused"), 0);
+    let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+    let mut seen = 0;
+    assert!(knobs.set("net.probe.dev.sg0.interval", 3).is_some());
+    knobs.follow(&mut seen, |dial| here.tunnel.tune(dial));
+    assert_eq!(probe.interval(), 3);
+    assert_eq!(here.hears(&message(Kind::Hello, None, 5).bytes()).len(), 1);
 }

@@ -351,6 +351,17 @@ pub const WORDS: &[Word] = &[
         help: "threads that move packets, each with a share of the flows; auto: one for each processor, up to 16",
         ..Word::PLAIN
     },
+    Word {
+        name: "probe",
+        takes: Takes::Number { min: 0, max: 3600, or: &[] },
+        metavar: "N",
+        default: "0",
+        unit: "seconds",
+        help: "time between two probes, which measure round trip and loss and keep NATs open; needs probe at both ends; 0: none",
+        needs: &[("encap", &["gue"])],
+        unless: "peers",
+        ..Word::PLAIN
+    },
 ];
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
             fdb: None,
             flood: Vec::new(),
             gro: Some(gro::Config::default()),
+            probe: None,
         }],
     )
 }

@@ -95,6 +95,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
             _ => Fastpath::Auto,
         },
         workers: 1,
+        probe: small(parsed, "probe").unwrap_or(0),
         trace,
         set: set.to_vec(),
     };

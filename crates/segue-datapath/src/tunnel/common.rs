@@ -13,6 +13,8 @@ segue::reasons! {
         UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
         PathMtu = "path_mtu": "A packet that exceeds the path MTU; its sender was told by ICMP.",
         NoRemote = "no_remote": "A frame to a group or an unknown address, and no remote gets such frames.",
+        ProbeUnasked = "probe_unasked": "An answer to a probe that was not asked, was answered already or is too late.",
+        ProbeLimit = "probe_limit": "A probe of the other end beyond the rate at which it is answered.",
     }
 }
 

@@ -70,6 +70,12 @@ impl Lookup {
         }
     }
 
+    /// Returns the tunnel with this identity among those that [`of`](Self::of) returned; the first one where none has.
+    pub(super) fn with(&self, at: usize, identity: Identity) -> Target {
+        let Tunnels { first, by_identity } = &self.tunnels[at];
+        by_identity.get(&identity).copied().unwrap_or(*first)
+    }
+
     /// Returns the tunnel for `datagram` among those that [`of`](Self::of) returned.
     #[inline]
     pub(super) fn to(&self, at: usize, datagram: &[u8]) -> Target {

@@ -3,11 +3,14 @@
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use segue::encap::{self, DecapRefusal, Decapsulator, Destination, EncapRefusal, Encapsulator, Fdb, Fit, Received};
+use segue::encap::{
+    self, DecapRefusal, Decapsulator, Destination, Df, EncapRefusal, Encapsulator, Fdb, Fit, Identity, Received, Tos,
+};
 use segue::gro::Gro;
 use segue::gso;
-use segue::packet::{Csum, Frag, Frame, Packet, Start, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
 use segue::wire::ethernet;
@@ -16,6 +19,7 @@ use segue_port::{Page, Polled};
 use super::common::{Common, Dropped};
 use super::parts::Parts;
 use super::path_mtu::PathMtu;
+use super::probe::{self, Kind, Message, Probe};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
 use crate::icmp::Limiter;
@@ -25,6 +29,10 @@ use crate::tuning::{Remcsum, Settings};
 /// Limit of the ICMP errors of one tunnel: per second in the long run, and at once. They all say that a packet is too
 /// big, which senders depend on, so the limit only keeps a flood from doubling itself.
 const ERRORS: (u32, u32) = (10_000, 1000);
+
+/// Limit of the answers to probes of one tunnel: per second in the long run, and at once. The other end asks at most
+/// four times a second.
+const ANSWERS: (u32, u32) = (8, 8);
 
 /// Key of the number of datagrams from the other end that a tunnel has decapsulated.
 pub const RECEIVED: &str = "received";
@@ -73,6 +81,8 @@ pub(super) struct Member {
     gro: Option<Gro<Page>>,
     joins: bool,
     path_mtu: PathMtu,
+    probe: Option<Arc<Probe>>,
+    answers: Limiter,
     errors: Limiter,
     /// Ingress stages of the outbound and the inbound direction.
     outward: Ingress,
@@ -106,6 +116,8 @@ impl Member {
             joins: parts.gro.is_some(),
             gro: parts.gro.map(Gro::new),
             path_mtu: PathMtu::default(),
+            probe: parts.probe,
+            answers: Limiter::new(ANSWERS.0, ANSWERS.1, Nanos(0)),
             errors: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
             outward: Ingress::default(),
             inward: Ingress::default(),
@@ -272,6 +284,66 @@ impl Member {
         }
     }
 
+    /// Returns whether the tunnel can have a probe.
+    pub(super) fn has_probe(&self) -> bool {
+        self.probe.is_some()
+    }
+
+    /// Takes a GUE control message from `remote`: a `message` of the probe, or one that is not known.
+    pub(super) fn control(&mut self, message: Option<Message>, remote: u16, common: &mut Common, now: Nanos) {
+        self.moved.set(true);
+        let probe = self.probe.as_ref().filter(|probe| probe.interval() != 0).map(Arc::clone);
+        let (Some(message), Some(probe)) = (message, probe) else {
+            common.decap_drops.add(DecapRefusal::GueControl);
+            // A probe that this end does not take part in is no sign of a fault.
+            if message.is_none() {
+                self.arrivals.refuse(DecapRefusal::GueControl);
+            }
+            return;
+        };
+        let config = self.encap.config();
+        if !config.identities().any(|own| own == message.identity) {
+            let why = match (message.identity, config.mode.gre()) {
+                (Identity::Gre(_, is_ethernet), Some(_)) if is_ethernet == config.mode.is_ethernet() => {
+                    DecapRefusal::GreMismatch
+                }
+                _ => DecapRefusal::InnerProtocol,
+            };
+            common.decap_drops.add(why);
+            return self.arrivals.refuse(why);
+        }
+        if message.kind == Kind::Answer {
+            if probe.answer(message.nonce) {
+                self.arrivals.received += 1;
+            } else {
+                common.drops.add(Dropped::ProbeUnasked);
+            }
+            return;
+        }
+        self.arrivals.received += 1;
+        probe.hear();
+        let answer = probe::outgoing(config).map(|identity| Message { kind: Kind::Answer, identity, ..message });
+        match answer.filter(|_| self.answers.take(now)) {
+            Some(answer) => self.send_control(&answer.bytes(), remote, common),
+            None => common.drops.add(Dropped::ProbeLimit),
+        }
+    }
+
+    /// Sends a control message to `remote`; without memory it is lost, as on the way.
+    fn send_control(&mut self, bytes: &[u8], remote: u16, common: &mut Common) {
+        let Some(mut page) = common.rx.pages.take() else { return };
+        page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let mut packet = common.rx.pool.take();
+        packet.load(Frag::all(page.freeze(bytes.len())), Start::Ip, &Tunnels::NONE);
+        let tos = match self.encap.config().tos {
+            Tos::Fixed(tos) => tos & 0xfc,
+            Tos::Inherit => 0,
+        };
+        let df = self.encap.config().df != Df::Unset;
+        packet.outer = Some(Outer { to: self.first_peer + remote, tos, df, ..Outer::default() });
+        common.outside.push(packet, &mut common.rx, &mut self.split_drops);
+    }
+
     /// Learns the sender of an Ethernet frame. Returns `false` for a frame that this end has sent itself.
     fn accepts(&mut self, frame: &[u8], remote: u16, now: Nanos) -> bool {
         if self.encap.config().mode.is_ethernet()
@@ -357,6 +429,9 @@ impl Member {
         }
         if let Remcsum::Can(on) = settings.remcsum {
             self.encap.set_remcsum(on);
+        }
+        if let (Some(probe), Some(interval)) = (&self.probe, settings.probe) {
+            probe.set_interval(interval);
         }
     }
 

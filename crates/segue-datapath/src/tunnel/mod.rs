@@ -12,6 +12,7 @@ mod member;
 mod parts;
 mod path_mtu;
 mod pipeline;
+pub mod probe;
 
 pub use common::Dropped;
 pub use member::{RECEIVED, REFUSED, REFUSED_FOR};

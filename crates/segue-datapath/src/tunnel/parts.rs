@@ -1,19 +1,30 @@
 //! The parts that tunnels are made of, and their knobs.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use segue::encap::{Decapsulator, Encapsulator, Fdb, OuterCsum};
 use segue::gro;
 use segue_port::Port;
 
+use super::probe::Probe;
 use crate::knobs::{Dial, Knobs};
 use crate::tuning::{Remcsum, Settings};
 
-/// Returns the knobs that tunnels between ports of these names will have; `remcsum` where one of them uses remote
-/// checksum offload, `budget` as in [`Outside`].
-pub fn knobs(insides: &[&str], outside: &str, gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
+/// Returns the knobs that tunnels between ports of these names will have, each inside one with the interval of its
+/// probe where it can have one; `remcsum` where one of them uses remote checksum offload, `budget` as in [`Outside`].
+pub fn knobs(
+    insides: &[(&str, Option<u64>)],
+    outside: &str,
+    gro: Option<gro::Config>,
+    remcsum: bool,
+    budget: usize,
+) -> Knobs {
     let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
-    let settings = |inside: &&str| Settings::new([*inside, outside].map(str::to_owned), [gro, None], remcsum, budget);
+    let settings = |&(inside, probe): &(&str, Option<u64>)| {
+        let names = [inside, outside].map(str::to_owned);
+        Settings { probe, ..Settings::new(names, [gro, None], remcsum, budget) }
+    };
     // GRO has the name of the port that receives the trains, as its counters do.
     let mut all: Vec<Settings> = insides.iter().map(settings).collect();
     Knobs::of(|dial| tune(&mut all, dial))
@@ -61,6 +72,8 @@ pub struct Parts {
     /// Initial configuration of GRO for inbound packets, which can be changed and switched off later; `None` for a
     /// tunnel that can never join packets.
     pub gro: Option<gro::Config>,
+    /// The state of the probe; `None` for a tunnel that can have none.
+    pub probe: Option<Arc<Probe>>,
 }
 
 impl std::fmt::Debug for Outside {

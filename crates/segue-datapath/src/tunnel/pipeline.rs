@@ -10,6 +10,7 @@ use super::common::{Common, Dropped, Remote};
 use super::lookup::Lookup;
 use super::member::Member;
 use super::parts::{Outside, Parts, tune};
+use super::probe::{self, Message};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::Endpoint;
 use crate::ingress::{CutCounts, Traffic};
@@ -25,6 +26,10 @@ pub struct Tunnel {
     members: Vec<Member>,
     settings: Vec<Settings>,
     lookup: Lookup,
+    /// Whether control messages may be those of a probe.
+    has_probes: bool,
+    /// Whether an answer to a probe waits in the outside port.
+    has_answers: bool,
     /// Indexes of the tunnels that have packets to deliver.
     due: Vec<usize>,
     /// Indexes of the tunnels whose inside port is blocked.
@@ -66,12 +71,9 @@ impl Tunnel {
         let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
         let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
         let settings = parts.iter().map(|parts| {
-            Settings::new(
-                [&parts.inside_name, &outside.name].map(String::clone),
-                [parts.gro, None],
-                remcsum,
-                outside.budget,
-            )
+            let names = [&parts.inside_name, &outside.name].map(String::clone);
+            let probe = parts.probe.as_ref().map(|probe| probe.interval());
+            Settings { probe, ..Settings::new(names, [parts.gro, None], remcsum, outside.budget) }
         });
         let settings = settings.collect();
         let mut first_peer = 0;
@@ -107,6 +109,8 @@ impl Tunnel {
             // Where the kernel has no epoll, or a port cannot be polled, all are read.
             ready: if members.len() > 1 { Ready::new(members.iter().map(|m| m.inside.port.fd())).ok() } else { None },
             settings,
+            has_answers: false,
+            has_probes: members.iter().any(Member::has_probe),
             members,
             round_robin: RoundRobin::default(),
             turn: 0,
@@ -164,6 +168,9 @@ impl Tunnel {
         while let Some(burst) = self.common.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
         }
+        if std::mem::take(&mut self.has_answers) && !self.common.outside.blocked {
+            self.common.outside.transmit(&mut self.common.rx, &mut self.members[0].split_drops)?;
+        }
         let mut kept = 0;
         for at in 0..self.due.len() {
             let index = self.due[at];
@@ -206,6 +213,10 @@ impl Tunnel {
             return self.common.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
         };
         for datagram in burst.datagrams() {
+            if self.has_probes && probe::is_control(datagram.as_ref()) {
+                self.control(tunnels, datagram.as_ref(), now);
+                continue;
+            }
             let to = self.lookup.to(tunnels, datagram.as_ref());
             let member = &mut self.members[to.member];
             if !member.is_due {
@@ -214,6 +225,18 @@ impl Tunnel {
             }
             member.take(datagram, to.remote, burst.tos, &mut self.common, now);
         }
+    }
+
+    /// Takes a control message from a remote of `tunnels`.
+    #[cold]
+    fn control(&mut self, tunnels: usize, datagram: &[u8], now: Nanos) {
+        let message = Message::parse(datagram);
+        let to = match message {
+            Some(message) => self.lookup.with(tunnels, message.identity),
+            None => self.lookup.to(tunnels, datagram),
+        };
+        self.members[to.member].control(message, to.remote, &mut self.common, now);
+        self.has_answers = true;
     }
 
     /// Applies the settings. Packets that GRO holds are released first.

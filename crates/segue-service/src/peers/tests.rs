@@ -53,6 +53,7 @@ fn keeper() -> Keeper {
         profile: Profile::Strict,
         fastpath: Fastpath::Auto,
         workers: 1,
+        probe: 0,
         trace: None,
         set: Vec::new(),
     };

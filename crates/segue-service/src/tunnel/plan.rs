@@ -77,6 +77,8 @@ pub struct Plan {
     pub fastpath: Fastpath,
     /// The number of threads that move packets.
     pub workers: u16,
+    /// The seconds between two probes of the other end; 0 for none.
+    pub probe: u16,
     /// The capture file for packets of the outside.
     pub trace: Option<PathBuf>,
     /// Knobs to set at the start.
@@ -167,6 +169,11 @@ impl Plan {
         } else {
             None
         }
+    }
+
+    /// Returns whether the other end can be probed: only GUE has control messages that a tunnel without segue ignores.
+    pub fn can_probe(&self) -> bool {
+        self.encap == Encap::Gue && self.table.is_none()
     }
 
     /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).

@@ -77,6 +77,9 @@ fn one_text(ready: &Ready) -> String {
         checksum(ready)
     ));
     text.push_str(&format!("  workers   {}\n", plan.workers));
+    if plan.probe > 0 {
+        text.push_str(&format!("  probe     every {} s\n", plan.probe));
+    }
     text
 }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use segue::encap::{self, Decapsulator, Encapsulator, OuterCsum};
 use segue::{gro, hash};
@@ -15,6 +16,7 @@ use segue_control::error::Error;
 use segue_datapath::knobs::{Knob, Knobs, Values};
 use segue_datapath::overlay;
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::tunnel::probe::Probe;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_host::sys;
 use segue_port::tun::TunPort;
@@ -53,12 +55,17 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
-/// The sockets that send.
+/// The states of the probes of a group's tunnels; `None` for one that can have none.
+pub(super) type Probes = Vec<Option<Arc<Probe>>>;
+
+/// The sockets that send, and what asks through them.
 pub(super) struct Senders {
     /// UDP ports of the tunnels.
     pub(super) ports: Vec<u16>,
     /// Duplicates of them, to read their error queues.
     pub(super) sockets: Vec<OwnedFd>,
+    /// The probes.
+    pub(super) probes: Probes,
 }
 
 /// Returns the UDP ports of the sending sockets.
@@ -83,7 +90,9 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
     let OpenedOutside { first: outside, more, ports: source_ports, sockets, senders } =
         open_outside(group, succession.inherited.outside())?;
-    let senders = Senders { ports: source_ports, sockets: senders };
+    let interval = |plan: &Plan| plan.can_probe().then(|| Arc::new(Probe::new(u64::from(plan.probe))));
+    let probes: Probes = group.plans().map(interval).collect();
+    let senders = Senders { ports: source_ports, sockets: senders, probes: probes.clone() };
     let mut queues = queues::open(group, &mut succession.inherited)?.into_iter();
     let mut ports = Ports::default();
     if succession.has_successors {
@@ -100,14 +109,14 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let tuns = queues.next().unwrap_or_default();
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
     let more = more.into_iter().zip(queues).map(|(outside, tuns)| -> AssembleMore {
-        let (group, trace) = (group.clone(), trace.clone());
+        let (group, trace, probes) = (group.clone(), trace.clone(), probes.clone());
         let tuns: Vec<_> = tuns.into_iter().map(TunPort::pack).collect();
         let tuns = move || tuns.into_iter().map(|make| make()).collect();
-        Box::new(move |_: &Vitals| assemble(&group, tuns(), outside(), trace, entropy, flows))
+        Box::new(move |_: &Vitals| assemble(&group, tuns(), outside(), trace, (entropy, flows), &probes))
     });
     let more = more.collect();
     let group = group.clone();
-    let assemble = Box::new(move |_: &Vitals| assemble(&group, tuns, outside, trace, entropy, flows));
+    let assemble = Box::new(move |_: &Vitals| assemble(&group, tuns, outside, trace, (entropy, flows), &probes));
     Ok((Opened { checksum_drops, ports, more, ..Opened::new(offloads, assemble) }, senders))
 }
 
@@ -272,7 +281,8 @@ pub fn knobs<'a>(
     plans: impl Iterator<Item = &'a Plan> + Clone,
     assignments: &[(String, String)],
 ) -> Result<Knobs, Error> {
-    let insides: Vec<&str> = plans.clone().map(|plan| plan.dev.as_str()).collect();
+    let interval = |plan: &Plan| plan.can_probe().then_some(u64::from(plan.probe));
+    let insides: Vec<_> = plans.clone().map(|plan| (plan.dev.as_str(), interval(plan))).collect();
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
     let remcsum = plans.clone().any(Plan::leaves_checksums);
@@ -331,8 +341,8 @@ fn assemble(
     tuns: Vec<TunPort>,
     outside: Outside,
     trace: Option<TraceFile<File>>,
-    entropy: [u8; 16],
-    flows: hash::Key,
+    (entropy, flows): ([u8; 16], hash::Key),
+    probes: &[Option<Arc<Probe>>],
 ) -> Result<Box<dyn Pipeline>, Error> {
     let slots = outside.slots;
     let port: Box<dyn DataPort> = match trace {
@@ -344,7 +354,10 @@ fn assemble(
         .members
         .iter()
         .zip(tuns)
-        .map(|(ready, tun)| parts(ready, tun, engine_config(ready, slots, entropy), count, flows))
+        .zip(probes)
+        .map(|((ready, tun), probe)| {
+            Ok(Parts { probe: probe.clone(), ..parts(ready, tun, engine_config(ready, slots, entropy), count, flows)? })
+        })
         .collect();
     let outside = tunnel::Outside {
         name: outside_name(&group.first().plan).to_owned(),
@@ -377,5 +390,6 @@ fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows
         fdb,
         flood,
         gro: Some(gro_config(plan, count, flows)),
+        probe: None,
     })
 }

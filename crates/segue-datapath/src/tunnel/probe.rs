@@ -1,0 +1,337 @@
+//! The probe: an echo inside of a tunnel, in GUE control messages, and what it measures.
+//!
+//! docs/health.md has the format for other implementations. A *hello* and a *question* have a nonce that no other
+//! host can guess; an *answer* repeats it. Only an answer to a nonce that is outstanding counts, and only once, so that
+//! a forged or repeated one changes nothing. An answer is as long as what it answers, and goes to a configured remote
+//! at a limited rate.
+//!
+//! The thread that sends and the workers that receive share one [`Probe`] for each tunnel: whichever worker an answer
+//! reaches takes its nonce from the list.
+
+use segue::encap::{Carrier, Config, Identity};
+use segue::wire::{gue, protocol};
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::sys;
+
+/// Length of a message in bytes, GUE header included; all kinds have the same.
+pub const MESSAGE_LEN: usize = gue::BASE_LEN + 20;
+/// The GUE control type of the messages. Other uses of the number do not begin with [`MAGIC`].
+const CONTROL_TYPE: u8 = 0xd1;
+/// The bytes behind the GUE header: a name, and the version of the format in the last one.
+const MAGIC: [u8; 4] = *b"SGP\x01";
+/// The GUE version and the control flag, in the first byte of a datagram.
+const VERSION_AND_CONTROL: u8 = 0xe0;
+/// The value of [`VERSION_AND_CONTROL`] of a control message.
+const CONTROL: u8 = 0x20;
+// Flags of the identity: a GRE key is present, and Ethernet is inside.
+const HAS_KEY: u8 = 1;
+const ETHERNET: u8 = 2;
+
+/// The kinds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Asks whether the other end understands the messages.
+    Hello,
+    /// Asks an end that has said so for an answer, to measure.
+    Question,
+    /// Answers either of them.
+    Answer,
+}
+
+/// A message of the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The kind of the message.
+    pub kind: Kind,
+    /// The identity of the tunnel's packets in the direction of the message.
+    pub identity: Identity,
+    /// The number that an answer repeats; never 0.
+    pub nonce: u64,
+}
+
+/// Returns whether a datagram of GUE is a control message.
+#[inline]
+pub(super) fn is_control(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & VERSION_AND_CONTROL == CONTROL)
+}
+
+impl Message {
+    /// Reads a UDP payload; `None` where it is no message of the probe.
+    pub fn parse(datagram: &[u8]) -> Option<Message> {
+        let bytes: &[u8; MESSAGE_LEN] = datagram.try_into().ok()?;
+        if bytes[..4] != [CONTROL, CONTROL_TYPE, 0, 0] || bytes[4..8] != MAGIC {
+            return None;
+        }
+        let kind = match bytes[8] {
+            1 => Kind::Hello,
+            2 => Kind::Question,
+            3 => Kind::Answer,
+            _ => return None,
+        };
+        let (number, flags) = (bytes[9], bytes[10]);
+        let key = u32::from_be_bytes(bytes[12..16].try_into().ok()?);
+        let has_key = flags & HAS_KEY != 0;
+        let is_gre = number == protocol::GRE;
+        if bytes[11] != 0 || flags & !(HAS_KEY | ETHERNET) != 0 || (!has_key && key != 0) || (!is_gre && flags != 0) {
+            return None;
+        }
+        let identity = match is_gre {
+            true => Identity::Gre(has_key.then_some(key), flags & ETHERNET != 0),
+            false => Identity::Protocol(number),
+        };
+        let nonce = u64::from_be_bytes(bytes[16..24].try_into().ok()?);
+        (nonce != 0).then_some(Message { kind, identity, nonce })
+    }
+
+    /// Returns the message as a UDP payload.
+    pub fn bytes(&self) -> [u8; MESSAGE_LEN] {
+        let kind = match self.kind {
+            Kind::Hello => 1,
+            Kind::Question => 2,
+            Kind::Answer => 3,
+        };
+        let (number, flags, key) = match self.identity {
+            Identity::Gre(key, is_ethernet) => {
+                let flags = if key.is_some() { HAS_KEY } else { 0 } | if is_ethernet { ETHERNET } else { 0 };
+                (protocol::GRE, flags, key.unwrap_or(0))
+            }
+            Identity::Protocol(number) => (number, 0, 0),
+            // No tunnel over GUE has one.
+            Identity::Network(number) => (0, 0, number),
+        };
+        let mut bytes = [0; MESSAGE_LEN];
+        bytes[..4].copy_from_slice(&[CONTROL, CONTROL_TYPE, 0, 0]);
+        bytes[4..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&[kind, number, flags, 0]);
+        bytes[12..16].copy_from_slice(&key.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.nonce.to_be_bytes());
+        bytes
+    }
+}
+
+/// Returns the identity of what `config` sends; `None` for a tunnel that has no probe: one without GUE.
+pub fn outgoing(config: &Config) -> Option<Identity> {
+    if !matches!(config.carrier, Carrier::Gue { .. }) {
+        return None;
+    }
+    let gre = config.mode.gre().map(|gre| Identity::Gre(gre.okey, config.mode.is_ethernet()));
+    gre.or_else(|| config.identities().next())
+}
+
+/// Number of questions that may wait for an answer. They leave at most four times a second, and late answers count for
+/// two seconds at least.
+const OUTSTANDING: usize = 8;
+
+/// A question that waits for its answer.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Its nonce; 0 where none waits.
+    nonce: AtomicU64,
+    /// The time at which it left, on the monotonic clock.
+    sent: AtomicU64,
+    /// Whether its loss counts: 1 for a question, 0 for a hello.
+    counts: AtomicU64,
+}
+
+/// The state of a tunnel's probe, shared by the thread that asks and the workers that hear.
+#[derive(Debug, Default)]
+pub struct Probe {
+    /// Seconds between two questions; 0 switches the probe off.
+    interval: AtomicU64,
+    waiting: [Waiting; OUTSTANDING],
+    asked: AtomicU64,
+    lost: AtomicU64,
+    answered: AtomicU64,
+    /// Time of the last answer, 0 without one.
+    answered_at: AtomicU64,
+    /// Time at which the other end asked last, 0 if it never has.
+    heard_at: AtomicU64,
+    /// The last round trip and their smoothed mean, nanoseconds.
+    round_trip: AtomicU64,
+    mean: AtomicU64,
+}
+
+/// What a probe has measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Seconds between two questions; 0 where the probe is off.
+    pub interval: u64,
+    /// Questions sent.
+    pub asked: u64,
+    /// Questions that were answered, and hellos.
+    pub answered: u64,
+    /// Questions without an answer.
+    pub lost: u64,
+    /// Nanoseconds since the last answer.
+    pub answered_age: Option<u64>,
+    /// Nanoseconds since the other end has asked.
+    pub heard_age: Option<u64>,
+    /// The last round trip, nanoseconds.
+    pub round_trip: Option<u64>,
+    /// The smoothed round trip, nanoseconds (RFC 6298, section 2).
+    pub mean: Option<u64>,
+}
+
+impl Probe {
+    /// Creates the state of a probe with this interval in seconds.
+    pub fn new(interval: u64) -> Probe {
+        Probe { interval: AtomicU64::new(interval), ..Probe::default() }
+    }
+
+    /// Returns the seconds between two questions; 0 where the probe is off.
+    pub fn interval(&self) -> u64 {
+        self.interval.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_interval(&self, seconds: u64) {
+        self.interval.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Notes that a message with this nonce leaves now. The place of the oldest one is used, which then is lost.
+    pub fn ask(&self, kind: Kind, nonce: u64) {
+        let oldest = self.waiting.iter().min_by_key(|waiting| match waiting.nonce.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => waiting.sent.load(Ordering::Relaxed),
+        });
+        let Some(place) = oldest else { return };
+        self.give_up(place);
+        let counts = u64::from(kind == Kind::Question);
+        place.counts.store(counts, Ordering::Relaxed);
+        place.sent.store(sys::now().0, Ordering::Relaxed);
+        place.nonce.store(nonce, Ordering::Release);
+        self.asked.fetch_add(counts, Ordering::Relaxed);
+    }
+
+    /// Counts the questions as lost that have waited longer than `nanoseconds`.
+    pub fn expire(&self, nanoseconds: u64) {
+        let now = sys::now().0;
+        for place in &self.waiting {
+            if now.saturating_sub(place.sent.load(Ordering::Relaxed)) > nanoseconds {
+                self.give_up(place);
+            }
+        }
+    }
+
+    /// Takes a question off the list unanswered.
+    fn give_up(&self, place: &Waiting) {
+        if place.nonce.swap(0, Ordering::Relaxed) != 0 {
+            self.lost.fetch_add(place.counts.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the other end has asked.
+    pub(super) fn hear(&self) {
+        self.heard_at.store(sys::now().0.max(1), Ordering::Relaxed);
+    }
+
+    /// Takes an answer. Returns false for one that answers nothing: a forged or repeated one, or one too late.
+    pub(super) fn answer(&self, nonce: u64) -> bool {
+        let now = sys::now().0;
+        let Some(place) = self.waiting.iter().find(|waiting| waiting.nonce.load(Ordering::Acquire) == nonce) else {
+            return false;
+        };
+        let sent = place.sent.load(Ordering::Relaxed);
+        // Of two copies on two workers one takes it.
+        if place.nonce.compare_exchange(nonce, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let round_trip = now.saturating_sub(sent).max(1);
+        let mean = match self.mean.load(Ordering::Relaxed) {
+            0 => round_trip,
+            mean => mean - mean / 8 + round_trip / 8,
+        };
+        self.round_trip.store(round_trip, Ordering::Relaxed);
+        self.mean.store(mean.max(1), Ordering::Relaxed);
+        self.answered_at.store(now.max(1), Ordering::Relaxed);
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Returns what the probe has measured.
+    pub fn measured(&self) -> Measured {
+        let now = sys::now().0;
+        let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let known = |of: &AtomicU64| Some(value(of)).filter(|value| *value != 0);
+        let age = |of: &AtomicU64| known(of).map(|at| now.saturating_sub(at));
+        Measured {
+            interval: value(&self.interval),
+            asked: value(&self.asked),
+            answered: value(&self.answered),
+            lost: value(&self.lost),
+            answered_age: age(&self.answered_at),
+            heard_age: age(&self.heard_at),
+            round_trip: known(&self.round_trip),
+            mean: known(&self.mean),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_reads_back_as_written_and_nothing_else_does() {
+        let identities = [
+            Identity::Protocol(protocol::IPV4),
+            Identity::Gre(None, false),
+            Identity::Gre(Some(0), false),
+            Identity::Gre(Some(u32::MAX), true),
+        ];
+        for identity in identities {
+            for kind in [Kind::Hello, Kind::Question, Kind::Answer] {
+                let message = Message { kind, identity, nonce: 0x0123_4567_89ab_cdef };
+                let bytes = message.bytes();
+                assert!(is_control(&bytes));
+                assert_eq!(Message::parse(&bytes), Some(message));
+                assert_eq!(Message::parse(&bytes[..MESSAGE_LEN - 1]), None);
+                assert_eq!(Message::parse(&[&bytes[..], &[0]].concat()), None);
+                for at in 0..MESSAGE_LEN {
+                    let mut other = bytes;
+                    other[at] ^= 0x80;
+                    let read = Message::parse(&other);
+                    assert!(read.is_none_or(|read| read != message && read.bytes() == other), "{at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_documentation() {
+        let message = Message { kind: Kind::Question, identity: Identity::Gre(Some(7), false), nonce: 1 };
+        let expected = [
+            0x20, 0xd1, 0, 0, b'S', b'G', b'P', 1, 2, 47, 1, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, //
+        ];
+        assert_eq!(message.bytes(), expected);
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_for_a_nonce_that_is_outstanding() {
+        let probe = Probe::new(1);
+        probe.ask(Kind::Question, 7);
+        assert!(!probe.answer(8), "a forged one");
+        assert_eq!(probe.measured().answered_age, None);
+        assert!(probe.answer(7));
+        assert!(!probe.answer(7), "a repeated one");
+        let measured = probe.measured();
+        assert_eq!((measured.asked, measured.answered, measured.lost), (1, 1, 0));
+        assert!(measured.round_trip.is_some() && measured.answered_age.is_some() && measured.heard_age.is_none());
+    }
+
+    #[test]
+    fn what_is_not_answered_is_lost_once_and_hellos_are_not_counted() {
+        let probe = Probe::new(1);
+        (1..=2 * OUTSTANDING as u64).for_each(|nonce| probe.ask(Kind::Question, nonce));
+        assert_eq!(probe.measured().lost, OUTSTANDING as u64);
+        assert!(!probe.answer(1), "its place was taken");
+        assert!(probe.answer(2 * OUTSTANDING as u64));
+        probe.expire(0);
+        probe.expire(0);
+        assert_eq!(probe.measured().lost, 2 * OUTSTANDING as u64 - 1);
+        let other = Probe::new(1);
+        other.ask(Kind::Hello, 9);
+        other.expire(0);
+        assert_eq!(other.measured(), Measured { interval: 1, ..Measured::default() });
+    }
+}
