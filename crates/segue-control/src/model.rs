@@ -248,6 +248,40 @@ pub struct Tunnel {
     /// Seconds since the last packet that was sent, to half a second; missing where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_age_s: Option<f64>,
+    /// What the probe has measured; missing where it is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
+}
+
+/// The probe of a tunnel, an echo between its two ends. Counters only rise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Probe {
+    /// Seconds between two questions.
+    pub interval_s: u64,
+    /// Questions sent to an end that had said that it understands them.
+    pub sent: u64,
+    /// Questions that were answered, and the first contact.
+    pub answered: u64,
+    /// Questions without an answer.
+    pub lost: u64,
+    /// The last round trip; missing until there was an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_s: Option<f64>,
+    /// The smoothed round trip (RFC 6298, section 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_round_trip_s: Option<f64>,
+    /// Seconds since the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_age_s: Option<f64>,
+}
+
+impl Probe {
+    /// Returns round trip and loss for people, such as `0.43 ms, 0 of 120 lost`; `-` until there was an answer.
+    pub fn text(&self) -> String {
+        let mean =
+            self.mean_round_trip_s.map(|mean| format!("{:.2} ms, {} of {} lost", mean * 1e3, self.lost, self.sent));
+        mean.unwrap_or_else(|| "-".to_owned())
+    }
 }
 
 /// A side of an instance, on which it has ports.

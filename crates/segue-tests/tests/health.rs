@@ -236,14 +236,136 @@ fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
     drop(taken);
 }
 
+/// Returns a number of the probe of tunnel sg1.
+fn probed(host: &Host, program: &Path, key: &str) -> Option<f64> {
+    let document: Value = serde_json::from_str(&stat(host, program, &["-j"]).stdout).ok()?;
+    document["instances"][0]["tunnels"]["sg1"]["probe"][key].as_f64()
+}
+
+/// Waits until the probe of tunnel sg1 has more answers than `than`.
+#[track_caller]
+fn await_answers(host: &Host, program: &Path, than: f64) {
+    let begin = Instant::now();
+    while probed(host, program, "answered").is_none_or(|answered| answered <= than) {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", problems(host, program));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_peer_that_is_silent_or_drops_without_a_word_is_named_by_the_probe_of_an_idle_tunnel() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["nft"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let shape = shape(Gre, Gue, &["key", "7", "probe", "1"]);
+    let Pair { at_a, mut at_b, .. } = Pair::start(&ground, shape, 1);
+    for host in [a, b] {
+        await_answers(host, program, 0.0);
+        await_ok(host, program);
+        assert!(probed(host, program, "round_trip_s").is_some_and(|seconds| seconds > 0.0 && seconds < 60.0));
+    }
+    let set = |seconds: &str| {
+        let words = ["set", "sg1", "net.probe.dev.sg1.interval", seconds];
+        let output = b.command(program).args(words).output().expect("segue set runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // What arrives from A is dropped without an ICMP error.
+    let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; \
+                 add rule inet t in udp dport 6081 drop";
+    b.run("nft", &[rules]).expect("rules");
+    await_problem(a, program, "probe_unanswered", &["198.18.0.2 does not answer probes", "its own probes arrive"]);
+    b.run("nft", &["delete table inet t"]).expect("rules");
+    await_ok(a, program);
+    // It is there and says nothing.
+    set("0");
+    await_problem(a, program, "probe_unanswered", &["drops packets without a word"]);
+    assert_eq!(stat(b, program, &["--health"]).code, Some(0), "a probe that is off is no fault");
+    set("1");
+    await_ok(a, program);
+    // It is killed: the probe is what its host refuses.
+    at_b.process.stop(Duration::from_secs(5));
+    await_problem(a, program, "refused", &["198.18.0.2 refuses UDP 6081"]);
+    let other = Shape { extra: &["key", "8", "probe", "1"], ..shape };
+    let wrong = Tunnel::start(b, program, &other.words(Peer::B, 1));
+    for host in [a, b] {
+        await_problem(host, program, "all_dropped", &["gre mismatch", "`key`"]);
+    }
+    drop(wrong);
+    let right = Tunnel::start(b, program, &shape.words(Peer::B, 1));
+    for host in [a, b] {
+        await_ok(host, program);
+        await_answers(host, program, 0.0);
+    }
+    drop((at_a, right));
+}
+
+/// Returns a message of the probe as docs/health.md has it: `mode gre` with key 7.
+fn probe_message(kind: u8, nonce: [u8; 8]) -> Vec<u8> {
+    [&[0x20, 0xd1, 0, 0][..], b"SGP\x01", &[kind, 47, 1, 0, 0, 0, 0, 7], &nonce].concat()
+}
+
+#[test]
+fn the_probe_speaks_the_documented_format_and_takes_no_forged_or_repeated_answer() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let socket = b.enter(|| UdpSocket::bind("198.18.0.2:6081")).expect("a host").expect("a free port");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let _tunnel = Tunnel::start(a, program, &shape(Gre, Gue, &["key", "7", "probe", "1"]).words(Peer::A, 1));
+    let hear = |kind: u8| {
+        let mut bytes = [0; 100];
+        let nonce = loop {
+            let len = socket.recv(&mut bytes).expect("a message");
+            // An interface that comes up says something itself.
+            if len == 24 && bytes[8] == kind {
+                break <[u8; 8]>::try_from(&bytes[16..24]).expect("eight bytes");
+            }
+        };
+        assert_eq!(&bytes[..24], probe_message(kind, nonce), "another form");
+        nonce
+    };
+    let send = |bytes: &[u8]| {
+        socket.send_to(bytes, "198.18.0.1:6081").expect("sent");
+    };
+    let answered = || probed(a, program, "answered").expect("a probe");
+    let unasked = |count: u64| {
+        let begin = Instant::now();
+        loop {
+            let document: Value = serde_json::from_str(&stat(a, program, &["-j"]).stdout).expect("JSON");
+            if document["instances"][0]["ports"]["udp"]["drops"]["probe_unasked"] == count {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{document}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    // Nobody has said that it understands questions: a hello comes, and it is asked again until there is an answer.
+    let first = hear(1);
+    send(&probe_message(3, first.map(|byte| !byte)));
+    unasked(1);
+    assert_eq!((answered(), probed(a, program, "round_trip_s")), (0.0, None), "a forged answer");
+    await_problem(a, program, "probe_unanswered", &["runs no segue with `probe`"]);
+    // Its own question says that it understands: it is answered, and asked in turn.
+    send(&probe_message(2, *b"question"));
+    assert_eq!(hear(3), *b"question");
+    let nonce = hear(1);
+    send(&probe_message(3, nonce));
+    await_answers(a, program, 0.0);
+    send(&probe_message(3, nonce));
+    unasked(2);
+    assert_eq!(answered(), 1.0, "a repeated answer");
+    hear(2);
+}
+
 #[test]
 fn idle_bursty_and_one_way_traffic_cause_no_alarm() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
-    let shape = Shape::new(Gre, Gue, V4);
-    let pairs = [1, 2, 3].map(|net| Pair::start(&ground, shape, net));
+    // A probe answers where nothing else does.
+    let extra = |net| -> &'static [&'static str] { if net == 3 { &[] } else { &["probe", "1"] } };
+    let pairs = [1, 2, 3].map(|net| Pair::start(&ground, shape(Gre, Gue, extra(net)), net));
     let sink = b.enter(|| UdpSocket::bind((Peer::B.address(3, V4), 9000))).expect("a host").expect("a socket");
     let source = a.enter(|| UdpSocket::bind((Peer::A.address(3, V4), 0))).expect("a host").expect("a socket");
+    // The first end has asked before the other one was there.
+    [a, b].iter().for_each(|host| await_ok(host, program));
     let begin = Instant::now();
     let mut was_unanswered = false;
     while begin.elapsed() < CALM {

@@ -439,3 +439,42 @@ fn the_plan_of_a_tunnel_without_words_says_what_is_slow_and_what_gathers() {
     let path = plan.lines().find(|line| line.trim_start().starts_with("path ")).unwrap_or_default();
     assert!(path.contains("kernel, where this host permits it") && path.contains("encap gue gathers"), "{plan}");
 }
+
+#[test]
+fn an_idle_tunnel_keeps_its_way_through_a_stateful_firewall_open() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping", "nft"]) else { return };
+    let (a, b) = (&ground.a, &ground.b);
+    // The firewall of A takes what belongs to its own datagrams of the last two seconds, as a NAT does.
+    let rules = "add table inet t; add chain inet t in { type filter hook input priority 0; policy drop; }; \
+                 add rule inet t in iifname { lo, sg0 } accept; \
+                 add rule inet t in meta l4proto udp ct state established accept";
+    a.run("nft", &[rules]).expect("rules");
+    for key in ["timeout", "timeout_stream"] {
+        a.run("sysctl", &["-q", "-w", &format!("net.netfilter.nf_conntrack_udp_{key}=2")]).expect("a timeout");
+    }
+    // Without discovery of neighbours, which is traffic too.
+    for host in [a, b] {
+        host.run("sysctl", &["-q", "-w", "net.ipv6.conf.default.disable_ipv6=1"]).expect("a setting");
+    }
+    let start = |host: &Host, own: u8, remote: u8, seconds: u32| {
+        let mut command = host.command(&ground.program);
+        let line = format!(
+            "tunnel dev sg0 remote 198.18.0.{remote} encap gue encap-sport 6080 probe {seconds} addr 198.19.31.{own}/30"
+        );
+        command.args(line.split_whitespace());
+        Process::spawn(command, b"").expect("segue starts")
+    };
+    let ping =
+        |host: &Host, to: u8| host.run("ping", &["-q", "-c", "1", "-W", "1", &format!("198.19.31.{to}")]).is_ok();
+    for (seconds, passes) in [(1, true), (0, false)] {
+        let pair = [start(a, 1, 2, seconds), start(b, 2, 1, seconds)];
+        until(&format!("no answer: {}{}", pair[0].stderr(), pair[1].stderr()), || ping(a, 2).then_some(()));
+        // Twice as long as the firewall remembers what it has seen.
+        std::thread::sleep(Duration::from_secs(4));
+        assert_eq!(ping(b, 1), passes, "probe {seconds}: {:?}", said(a, &ground.program, "stat -d"));
+        for mut end in pair {
+            end.terminate();
+            assert_eq!(end.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", end.last_words());
+        }
+    }
+}

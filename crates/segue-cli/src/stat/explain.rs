@@ -41,6 +41,10 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     let mean = if units_in > 0 { inside.transmit.wire_packets() as f64 / units_in as f64 } else { 0.0 };
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
+    let probes = instance.tunnels.iter().filter(|(tunnel, _)| only.is_none_or(|only| only == tunnel.as_str()));
+    for (tunnel, probe) in probes.filter_map(|(tunnel, state)| Some((tunnel, state.probe.as_ref()?))) {
+        text.push_str(&format!("  probe of {}: {}\n", printable(tunnel), probe.text()));
+    }
 
     text.push_str(&stages(&gathered(ports), raw));
     let flushes = merged(ports, |port| &port.flushes);

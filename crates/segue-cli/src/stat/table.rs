@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use segue_control::error::{printable, printable_line};
-use segue_control::model::{Complaint, Flow, Instance, Port, Side, Tunnel};
+use segue_control::model::{Complaint, Flow, Instance, Port, Probe, Side, Tunnel};
 use segue_control::units;
 use segue_host::sys;
 
@@ -123,6 +123,9 @@ const COLUMNS: &[Column] = &[
     number("CPU", 2, 4, cpu),
     number("DROPS", 0, 5, |line, _| line.drops.to_string()),
     number("HEARD", 5, 5, heard),
+    number("PROBE", DETAIL, 5, |line, _| {
+        line.tunnel.and_then(|tunnel| tunnel.probe.as_ref()).map_or_else(|| "-".to_owned(), Probe::text)
+    }),
     text("HEALTH", 0, |line, _| healthy(line)),
 ];
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::probe::Verdict;
+
 /// Counters of a tunnel at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -23,6 +25,9 @@ pub(super) struct Flow {
     unanswered: Option<(Instant, u64)>,
     /// Datagrams that were refused since one was taken.
     refused_in_a_row: u64,
+    /// What the probe says, where it is on, and when it was answered last.
+    pub(super) probe: Option<Verdict>,
+    pub(super) last_answered: Option<Instant>,
 }
 
 /// Time of sending without an answer from which on a tunnel counts as unanswered.

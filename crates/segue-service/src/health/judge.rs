@@ -7,6 +7,7 @@ use segue_control::model::Complaint;
 
 use super::evidence::{Evidence, LinkView, Monitored, Refusal, Refused};
 use super::flow::Flow;
+use super::probe::Verdict;
 use crate::reasons;
 
 /// Time of sending without another ICMP error after which the last one no longer counts. Linux sends at most one a
@@ -24,9 +25,12 @@ pub(super) fn judge(facts: &Monitored, flow: &Flow, evidence: &Evidence, now: In
         found.extend(facts.remotes.iter().filter_map(|remote| refusal(facts, *remote, flow, evidence, now)));
     }
     found.extend(flow.refuses_everything(now).map(|why| refused_here(facts, why)));
+    if found.is_empty() {
+        found.extend(silent(facts, flow, now));
+    }
     found.extend(mtu(facts, evidence));
     found.extend(offloads(facts, evidence));
-    if found.is_empty() {
+    if found.is_empty() && flow.probe != Some(Verdict::Answers) {
         found.extend(unanswered(facts, flow));
     }
     found
@@ -121,7 +125,8 @@ fn no_route(facts: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint
 fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
-    if flow.last_sent.is_some_and(is_over) {
+    // An answer to a probe shows that packets arrive there again.
+    if flow.last_sent.is_some_and(is_over) || flow.last_answered.is_some_and(|answered| answered > refused.at) {
         return None;
     }
     let Refused { kind, from, at } = *refused;
@@ -264,6 +269,27 @@ pub(crate) fn tx_on(link: &str) -> String {
     format!("sudo ethtool -K {link} tx on")
 }
 
+/// Returns the problem of a tunnel whose probes are not answered.
+fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
+    let Some(Verdict::Silent { span, has_answered, quiet, asks }) = flow.probe else { return None };
+    let remote = facts.remotes.first()?;
+    let hears = flow.last_received.is_some_and(|at| now.saturating_duration_since(at) < quiet);
+    let cause = match (asks, hears, has_answered) {
+        (true, ..) => "its own probes arrive, so that packets to it are lost, or it drops them",
+        (_, true, _) => "packets from it arrive, so that its `probe` is off, or packets to it are lost",
+        (.., true) => "it is down, or it or something on the way drops packets without a word",
+        (.., false) => "it is down, runs no segue with `probe`, or drops packets without a word",
+    };
+    let (what, span) = (format!("{remote} does not answer probes"), span.as_secs());
+    let (_, dport) = facts.ports?;
+    Some(complaint(
+        "probe_unanswered",
+        what,
+        format!("no answer for {span} s: {cause}"),
+        format!("on {remote}: segue stat --why; sudo tcpdump -ni any udp port {dport}"),
+    ))
+}
+
 /// Returns a notice where nothing answers.
 fn unanswered(facts: &Monitored, flow: &Flow) -> Option<Complaint> {
     let (span, count) = flow.unanswered()?;
@@ -393,6 +419,11 @@ mod tests {
         assert_eq!(codes(2, 1), ["198.18.0.2 refuses UDP 6080"]);
         assert_eq!(codes(2, 60), ["198.18.0.2 refuses UDP 6080"], "nothing was sent since");
         assert_eq!(codes(3, 61), ["unanswered 61 s"]);
+        let mut flow = Flow::default();
+        flow.update(Counts { sent: 1, ..Counts::default() }, begin);
+        assert_eq!(judge(&facts(), &flow, &evidence, begin).len(), 1);
+        flow.last_answered = Some(begin + Duration::from_millis(1));
+        assert_eq!(judge(&facts(), &flow, &evidence, begin + Duration::from_millis(2)), []);
     }
 
     #[test]
@@ -405,6 +436,33 @@ mod tests {
         let why = found[0].why.as_deref().unwrap();
         assert!(why.contains("or the key is another.") && why.contains("`key`"), "{why}");
         assert!(!found[0].notice);
+    }
+
+    #[test]
+    fn probes_without_an_answer_are_a_problem_unless_something_explains_them_and_answers_end_a_notice() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        for second in 0..12 {
+            flow.update(Counts { sent: second + 1, ..Counts::default() }, begin + Duration::from_secs(second));
+        }
+        let mut evidence = Evidence { view: view(), ..Evidence::default() };
+        let now = begin + Duration::from_secs(11);
+        let codes = |flow: &Flow, evidence: &Evidence| {
+            judge(&facts(), flow, evidence, now).into_iter().map(|found| found.code).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(&flow, &evidence), ["unanswered"]);
+        flow.probe = Some(Verdict::Answers);
+        assert_eq!(codes(&flow, &evidence), [""; 0], "the other end is there");
+        flow.probe = Some(Verdict::Silent {
+            span: Duration::from_secs(3),
+            has_answered: true,
+            quiet: Duration::from_secs(1),
+            asks: false,
+        });
+        assert_eq!(codes(&flow, &evidence), ["probe_unanswered"]);
+        evidence.view.links.get_mut(&9).unwrap().tso = Some(false);
+        assert_eq!(codes(&flow, &evidence), ["probe_unanswered", "offload_off"], "that does not explain it");
+        evidence.view.links.get_mut(&2).unwrap().is_up = false;
+        assert_eq!(codes(&flow, &evidence), ["link_down", "offload_off"]);
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use segue::encap::DecapRefusal;
+use segue::hash;
 use segue::reason::Reason;
 use segue_control::event::{LogEntry, LogEvent};
-use segue_control::model::{Complaint, Instance, Tunnel};
+use segue_control::model::{Complaint, Instance, Probe, Tunnel};
 use segue_control::units;
 use segue_datapath::board::{Group, Stage};
 use segue_datapath::boards::Boards;
@@ -21,6 +23,7 @@ use segue_host::sys::{self, Want};
 use super::evidence::{Evidence, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
 use super::judge::judge;
+use super::probe::{Nonces, Prober};
 use super::underlay::Underlay;
 use crate::fastpath::Fastpath;
 use crate::report::Report;
@@ -44,12 +47,42 @@ pub(crate) struct Sources {
     changes: Changes,
     /// The sockets that send.
     senders: Vec<OwnedFd>,
+    probes: Probes,
     evidence: Evidence,
 }
 
+/// The probes of the tunnels, and the socket that sends them.
+struct Probes {
+    /// For each tunnel, in the order of the facts; `None` for one that can have none.
+    probers: Vec<Option<Prober>>,
+    nonces: Nonces,
+    socket: Option<UdpSocket>,
+}
+
+impl Probes {
+    /// Sends the messages that are due, and returns when the next ones are; `None` where all probes are off.
+    fn ask(&mut self, now: Instant) -> Option<Instant> {
+        let Probes { probers, nonces, socket } = self;
+        let socket = socket.as_ref()?;
+        let probers = probers.iter_mut().flatten();
+        let due = probers.filter_map(|prober| {
+            prober.ask(now, socket, || nonces.next());
+            prober.due()
+        });
+        // Those of many tunnels leave together.
+        due.min().map(|due| due.max(now + PAUSE))
+    }
+}
+
 impl Sources {
-    /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family.
-    pub(crate) fn open(facts: Vec<Monitored>, senders: Vec<OwnedFd>) -> io::Result<Sources> {
+    /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family, `probers`
+    /// ask through the first of them, with numbers of `key`.
+    pub(crate) fn open(
+        facts: Vec<Monitored>,
+        senders: Vec<OwnedFd>,
+        probers: Vec<Option<Prober>>,
+        key: hash::Key,
+    ) -> io::Result<Sources> {
         // First, so that no change between the first look and the first notice is missed.
         let changes = Changes::open()?;
         let mut underlay = Underlay::open()?;
@@ -58,8 +91,11 @@ impl Sources {
         for sender in &senders {
             error_queue::enable(sender.as_fd(), is_ipv4)?;
         }
+        let socket = senders.first().filter(|_| probers.iter().any(Option::is_some));
+        let socket = socket.map(OwnedFd::try_clone).transpose()?.map(UdpSocket::from);
+        let probes = Probes { probers, nonces: Nonces::new(key), socket };
         let evidence = Evidence { flows: vec![Flow::default(); facts.len()], view, ..Evidence::default() };
-        Ok(Sources { facts, underlay, changes, senders, evidence })
+        Ok(Sources { facts, underlay, changes, senders, probes, evidence })
     }
 
     /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those
@@ -156,13 +192,14 @@ impl Watch {
         let mut next_tick = Instant::now() + TICK;
         let mut next_read = Instant::now();
         let mut next_look = Instant::now() + LOOK;
+        let mut next_probe = None;
         // The earliest time of the next look, so that changes that never end cost little.
         let mut may_look = Instant::now();
         let mut is_stale = false;
         let mut changed: Option<Vec<u32>> = Some(Vec::new());
         loop {
             let now = Instant::now();
-            let mut until = next_tick;
+            let mut until = next_probe.map_or(next_tick, |probe| next_tick.min(probe));
             let mut fds = Vec::new();
             if now >= next_read {
                 fds.push((self.sources.changes.as_fd(), Want::Read));
@@ -202,7 +239,11 @@ impl Watch {
                 let end = Instant::now();
                 (is_stale, next_look, may_look) = (false, end + LOOK, end + (end - now) * SHARE);
             }
-            if looks || now >= next_tick {
+            let ticks = looks || now >= next_tick;
+            if ticks || next_probe.is_some_and(|probe| now >= probe) {
+                next_probe = self.sources.probes.ask(now);
+            }
+            if ticks {
                 self.tick();
                 next_tick = Instant::now() + TICK;
             }
@@ -233,21 +274,27 @@ impl Watch {
     /// Reads the counters, judges every tunnel and publishes the result.
     fn tick(&mut self) {
         let now = Instant::now();
-        let Sources { facts, evidence, .. } = &mut self.sources;
+        let Sources { facts, evidence, probes, .. } = &mut self.sources;
         for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
             let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
                 counts.sent += sent;
                 counts.received += received;
             }
+            let prober = probes.probers.get(at).and_then(Option::as_ref);
+            counts.sent += prober.map_or(0, |prober| prober.sent);
             flow.update(counts, now);
+            flow.probe = prober.and_then(|prober| prober.verdict(now));
+            flow.last_answered = prober.and_then(|prober| prober.last_answered(now));
         }
         let mut tunnels = BTreeMap::new();
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
         let mut known: HashMap<[String; 2], usize> = HashMap::new();
-        for (facts, flow) in facts.iter().zip(&evidence.flows) {
-            tunnels.insert(facts.name.clone(), tunnel(facts, flow, now));
+        for (at, (facts, flow)) in facts.iter().zip(&evidence.flows).enumerate() {
+            let prober = probes.probers.get(at).and_then(Option::as_ref);
+            let state = Tunnel { probe: prober.and_then(probe), ..tunnel(facts, flow, now) };
+            tunnels.insert(facts.name.clone(), state);
             for new in judge(facts, flow, evidence, now) {
                 let key = [new.what.clone(), new.why.clone().unwrap_or_default()];
                 let at = *known.entry(key).or_insert(complaints.len());
@@ -310,5 +357,21 @@ fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
         refused_for: flow.counts.why.map(str::to_owned),
         received_age_s: age(flow.last_received),
         sent_age_s: age(flow.last_sent),
+        probe: None,
     }
+}
+
+/// Returns what a probe has measured in the form of `segue stat -j`; `None` where it is off.
+fn probe(prober: &Prober) -> Option<Probe> {
+    let measured = prober.measured();
+    let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+    (measured.interval != 0).then(|| Probe {
+        interval_s: measured.interval,
+        sent: measured.asked,
+        answered: measured.answered,
+        lost: measured.lost,
+        round_trip_s: measured.round_trip.map(seconds),
+        mean_round_trip_s: measured.mean.map(seconds),
+        answered_age_s: measured.answered_age.map(|age| (seconds(age) * 10.0).round() / 10.0),
+    })
 }

@@ -3,6 +3,7 @@
 use segue_control::error::Error;
 use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
+use segue_datapath::tunnel::probe;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 use serde_json::Value;
@@ -10,14 +11,15 @@ use serde_json::Value;
 use super::group::Group;
 use super::resolve::Ready;
 use super::start::Senders;
-use super::{overlay, plan, show, start};
+use super::{engine, overlay, plan, show, start};
 use crate::apply::Changes;
-use crate::daemon::running::Offloads;
+use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::fastpath::Fastpath;
 use crate::health::Sources;
 use crate::health::evidence::Monitored;
+use crate::health::probe::Prober;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -88,10 +90,15 @@ impl Daemon for Group {
             let fastpath = Fastpath::open(start::fastpath_request(self, Vec::new(), is_successor), netlink)?;
             return Ok(Opened { fastpath: Some(fastpath), ..opened });
         }
-        let (mut opened, Senders { ports, sockets }) = start::open(self, succession)?;
+        let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        let facts = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
-        match Sources::open(facts, sockets) {
+        let facts: Vec<Monitored> = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
+        let asked = self.members.iter().zip(probes).map(|(ready, probe)| {
+            let identity = probe::outgoing(&engine::engine_config(ready, 1, [0; 16]));
+            let to = ready.at(ready.plan.remote, ready.plan.dport);
+            identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
+        });
+        match Sources::open(facts, sockets, asked.collect(), flow_key()?) {
             Ok(sources) => opened.health = Some(sources),
             Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
         }

@@ -1,0 +1,62 @@
+use super::*;
+
+#[test]
+fn names_follow_the_rules_of_prometheus() {
+    let mut seen = BTreeSet::new();
+    for family in FAMILIES {
+        assert!(seen.insert(family.name), "{} is there twice", family.name);
+        assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter, "{}", family.name);
+        assert_eq!(family.name.ends_with("_info"), family.kind == Kind::Info, "{}", family.name);
+        assert!(family.name.starts_with("segue_") && family.help.ends_with('.'), "{}", family.name);
+    }
+}
+
+/// Returns the paths of all numbers below `schema`, in the form of [`Family::json`].
+fn numbers(root: &serde_json::Value, schema: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let target = root.pointer(name.trim_start_matches('#')).expect("a definition");
+        return numbers(root, target, path, into);
+    }
+    let is = |kind: &str| schema["type"] == kind || schema["type"].as_array().is_some_and(|k| k.contains(&kind.into()));
+    if is("integer") || is("number") || is("boolean") {
+        into.insert(path.to_owned());
+    }
+    for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        numbers(root, below, &path, into);
+    }
+    for (key, step) in [("additionalProperties", "{}"), ("items", "[]")] {
+        if schema[key].is_object() {
+            numbers(root, &schema[key], &format!("{path}{step}"), into);
+        }
+    }
+    for below in schema["anyOf"].as_array().into_iter().flatten() {
+        numbers(root, below, path, into);
+    }
+}
+
+#[test]
+fn every_number_of_stat_is_a_metric_or_is_left_out_for_a_reason() {
+    let schema = serde_json::to_value(schemars::schema_for!(Instance)).unwrap();
+    let mut paths = BTreeSet::new();
+    numbers(&schema, &schema, "", &mut paths);
+    assert!(paths.len() > 30, "{paths:?}");
+    // Rates and sums are computed by Prometheus; an id is a label; a process id says nothing over time; how an
+    // instance is confined does not change while it runs; the ports of an instance are those of all its workers.
+    let left_out = |path: &str| {
+        path.starts_with("recent")
+            || path.starts_with("sandbox.")
+            || path.starts_with("workers[].ports{}.")
+            || ["pid", "workers[].id", "drops", "is_managed", "health[].notice"].contains(&path)
+    };
+    let shown: BTreeSet<String> = FAMILIES
+        .iter()
+        .flat_map(|family| {
+            let both = family.json.contains("receive|transmit");
+            let split = |part: &str| family.json.replace("receive|transmit", part);
+            if both { vec![split("receive"), split("transmit")] } else { vec![family.json.to_owned()] }
+        })
+        .collect();
+    let missing: Vec<&String> = paths.iter().filter(|path| !left_out(path) && !shown.contains(*path)).collect();
+    assert!(missing.is_empty(), "in the document, but no metric: {missing:?}");
+}
