@@ -256,3 +256,50 @@ fn times_are_local_for_people_and_utc_for_programs() {
     let json: Value = serde_json::from_str(&first("stat sg41 --watch 1 -j")).expect("JSON");
     assert!(json["t"].as_str().is_some_and(|time| time.ends_with('Z')), "{json}");
 }
+
+#[test]
+fn an_image_for_containers_is_laid_out_whole_and_a_damaged_one_is_seen() {
+    let tool = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/image");
+    let folder = capture::Directory::new();
+    let [program, first, second] = ["program", "first", "second"].map(|name| folder.file(name));
+    // The header of an ELF program of 64 bits without any segment.
+    let header = [&b"\x7fELF\x02\x01\x01"[..], &[0; 57]].concat();
+    fs::write(&program, header).expect("a file");
+    let image = |words: &[&Path]| ran(Command::new(tool).args(words).env("SOURCE_DATE_EPOCH", "1700000000"));
+    for to in [&first, &second] {
+        let (done, said) = image(&[&program, to]);
+        assert!(done, "{said}");
+    }
+    let (same, said) = ran(Command::new("diff").arg("-r").args([&first, &second]));
+    assert!(same, "two images of one program differ: {said}");
+    let (good, listed) = image(&[Path::new("--check"), &first]);
+    assert!(good && listed.contains("0755 0 usr/bin/segue") && listed.contains("0700 60705 run/segue"), "{listed}");
+    // Read by hand: what the specification of the layout says of the index, a manifest, its configuration and layer.
+    let json = |path: PathBuf| -> Value { serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON") };
+    let blob = |of: &Value| {
+        first.join("blobs/sha256").join(of["digest"].as_str().expect("a digest").trim_start_matches("sha256:"))
+    };
+    let index = json(first.join("index.json"));
+    let manifest = json(blob(&index["manifests"][0]));
+    let config = json(blob(&manifest["config"]));
+    assert_eq!((&config["config"]["User"], &config["os"]), (&"60705:60705".into(), &"linux".into()));
+    assert_eq!(config["config"]["Labels"]["segue.capabilities"], "NET_ADMIN");
+    let layer = blob(&manifest["layers"][0]);
+    let (listed, sum) = ran(Command::new("sh").args(["-c", "gzip -dc \"$0\" | sha256sum"]).arg(&layer));
+    assert!(listed && config["rootfs"]["diff_ids"][0].as_str().expect("a digest").ends_with(&sum[..64]), "{sum}");
+    // The file capability that Linux reads: revision 2, effective, CAP_NET_ADMIN.
+    let (_, tar) = ran(Command::new("sh")
+        .args(["-c", "gzip -dc \"$0\" | grep -ac SCHILY.xattr.security.capability="])
+        .arg(&layer));
+    assert_eq!(tar.trim(), "1");
+    let mut bytes = fs::read(&layer).expect("a layer");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&layer, bytes).expect("a damaged layer");
+    let (good, said) = image(&[Path::new("--check"), &first]);
+    assert!(!good && said.contains("the digest or the size is another"), "{said}");
+    // A program that needs libraries, as this test does, would not start in it.
+    let own = std::env::current_exe().expect("a program");
+    let (done, said) = image(&[&own, &second]);
+    assert!(!done && said.contains("no static program"), "{said}");
+}
