@@ -57,83 +57,110 @@ def tree(pid):
         return [pid] + [one for child in file.read().split() for one in tree(int(child))]
 
 
+FORMS = ['mode = "gre"\nencap = "gue"', 'mode = "ipip"\nencap = "gue"', 'mode = "sit"\nencap = "gue"',
+         'mode = "gretap"\nencap = "gue"', 'mode = "gre"\nencap = "fou"', 'mode = "vxlan"\nid = 7',
+         'mode = "geneve"\nid = 7', 'mode = "ipip"\nencap = "fou"']
+
+
+class Many:
+    """`segue run` with `count` tunnels in `kinds` instances, of as many forms, in a network namespace of its own (needs
+    root); `took` is the seconds of the start. A context manager, at whose end all of it is gone."""
+
+    def __init__(self, program, kinds, count=1000):
+        self.program, self.kinds, self.count = program, kinds, count
+        self.namespace = f"segue-figures-{os.getpid()}"
+        self.inside = ["ip", "netns", "exec", self.namespace]
+        self.service = None
+
+    def __enter__(self):
+        def run(*words):
+            subprocess.run(words, check=True)
+
+        run("ip", "netns", "add", self.namespace)
+        try:
+            run("ip", "-n", self.namespace, "link", "set", "lo", "up")
+            run("ip", "-n", self.namespace, "addr", "add", "198.18.0.1/15", "dev", "lo")
+            self.folder = tempfile.TemporaryDirectory()
+            self.env = {**os.environ, "SEGUE_RUNTIME_DIR": f"{self.folder.name}/run"}
+            os.mkdir(f"{self.folder.name}/run")
+            self.write(64)
+            begin = time.monotonic()
+            self.service = self.start("run", "-j", "-c", f"{self.folder.name}/c.toml")
+            self.took = self.until("ready") - begin
+            return self
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_):
+        if self.service and self.service.poll() is None:
+            self.service.kill()
+            self.service.wait()
+        subprocess.run(["ip", "netns", "del", self.namespace], check=False)
+        self.folder.cleanup()
+
+    def start(self, *words):
+        """Starts a command of the program beside the tunnels."""
+        return subprocess.Popen([*self.inside, self.program, *words], env=self.env, text=True, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def write(self, change):
+        """Writes the file; `change` is the TTL of the first tunnel."""
+        with open(f"{self.folder.name}/c.toml", "w", encoding="ascii") as file:
+            for at in range(self.count):
+                form = at % self.kinds
+                port = "dstport" if "id =" in FORMS[form] else "encap-dport"
+                file.write(f'[[tunnel]]\ndev = "m{at}"\nlocal = "198.18.0.1"\n'
+                           f'remote = "198.18.{1 + at // 250}.{1 + at % 250}"\n{FORMS[form]}\n'
+                           f"{port} = {7000 + form}\nttl = {change if at == 0 else 64}\n\n")
+
+    def until(self, event):
+        """Waits for an event, and returns the time."""
+        for line in self.service.stdout:
+            if json.loads(line).get("event") == event:
+                return time.monotonic()
+        sys.exit(f"segue run ended before the event {event}")
+
+    def stat(self, *words):
+        """Seconds of one `segue stat`."""
+        begin = time.monotonic()
+        subprocess.run([*self.inside, self.program, "stat", *words], env=self.env, check=True, stdout=subprocess.DEVNULL)
+        return time.monotonic() - begin
+
+
+def used(*pids):
+    """Processor seconds of processes and all that they started."""
+    total = 0
+    for pid in (one for top in pids for one in tree(top)):
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            total += sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def thousand(program, kinds, count=1000):
     """Seconds that `count` tunnels of `segue run` in `kinds` instances, of as many forms, take to start, for `segue stat`, to
     reload with one changed key and to end; MiB of memory, and per cent of a core when idle. Needs root: it makes a network
     namespace."""
-    forms = ['mode = "gre"\nencap = "gue"', 'mode = "ipip"\nencap = "gue"', 'mode = "sit"\nencap = "gue"',
-             'mode = "gretap"\nencap = "gue"', 'mode = "gre"\nencap = "fou"', 'mode = "vxlan"\nid = 7',
-             'mode = "geneve"\nid = 7', 'mode = "ipip"\nencap = "fou"'][:kinds]
-    namespace = f"segue-figures-{os.getpid()}"
-    inside = ["ip", "netns", "exec", namespace]
-
-    def run(*words):
-        subprocess.run(words, check=True)
-
-    run("ip", "netns", "add", namespace)
-    service = None
-    try:
-        run("ip", "-n", namespace, "link", "set", "lo", "up")
-        run("ip", "-n", namespace, "addr", "add", "198.18.0.1/15", "dev", "lo")
-        with tempfile.TemporaryDirectory() as folder:
-            env = {**os.environ, "SEGUE_RUNTIME_DIR": f"{folder}/run"}
-            os.mkdir(f"{folder}/run")
-
-            def write(change):
-                with open(f"{folder}/c.toml", "w", encoding="ascii") as file:
-                    for at in range(count):
-                        form = at % kinds
-                        port = "dstport" if "id =" in forms[form] else "encap-dport"
-                        file.write(f'[[tunnel]]\ndev = "m{at}"\nlocal = "198.18.0.1"\n'
-                                   f'remote = "198.18.{1 + at // 250}.{1 + at % 250}"\n{forms[form]}\n'
-                                   f"{port} = {7000 + form}\nttl = {change if at == 0 else 64}\n\n")
-
-            write(64)
-            begin = time.monotonic()
-            service = subprocess.Popen([*inside, program, "run", "-j", "-c", f"{folder}/c.toml"], env=env, text=True,
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-            def until(event):
-                for line in service.stdout:
-                    if json.loads(line).get("event") == event:
-                        return time.monotonic()
-                sys.exit(f"segue run ended before the event {event}")
-
-            took = {"start": until("ready") - begin}
-            time.sleep(2)
-
-            def used():
-                total = 0
-                for pid in tree(service.pid):
-                    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                        total += sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
-                return total / os.sysconf("SC_CLK_TCK")
-
-            before = used()
-            time.sleep(10)
-            took["idle"] = (used() - before) * 10
-            took["memory"] = 0
-            for pid in tree(service.pid):
-                with open(f"/proc/{pid}/status", encoding="ascii") as file:
-                    took["memory"] += sum(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
-            begin = time.monotonic()
-            subprocess.run([*inside, program, "stat", "-j"], env=env, check=True, stdout=subprocess.DEVNULL)
-            took["stat"] = time.monotonic() - begin
-            write(63)
-            begin = time.monotonic()
-            service.send_signal(signal.SIGHUP)
-            took["reload"] = until("reloaded") - begin
-            begin = time.monotonic()
-            service.send_signal(signal.SIGTERM)
-            service.communicate()
-            took["stop"] = time.monotonic() - begin
-            service = None
-            return took
-    finally:
-        if service:
-            service.kill()
-            service.wait()
-        subprocess.run(["ip", "netns", "del", namespace], check=False)
+    with Many(program, kinds, count) as many:
+        took = {"start": many.took}
+        time.sleep(2)
+        before = used(many.service.pid)
+        time.sleep(10)
+        took["idle"] = (used(many.service.pid) - before) * 10
+        took["memory"] = 0
+        for pid in tree(many.service.pid):
+            with open(f"/proc/{pid}/status", encoding="ascii") as file:
+                took["memory"] += sum(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
+        took["stat"] = many.stat("-j")
+        many.write(63)
+        begin = time.monotonic()
+        many.service.send_signal(signal.SIGHUP)
+        took["reload"] = many.until("reloaded") - begin
+        begin = time.monotonic()
+        many.service.send_signal(signal.SIGTERM)
+        many.service.communicate()
+        took["stop"] = time.monotonic() - begin
+        return took
 
 
 median = statistics.median
