@@ -107,6 +107,7 @@ impl Verdict {
 
 /// One checksum of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// The header that the checksum belongs to.
     pub layer: Layer,

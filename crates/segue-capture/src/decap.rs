@@ -32,6 +32,7 @@ impl Default for DecapConfig {
 
 /// Counters of [`decap`].
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct DecapReport {
     /// Number of packets read.
     pub packets_in: u64,

@@ -106,6 +106,7 @@ pub(crate) struct Lanes {
 
 /// Counters of GRO over all its tables. Reasons are keyed by their names in the statistics of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroCounts {
     /// Trains of at least two packets.
     pub trains: u64,

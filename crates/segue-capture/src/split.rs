@@ -41,6 +41,7 @@ impl Default for SplitConfig {
 
 /// The rule for the size of a train's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SegmentSize {
     /// Payload bytes of a segment, of TCP and UDP.
     Mss(usize),
@@ -52,6 +53,7 @@ pub enum SegmentSize {
 
 /// Counters of [`split`].
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct SplitReport {
     /// Number of packets read.
     pub packets_in: u64,

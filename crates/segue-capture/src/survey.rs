@@ -58,6 +58,7 @@ pub struct Flow {
 
 /// Counters of [`survey`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Survey {
     /// The form of the file.
     pub format: Format,

@@ -18,6 +18,7 @@ const OVERHEAD: usize = 512;
 
 /// Counters of [`undo`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct UndoReport {
     /// Number of packets read.
     pub packets_in: u64,

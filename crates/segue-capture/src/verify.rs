@@ -67,6 +67,7 @@ impl CheckedPacket<'_> {
 
 /// Counters of [`verify`]: packets and checksums by verdict.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Number of packets read.
     pub packets: u64,

@@ -48,6 +48,7 @@ impl PacketConfig {
 
 /// Placement of received frames in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Buffers {
     /// Slots in pages of this length in bytes, a power of two from 4096 to 65536; a frame longer than a page spans
     /// several. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
@@ -59,6 +60,7 @@ pub enum Buffers {
 
 /// Trains that a packet port is handed for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Trains {
     /// TCP and UDP trains; the kernel segments them if the interface cannot.
     All,

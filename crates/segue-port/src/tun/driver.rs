@@ -7,6 +7,7 @@ use super::sys;
 
 /// The virtio-net header lengths and the offloads that the driver grants to a new interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Granted {
     /// Lengths of the virtio-net header that the driver accepts, bytes.
     pub header_lens: Vec<usize>,

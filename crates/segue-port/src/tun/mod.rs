@@ -112,6 +112,7 @@ impl Layer {
 
 /// Treatment of a device that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Existing {
     /// Fail with [`OpenError::Busy`].
     Refuse,
@@ -121,6 +122,7 @@ pub enum Existing {
 
 /// Offloads that a device is to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TunOffloads {
     /// All offloads that the kernel has.
     All,

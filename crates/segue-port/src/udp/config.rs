@@ -82,6 +82,7 @@ pub enum Source {
 
 /// The outer UDP checksums of sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Checksum {
     /// The kernel or its device computes UDP checksums.
     Full,
@@ -92,6 +93,7 @@ pub enum Checksum {
 
 /// The protocol that the datagrams carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Carries {
     /// GUE: datagrams with the remote checksum option but without an outer checksum are filtered out and counted.
     Gue,
@@ -103,6 +105,7 @@ pub enum Carries {
 
 /// The offloads that a port may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UdpOffloads {
     /// All offloads that the kernel has.
     All,

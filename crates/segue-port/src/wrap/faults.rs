@@ -27,6 +27,7 @@ pub struct Odds {
 
 /// Numbers of injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FaultCounts {
     /// Datagrams or packets that were received.
     pub seen: u64,

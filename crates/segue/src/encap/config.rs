@@ -149,6 +149,7 @@ pub struct Config {
 
 /// The reason why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// One of the outer addresses is IPv4, the other IPv6.
     MixedFamilies,

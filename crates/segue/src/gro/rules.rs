@@ -102,6 +102,7 @@ pub struct Varying {
 
 /// The profiles that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ProfileSet {
     /// Every profile.
     All,

@@ -76,6 +76,7 @@ impl Limits {
 
 /// Treatment of a single packet that is longer than the port's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fragment {
     /// The packet is refused ([`Refusal::TooBig`](super::Refusal::TooBig)).
     Never,
@@ -91,6 +92,7 @@ pub enum Fragment {
 
 /// The VLAN tags, 4 bytes each, that do not count towards a port's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FreeTags {
     /// All tags.
     All,

@@ -33,6 +33,7 @@ const LENS: u16 = 0x0604;
 /// The operations that resolve addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum Operation {
     /// Asks for the link address of the target.
     Request = 1,

@@ -38,6 +38,7 @@ pub struct Shim {
 
 /// Reason why the header behind a tunnel header cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unread {
     /// The header has an unknown version, kind or flag. It may well be valid.
     Foreign,
