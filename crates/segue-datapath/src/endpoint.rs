@@ -318,8 +318,17 @@ impl Endpoint {
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         self.wait_to_read(other_blocked, wait);
         self.wait_to_write(wait);
+        self.wait_for_link(wait);
+    }
+
+    pub(crate) fn wait_for_link(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         let link = self.port.link_fd();
         wait(Interest { fd: link.unwrap_or(self.port.fd()), read: link.is_some(), write: false });
+    }
+
+    /// Takes note that the state of the interface may have changed.
+    pub(crate) fn woken_by_link(&mut self) {
+        self.told = true;
     }
 
     pub(crate) fn wait_to_read(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {

@@ -283,6 +283,8 @@ pub fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
             None if token.is_empty() => Err(expected("the path of a file")),
             None => Ok(Value::File(token.to_owned())),
         },
+        // The service knows what may follow.
+        Takes::Device if token.starts_with("vhost:") => Ok(Value::Device(token.to_owned())),
         Takes::Device => {
             check_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
         }

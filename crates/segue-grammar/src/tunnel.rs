@@ -13,7 +13,7 @@ pub const WORDS: &[Word] = &[
         name: "dev",
         takes: Takes::Device,
         metavar: "NAME",
-        help: "the interface to create; deleted when segue ends",
+        help: "the interface to create, deleted when segue ends; or vhost:PATH, the network device of a guest",
         required: true,
         ..Word::PLAIN
     },

@@ -84,7 +84,10 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     }
     start::knobs(group.plans(), &ready.plan.set)?;
     for plan in group.plans() {
-        free(&plan.dev, netlink)?;
+        match &plan.guest {
+            Some(guest) => guest.check()?,
+            None => free(&plan.dev, netlink)?,
+        }
     }
     if ready.plan.has_udp() {
         let listen = ready.listens();
@@ -106,7 +109,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
 
 /// Returns why this user cannot start the tunnels, as far as that can be known without trying.
 fn refusal(group: &Group, netlink: &mut Netlink) -> Option<Error> {
-    let dev = &group.first().plan.dev;
+    let dev = &group.plans().find(|plan| plan.guest.is_none())?.dev;
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
         return Some(diagnose::tun_open(Purpose::Tunnel, dev, &error));
     }
@@ -115,6 +118,7 @@ fn refusal(group: &Group, netlink: &mut Netlink) -> Option<Error> {
     }
     // An interface that was made beforehand for this user needs no rights.
     let mut is_missing = |dev: &str| !netlink.link_named(dev).is_ok_and(|link| link.is_some_and(|link| link.tun));
-    let missing = group.plans().map(|plan| plan.dev.as_str()).find(|dev| is_missing(dev))?.to_owned();
+    let mut interfaces = group.plans().filter(|plan| plan.guest.is_none()).map(|plan| plan.dev.as_str());
+    let missing = interfaces.find(|dev| is_missing(dev))?.to_owned();
     Some(diagnose::tun_attach(Purpose::Tunnel, &missing, &std::io::Error::from_raw_os_error(libc::EPERM)))
 }

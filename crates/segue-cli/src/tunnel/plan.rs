@@ -10,6 +10,7 @@ use segue_host::prefix::Prefix;
 use segue_service::daemon::usual_workers;
 use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
+use segue_service::vhost::Spec;
 
 use segue_grammar::parse::{Parsed, Value};
 
@@ -60,11 +61,16 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         Some(Value::Number(mtu)) => Choice::Fixed(u32::try_from(*mtu).unwrap_or(u32::MAX)),
         _ => Choice::Auto,
     };
+    let (dev, guest) = match parsed.value_of("dev") {
+        Some(Value::Device(word)) => Spec::inside(word, mode, table.is_some() || parsed.place_of("addr").is_some())
+            .map_err(|(kind, message, note)| {
+                parsed.error_at(kind, message, parsed.place_of("dev").map_or(parsed.end(), |at| at + 1), note)
+            })?,
+        _ => return Err(parsed.error_at(Kind::Missing, "`dev` is missing", parsed.end(), "add `dev NAME`")),
+    };
     let mut plan = Plan {
-        dev: match parsed.value_of("dev") {
-            Some(Value::Device(name)) => name.clone(),
-            _ => return Err(parsed.error_at(Kind::Missing, "`dev` is missing", parsed.end(), "add `dev NAME`")),
-        },
+        dev,
+        guest,
         mode,
         remote,
         zone,

@@ -131,6 +131,12 @@ impl Member {
         }
     }
 
+    /// Takes note of what has become of the guest, or of what else the inside port follows.
+    pub(super) fn follow(&mut self, looks: bool) {
+        self.inside.listen(looks);
+        self.moved.set(true);
+    }
+
     /// Reads at most `left` packets from the interface and sends them through the tunnel; `left` goes down by as many.
     pub(super) fn read(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let polled = self.inside.poll(&mut common.rx, left)?;

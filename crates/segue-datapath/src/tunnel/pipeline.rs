@@ -20,6 +20,9 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
 
+/// Number of rounds after which the state of what the inside ports follow is read even without an event.
+const LISTEN_EVERY: u64 = 64;
+
 /// The pipeline of all tunnels that share an outside port.
 pub struct Tunnel {
     common: Common,
@@ -41,6 +44,9 @@ pub struct Tunnel {
     turn: usize,
     /// Whether a readable inside port has woken the loop.
     woken: bool,
+    /// Indexes of the tunnels whose inside port follows its interface, or a guest, and rounds so far.
+    followed: Vec<usize>,
+    rounds: u64,
     /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
     wake: Option<Wake>,
 }
@@ -111,6 +117,8 @@ impl Tunnel {
             settings,
             has_answers: false,
             has_probes: members.iter().any(Member::has_probe),
+            followed: (0..members.len()).filter(|at| members[*at].inside.port.link_fd().is_some()).collect(),
+            rounds: 0,
             members,
             round_robin: RoundRobin::default(),
             turn: 0,
@@ -257,6 +265,10 @@ impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         let mut round_robin = self.round_robin;
         let wake = self.wake.take();
+        self.rounds = self.rounds.wrapping_add(1);
+        // A loop that never sleeps is never woken for it.
+        let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
+        self.followed.iter().for_each(|&at| self.members[at].follow(looks));
         if let Some(wake) = wake {
             // The answers of this host to what comes in are there as soon as that is written.
             round_robin.begin_with(usize::from(wake.outside));
@@ -287,10 +299,16 @@ impl Pipeline for Tunnel {
         self.blocked.iter().for_each(|&at| self.members[at].inside.wait_to_write(wait));
         outside.wait_to_read(!self.blocked.is_empty(), wait);
         outside.wait_to_write(wait);
+        self.followed.iter().for_each(|&at| self.members[at].inside.wait_for_link(wait));
     }
 
     fn woken(&mut self, place: usize) {
         let insides = if self.ready.is_some() { 1 } else { self.members.len() };
+        // The outside port has two interests.
+        let links = insides + self.blocked.len() + 2;
+        if let Some(&at) = place.checked_sub(links).and_then(|place| self.followed.get(place)) {
+            return self.members[at].inside.woken_by_link();
+        }
         let wake = self.wake.get_or_insert_default();
         wake.inside |= place < insides;
         // A port that is writable again wakes the loop as well; what waits for it is asked for by itself.

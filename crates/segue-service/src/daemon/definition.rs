@@ -72,6 +72,8 @@ pub struct Succession {
     pub inherited: Ports,
     /// Whether the ports are kept for a successor.
     pub has_successors: bool,
+    /// Whether the instance goes on where the kernel lacks a part of the sandbox.
+    pub is_weak: bool,
 }
 
 /// A function that returns the problems of an instance beside those of its offloads.

@@ -132,7 +132,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let vitals = Vitals::new(daemon.workers()).map_err(|error| {
         Error::system("cannot share memory with a child", &error, "segue doctor").why("mmap failed")
     })?;
-    let mut succession = Succession { has_successors: watched.is_some(), ..Succession::default() };
+    let mut succession = Succession { has_successors: watched.is_some(), is_weak, ..Succession::default() };
     let successor_of = watched.as_ref().filter(|watched| watched.is_successor).map(|watched| &watched.line);
     let socket = match successor_of {
         None => Bound::new(daemon.name(), daemon.naming())?,

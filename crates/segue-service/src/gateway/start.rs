@@ -203,7 +203,7 @@ fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     for end in plan.ends() {
         match &end.what {
             EndpointKind::Interface => {}
-            EndpointKind::Vhost(spec) => vhost::check(spec)?,
+            EndpointKind::Vhost(spec) => spec.check()?,
             EndpointKind::Tap { netns: None } => free(end, netlink)?,
             EndpointKind::Tap { netns: Some(netns) } => {
                 let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;

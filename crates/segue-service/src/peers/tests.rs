@@ -17,6 +17,7 @@ fn keeper() -> Keeper {
     };
     let plan = Plan {
         dev: "sg0".to_owned(),
+        guest: None,
         mode: Mode::Ip6tnl,
         zone: None,
         remote: "0.0.0.0".parse().unwrap(),

@@ -155,6 +155,8 @@ impl InstanceSpec {
                     && Socket::of(before) == Socket::of(plan)
                     && before.trace.is_none()
                     && plan.trace.is_none()
+                    // The socket of a guest has one listener.
+                    && plan.guest.is_none()
             })
         };
         members(self).into_iter().filter(same).map(|(plan, _)| plan.dev.clone()).collect()

@@ -76,21 +76,22 @@ impl Daemon for Group {
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let inherited =
             |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
-        let fresh: Vec<&Ready> = self.members.iter().filter(|ready| !inherited(ready)).collect();
+        let is_successor = self.members.iter().any(|ready| inherited(&ready));
+        let is_fresh = |ready: &&Ready| !inherited(ready) && ready.plan.guest.is_none();
+        let fresh: Vec<&Ready> = self.members.iter().filter(is_fresh).collect();
         for plan in fresh.iter().map(|ready| &ready.plan) {
             free(&plan.dev, netlink)?;
             let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
             let queues = if plan.workers > 1 { " multi_queue" } else { "" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr{queues}", plan.dev), "TUNSETIFF");
         }
-        let is_successor = fresh.len() < self.members.len();
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
             let opened = overlay::open(ready, table, succession)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let fastpath = Fastpath::open(start::fastpath_request(self, Vec::new(), is_successor), netlink)?;
             return Ok(Opened { fastpath: Some(fastpath), ..opened });
         }
-        let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession)?;
+        let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession, out)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
         let facts: Vec<Monitored> = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
         let asked = self.members.iter().zip(probes).map(|(ready, probe)| {

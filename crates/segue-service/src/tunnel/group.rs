@@ -103,6 +103,11 @@ pub fn clash(plans: &[Plan]) -> Option<Clash> {
             let message = format!("`{}` and `{}` cannot share a port: one has a peer table", first.dev, plan.dev);
             return clash("dev", message, "a tunnel with a peer table has its ports for itself");
         }
+        if at > 0 && (plan.guest.is_some() || first.guest.is_some()) {
+            let message = format!("`{}` and `{}` cannot share a port: one is a guest's", first.dev, plan.dev);
+            // While a guest offers no buffers, the port is not read.
+            return clash("dev", message, "a guest that takes nothing would hold up the others: a `port` of its own");
+        }
         if let Some(((word, _), _)) = of_the_port(plan).into_iter().zip(&port).find(|(a, b)| a != *b) {
             let message = format!("`{}` and `{}` cannot share a port: `{word}` differs", first.dev, plan.dev);
             return clash(word, message, "the same for all, or a `port` of its own");

@@ -10,6 +10,8 @@ use segue_control::peers::Encap as PeerEncap;
 pub use super::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
 use segue_host::prefix::Prefix;
 
+use crate::vhost::Spec;
+
 /// Linux's default port of VXLAN; the registered one is 4789.
 pub const LINUX_VXLAN_PORT: u16 = 8472;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
@@ -20,6 +22,9 @@ pub const IPV6_MIN_MTU: u32 = 1280;
 pub struct Plan {
     /// The name of the interface.
     pub dev: String,
+    /// The socket of the guest whose network device takes the place of the interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Spec>,
     /// The mode: the packets that the tunnel carries.
     pub mode: Mode,
     /// The address of the other end; its family is the outer family.
@@ -156,6 +161,8 @@ impl Plan {
     pub fn only_one_worker(&self) -> Option<&'static str> {
         if self.table.is_some() {
             Some("the peer table belongs to one thread")
+        } else if self.guest.is_some() {
+            Some("a guest has one queue in each direction")
         } else if !self.has_udp() {
             Some(
                 "a raw socket receives all packets, and no source port tells their flows apart: `encap gue` spreads them",

@@ -1,29 +1,71 @@
-//! The interfaces of tunnels, with a queue for each worker.
+//! The insides of tunnels: interfaces with a queue for each worker, and guests.
 
 use std::os::fd::OwnedFd;
 
 use segue_control::error::Error;
+use segue_port::Port;
 use segue_port::tun::{Layer, TunConfig, TunOffloads, TunPort};
 
 use super::group::Group;
 use super::plan::Plan;
+use crate::daemon::Succession;
 use crate::diagnose::{self, Purpose};
-use crate::handover::Ports;
+use crate::report::Report;
 use crate::steering::{steer, steering_program};
+use crate::vhost;
 
-/// Opens the interfaces of all tunnels, except the queues that are inherited, and returns for each worker a queue of
-/// each interface.
-pub(super) fn open(group: &Group, inherited: &mut Ports) -> Result<Vec<Vec<TunPort>>, Error> {
-    let mut workers: Vec<Vec<TunPort>> = Vec::new();
+/// The inside of a tunnel.
+pub(super) enum Inside {
+    /// One queue of an interface.
+    Interface(Box<TunPort>),
+    /// The network device of a guest.
+    Guest(Box<dyn Port>),
+}
+
+impl Inside {
+    /// Returns the queue, where the inside is an interface.
+    pub(super) fn interface(&self) -> Option<&TunPort> {
+        match self {
+            Inside::Interface(queue) => Some(&**queue),
+            Inside::Guest(_) => None,
+        }
+    }
+
+    /// Returns the queue itself.
+    pub(super) fn into_interface(self) -> Option<TunPort> {
+        match self {
+            Inside::Interface(queue) => Some(*queue),
+            Inside::Guest(_) => None,
+        }
+    }
+
+    pub(super) fn into_port(self) -> Box<dyn Port> {
+        match self {
+            Inside::Interface(queue) => queue,
+            Inside::Guest(port) => port,
+        }
+    }
+}
+
+/// Opens the insides of all tunnels, except the queues that are inherited, and returns for each worker a queue of each
+/// interface. A tunnel with a guest has one worker. This process must have one thread then.
+pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report) -> Result<Vec<Vec<Inside>>, Error> {
+    let mut workers: Vec<Vec<Inside>> = Vec::new();
     workers.resize_with(usize::from(group.first().plan.workers.max(1)), Vec::new);
     // One for each layer.
     let mut programs = [None, None];
-    for plan in group.plans() {
+    for ready in &group.members {
+        let plan = &ready.plan;
+        if let Some(spec) = &plan.guest {
+            let port = vhost::open(&plan.dev, spec, ready.mtu, succession.is_weak, out)?;
+            workers[0].push(Inside::Guest(port));
+            continue;
+        }
         let mut is_new = false;
         for queues in &mut workers {
-            let fd = inherited.interface(&plan.dev);
+            let fd = succession.inherited.interface(&plan.dev);
             is_new |= fd.is_none();
-            queues.push(open_tun(plan, fd)?);
+            queues.push(Inside::Interface(Box::new(open_tun(plan, fd)?)));
         }
         // The interface keeps the program as long as it exists.
         if let (true, [first, _, ..]) = (is_new, &workers[..]) {
@@ -32,7 +74,8 @@ pub(super) fn open(group: &Group, inherited: &mut Ports) -> Result<Vec<Vec<TunPo
                 Some(program) => program,
                 None => place.insert(steering_program(&plan.dev, plan.mode.is_ethernet())?),
             };
-            let queue = first.last().map(std::slice::from_ref).unwrap_or_default();
+            let queue = first.last().and_then(Inside::interface);
+            let queue = queue.map(std::slice::from_ref).unwrap_or_default();
             steer(queue, program, &plan.dev)?;
         }
     }

@@ -29,7 +29,7 @@ use segue_port::{Port as DataPort, udp};
 use super::engine::{engine_config, engine_mode, forwarding, gro_config, takes_zero_csum6};
 use super::group::Group;
 use super::plan::{self, Encap, Plan};
-use super::queues;
+use super::queues::{self, Inside};
 use super::resolve::Ready;
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
@@ -39,6 +39,8 @@ use crate::diagnose;
 use crate::fastpath;
 use crate::fault::Vitals;
 use crate::handover::Ports;
+use crate::report::Report;
+use crate::vhost;
 
 /// Largest number of reads from one port in one round: single packets that leave by one source port then fill the
 /// largest sends (46 datagrams of 1,400 bytes are 64 kB), and what one round delivers fits the usual receive buffer of
@@ -76,7 +78,7 @@ fn ports_of(sockets: &Sockets) -> Vec<u16> {
 
 /// Opens the interfaces, the sockets and the capture file, except those that are inherited. New interfaces are not up
 /// yet. Returns the sockets that send as well.
-pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened, Senders), Error> {
+pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report) -> Result<(Opened, Senders), Error> {
     let plan = &group.first().plan;
     let workers = u64::from(plan.workers.max(1));
     // Two descriptors for each queue of an interface and each socket, one of them for a successor, and those that any
@@ -93,12 +95,12 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let interval = |plan: &Plan| plan.can_probe().then(|| Arc::new(Probe::new(u64::from(plan.probe))));
     let probes: Probes = group.plans().map(interval).collect();
     let senders = Senders { ports: source_ports, sockets: senders, probes: probes.clone() };
-    let mut queues = queues::open(group, &mut succession.inherited)?.into_iter();
+    let mut queues = queues::open(group, succession, out)?.into_iter();
     let mut ports = Ports::default();
     if succession.has_successors {
         let interface = |tun: &TunPort| Ok((tun.name().to_owned(), tun.try_clone_fd()?));
-        ports.interfaces =
-            queues.as_slice().iter().flatten().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
+        let interfaces = queues.as_slice().iter().flatten().filter_map(Inside::interface);
+        ports.interfaces = interfaces.map(interface).collect::<io::Result<_>>().map_err(unkept)?;
         ports.sockets = sockets.map_err(unkept)?;
     }
     let trace = open_trace_of(plan)?;
@@ -106,18 +108,22 @@ pub(super) fn open(group: &Group, succession: &mut Succession) -> Result<(Opened
     let mut offloads = Offloads::default();
     let off = if plan.encap_csum { "switched off" } else { "noencap-csum" };
     offloads.add("", &*outside.port, off);
-    let tuns = queues.next().unwrap_or_default();
-    tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
+    let insides = queues.next().unwrap_or_default();
+    let first = insides.iter().find_map(Inside::interface);
+    first.into_iter().for_each(|tun| offloads.add("", tun, "switched off"));
     let more = more.into_iter().zip(queues).map(|(outside, tuns)| -> AssembleMore {
         let (group, trace, probes) = (group.clone(), trace.clone(), probes.clone());
-        let tuns: Vec<_> = tuns.into_iter().map(TunPort::pack).collect();
-        let tuns = move || tuns.into_iter().map(|make| make()).collect();
+        let tuns: Vec<_> = tuns.into_iter().filter_map(Inside::into_interface).map(TunPort::pack).collect();
+        let tuns = move || tuns.into_iter().map(|make| Box::new(make()) as Box<dyn DataPort>).collect();
         Box::new(move |_: &Vitals| assemble(&group, tuns(), outside(), trace, (entropy, flows), &probes))
     });
     let more = more.collect();
+    let guests: Vec<_> = group.plans().filter_map(|plan| Some((plan.dev.clone(), plan.guest.clone()?))).collect();
+    let complaints = (!guests.is_empty()).then(|| vhost::complaints(guests));
     let group = group.clone();
-    let assemble = Box::new(move |_: &Vitals| assemble(&group, tuns, outside, trace, (entropy, flows), &probes));
-    Ok((Opened { checksum_drops, ports, more, ..Opened::new(offloads, assemble) }, senders))
+    let insides = insides.into_iter().map(Inside::into_port).collect();
+    let assemble = Box::new(move |_: &Vitals| assemble(&group, insides, outside, trace, (entropy, flows), &probes));
+    Ok((Opened { checksum_drops, ports, more, complaints, ..Opened::new(offloads, assemble) }, senders))
 }
 
 /// Returns the failure to duplicate the ports for a successor.
@@ -317,6 +323,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
     let prevented = match plan {
         Plan { table: Some(_), .. } => Some("a peer table needs the daemon"),
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
+        _ if group.plans().any(|plan| plan.guest.is_some()) => Some("a guest needs the daemon"),
         Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
         Plan { gro: false, .. } => Some("gro off needs the daemon"),
         Plan { gso: false, .. } => Some("gso off needs the daemon"),
@@ -338,7 +345,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
 /// Assembles the pipeline of the tunnels.
 fn assemble(
     group: &Group,
-    tuns: Vec<TunPort>,
+    insides: Vec<Box<dyn DataPort>>,
     outside: Outside,
     trace: Option<TraceFile<File>>,
     (entropy, flows): ([u8; 16], hash::Key),
@@ -353,10 +360,11 @@ fn assemble(
     let parts: Result<Vec<Parts>, Error> = group
         .members
         .iter()
-        .zip(tuns)
+        .zip(insides)
         .zip(probes)
-        .map(|((ready, tun), probe)| {
-            Ok(Parts { probe: probe.clone(), ..parts(ready, tun, engine_config(ready, slots, entropy), count, flows)? })
+        .map(|((ready, inside), probe)| {
+            let parts = parts(ready, inside, engine_config(ready, slots, entropy), count, flows)?;
+            Ok(Parts { probe: probe.clone(), ..parts })
         })
         .collect();
     let outside = tunnel::Outside {
@@ -371,7 +379,13 @@ fn assemble(
 }
 
 /// Assembles the stages of one of `count` tunnels.
-fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows: hash::Key) -> Result<Parts, Error> {
+fn parts(
+    ready: &Ready,
+    inside: Box<dyn DataPort>,
+    config: encap::Config,
+    count: usize,
+    flows: hash::Key,
+) -> Result<Parts, Error> {
     let plan = &ready.plan;
     let refused = |error: encap::ConfigError| {
         Error::new(segue_control::error::Kind::Conflict, error.to_string(), "segue tunnel --help")
@@ -383,7 +397,7 @@ fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows
     let (fdb, flood) = forwarding(plan, &remotes, flows);
     Ok(Parts {
         inside_name: plan.dev.clone(),
-        inside: Box::new(tun),
+        inside,
         encap,
         decap,
         remotes,

@@ -30,10 +30,12 @@ pub(crate) fn open(name: &str, spec: &Spec, mtu: u32, is_weak: bool, out: &dyn R
     Ok(Box::new(port))
 }
 
-/// Checks, without changing anything, that the socket of a guest is free.
-pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
-    match spec.role {
-        Role::Server => socket::free(&spec.path).map(drop),
-        Role::Client => Ok(()),
+impl Spec {
+    /// Checks, without changing anything, that the socket is free.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.role {
+            Role::Server => socket::free(&self.path).map(drop),
+            Role::Client => Ok(()),
+        }
     }
 }

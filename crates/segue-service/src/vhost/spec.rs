@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use segue_control::error::{Kind, printable};
 use segue_host::interface::{NAME_LEN, check_name};
 use serde::{Serialize, Serializer};
+
+use crate::tunnel::plan::Mode;
 
 /// The prefix of the word.
 const PREFIX: &str = "vhost:";
@@ -46,6 +49,33 @@ impl Spec {
     /// Parses the word, if it is one for a guest: the name of the port, and its socket. The error says what is wrong.
     pub fn parse(word: &str) -> Option<Result<(String, Spec), String>> {
         word.strip_prefix(PREFIX).map(parse)
+    }
+
+    /// Parses the word for the inside of a tunnel of this mode: an interface, or a guest. `is_interface` says whether
+    /// other words need an interface of this host. The error has a message and a note.
+    pub fn inside(
+        word: &str,
+        mode: Mode,
+        is_interface: bool,
+    ) -> Result<(String, Option<Spec>), (Kind, String, String)> {
+        let shown = printable(word);
+        match Spec::parse(word) {
+            None => Ok((word.to_owned(), None)),
+            Some(Err(note)) => Err((Kind::BadValue, format!("`{shown}` is no guest"), note)),
+            Some(Ok(_)) if !mode.is_ethernet() => {
+                let message = format!("a guest does not go with `mode {}`", mode.name());
+                Err((
+                    Kind::Conflict,
+                    message,
+                    "it sends Ethernet frames: `mode vxlan`, `geneve` or `gretap`".to_owned(),
+                ))
+            }
+            Some(Ok(_)) if is_interface => {
+                let note = "addresses are the guest's own, and peers are found by them: leave `addr` and `peers` out";
+                Err((Kind::Conflict, "a guest does not go with `addr` or `peers`".to_owned(), note.to_owned()))
+            }
+            Some(Ok((name, spec))) => Ok((name, Some(spec))),
+        }
     }
 
     /// Describes the end in a few words.
