@@ -4,22 +4,24 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{Host, Process};
+use segue_lab::{Host, LinkForm, Process, which};
 use segue_testkit::vhost::{Descriptor, FROM_GUEST, FrontEnd, GUEST_BASE, NEXT, feature};
-use segue_tests::capture::Directory;
+use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, sys, test_name, traffic};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: &str = "guests";
 
-/// A gateway between guests.
+/// A gateway between guests, or a tunnel of a guest.
 struct Gateway<'a> {
     ground: &'a Ground,
     directory: &'a Directory,
+    name: &'a str,
     process: Process,
 }
 
@@ -36,10 +38,16 @@ impl<'a> Gateway<'a> {
         let end = |name: &&str| format!("vhost:{}", directory.file(&format!("{name}.sock")).display());
         let mut command = ground.a.command(&ground.program);
         command.args(["gateway", "-j", "--name", NAME]).args(guests.iter().map(end)).args(words);
+        Gateway::run(ground, directory, NAME, command)
+    }
+
+    /// Starts it by a command, and returns once it is up under this name.
+    #[track_caller]
+    fn run(ground: &'a Ground, directory: &'a Directory, name: &'a str, command: Command) -> Gateway<'a> {
         let mut process = Process::spawn(command, b"").unwrap();
         let up = process.wait_for_line("\"event\":\"up\"", PATIENCE);
         up.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
-        Gateway { ground, directory, process }
+        Gateway { ground, directory, name, process }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -60,7 +68,7 @@ impl<'a> Gateway<'a> {
     #[track_caller]
     fn wait_for(&self, port: &str, key: &str, value: u64) -> Stat {
         let (host, program) = (&self.ground.a, self.program());
-        let stat = Stat::until(host, program, NAME, PATIENCE, |stat| stat.count(port, "numbers", key) == value);
+        let stat = Stat::until(host, program, self.name, PATIENCE, |stat| stat.count(port, "numbers", key) == value);
         assert_eq!(stat.count(port, "numbers", key), value, "{port} {key}: {}", stat.json());
         stat
     }
@@ -100,9 +108,20 @@ fn ethernet([from, to]: [u8; 2]) -> [u8; 14] {
 
 /// A frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net header.
 fn datagrams(stations: [u8; 2], port: u16, count: usize, size: usize) -> ([u8; 10], Vec<u8>) {
+    datagrams_of([[198, 18, 0, 1], [198, 18, 0, 2]], stations, port, count, size)
+}
+
+/// The same between other addresses.
+fn datagrams_of(
+    addresses: [[u8; 4]; 2],
+    stations: [u8; 2],
+    port: u16,
+    count: usize,
+    size: usize,
+) -> ([u8; 10], Vec<u8>) {
     let payload: Vec<u8> = (0..count * size).map(|at| (at * 7 + at / 251) as u8).collect();
     let len = (28 + payload.len()) as u16;
-    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+    let mut ip = [&[0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0][..], &addresses.concat()].concat();
     ip[2..4].copy_from_slice(&len.to_be_bytes());
     let sum = !sum16(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -426,4 +445,192 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::between(&ground, &directory, &["g0", "g1", "g2", "g3"], &[]);
+    let [mut from, mut to, mut other] = ["g0", "g1", "g3"].map(|name| gateway.guest(name, feature::USUAL));
+    for (station, guest) in [(0, &mut from), (1, &mut to), (3, &mut other)] {
+        send_plain(guest, 0, &announcement(station));
+    }
+    for guest in [&mut from, &mut to, &mut other] {
+        let mut heard = 0;
+        while heard < 2 {
+            heard += next_of(guest).len();
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    let crossed = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut crossed = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let (header, frame) = train_between([0, 1], 60_000, crossed);
+                from.send_packet(crossed as u16 % 32, &header, &frame, &[]);
+                from.kick(FROM_GUEST);
+                let mut got = next_of(&mut to);
+                // What the one that comes and goes says to all.
+                got.retain(|(_, frame)| frame[0] != 0xff);
+                while got.is_empty() {
+                    got = next_of(&mut to);
+                    got.retain(|(_, frame)| frame[0] != 0xff);
+                }
+                assert!(got.len() == 1 && got[0].1 == frame, "train {crossed}");
+                crossed += 1;
+            }
+            crossed
+        });
+        let _over = Over(&is_over);
+        for _ in 0..5 {
+            let mut killed = gateway.guest("g2", feature::USUAL);
+            send_plain(&mut killed, 0, &announcement(2));
+            for slot in 1..6 {
+                let (header, frame) = train_between([2, 3], 60_000, usize::from(slot));
+                killed.send_packet(slot, &header, &frame, &[]);
+            }
+            killed.kick(FROM_GUEST);
+            // In the middle of it, its process is gone with all descriptors.
+            drop(killed);
+            gateway.wait_for("g2", "guest_connected", 0);
+            other.received();
+            other.kick(0);
+        }
+        let mut back = gateway.guest("g2", feature::USUAL);
+        let (header, frame) = train_between([2, 3], 50_000, 9);
+        back.send_packet(0, &header, &frame, &[]);
+        back.kick(FROM_GUEST);
+        let mut got = next_of(&mut other);
+        while !got.iter().any(|(_, came)| *came == frame) {
+            got = next_of(&mut other);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    let stat = gateway.wait_for("g2", "front_ends", 6);
+    assert_eq!((stat.count("g2", "numbers", "stop_ended"), stat.count("g1", "numbers", "front_ends")), (6, 1));
+    assert!(crossed > 0 && stat.count("g1", "gso", "trains_whole") == crossed as u64, "{crossed} trains");
+    assert_eq!(
+        stat.json()["ports"]["g1"]["drops"].as_object().unwrap().values().filter(|count| **count != 0).count(),
+        0
+    );
+}
+
+/// Guests behind a NAT: their gateway has a TAP with an address of the host, and a router stands between it and a link.
+#[test]
+fn a_guests_datagrams_reach_a_host_through_nat_and_so_does_the_answer() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    ip(&ground.a, &format!("link add e1 type veth peer name eth0 netns {}", ground.b.net_path()));
+    ip(&ground.a, "addr add 198.18.2.1/24 dev e1");
+    ip(&ground.a, "link set e1 up");
+    ip(&ground.b, "addr add 198.18.2.2/24 dev eth0");
+    ip(&ground.b, "link set eth0 up");
+    let guests = Gateway::between(&ground, &directory, &["left", "right"], &["tap:vms"]);
+    ip(&ground.a, "link set vms address 02:00:00:00:00:09");
+    ip(&ground.a, "addr add 198.18.1.1/24 dev vms");
+    ip(&ground.a, "neigh replace 198.18.1.2 lladdr 02:00:00:00:00:01 dev vms nud permanent");
+    let mut command = ground.a.command(&ground.program);
+    command.args(["gateway", "-j", "vms", "e1", "--route", "--nat", "198.18.2.9", "--name", "nat"]);
+    let nat = Gateway::run(&ground, &directory, "nat", command);
+    let mut left = guests.guest("left", feature::USUAL | feature::HOST_USO);
+    let place = traffic::Place { host: &ground.b, address: "198.18.2.2".parse().unwrap() };
+    let socket = traffic::socket_on(place, 4000);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (header, frame) = datagrams_of([[198, 18, 1, 2], [198, 18, 2, 2]], [1, 9], 4000, 20, 1400);
+    left.send_packet(1, &header, &frame, &[42]);
+    left.kick(FROM_GUEST);
+    let mut seen = Vec::new();
+    let mut sender = None;
+    for _ in 0..20 {
+        let mut bytes = [0; 2000];
+        let (len, from) = socket.recv_from(&mut bytes).expect("a datagram behind the NAT");
+        assert_eq!((len, from.ip().to_string().as_str()), (1400, "198.18.2.9"));
+        seen.extend_from_slice(&bytes[..len]);
+        sender = Some(from);
+    }
+    assert!(seen == frame[42..]);
+    socket.send_to(b"answer", sender.unwrap()).unwrap();
+    let mut got = next_of(&mut left);
+    // The host's own packets on the TAP come too.
+    while !got.iter().any(|(_, frame)| frame.ends_with(b"answer")) {
+        got = next_of(&mut left);
+    }
+    // The train was whole up to the NAT.
+    let stat = guests.wait_for("left", "guest_ready", 1);
+    assert_eq!((stat.count("left", "receive", "trains"), stat.count("vms", "gso", "trains_whole")), (1, 1));
+    let stat = Stat::read(&ground.a, nat.program(), "nat");
+    assert_eq!(stat.count("vms", "receive", "trains"), 1, "{}", stat.json());
+}
+
+/// A guest right inside of a tunnel, whose other end is the kernel's VXLAN: tshark judges what is on the link.
+#[test]
+fn a_guests_trains_enter_a_tunnel_whole_and_those_of_the_kernel_reach_it_joined() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["tcpdump", "tshark"]) else { return };
+    let directory = Directory::new();
+    let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    let ends = "local 198.18.0.2 remote 198.18.0.1";
+    ip(&ground.b, &format!("link add vx0 type vxlan id 42 dstport 4789 dev eth0 {ends} udpcsum"));
+    ip(&ground.b, "link set vx0 address 02:00:00:00:00:03 mtu 1450 addrgenmode none up");
+    ip(&ground.b, "addr add 198.19.0.2/24 dev vx0");
+    ip(&ground.b, "neigh add 198.19.0.1 lladdr 02:00:00:00:00:01 dev vx0 nud permanent");
+    let mut command = ground.a.command(&ground.program);
+    let dev = format!("vhost:{},name=vm1", directory.file("vm1.sock").display());
+    let words = "mode vxlan id 42 dstport 4789 local 198.18.0.1 remote 198.18.0.2";
+    command.args(["tunnel", "-j", "dev", &dev]).args(words.split(' '));
+    let tunnel = Gateway::run(&ground, &directory, "vm1", command);
+    let stat = tunnel.wait_for("vm1", "guest_ready", 0);
+    let health = stat.json()["health"].as_array().unwrap();
+    assert!(health.iter().any(|one| one["code"] == "guest_gone"), "{health:?}");
+    let mut guest = tunnel.guest("vm1", feature::USUAL | feature::HOST_USO);
+    let place = traffic::Place { host: &ground.b, address: "198.19.0.2".parse().unwrap() };
+    let socket = traffic::socket_on(place, 4000);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let capture = Capture::start(&ground.a, directory.file("link.pcap"));
+    let (header, frame) = datagrams_of([[198, 19, 0, 1], [198, 19, 0, 2]], [1, 3], 4000, 40, 1300);
+    guest.send_packet(1, &header, &frame, &[42]);
+    guest.kick(FROM_GUEST);
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        let mut bytes = [0; 2000];
+        let (len, from) = socket.recv_from(&mut bytes).expect("a datagram of the guest");
+        assert_eq!((len, from.to_string().as_str()), (1300, "198.19.0.1:9"));
+        seen.extend_from_slice(&bytes[..len]);
+    }
+    assert!(seen == frame[42..]);
+    // Outer and inner checksum of each datagram.
+    let mut tshark = Command::new(which("tshark").unwrap());
+    tshark.args([
+        "-n",
+        "-o",
+        "udp.check_checksum:TRUE",
+        "-T",
+        "fields",
+        "-e",
+        "udp.checksum.status",
+        "-Y",
+        "vxlan",
+        "-r",
+    ]);
+    let output = tshark.arg(capture.stop()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().collect::<Vec<_>>(), ["1,1"; 40]);
+    let stat = tunnel.wait_for("vm1", "guest_ready", 1);
+    assert_eq!((stat.count("vm1", "receive", "trains"), stat.count("vm1", "receive", "segments")), (1, 40));
+    assert_eq!(stat.json()["ports"]["vm1"]["stages"]["encap"]["trains"], 1, "{}", stat.json());
+    // The kernel's datagrams of one train leave its host one by one, and come to the guest in fewer pieces.
+    sys::set_udp_segment(&socket, 1300).unwrap();
+    socket.send_to(&frame[42..], "198.19.0.1:9").unwrap();
+    let (mut came, mut units) = (Vec::new(), 0);
+    while came.len() < 40 * 1300 {
+        // The host's own packets come too.
+        for (_, frame) in next_of(&mut guest).iter().filter(|(_, frame)| frame[23] == 17 && frame[36..38] == [0, 9]) {
+            units += 1;
+            came.extend_from_slice(&frame[42..]);
+        }
+    }
+    assert_eq!(came.len(), 40 * 1300);
+    assert!(came == frame[42..] && units < 40, "{units} units");
+    assert!(tunnel.wait_for("vm1", "guest_ready", 1).drops().is_empty());
 }
