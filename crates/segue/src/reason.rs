@@ -104,6 +104,7 @@ macro_rules! reasons {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[non_exhaustive]
         $vis enum $name { $(#[doc = $help] $variant),+ }
         impl $crate::reason::sealed::Declared for $name {}
         impl ::core::fmt::Display for $name {
