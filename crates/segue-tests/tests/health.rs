@@ -360,7 +360,7 @@ fn idle_bursty_and_one_way_traffic_cause_no_alarm() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
     // A probe answers where nothing else does.
-    let extra = |net| -> &'static [&'static str] { if net == 3 { &[] } else { &["probe", "1"] } };
+    let extra = |net| -> &'static [&'static str] { if net == 3 { &[] } else { &["probe", "5"] } };
     let pairs = [1, 2, 3].map(|net| Pair::start(&ground, shape(Gre, Gue, extra(net)), net));
     let sink = b.enter(|| UdpSocket::bind((Peer::B.address(3, V4), 9000))).expect("a host").expect("a socket");
     let source = a.enter(|| UdpSocket::bind((Peer::A.address(3, V4), 0))).expect("a host").expect("a socket");
