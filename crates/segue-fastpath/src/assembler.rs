@@ -123,6 +123,8 @@ const TO_BIG_ENDIAN: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
+/// `lock *(u64 *)(to + offset) += from`: the immediate says that it is an addition.
+const ATOMIC_64: u8 = 0xdb;
 /// The immediate of the 64-bit load is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
 /// The immediates of the 64-bit load are the descriptor of a map and an offset in its first value.
@@ -197,6 +199,11 @@ impl Assembler {
     /// `*(to + offset) = value`.
     pub(crate) fn store_value(&mut self, size: Size, to: Reg, offset: i16, value: i32) {
         self.push(ST_MEM | size as u8, to, 0, offset, value);
+    }
+
+    /// `*(to + offset) += from`, of 64 bits, as one step for all CPUs.
+    pub(crate) fn add_atomic(&mut self, to: Reg, offset: i16, from: Reg) {
+        self.push(ATOMIC_64, to, from as u8, offset, Op::Add as i32);
     }
 
     /// Jumps to `label`.
@@ -284,6 +291,7 @@ mod tests {
         a.load(Size::B, Reg::R2, Reg::R10, -87);
         a.store(Size::H, Reg::R10, -2, Reg::R5);
         a.store_value(Size::D, Reg::R10, -8, 0);
+        a.add_atomic(Reg::R0, 16, Reg::R1);
         a.jump_if_value(If::Lt, Reg::R1, 20, end);
         a.jump_if(If::Gt, Reg::R1, Reg::R2, end);
         a.jump_if_word(If::Ne, Reg::R1, 0xc612_0001, end);
@@ -300,6 +308,7 @@ mod tests {
             [0x71, 0xa2, 0xa9, 0xff, 0, 0, 0, 0],
             [0x6b, 0x5a, 0xfe, 0xff, 0, 0, 0, 0],
             [0x7a, 0x0a, 0xf8, 0xff, 0, 0, 0, 0],
+            [0xdb, 0x10, 0x10, 0, 0, 0, 0, 0],
             [0xa5, 0x01, 5, 0, 0x14, 0, 0, 0],
             [0x2d, 0x21, 4, 0, 0, 0, 0, 0],
             [0x56, 0x01, 3, 0, 0x01, 0x00, 0x12, 0xc6],

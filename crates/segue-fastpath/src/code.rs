@@ -4,17 +4,57 @@ use std::os::fd::BorrowedFd;
 
 use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::counters::Counter;
-use crate::layout::{packet, settings};
+use crate::layout::{packet, settings, tunnel};
 
 /// The maps that a program reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maps<'a> {
     pub(crate) settings: BorrowedFd<'a>,
-    /// Tunnels by interface.
-    pub(crate) tunnels: BorrowedFd<'a>,
-    /// Tunnels by received packets.
-    pub(crate) peers: BorrowedFd<'a>,
     pub(crate) counters: BorrowedFd<'a>,
+    pub(crate) tunnels: Tunnels<'a>,
+}
+
+/// The maps in which a program finds the tunnel of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tunnels<'a> {
+    /// Tunnels of one remote each.
+    Single {
+        /// Tunnels by interface.
+        by_interface: BorrowedFd<'a>,
+        /// Tunnels by received packets.
+        by_packet: BorrowedFd<'a>,
+    },
+    /// The peers of one tunnel, by inner addresses.
+    Table(TableMaps<'a>),
+}
+
+/// The maps of the peers with one IP version inside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FamilyMaps<'a> {
+    /// Peers by whole addresses.
+    pub(crate) hosts: BorrowedFd<'a>,
+    /// Peers by shorter prefixes.
+    pub(crate) prefixes: BorrowedFd<'a>,
+}
+
+/// The maps of a peer table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TableMaps<'a> {
+    pub(crate) v4: FamilyMaps<'a>,
+    pub(crate) v6: FamilyMaps<'a>,
+    /// The counters of single peers.
+    pub(crate) counters: BorrowedFd<'a>,
+}
+
+/// Where a program finds the counters of the tunnel, for exits that count at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Index {
+    /// They are looked up in front of all exits.
+    Known,
+    /// Their index is at this place of the tunnel's entry.
+    At(i16),
+    /// This is their index.
+    Is(i32),
 }
 
 /// The result for a packet that this program leaves to the others and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
@@ -38,6 +78,8 @@ pub(crate) const COUNTERS: Reg = Reg::R8;
 const KEY: i16 = -4;
 /// Offset of the number of wire-sized packets that a unit stands for.
 const SEGMENTS: i16 = -16;
+/// Offset of a number that a call would forget. Both programs have their own places from there on.
+const NUMBER: i16 = -504;
 
 /// A program under construction, with its exits.
 pub(crate) struct Code {
@@ -48,15 +90,15 @@ pub(crate) struct Code {
     drop: Option<Label>,
     /// Exits that count at the tunnel.
     left: Vec<(Counter, Label)>,
-    /// Place of the counters' index in the tunnel's entry, for exits in front of which they are not looked up yet.
-    index: Option<i16>,
+    /// Where the exits find the counters.
+    index: Index,
     /// Exits that count at the outside port.
     unclaimed: Vec<(Counter, Label)>,
 }
 
 impl Code {
     /// Begins a program: the context is saved, and packets are left to the daemon where the path is switched off.
-    pub(crate) fn begin(maps: &Maps<'_>, index: Option<i16>) -> Code {
+    pub(crate) fn begin(maps: &Maps<'_>, index: Index) -> Code {
         let mut a = Assembler::default();
         let out = a.label();
         a.copy(CONTEXT, Reg::R1);
@@ -149,6 +191,23 @@ impl Code {
         self.a.place(single);
     }
 
+    /// Counts a unit that was sent to or received from a peer of a table: R1 is its number of packets, `bytes` the
+    /// register with its length, `at` the place of the direction.
+    pub(crate) fn count_peer(&mut self, table: &TableMaps<'_>, bytes: Reg, at: i16) {
+        let missing = self.a.label();
+        self.a.store(Size::D, Reg::R10, NUMBER, Reg::R1);
+        self.a.load(Size::W, Reg::R1, TUNNEL, tunnel::SLOT);
+        self.a.store(Size::W, Reg::R10, KEY, Reg::R1);
+        self.a.map(Reg::R1, table.counters);
+        self.a.frame(Reg::R2, KEY);
+        self.a.call(Helper::MapLookupElem);
+        self.a.jump_if_value(If::Eq, Reg::R0, 0, missing);
+        self.a.load(Size::D, Reg::R1, Reg::R10, NUMBER);
+        self.a.add_atomic(Reg::R0, at, Reg::R1);
+        self.a.add_atomic(Reg::R0, at + 8, bytes);
+        self.a.place(missing);
+    }
+
     /// Sets R1 to the ones-complement sum, folded to 16 bits, of the 20 bytes of the frame at `place`. R2 is changed.
     pub(crate) fn sum_ipv4(&mut self, place: i16) {
         let a = &mut self.a;
@@ -166,14 +225,23 @@ impl Code {
         }
     }
 
+    /// Sets R1 to the number of packets of wire size that [`note_segments`](Self::note_segments) has noted.
+    pub(crate) fn segments(&mut self) {
+        self.a.load(Size::D, Reg::R1, Reg::R10, SEGMENTS);
+    }
+
     /// Ends the program with its exits.
     pub(crate) fn finish(mut self, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
         let count_out = self.a.label();
         for (counter, label) in std::mem::take(&mut self.left) {
             self.a.place(label);
-            if let Some(index) = self.index {
+            match self.index {
+                Index::Known => {}
+                Index::At(place) => self.a.load(Size::W, Reg::R1, TUNNEL, place),
+                Index::Is(index) => self.a.set(Reg::R1, index),
+            }
+            if self.index != Index::Known {
                 let out = self.out;
-                self.a.load(Size::W, Reg::R1, TUNNEL, index);
                 self.look_up(maps.counters, COUNTERS, out);
             }
             self.count(counter);

@@ -10,6 +10,11 @@ pub(crate) enum Counter {
     SentBytes,
     SentTrains,
     SentSegments,
+    // With a peer table; otherwise what is received is counted at the tunnel's entry of its map.
+    ReceivedUnits,
+    ReceivedBytes,
+    ReceivedTrains,
+    ReceivedSegments,
     NoMemory,
     // From here on: packets that were left to the daemon.
     NoRoute,
@@ -31,10 +36,15 @@ pub(crate) enum Counter {
     Ecn,
     Forwarded,
     NoTunnel,
+    NoPeer,
+    PeerByDaemon,
+    PeerSource,
+    PeerNetwork,
+    NotForUs,
 }
 
 /// Number of counters.
-pub(crate) const COUNT: usize = Counter::NoTunnel as usize + 1;
+pub(crate) const COUNT: usize = Counter::NotForUs as usize + 1;
 
 /// The counters of packets that were left to the daemon, with their names and meanings.
 pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
@@ -61,6 +71,11 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (Counter::Ecn, "ecn", "Congestion marks whose combination the daemon judges."),
     (Counter::Forwarded, "forwarded", "An aggregate that is not for this host."),
     (Counter::NoTunnel, "no_tunnel", "No tunnel has this sender and key."),
+    (Counter::NoPeer, "no_peer", "No peer of the table has the destination."),
+    (Counter::PeerByDaemon, "peer_by_daemon", "To or from a peer whose entry asks for what only the daemon does."),
+    (Counter::PeerSource, "peer_source", "A sender inside that the peer table does not give to the sender outside."),
+    (Counter::PeerNetwork, "peer_network", "A network identifier that the peer table does not give to the sender."),
+    (Counter::NotForUs, "not_for_us", "A frame whose Ethernet destination is not this end of the tunnel."),
 ];
 
 /// Packets of one direction that the programs moved.
@@ -100,8 +115,11 @@ impl Counts {
     pub(crate) fn sum(values: &[u8], inbound: &[Vec<u8>]) -> Counts {
         let sums = totals::<COUNT>(values.chunks_exact(COUNT * 8));
         let received = inbound.iter().flat_map(|values| values.chunks_exact(inbound::LEN));
-        let received = totals::<4>(received.map(|value| &value[inbound::RECEIVED as usize..][..32]));
+        let mut received = totals::<4>(received.map(|value| &value[inbound::RECEIVED as usize..][..32]));
         let of = |counter: Counter| sums[counter as usize];
+        let by_table =
+            [Counter::ReceivedUnits, Counter::ReceivedBytes, Counter::ReceivedTrains, Counter::ReceivedSegments];
+        received.iter_mut().zip(by_table).for_each(|(sum, counter)| *sum = sum.wrapping_add(of(counter)));
         let traffic = |[units, bytes, trains, segments]: [u64; 4]| Traffic { units, bytes, trains, segments };
         Counts {
             sent: traffic([Counter::SentUnits, Counter::SentBytes, Counter::SentTrains, Counter::SentSegments].map(of)),

@@ -6,9 +6,10 @@
 //! label, source port. A train stays whole: the kernel cuts it where the interface does not take it.
 
 use crate::assembler::{Fault, Helper, If, Instruction, Op, Reg, Size};
-use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL, protocol};
+use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
-use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, room, tunnel};
+use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, peer_counts, room, tunnel};
+use crate::peer_table::{self, Exits, KEY_LEN};
 
 /// The first 20 bytes of the inner packet, on the stack.
 const INNER: i16 = -40;
@@ -29,6 +30,8 @@ const TEMPLATE: i16 = OUTER - 56;
 const INNER_HEADER: i16 = OUTER - 64;
 /// A single byte.
 const BYTE: i16 = OUTER - 88;
+/// The key of a peer.
+const KEY: i16 = OUTER - 88 - KEY_LEN;
 
 /// Length of the inner packet or frame.
 const LEN: Reg = Reg::R9;
@@ -59,10 +62,15 @@ impl Form {
 
 /// Assembles the program.
 pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let mut code = Code::begin(maps, None);
+    let mut code = Code::begin(maps, Index::Known);
     let out = code.out;
-    code.a.load(Size::W, Reg::R1, CONTEXT, packet::IFINDEX);
-    code.look_up(maps.tunnels, TUNNEL, out);
+    match &maps.tunnels {
+        Tunnels::Single { by_interface, .. } => {
+            code.a.load(Size::W, Reg::R1, CONTEXT, packet::IFINDEX);
+            code.look_up(*by_interface, TUNNEL, out);
+        }
+        Tunnels::Table(table) => find_peer(&mut code, maps, table),
+    }
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::COUNTERS);
     code.look_up(maps.counters, COUNTERS, out);
     let no_route = code.leave(Counter::NoRoute);
@@ -84,6 +92,10 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     code.a.set(Reg::R1, 0);
     code.a.store(Size::W, CONTEXT, packet::MARK, Reg::R1);
     code.count_unit(LEN, COUNTERS, Counter::SentUnits as i16 * 8);
+    if let Tunnels::Table(table) = &maps.tunnels {
+        code.a.set(Reg::R1, 1);
+        code.count_peer(table, LEN, peer_counts::SENT);
+    }
     // Without a given neighbour the kernel looks up the route and asks for the neighbour.
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::LINK);
     for register in [Reg::R2, Reg::R3, Reg::R4] {
@@ -92,6 +104,22 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     code.a.call(Helper::RedirectNeigh);
     code.a.end();
     code.finish(maps)
+}
+
+/// Looks up the peer that has the destination of the packet, unless the daemon serves it.
+fn find_peer(code: &mut Code, maps: &Maps<'_>, table: &TableMaps<'_>) {
+    let out = code.out;
+    code.a.set(Reg::R1, 0);
+    code.look_up(maps.counters, COUNTERS, out);
+    let [none, short, version, by_daemon] =
+        [Counter::NoPeer, Counter::InnerMalformed, Counter::InnerVersion, Counter::PeerByDaemon]
+            .map(|why| code.leave(why));
+    peer_table::version_of_packet(code, version);
+    peer_table::find(code, table, KEY, Exits { short, none }, |code, is_v4| {
+        code.a.set(Reg::R2, if is_v4 { 16 } else { 24 });
+    });
+    code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::FLAGS);
+    code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
 }
 
 /// Reads the Ethernet header of a frame; what has a VLAN tag goes to the daemon.

@@ -7,7 +7,7 @@ use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::wire::{ethernet, ethertype};
 
 use crate::layout::{HEADERS_LEN, PORTS, inbound, peer, room, tunnel};
-use crate::{egress, ingress};
+use crate::{egress, receive_form};
 
 /// A direction of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +52,26 @@ fn is_overlay(carrier: Carrier) -> bool {
     matches!(carrier, Carrier::Vxlan { .. } | Carrier::Geneve { .. })
 }
 
-/// Returns the form of packets that tunnels with this configuration receive.
-pub(crate) fn ingress_form(config: &Config, clears_marks: bool) -> ingress::Form {
-    ingress::Form {
+/// Returns the form of packets that tunnels with this configuration receive; `table` where it is that of a listener of
+/// a peer table.
+pub(crate) fn ingress_form(
+    config: &Config,
+    clears_marks: bool,
+    table: Option<receive_form::OfTable>,
+) -> receive_form::Form {
+    receive_form::Form {
         local: config.local,
         carrier: match config.carrier {
-            Carrier::Gue { .. } => ingress::Carrier::Gue(config.port),
-            Carrier::Fou => ingress::Carrier::Fou(config.port),
-            Carrier::Vxlan { .. } => ingress::Carrier::Vxlan(config.port),
-            Carrier::Geneve { .. } => ingress::Carrier::Geneve(config.port),
-            Carrier::Bare => ingress::Carrier::Bare,
+            Carrier::Gue { .. } => receive_form::Carrier::Gue(config.port),
+            Carrier::Fou => receive_form::Carrier::Fou(config.port),
+            Carrier::Vxlan { .. } => receive_form::Carrier::Vxlan(config.port),
+            Carrier::Geneve { .. } => receive_form::Carrier::Geneve(config.port),
+            Carrier::Bare => receive_form::Carrier::Bare,
         },
         has_gre: config.mode.gre().is_some(),
         zero_csum6: config.zero_csum6,
         clears_marks,
+        table,
     }
 }
 
@@ -152,6 +158,54 @@ pub(crate) struct Place {
 
 /// Returns the entry of the map of tunnels by interface; `None` where the engine refuses the configuration.
 pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> Option<Vec<u8>> {
+    value(config, place, sources, None)
+}
+
+/// What a peer of a table has beside the description of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerEnd {
+    /// Ethernet addresses of the peer's end and of this one, where frames are inside.
+    pub(crate) stations: [[u8; 6]; 2],
+    /// The network identifier that the peer may send.
+    pub(crate) network: u32,
+    /// Index of the peer's own counters.
+    pub(crate) slot: u32,
+}
+
+/// Returns the entry of a peer by inner addresses; `None` where the engine refuses the configuration. The packets of
+/// the interface have no Ethernet header, so that one is part of the outer headers where frames are inside.
+pub(crate) fn peer_value(config: &Config, place: &Place, sources: &[u16], end: &PeerEnd) -> Option<Vec<u8>> {
+    let [to, from] = end.stations;
+    let link = |version| {
+        let kind = if version == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        ethernet::header(to, from, kind)
+    };
+    let mut value = value(config, place, sources, is_overlay(config.carrier).then_some(&link))?;
+    put_end(&mut value, config, end);
+    Some(value)
+}
+
+/// Returns the entry of a peer that the daemon serves.
+pub(crate) fn value_of_daemon(config: &Config, end: &PeerEnd) -> Vec<u8> {
+    let mut value = vec![0; tunnel::LEN];
+    put_end(&mut value, config, end);
+    value[tunnel::FLAGS as usize..][..4].copy_from_slice(&tunnel::BY_DAEMON.to_ne_bytes());
+    value
+}
+
+fn put_end(value: &mut [u8], config: &Config, end: &PeerEnd) {
+    let mut put = |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    match config.remote {
+        IpAddr::V4(remote) => put(tunnel::REMOTE, &remote.octets()),
+        IpAddr::V6(remote) => put(tunnel::REMOTE, &remote.octets()),
+    }
+    put(tunnel::NETWORK, &(end.network << 8).to_be_bytes());
+    put(tunnel::SLOT, &end.slot.to_ne_bytes());
+}
+
+type Link<'a> = &'a dyn Fn(u8) -> [u8; ethernet::LEN];
+
+fn value(config: &Config, place: &Place, sources: &[u16], link: Option<Link<'_>>) -> Option<Vec<u8>> {
     let Place { route, counters, address } = *place;
     let mut value = vec![0; tunnel::LEN];
     let mut put = |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
@@ -168,7 +222,11 @@ pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> O
     for (version, bit, at) in [(4, tunnel::TAKES_4, tunnel::HEADERS_4), (6, tunnel::TAKES_6, tunnel::HEADERS_6)] {
         if versions(config.mode).contains(&version) {
             flags |= bit;
-            let headers = headers(config, version).filter(|headers| headers.len() <= HEADERS_LEN)?;
+            let mut headers = headers(config, version)?;
+            headers.extend(link.iter().flat_map(|link| link(version)));
+            if headers.len() > HEADERS_LEN {
+                return None;
+            }
             put(at, &headers);
             put(tunnel::HEADER_LEN, &(headers.len() as u32).to_ne_bytes());
         }

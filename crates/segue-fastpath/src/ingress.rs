@@ -6,11 +6,14 @@
 //! GRO has merged is several packets, which shows in the lengths.
 
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
-use crate::code::{CONTEXT, COUNTERS, Code, Maps, TUNNEL, protocol};
+use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
-use crate::layout::{ETHERNET_LEN, inbound, packet, peer, room, tunnel};
+use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, tunnel};
+use crate::peer_table::{self, Exits};
+use crate::receive_form::{Carrier, Form};
 
 /// Outer IP and UDP, and the GUE, VXLAN or Geneve header, on the stack.
 const OUTER: i16 = -80;
@@ -36,9 +39,6 @@ const FRAME: i16 = FIB - 40;
 const HEADERS: Reg = Reg::R9;
 
 const UDP_LEN: i16 = 8;
-const GUE_LEN: i16 = 4;
-/// Length of a VXLAN header, and of a Geneve header without options.
-const OVERLAY_LEN: i16 = 8;
 /// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
 const VXLAN_WORD: u32 = 0x0800_0000;
 const GENEVE_WORD: u32 = 0x0000_6558;
@@ -52,90 +52,23 @@ const GRE_HAS_KEY: i32 = 0x2000;
 const NOT_FORWARDED: i32 = 4;
 const FORWARDING_OFF: i32 = 5;
 
-/// The encapsulation header between the outer IP header and the inner packet or GRE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// Nothing: the IP protocol number says what is inside.
-    Bare,
-    /// UDP to this port.
-    Fou(u16),
-    /// UDP to this port, and GUE.
-    Gue(u16),
-    /// UDP to this port, VXLAN, and Ethernet frames.
-    Vxlan(u16),
-    /// UDP to this port, Geneve, and Ethernet frames.
-    Geneve(u16),
-}
-
-impl Carrier {
-    /// Returns the UDP port, and the length of the header behind UDP.
-    fn udp(self) -> Option<(u16, i16)> {
-        match self {
-            Carrier::Bare => None,
-            Carrier::Fou(port) => Some((port, 0)),
-            Carrier::Gue(port) => Some((port, GUE_LEN)),
-            Carrier::Vxlan(port) | Carrier::Geneve(port) => Some((port, OVERLAY_LEN)),
-        }
-    }
-
-    /// Returns whether Ethernet frames are inside.
-    fn has_frames(self) -> bool {
-        matches!(self, Carrier::Vxlan(_) | Carrier::Geneve(_))
-    }
-}
-
-/// The form of packets for the tunnels of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
-    /// The address of this host.
-    pub(crate) local: IpAddr,
-    pub(crate) carrier: Carrier,
-    /// Whether GRE follows; behind GUE its header says so instead.
-    pub(crate) has_gre: bool,
-    /// Whether datagrams without UDP checksum are accepted over IPv6.
-    pub(crate) zero_csum6: bool,
-    /// Whether the kernel can remove a tunnel's marks from an aggregate, so that it can be forwarded.
-    pub(crate) clears_marks: bool,
-}
-
-impl Form {
-    fn is_v4(&self) -> bool {
-        self.local.is_ipv4()
-    }
-
-    fn ip_len(&self) -> i16 {
-        if self.is_v4() { 20 } else { 40 }
-    }
-
-    /// Returns the flags with which the kernel removes the headers of a packet with this version inside.
-    pub(crate) fn room(&self, version: u8) -> u64 {
-        let marks = match (self.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
-            (false, ..) => 0,
-            (true, carrier, ..) if carrier != Carrier::Bare => room::DECAP_UDP,
-            (true, _, true, _) => room::DECAP_GRE,
-            (true, _, false, true) => room::DECAP_IPXIP4,
-            (true, _, false, false) => room::DECAP_IPXIP6,
-        };
-        let family = match (self.is_v4(), version) {
-            (true, 6) => room::DECAP_IPV6,
-            (false, 4) => room::DECAP_IPV4,
-            _ => 0,
-        };
-        room::FIXED_GSO | marks | family
-    }
-}
-
 /// Assembles the program.
 pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let mut code = Code::begin(maps, Some(inbound::COUNTERS));
+    let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Is(table.counters));
+    let mut code = Code::begin(maps, index);
     read_ip(&mut code, form);
     read_tunnel_headers(&mut code, form);
-    find_tunnel(&mut code, form, maps);
-    if form.carrier != Carrier::Bare {
-        check_udp_checksum(&mut code, form);
+    if let Tunnels::Single { by_packet, .. } = maps.tunnels {
+        find_tunnel(&mut code, form, by_packet);
     }
     if form.carrier.has_frames() {
-        read_frame(&mut code);
+        read_frame(&mut code, form);
+    }
+    if let Tunnels::Table(table) = &maps.tunnels {
+        find_peer(&mut code, form, table);
+    }
+    if form.carrier != Carrier::Bare {
+        check_udp_checksum(&mut code, form);
     }
     check_inner(&mut code, form);
     combine_ecn(&mut code, form);
@@ -144,6 +77,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     }
     code.note_segments();
     remove_headers(&mut code, form);
+    deliver(&mut code, form, maps);
     code.finish(maps)
 }
 
@@ -238,7 +172,9 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
             code.a.load(Size::H, Reg::R1, Reg::R10, at + 2);
             code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
             code.a.load(Size::B, Reg::R1, Reg::R10, at + 1);
-            code.a.jump_if_value(If::Eq, Reg::R1, GRE_PROTOCOL, gre);
+            if form.table.is_none() {
+                code.a.jump_if_value(If::Eq, Reg::R1, GRE_PROTOCOL, gre);
+            }
         }
         Carrier::Bare if !form.has_gre => {
             let at = if form.is_v4() { 9 } else { 6 };
@@ -272,7 +208,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
         code.a.jump(identified);
     }
     code.a.place(gre);
-    if matches!(form.carrier, Carrier::Gue(_)) || form.has_gre {
+    if matches!(form.carrier, Carrier::Gue(_)) && form.table.is_none() || form.has_gre {
         read_gre(code, unknown);
     }
     code.a.place(identified);
@@ -292,14 +228,23 @@ fn read_overlay(code: &mut Code, form: &Form, word: u32, why: Counter) {
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::NETWORK as i32);
 }
 
-/// Reads the Ethernet header of an inner frame, which must be of one station and of IPv4 or IPv6 without a VLAN tag.
-fn read_frame(code: &mut Code) {
+/// Reads the Ethernet header of an inner frame, which must be of one station and of IPv4 or IPv6 without a VLAN tag;
+/// and for this end, where the interface carries IP.
+fn read_frame(code: &mut Code, form: &Form) {
     let [malformed, frame, source] =
         [Counter::InnerMalformed, Counter::InnerFrame, Counter::InnerSource].map(|why| code.leave(why));
     let (v6, known, station) = (code.a.label(), code.a.label(), code.a.label());
     code.a.copy(Reg::R2, HEADERS);
     code.load_bytes(FRAME, i32::from(ETHERNET_LEN), malformed);
     code.a.op_value(Op::Add, HEADERS, i32::from(ETHERNET_LEN));
+    if let Some(table) = form.table {
+        let other = code.leave(Counter::NotForUs);
+        let [a, b, c, d, e, f] = table.station;
+        code.a.load(Size::W, Reg::R1, Reg::R10, FRAME);
+        code.a.jump_if_word(If::Ne, Reg::R1, u32::from_ne_bytes([a, b, c, d]), other);
+        code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 4);
+        code.a.jump_if_value(If::Ne, Reg::R1, i32::from(u16::from_ne_bytes([e, f])), other);
+    }
     code.a.load(Size::B, Reg::R1, Reg::R10, FRAME + 6);
     code.a.jump_if_value(If::Set, Reg::R1, 1, source);
     code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 6);
@@ -351,18 +296,48 @@ fn read_gre(code: &mut Code, short: Label) {
 }
 
 /// Looks up the tunnel of the sender and the identity.
-fn find_tunnel(code: &mut Code, form: &Form, maps: &Maps<'_>) {
+fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>) {
     let unknown = code.leave_unclaimed(Counter::NoTunnel);
     let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
     for at in (0..len).step_by(4) {
         code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
         code.a.store(Size::W, Reg::R10, PEER + peer::ADDRESS + at, Reg::R1);
     }
-    code.a.map(Reg::R1, maps.peers);
+    code.a.map(Reg::R1, by_packet);
     code.a.frame(Reg::R2, PEER);
     code.a.call(Helper::MapLookupElem);
     code.a.jump_if_value(If::Eq, Reg::R0, 0, unknown);
     code.a.copy(TUNNEL, Reg::R0);
+}
+
+/// Looks up the peer that has the inner source. It must be the sender, and the network one that it may send.
+fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
+    let [short, none, by_daemon] =
+        [Counter::InnerMalformed, Counter::PeerSource, Counter::PeerByDaemon].map(|why| code.leave(why));
+    let known = code.a.label();
+    code.a.load(Size::D, Reg::R2, Reg::R10, VERSION);
+    code.a.set(Reg::R1, protocol(true));
+    code.a.jump_if_value(If::Eq, Reg::R2, 4, known);
+    code.a.set(Reg::R1, protocol(false));
+    code.a.place(known);
+    peer_table::find(code, table, FIB, Exits { short, none }, |code, is_v4| {
+        code.a.copy(Reg::R2, HEADERS);
+        code.a.op_value(Op::Add, Reg::R2, if is_v4 { 12 } else { 8 });
+    });
+    let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
+    for at in (0..len).step_by(4) {
+        code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
+        code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::REMOTE + at);
+        code.a.jump_if(If::Ne, Reg::R1, Reg::R2, none);
+    }
+    if form.carrier.has_frames() {
+        let network = code.leave(Counter::PeerNetwork);
+        code.a.load(Size::W, Reg::R1, Reg::R10, PEER + peer::KEY);
+        code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::NETWORK);
+        code.a.jump_if(If::Ne, Reg::R1, Reg::R2, network);
+    }
+    code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::FLAGS);
+    code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
 }
 
 /// Accepts a UDP checksum that the interface or GRO has verified, and the absence of one where that is allowed. Trains
@@ -493,9 +468,9 @@ fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     let (v4, filled, stays) = (code.a.label(), code.a.label(), code.a.label());
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, stays);
-    if form.carrier.has_frames() {
+    if let (true, Tunnels::Single { by_interface, .. }) = (form.delivers_frames(), maps.tunnels) {
         code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
-        code.look_up(maps.tunnels, COUNTERS, forwarded);
+        code.look_up(by_interface, COUNTERS, forwarded);
         for (size, at) in [(Size::W, 0), (Size::H, 4)] {
             code.a.load(size, Reg::R1, COUNTERS, tunnel::ADDRESS + at);
             code.a.load(size, Reg::R2, Reg::R10, FRAME + at);
@@ -505,7 +480,7 @@ fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     for at in (0..FIB_LEN as i16).step_by(8) {
         code.a.store_value(Size::D, Reg::R10, FIB + at, 0);
     }
-    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
+    interface(code, maps);
     code.a.store(Size::W, Reg::R10, FIB + 8, Reg::R1);
     code.a.load(Size::D, Reg::R1, Reg::R10, VERSION);
     code.a.jump_if_value(If::Eq, Reg::R1, 4, v4);
@@ -533,12 +508,23 @@ fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     code.a.place(stays);
 }
 
-/// Removes the headers, marks the packet where congestion was marked outside, and hands it to the tunnel's interface.
+/// Sets R1 to the index of the tunnel's interface.
+fn interface(code: &mut Code, maps: &Maps<'_>) {
+    match maps.tunnels {
+        Tunnels::Single { .. } => code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE),
+        Tunnels::Table(_) => {
+            code.a.map_value(Reg::R1, maps.settings, i32::from(settings::INTERFACE));
+            code.a.load(Size::W, Reg::R1, Reg::R1, 0);
+        }
+    }
+}
+
+/// Removes the headers, and marks the packet where congestion was marked outside.
 fn remove_headers(code: &mut Code, form: &Form) {
     let refused = code.leave(Counter::Refused);
     let (v4, unmarked) = (code.a.label(), code.a.label());
     let a = &mut code.a;
-    if form.carrier.has_frames() {
+    if form.delivers_frames() {
         // The inner Ethernet header takes the place of the outer one, which is of no more use, first: afterwards the
         // daemon could no longer be left with the packet.
         a.copy(Reg::R1, CONTEXT);
@@ -565,12 +551,27 @@ fn remove_headers(code: &mut Code, form: &Form) {
     a.copy(Reg::R1, CONTEXT);
     a.call(Helper::SkbEcnSetCe);
     a.place(unmarked);
-    a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
-    if !form.carrier.has_frames() {
-        a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
+}
+
+/// Counts the packet and hands it to the tunnel's interface.
+fn deliver(code: &mut Code, form: &Form, maps: &Maps<'_>) {
+    code.a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
+    if !form.delivers_frames() {
+        code.a.op_value(Op::Sub, HEADERS, i32::from(ETHERNET_LEN));
     }
-    code.count_unit(HEADERS, TUNNEL, inbound::RECEIVED);
-    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::INTERFACE);
+    match (&maps.tunnels, form.table) {
+        (Tunnels::Table(table), Some(of)) => {
+            let uncounted = code.a.label();
+            code.a.set(Reg::R1, of.counters);
+            code.look_up(maps.counters, COUNTERS, uncounted);
+            code.count_unit(HEADERS, COUNTERS, Counter::ReceivedUnits as i16 * 8);
+            code.segments();
+            code.count_peer(table, HEADERS, peer_counts::RECEIVED);
+            code.a.place(uncounted);
+        }
+        _ => code.count_unit(HEADERS, TUNNEL, inbound::RECEIVED),
+    }
+    interface(code, maps);
     // BPF_F_INGRESS.
     code.a.set(Reg::R2, 1);
     code.a.call(Helper::Redirect);

@@ -1,8 +1,8 @@
 //! The layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
 
-/// Length of the longest outer headers: IPv6, UDP, GUE, GRE with a key. Room for them is copied in whole words. An
-/// inner Ethernet header is not part of them.
-pub(crate) const HEADERS_LEN: usize = 64;
+/// Length of the longest outer headers, in whole words: IPv6, UDP, VXLAN and an inner Ethernet header in front of a
+/// packet that has none. That of a frame is not part of them.
+pub(crate) const HEADERS_LEN: usize = 72;
 /// Number of source ports in [`tunnel`]; a power of two.
 pub(crate) const PORTS: usize = 16;
 
@@ -13,10 +13,12 @@ pub(crate) const ETHERNET_LEN: i16 = 14;
 pub(crate) mod settings {
     /// Whether the programs take packets: 0 leaves all to the daemon. 32 bits.
     pub(crate) const ENABLED: i16 = 0;
+    /// Index of the interface of a tunnel with a peer table, 32 bits.
+    pub(crate) const INTERFACE: i16 = 4;
     pub(crate) const LEN: usize = 8;
 }
 
-/// The value of the map of tunnels by the index of their interface.
+/// The value of the map of tunnels by the index of their interface, and of the maps of peers by inner addresses.
 pub(crate) mod tunnel {
     use super::{HEADERS_LEN, PORTS};
 
@@ -36,8 +38,14 @@ pub(crate) mod tunnel {
     pub(crate) const TOS: i16 = 28;
     /// Outer TTL unless that is inherited, 8 bits.
     pub(crate) const TTL: i16 = 29;
+    /// Outer address of the peer, 4 or 16 bytes; in a peer table.
+    pub(crate) const REMOTE: i16 = 32;
+    /// The second word of the VXLAN headers that the peer may send; in a peer table.
+    pub(crate) const NETWORK: i16 = 48;
+    /// Index of the peer's own counters, 32 bits; in a peer table.
+    pub(crate) const SLOT: i16 = 52;
     /// Outer headers of a packet with IPv4 inside.
-    pub(crate) const HEADERS_4: i16 = 32;
+    pub(crate) const HEADERS_4: i16 = 56;
     /// Outer headers of a packet with IPv6 inside.
     pub(crate) const HEADERS_6: i16 = HEADERS_4 + HEADERS_LEN as i16;
     /// Source ports in network byte order.
@@ -52,6 +60,8 @@ pub(crate) mod tunnel {
     pub(crate) const INHERITS_TTL: i32 = 8;
     pub(crate) const SETS_DF: i32 = 16;
     pub(crate) const INHERITS_DF: i32 = 32;
+    /// All packets to and from this peer are the daemon's.
+    pub(crate) const BY_DAEMON: i32 = 64;
 }
 
 /// The key of the map of tunnels by their packets.
@@ -83,6 +93,14 @@ pub(crate) mod inbound {
     /// Offset of the receive counters: units, bytes, trains and packets of wire size, of 64 bits each.
     pub(crate) const RECEIVED: i16 = 8;
     pub(crate) const LEN: usize = 64;
+}
+
+/// The value of the map of the counters of single peers.
+pub(crate) mod peer_counts {
+    /// Units and bytes sent, packets of wire size and bytes received: 64 bits each.
+    pub(crate) const SENT: i16 = 0;
+    pub(crate) const RECEIVED: i16 = 16;
+    pub(crate) const LEN: usize = 32;
 }
 
 /// Fields of `struct __sk_buff`.

@@ -38,6 +38,8 @@ mod ingress;
 mod layout;
 mod map;
 mod path;
+mod peer_table;
+mod receive_form;
 mod steering;
 mod sys;
 #[cfg(test)]

@@ -18,8 +18,17 @@ pub(crate) struct Map {
 impl Map {
     /// Creates a map with keys and values of these lengths, in bytes.
     pub(crate) fn create(kind: MapKind, key: usize, value: usize, entries: u32, name: &str) -> io::Result<Map> {
+        Map::of(kind, false, [key, value], entries, name)
+    }
+
+    /// Creates a map whose entries take memory when they are added; `most` are possible.
+    pub(crate) fn growing(kind: MapKind, key: usize, value: usize, most: u32, name: &str) -> io::Result<Map> {
+        Map::of(kind, true, [key, value], most, name)
+    }
+
+    fn of(kind: MapKind, grows: bool, [key, value]: [usize; 2], entries: u32, name: &str) -> io::Result<Map> {
         let values = if matches!(kind, MapKind::PerCpuArray | MapKind::PerCpuHash) { possible_cpus()? } else { 1 };
-        let fd = sys::create_map(kind, key as u32, value as u32, entries, name)?;
+        let fd = sys::create_map(kind, grows, [key as u32, value as u32], entries, name)?;
         Ok(Map { fd, key, value, values })
     }
 

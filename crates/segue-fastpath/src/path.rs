@@ -7,21 +7,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use segue::encap::{Carrier, Config};
 
 use crate::assembler::{Fault, Instruction};
-use crate::code::Maps;
+use crate::code::{Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
 use crate::map::Map;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
-use crate::{egress, ingress};
+use crate::{egress, ingress, receive_form};
 
 /// Names of the programs, by which another process of segue is recognised.
-const EGRESS: &str = "segue_egress";
-const INGRESS: &str = "segue_ingress";
+pub(crate) const EGRESS: &str = "segue_egress";
+pub(crate) const INGRESS: &str = "segue_ingress";
 /// Licence of the programs, as the kernel wants to know it: some helpers are for GPL-compatible programs only.
-const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
+pub(crate) const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
-const REDIRECTED: i32 = 7;
+pub(crate) const REDIRECTED: i32 = 7;
 
 /// The reason for which the path cannot be used.
 #[derive(Debug)]
@@ -45,11 +45,11 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-fn refused(step: &'static str) -> impl Fn(io::Error) -> Error {
+pub(crate) fn refused(step: &'static str) -> impl Fn(io::Error) -> Error {
     move |error| Error::Refused(step, error)
 }
 
-fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Instruction>, Error> {
+pub(crate) fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Instruction>, Error> {
     code.map_err(|fault| Error::Refused("assembling a program", io::Error::other(fault.to_string())))
 }
 
@@ -157,15 +157,15 @@ impl Path {
     /// Loads the program for receiving, with what this kernel can, as found by trying.
     fn load_ingress(&self, first: &Config) -> Result<OwnedFd, Error> {
         let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
-        let load = |form: &ingress::Form| {
+        let load = |form: &receive_form::Form| {
             let code = assembled(ingress::program(form, &self.maps()))?;
             sys::load(ProgramKind::Classifier, &code, LICENCE, INGRESS)
                 .map_err(refused("loading the program for receiving"))
         };
         for clears_marks in [true, false] {
-            let form = form::ingress_form(first, clears_marks);
+            let form = form::ingress_form(first, clears_marks, None);
             // Nothing verifies the checksums of the packets of a trial, so that they have none.
-            let trial = ingress::Form { zero_csum6: true, ..form };
+            let trial = receive_form::Form { zero_csum6: true, ..form };
             let program = load(&trial)?;
             tried = self.try_ingress(&program).map(|()| program);
             if tried.is_ok() {
@@ -236,9 +236,8 @@ impl Path {
     fn maps(&self) -> Maps<'_> {
         Maps {
             settings: self.settings.as_fd(),
-            tunnels: self.tunnels.as_fd(),
-            peers: self.peers.as_fd(),
             counters: self.counters.as_fd(),
+            tunnels: Tunnels::Single { by_interface: self.tunnels.as_fd(), by_packet: self.peers.as_fd() },
         }
     }
 

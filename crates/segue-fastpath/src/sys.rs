@@ -43,6 +43,15 @@ pub(crate) enum MapKind {
     Array = 2,
     PerCpuHash = 5,
     PerCpuArray = 6,
+    /// Longest-prefix match: a key is the length of a prefix, 32 bits, and its address.
+    Prefixes = 11,
+}
+
+impl MapKind {
+    /// Returns the flags of a map whose entries take memory when they are added (`BPF_F_NO_PREALLOC`).
+    fn flags(self, grows: bool) -> u32 {
+        u32::from(grows || self == MapKind::Prefixes)
+    }
 }
 
 /// A hook of a network interface (`enum bpf_attach_type`).
@@ -110,9 +119,17 @@ impl Attributes {
     }
 }
 
-/// Creates a map. The values of a per-CPU map have a multiple of eight bytes.
-pub(crate) fn create_map(kind: MapKind, key: u32, value: u32, entries: u32, name: &str) -> io::Result<OwnedFd> {
+/// Creates a map. The values of a per-CPU map have a multiple of eight bytes. With `grows` its entries take memory when
+/// they are added.
+pub(crate) fn create_map(
+    kind: MapKind,
+    grows: bool,
+    [key, value]: [u32; 2],
+    entries: u32,
+    name: &str,
+) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().word(0, kind as u32).word(4, key).word(8, value).word(12, entries);
+    let attributes = attributes.word(16, kind.flags(grows));
     attributes.name(28, name).open(MAP_CREATE, 48)
 }
 

@@ -1,0 +1,98 @@
+//! The form of the packets that the tunnels of a port receive.
+
+use std::net::IpAddr;
+
+use crate::layout::room;
+
+const GUE_LEN: i16 = 4;
+/// Length of a VXLAN header, and of a Geneve header without options.
+const OVERLAY_LEN: i16 = 8;
+
+/// The encapsulation header between the outer IP header and the inner packet or GRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Nothing: the IP protocol number says what is inside.
+    Bare,
+    /// UDP to this port.
+    Fou(u16),
+    /// UDP to this port, and GUE.
+    Gue(u16),
+    /// UDP to this port, VXLAN, and Ethernet frames.
+    Vxlan(u16),
+    /// UDP to this port, Geneve, and Ethernet frames.
+    Geneve(u16),
+}
+
+impl Carrier {
+    /// Returns the UDP port, and the length of the header behind UDP.
+    pub(crate) fn udp(self) -> Option<(u16, i16)> {
+        match self {
+            Carrier::Bare => None,
+            Carrier::Fou(port) => Some((port, 0)),
+            Carrier::Gue(port) => Some((port, GUE_LEN)),
+            Carrier::Vxlan(port) | Carrier::Geneve(port) => Some((port, OVERLAY_LEN)),
+        }
+    }
+
+    /// Returns whether Ethernet frames are inside.
+    pub(crate) fn has_frames(self) -> bool {
+        matches!(self, Carrier::Vxlan(_) | Carrier::Geneve(_))
+    }
+}
+
+/// The form of packets for the tunnels of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// The address of this host.
+    pub(crate) local: IpAddr,
+    pub(crate) carrier: Carrier,
+    /// Whether GRE follows; behind GUE its header says so instead.
+    pub(crate) has_gre: bool,
+    /// Whether datagrams without UDP checksum are accepted over IPv6.
+    pub(crate) zero_csum6: bool,
+    /// Whether the kernel can remove a tunnel's marks from an aggregate, so that it can be forwarded.
+    pub(crate) clears_marks: bool,
+    /// What a tunnel with a peer table has of its own, whose interface carries IP.
+    pub(crate) table: Option<OfTable>,
+}
+
+/// What the program of one listener of a tunnel with a peer table knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfTable {
+    /// The Ethernet address of this end, the destination of frames.
+    pub(crate) station: [u8; 6],
+    /// Index of the counters of the listener.
+    pub(crate) counters: i32,
+}
+
+impl Form {
+    pub(crate) fn is_v4(&self) -> bool {
+        self.local.is_ipv4()
+    }
+
+    pub(crate) fn ip_len(&self) -> i16 {
+        if self.is_v4() { 20 } else { 40 }
+    }
+
+    /// Returns whether frames are inside and go to an interface that carries them.
+    pub(crate) fn delivers_frames(&self) -> bool {
+        self.carrier.has_frames() && self.table.is_none()
+    }
+
+    /// Returns the flags with which the kernel removes the headers of a packet with this version inside.
+    pub(crate) fn room(&self, version: u8) -> u64 {
+        let marks = match (self.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
+            (false, ..) => 0,
+            (true, carrier, ..) if carrier != Carrier::Bare => room::DECAP_UDP,
+            (true, _, true, _) => room::DECAP_GRE,
+            (true, _, false, true) => room::DECAP_IPXIP4,
+            (true, _, false, false) => room::DECAP_IPXIP6,
+        };
+        let family = match (self.is_v4(), version) {
+            (true, 6) => room::DECAP_IPV6,
+            (false, 4) => room::DECAP_IPV4,
+            _ => 0,
+        };
+        room::FIXED_GSO | marks | family
+    }
+}
