@@ -15,6 +15,9 @@
 //! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
 //! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything.
 //!
+//! [`PeerPath`] is the same for a tunnel with a peer table: one interface, several encapsulations, and peers by inner
+//! addresses.
+//!
 //! Beside the path, [`steering`] loads the program that spreads the packets of an interface over its queues.
 //!
 //! # Promises
@@ -24,10 +27,10 @@
 //!
 //! # Limits
 //! IPv4 and IPv6 directly in IP or GRE, bare or in UDP with GUE or FOU, and in Ethernet frames in VXLAN or Geneve with
-//! one remote; no GRE with Ethernet, no GRE checksums or sequence numbers, no remote checksum offload. The interface
-//! towards the remote must carry Ethernet frames. Hooks of Linux 6.6 and a little-endian machine are needed. Outer
-//! packets pass by netfilter, IPsec policies and sockets; packets that are sent also pass by the queueing discipline,
-//! the counters and the captures of the tunnel's interface.
+//! one remote or, where the interface carries IP, a peer table; no GRE with Ethernet, no GRE checksums or sequence
+//! numbers, no remote checksum offload. The interface towards the remote must carry Ethernet frames. Hooks of Linux 6.6
+//! and a little-endian machine are needed. Outer packets pass by netfilter, IPsec policies and sockets; packets that
+//! are sent also pass by the queueing discipline, the counters and the captures of the tunnel's interface.
 
 mod assembler;
 mod code;
@@ -38,6 +41,7 @@ mod ingress;
 mod layout;
 mod map;
 mod path;
+mod peer_path;
 mod peer_table;
 mod receive_form;
 mod steering;
@@ -48,6 +52,7 @@ mod tests;
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
 pub use path::{Error, Path, foreign_programs};
+pub use peer_path::{Listener, Peer, PeerCounts, PeerPath, Served};
 pub use steering::steering;
 
 /// The commands of bpf(2) that a [`Path`] uses after it was attached: lookup, update and deletion of map entries.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use segue::encap::{Carrier, Config, GreOptions, Mode};
 
-use crate::{Error, Path, path};
+use crate::code::NEXT;
+use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, path};
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
@@ -30,20 +31,25 @@ fn kinds() -> Vec<Config> {
     all
 }
 
-/// Loads the path, or notes why this machine cannot.
-fn loaded(configs: &[Config]) -> Option<Path> {
-    match Path::load(configs, &[50_000, 50_001]) {
-        Ok(path) => {
-            path.fill_peers(1).unwrap();
-            path.switch(true).unwrap();
-            Some(path)
-        }
+/// Returns what was loaded, or notes why this machine cannot.
+#[track_caller]
+fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
+    match loaded {
+        Ok(path) => Some(path),
         Err(Error::Refused(step, error)) if error.raw_os_error() == Some(libc::EPERM) => {
             segue_lab::skip_this_test(&format!("{step}: {error}"));
             None
         }
-        Err(error) => panic!("{configs:?}: {error}"),
+        Err(error) => panic!("{error}"),
     }
+}
+
+/// Loads the path, or notes why this machine cannot.
+fn loaded(configs: &[Config]) -> Option<Path> {
+    let path = permitted(Path::load(configs, &[50_000, 50_001]))?;
+    path.fill_peers(1).unwrap();
+    path.switch(true).unwrap();
+    Some(path)
 }
 
 #[test]
@@ -93,7 +99,7 @@ fn congestion_marks_are_combined_as_by_the_engine_or_left_to_it() {
                 set_ecn(&mut bytes, at, inner);
                 let run = path.run(&bytes, 1).unwrap();
                 let combined = segue::encap::combine_ecn(inner, outer);
-                if run.result == crate::code::NEXT {
+                if run.result == NEXT {
                     // The daemon drops the packet, or changes ECT(0) to ECT(1).
                     assert!(combined.is_none() || (inner, outer) == (2, 1), "{config:?} {inner} in {outer}");
                     left += 1;
@@ -117,7 +123,7 @@ fn what_is_not_certain_is_left_to_the_daemon() {
         let refused = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = good.clone();
             change(&mut bytes);
-            assert_eq!(path.run(&bytes, 1).unwrap().result, crate::code::NEXT, "{what}: {config:?}");
+            assert_eq!(path.run(&bytes, 1).unwrap().result, NEXT, "{what}: {config:?}");
         };
         let (source, destination, last) = if config.remote.is_ipv4() { (29, 33, 14) } else { (37, 53, 14) };
         refused("another sender", &|bytes| {
@@ -151,8 +157,13 @@ fn what_is_not_certain_is_left_to_the_daemon() {
             });
         }
         path.switch(false).unwrap();
-        assert_eq!(path.run(&good, 1).unwrap().result, crate::code::NEXT, "switched off");
+        assert_eq!(path.run(&good, 1).unwrap().result, NEXT, "switched off");
     }
+}
+
+fn median(mut nanos: Vec<u32>) -> u32 {
+    nanos.sort_unstable();
+    nanos[nanos.len() / 2]
 }
 
 /// Each of ten thousand peers is found. What that costs: `make figures ONLY=fastpath` reads the lines.
@@ -162,10 +173,6 @@ fn ten_thousand_peers_are_found_like_one() {
         let local = IpAddr::from([198, 18, 0, 1]);
         let remote = |n: u32| IpAddr::from((0x0a00_0000 + n * 7919 % 0xff_ffff + 1).to_be_bytes());
         (0..count).map(|n| Config::new(Mode::Ipip, Carrier::Bare, local, remote(n))).collect()
-    };
-    let median = |mut nanos: Vec<u32>| {
-        nanos.sort_unstable();
-        nanos[nanos.len() / 2]
     };
     for count in [1, 10_000] {
         let configs = peers(count);
@@ -186,10 +193,183 @@ fn ten_thousand_peers_are_found_like_one() {
             set_ecn(&mut bytes, 14, 3);
             set_ecn(&mut bytes, at, 0);
             let ran = path.run(&bytes, 10_000).unwrap();
-            assert_eq!(ran.result, crate::code::NEXT);
+            assert_eq!(ran.result, NEXT);
             ran.nanos
         };
         let (once, again) = (median(frames.iter().map(taken).collect()), median((0..15).map(judged).collect()));
         println!("peers {count}: random {once} ns a packet, the same again {again} ns without decapsulation");
+    }
+}
+
+const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// The listeners of a peer table, by outer family.
+fn listeners(is_v4: bool) -> Vec<Listener> {
+    let local: IpAddr = if is_v4 { "198.18.0.1" } else { "2001:db8::1" }.parse().unwrap();
+    let forms = [(Mode::Ethernet, VXLAN), (Mode::Ip, Carrier::Gue { remcsum: true }), (Mode::Ip, Carrier::Fou)];
+    let of = |(port, (mode, carrier)): (u16, (Mode, Carrier))| Listener {
+        config: Config { port, dport: port, zero_csum6: true, ..Config::new(mode, carrier, local, local) },
+        sources: vec![50_000],
+    };
+    (9000..).zip(forms).map(of).collect()
+}
+
+/// Loads the path of a table with these peers, or notes why this machine cannot.
+fn loaded_table(listeners: &[Listener], peers: &[Peer]) -> Option<PeerPath> {
+    let mut path = permitted(PeerPath::load(listeners, STATION, 20_000))?;
+    path.replace(peers).unwrap();
+    path.on_loopback().unwrap();
+    Some(path)
+}
+
+/// Returns a peer without outer checksum, with the encapsulation of a listener.
+fn peer(listeners: &[Listener], listener: usize, prefix: (&str, u8), remote: IpAddr) -> Peer {
+    let base = listeners[listener].config;
+    let carrier = if let Carrier::Gue { .. } = base.carrier { Carrier::Gue { remcsum: false } } else { base.carrier };
+    let config = Config { remote, carrier, csum: false, ..base };
+    Peer { prefix: (prefix.0.parse().unwrap(), prefix.1), listener, config, mac: [2, 0, 0, 0, 0, 7] }
+}
+
+#[test]
+fn each_peer_of_a_table_is_found_by_the_longest_prefix_and_may_send_what_is_its_own() {
+    for is_v4 in [true, false] {
+        let listeners = listeners(is_v4);
+        let remotes = if is_v4 { ["198.18.0.2", "198.18.0.3"] } else { ["2001:db8::2", "2001:db8::3"] };
+        let [near, other]: [IpAddr; 2] = remotes.map(|text| text.parse().unwrap());
+        for (index, version) in (0..listeners.len()).flat_map(|index| [(index, 4), (index, 6)]) {
+            // The sources of the samples are 198.18.1.1 and 2001:db8::1.
+            let (net, host) = if version == 4 {
+                (("198.18.1.0", 24), ("198.18.1.1", 32))
+            } else {
+                (("2001:db8::", 64), ("2001:db8::1", 128))
+            };
+            let wide = if version == 4 { ("0.0.0.0", 0) } else { ("::", 0) };
+            let config = |remote| Config { remote, ..listeners[index].config };
+            // What a peer is sent may be of another encapsulation.
+            let good = peer(&listeners, (index + 1) % 3, net, near);
+            let Some(mut path) = loaded_table(&listeners, &[good]) else { return };
+            assert_eq!((path.served().kernel, path.served().daemon.len()), (1, 0));
+            let (frame, bare, _) = path.sample(&config(near), version).unwrap();
+            let (spoofed, _, _) = path.sample(&config(other), version).unwrap();
+            let run = |path: &PeerPath, frame: &[u8]| path.run(index, frame, 1).unwrap();
+            let left = |path: &PeerPath, why| {
+                let all = path.counts(index).unwrap().left;
+                all.iter().find(|(name, _)| *name == why).map(|(_, count)| *count)
+            };
+            let what = format!("{index} {version} {near}");
+            let taken = run(&path, &frame);
+            assert_eq!((taken.result, &taken.packet[14..]), (7, &bare[..]), "{what}");
+            let counted = PeerCounts { received: [1, bare.len() as u64], ..PeerCounts::default() };
+            assert_eq!(path.peer_counts(good.prefix).unwrap(), Some(counted), "{what}");
+            assert_eq!(path.counts(index).unwrap().received.segments, 1);
+            for other in (0..3).filter(|other| *other != index) {
+                assert_eq!(path.run(other, &frame, 1).unwrap().result, NEXT, "{what}: the port of {other}");
+            }
+            assert_eq!((run(&path, &spoofed).result, left(&path, "peer_source")), (NEXT, Some(1)), "{what}");
+
+            // A host route to the other, which then may send and the first may not; and a default route to it, which
+            // changes nothing.
+            for (prefix, mine, others) in [(host, NEXT, 7), (wide, 7, NEXT)] {
+                path.replace(&[good, peer(&listeners, 0, prefix, other)]).unwrap();
+                assert_eq!(
+                    [run(&path, &frame).result, run(&path, &spoofed).result],
+                    [mine, others],
+                    "{what} {prefix:?}"
+                );
+            }
+            // Entries that ask for the daemon.
+            for (csum, carrier) in [(true, good.config.carrier), (true, Carrier::Gue { remcsum: true })] {
+                let listener = if let Carrier::Gue { .. } = carrier { 1 } else { good.listener };
+                let mode = listeners[listener].config.mode;
+                let before = left(&path, "peer_by_daemon");
+                let config = Config { csum, carrier, mode, ..good.config };
+                path.replace(&[Peer { config, listener, ..good }]).unwrap();
+                assert_eq!((path.served().kernel, path.served().daemon.values().sum()), (0, 1_u64));
+                assert_eq!(run(&path, &frame).result, NEXT, "{what}");
+                assert_eq!(left(&path, "peer_by_daemon"), before.map(|count| count + 1), "{what}");
+            }
+            path.replace(&[good]).unwrap();
+            assert_eq!(run(&path, &frame).result, 7, "{what}");
+            if index == 0 {
+                let at = frame.len() - bare.len() - 14;
+                let changed = |at: usize| {
+                    let mut bytes = frame.clone();
+                    bytes[at] ^= 4;
+                    bytes
+                };
+                assert_eq!(run(&path, &changed(at + 5)).result, NEXT, "a frame for another station");
+                assert_eq!(left(&path, "not_for_us"), Some(1));
+                assert_eq!(run(&path, &changed(at - 2)).result, NEXT, "another network");
+                assert_eq!(left(&path, "peer_network"), Some(1));
+                // A peer with VXLAN may send its own network alone.
+                let vni = Carrier::Vxlan { vni: 0x0012_3452, remcsum: false, takes_remcsum: false };
+                let own = peer(&listeners, 0, net, near);
+                path.replace(&[Peer { config: Config { carrier: vni, ..own.config }, ..own }]).unwrap();
+                assert_eq!([run(&path, &frame).result, run(&path, &changed(at - 2)).result], [NEXT, 7]);
+            }
+            path.replace(&[]).unwrap();
+            assert_eq!(run(&path, &frame).result, NEXT, "{what}: an empty table");
+            assert_eq!(path.peer_counts(good.prefix).unwrap(), None);
+        }
+    }
+}
+
+#[test]
+fn a_route_is_asked_for_once_for_each_remote_and_new_ones_come_first() {
+    let listeners = listeners(true);
+    let remote = |n: u8| IpAddr::from([198, 18, 7, n]);
+    let of = |n: u8, prefix: &str| peer(&listeners, 2, (prefix, 32), remote(n));
+    let Some(mut path) = loaded_table(&listeners, &[of(1, "10.0.0.1"), of(1, "10.0.0.2"), of(2, "10.0.0.3")]) else {
+        return;
+    };
+    let route = crate::Route { link: 1, mtu: 1500 };
+    assert_eq!(path.remotes(9, 9), [remote(1), remote(2)]);
+    assert!(path.reroute(remote(1), route).unwrap() && !path.reroute(remote(1), route).unwrap());
+    assert_eq!(path.remotes(1, 0), [remote(2)]);
+    path.reroute(remote(2), route).unwrap();
+    assert_eq!([(); 3].map(|()| path.remotes(9, 1)).concat(), [remote(1), remote(2), remote(1)]);
+    // A remote without prefixes is forgotten, and is new when it comes again; of new ones the first comes first.
+    path.replace(&[of(2, "10.0.0.1"), of(3, "10.0.0.2")]).unwrap();
+    assert_eq!(path.remotes(9, 0), [remote(3)]);
+    path.replace(&[of(1, "10.0.0.1"), of(3, "10.0.0.2")]).unwrap();
+    assert_eq!(path.remotes(9, 0), [remote(3), remote(1)]);
+}
+
+/// A peer is found among ten thousand as alone. What that costs: `make figures ONLY=fastpath` reads the lines.
+#[test]
+fn ten_thousand_peers_of_a_table_are_found_like_one() {
+    let listeners = listeners(true);
+    let remote = IpAddr::from([198, 18, 0, 2]);
+    for (what, bits) in [("hosts", 32), ("prefixes", 24)] {
+        for count in [1_u32, 10_000] {
+            let inner = |n: u32| 0x0a00_0000 + ((n % count) << (32 - bits));
+            let of = |n| peer(&listeners, 2, (&std::net::Ipv4Addr::from(inner(n)).to_string(), bits as u8), remote);
+            let peers: Vec<Peer> = (0..count).map(of).collect();
+            let Some(path) = loaded_table(&listeners, &peers) else { return };
+            let (frame, bare, _) = path.sample(&Config { remote, ..listeners[2].config }, 4).unwrap();
+            let at = frame.len() - bare.len();
+            let from = |n: u32| {
+                let mut bytes = frame.clone();
+                bytes[at + 12..at + 16].copy_from_slice(&inner(n.wrapping_mul(2_654_435_761)).to_be_bytes());
+                bytes
+            };
+            let taken = |n| {
+                let ran = path.run(2, &from(n), 1).unwrap();
+                assert_eq!(ran.result, 7);
+                ran.nanos
+            };
+            // As above: congestion was marked outside, and the inner packet knows nothing of that.
+            let judged = |n| {
+                let mut bytes = from(n);
+                set_ecn(&mut bytes, 14, 3);
+                let ran = path.run(2, &bytes, 10_000).unwrap();
+                assert_eq!(ran.result, NEXT);
+                ran.nanos
+            };
+            let (once, again) = (median((0..4000).map(taken).collect()), median((0..15).map(judged).collect()));
+            println!(
+                "table of {what} {count}: random {once} ns a packet, the same again {again} ns without decapsulation"
+            );
+        }
     }
 }

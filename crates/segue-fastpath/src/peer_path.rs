@@ -1,0 +1,586 @@
+//! The path of a tunnel with a peer table: one interface, several encapsulations, and peers by inner addresses.
+//!
+//! Entries are changed one by one while packets pass. New ones are added from the longest prefix to the shortest, and
+//! old ones deleted from the shortest to the longest, so that each packet goes by the table of before or by the new
+//! one, never by a prefix that is the longest one in neither.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use segue::encap::{Carrier, Config};
+
+use crate::code::{FamilyMaps, Maps, TableMaps, Tunnels};
+use crate::counters::{COUNT, Counts};
+use crate::form::{self, Direction, PeerEnd, Place, Route, obstacle};
+use crate::layout::{ETHERNET_LEN, peer_counts, settings, tunnel};
+use crate::map::Map;
+use crate::path::{EGRESS, Error, INGRESS, LICENCE, REDIRECTED, assembled, received, refused};
+use crate::sys::{self, Hook, MapKind, ProgramKind};
+use crate::{egress, ingress, receive_form};
+
+/// One way to receive, as the daemon's own decapsulation has it. Its remote is of no meaning.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// The encapsulation.
+    pub config: Config,
+    /// UDP source ports of the daemon's sockets.
+    pub sources: Vec<u16>,
+}
+
+/// One peer of a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peer {
+    /// The inner addresses behind the peer: address and prefix length.
+    pub prefix: (IpAddr, u8),
+    /// The index of the listener whose encapsulation the peer has.
+    pub listener: usize,
+    /// The encapsulation towards the peer.
+    pub config: Config,
+    /// The destination of the Ethernet frames inside, where the encapsulation carries frames.
+    pub mac: [u8; 6],
+}
+
+/// How many peers the path serves, and why not the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Peers by the kernel.
+    pub kernel: u64,
+    /// Peers by the daemon, by reason.
+    pub daemon: BTreeMap<&'static str, u64>,
+}
+
+/// The packets and bytes of one peer by the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounts {
+    /// Packets and trains sent, and their bytes.
+    pub sent: [u64; 2],
+    /// Packets of wire size received, and their bytes.
+    pub received: [u64; 2],
+}
+
+/// A peer whose entry is in the maps.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    peer: Peer,
+    slot: u32,
+}
+
+/// A remote address of peers.
+#[derive(Clone, Debug, Default)]
+struct Remote {
+    /// Where its packets leave; `None` until that was asked for.
+    route: Option<Route>,
+    /// The number of its arrival.
+    number: u64,
+    prefixes: BTreeSet<(IpAddr, u8)>,
+}
+
+/// The maps of one IP version inside.
+struct Family {
+    hosts: Map,
+    prefixes: Map,
+}
+
+impl Family {
+    fn create(is_v4: bool, most: u32) -> io::Result<Family> {
+        let (len, names) =
+            if is_v4 { (4, ["segue_hosts4", "segue_nets4"]) } else { (16, ["segue_hosts6", "segue_nets6"]) };
+        Ok(Family {
+            hosts: Map::growing(MapKind::Hash, len, tunnel::LEN, most, names[0])?,
+            prefixes: Map::growing(MapKind::Prefixes, 4 + len, tunnel::LEN, most, names[1])?,
+        })
+    }
+
+    fn maps(&self) -> FamilyMaps<'_> {
+        FamilyMaps { hosts: self.hosts.as_fd(), prefixes: self.prefixes.as_fd() }
+    }
+
+    /// Returns the map of a prefix, and its key there.
+    fn place(&self, (address, len): (IpAddr, u8)) -> (&Map, Vec<u8>) {
+        let (bytes, bits) = match address {
+            IpAddr::V4(address) => (address.octets().to_vec(), 32),
+            IpAddr::V6(address) => (address.octets().to_vec(), 128),
+        };
+        if len >= bits {
+            return (&self.hosts, bytes);
+        }
+        (&self.prefixes, [&u32::from(len).to_ne_bytes()[..], &bytes].concat())
+    }
+}
+
+/// The programs of a tunnel with a peer table in the kernel. Dropping the value detaches and removes them, as does the
+/// end of the process.
+pub struct PeerPath {
+    settings: Map,
+    counters: Map,
+    peer_counters: Map,
+    v4: Family,
+    v6: Family,
+    egress: Option<OwnedFd>,
+    ingress: Vec<OwnedFd>,
+    links: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
+    station: [u8; 6],
+    interface: u32,
+    members: BTreeMap<(IpAddr, u8), Member>,
+    remotes: BTreeMap<IpAddr, Remote>,
+    /// Slots of the counters of peers: those that were given back, and the first one that was never used.
+    free: Vec<u32>,
+    fresh: u32,
+    most: u32,
+    served: Served,
+    /// Remotes whose routes were never asked for, in the order of their arrival, and the number of the next one.
+    fresh_remotes: BTreeSet<(u64, IpAddr)>,
+    arrivals: u64,
+    /// The remote whose route was asked for last, of those that have one.
+    turn: Option<IpAddr>,
+}
+
+impl fmt::Debug for PeerPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerPath").field("peers", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+impl PeerPath {
+    /// Creates the maps for at most `most` peers and loads the programs; `station` is the Ethernet address of this end.
+    /// The programs are tried on packets before they are used. The table is empty, nothing is attached yet, and the
+    /// path is switched off.
+    ///
+    /// # Errors
+    /// The kernel's refusal, which is EPERM without CAP_BPF and CAP_NET_ADMIN.
+    pub fn load(listeners: &[Listener], station: [u8; 6], most: u32) -> Result<PeerPath, Error> {
+        let first = listeners.first().ok_or(Error::Unsupported("there is no listener"))?;
+        let step = refused("creating a map");
+        let count = listeners.len() as u32;
+        let mut path = PeerPath {
+            settings: Map::create(MapKind::Array, 4, settings::LEN, 1, "segue_settings").map_err(&step)?,
+            counters: Map::create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters").map_err(&step)?,
+            peer_counters: Map::create(MapKind::Array, 4, peer_counts::LEN, most.max(1), "segue_peers")
+                .map_err(&step)?,
+            v4: Family::create(true, most.max(1)).map_err(&step)?,
+            v6: Family::create(false, most.max(1)).map_err(&step)?,
+            egress: None,
+            ingress: Vec::new(),
+            links: Vec::new(),
+            listeners: listeners.to_vec(),
+            station,
+            interface: 0,
+            members: BTreeMap::new(),
+            remotes: BTreeMap::new(),
+            free: Vec::new(),
+            fresh: 0,
+            most,
+            served: Served::default(),
+            fresh_remotes: BTreeSet::new(),
+            arrivals: 0,
+            turn: None,
+        };
+        // The packets of the interface have no frames, whatever is around them.
+        let form = egress::Form { is_v4: first.config.local.is_ipv4(), has_udp: true, has_frames: false };
+        let code = assembled(egress::program(form, &path.maps()))?;
+        let loaded = sys::load(ProgramKind::Classifier, &code, LICENCE, EGRESS);
+        path.egress = Some(loaded.map_err(refused("loading the program for sending"))?);
+        for index in 0..listeners.len() {
+            path.ingress.push(path.load_ingress(index)?);
+        }
+        Ok(path)
+    }
+
+    /// Loads the program of a listener, with what this kernel can, as found by trying.
+    fn load_ingress(&self, index: usize) -> Result<OwnedFd, Error> {
+        let config = &self.listeners[index].config;
+        let table = receive_form::OfTable { station: self.station, counters: index as i32 + 1 };
+        let load = |form: &receive_form::Form| {
+            let code = assembled(ingress::program(form, &self.maps()))?;
+            sys::load(ProgramKind::Classifier, &code, LICENCE, INGRESS)
+                .map_err(refused("loading the program for receiving"))
+        };
+        let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
+        for clears_marks in [true, false] {
+            let form = form::ingress_form(config, clears_marks, Some(table));
+            // Nothing verifies the checksums of the packets of a trial, so that they have none.
+            let trial = receive_form::Form { zero_csum6: true, ..form };
+            let program = load(&trial)?;
+            tried = self.try_ingress(&program, index).map(|()| program);
+            if tried.is_ok() {
+                return if trial == form { tried } else { load(&form) };
+            }
+        }
+        tried
+    }
+
+    /// Runs the program of a listener on a packet of each inner IP version; it must come out bare.
+    fn try_ingress(&self, program: &OwnedFd, index: usize) -> Result<(), Error> {
+        const LOOPBACK: u32 = 1;
+        let step = refused("trying the program for receiving");
+        let config = Config { remote: self.listeners[index].config.local, ..self.listeners[index].config };
+        let mut outcome = Ok(());
+        self.set(true, LOOPBACK).map_err(&step)?;
+        for &version in form::versions(config.mode) {
+            let (frame, bare, source) =
+                self.sample(&config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
+            let (map, key) = self.family(source).place((source, 128));
+            map.set(&key, &self.value(&self.trial(&config, source), 0, Route { link: LOOPBACK, mtu: 1500 }))
+                .map_err(&step)?;
+            let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
+            if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN as usize..) != Some(&bare[..]) {
+                outcome = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
+            }
+            map.remove(&key).map_err(&step)?;
+        }
+        self.set(false, 0).map_err(&step)?;
+        // The trials do not count.
+        for counters in [0, index as u32 + 1] {
+            self.counters.set_all(&counters.to_ne_bytes(), &[0; 8 * COUNT]).map_err(&step)?;
+        }
+        self.peer_counters.set(&0_u32.to_ne_bytes(), &[0; peer_counts::LEN]).map_err(&step)?;
+        outcome
+    }
+
+    /// Returns the peer of a trial, which has only this address behind it.
+    fn trial(&self, config: &Config, source: IpAddr) -> Peer {
+        let carrier = match config.carrier {
+            Carrier::Gue { .. } => Carrier::Gue { remcsum: false },
+            other => other,
+        };
+        let config = Config { csum: false, carrier, ..*config };
+        Peer { prefix: (source, 128), listener: 0, config, mac: self.station }
+    }
+
+    /// Returns a frame with a sample packet as this end receives it from the remote of `config`, the packet, and its
+    /// source.
+    pub(crate) fn sample(&self, config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>, IpAddr)> {
+        let (mut frame, mut bare) = received(config, version)?;
+        if config.mode.is_ethernet() {
+            let at = frame.len() - bare.len();
+            frame[at..at + 6].copy_from_slice(&self.station);
+            bare.drain(..ETHERNET_LEN as usize);
+        }
+        let source = match version {
+            4 => IpAddr::from(<[u8; 4]>::try_from(&bare[12..16]).ok()?),
+            _ => IpAddr::from(<[u8; 16]>::try_from(&bare[8..24]).ok()?),
+        };
+        Some((frame, bare, source))
+    }
+
+    fn maps(&self) -> Maps<'_> {
+        let table = TableMaps { v4: self.v4.maps(), v6: self.v6.maps(), counters: self.peer_counters.as_fd() };
+        Maps { settings: self.settings.as_fd(), counters: self.counters.as_fd(), tunnels: Tunnels::Table(table) }
+    }
+
+    fn family(&self, address: IpAddr) -> &Family {
+        if address.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    /// Attaches the programs to the tunnel's interface and to the one towards the peers. Other programs at these hooks
+    /// come first and stay.
+    ///
+    /// # Errors
+    /// The kernel's; EINVAL stands for a kernel without tcx links (before Linux 6.6).
+    pub fn attach(&mut self, interface: u32, underlay: u32) -> Result<(), Error> {
+        let step = refused("attaching a program (needs tcx, of Linux 6.6)");
+        self.interface = interface;
+        self.switch(false).map_err(refused("filling a map"))?;
+        for program in &self.ingress {
+            self.links.push(sys::attach(program.as_fd(), underlay, Hook::Ingress).map_err(&step)?);
+        }
+        if let Some(egress) = &self.egress {
+            self.links.push(sys::attach(egress.as_fd(), interface, Hook::Egress).map_err(&step)?);
+        }
+        Ok(())
+    }
+
+    /// Switches the path on or off: packets that are processed afterwards take the path, or are left to the daemon.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn switch(&self, on: bool) -> io::Result<()> {
+        self.set(on, self.interface)
+    }
+
+    fn set(&self, on: bool, interface: u32) -> io::Result<()> {
+        let mut value = [0; settings::LEN];
+        value[settings::ENABLED as usize] = u8::from(on);
+        value[settings::INTERFACE as usize..][..4].copy_from_slice(&interface.to_ne_bytes());
+        self.settings.set(&0_u32.to_ne_bytes(), &value)
+    }
+
+    /// Replaces the table by `wanted`, whose prefixes differ. Entries that stay as they are are not touched. A peer
+    /// with a new remote is the daemon's until [`reroute`](Self::reroute) has said where its packets leave.
+    ///
+    /// # Errors
+    /// The kernel's; some entries are those of before then, and the next call begins with what is there.
+    pub fn replace(&mut self, wanted: &[Peer]) -> io::Result<()> {
+        self.served = served(wanted);
+        let present = |prefix| self.members.get(&prefix).map(|member| member.peer);
+        let steps = steps(self.members.keys().copied(), present, wanted);
+        steps.into_iter().try_for_each(|step| match step {
+            Step::Put(peer) => self.put(peer),
+            Step::Remove(prefix) => self.remove(prefix),
+        })
+    }
+
+    /// Adds a peer, or replaces the one with the same prefix.
+    fn put(&mut self, peer: Peer) -> io::Result<()> {
+        let before = self.members.get(&peer.prefix).copied();
+        let slot = match before {
+            Some(member) => member.slot,
+            None => self.take_slot()?,
+        };
+        let remote = peer.config.remote;
+        let route = self.remotes.get(&remote).and_then(|remote| remote.route).unwrap_or_default();
+        let (map, key) = self.family(peer.prefix.0).place(peer.prefix);
+        if let Err(error) = map.set(&key, &self.value(&peer, slot, route)) {
+            if before.is_none() {
+                self.free.push(slot);
+            }
+            return Err(error);
+        }
+        if let Some(before) = before {
+            self.leave(before.peer.config.remote, peer.prefix);
+        }
+        let known = self.remotes.entry(remote).or_insert_with(|| {
+            self.arrivals += 1;
+            self.fresh_remotes.insert((self.arrivals, remote));
+            Remote { number: self.arrivals, ..Remote::default() }
+        });
+        known.prefixes.insert(peer.prefix);
+        self.members.insert(peer.prefix, Member { peer, slot });
+        Ok(())
+    }
+
+    fn remove(&mut self, prefix: (IpAddr, u8)) -> io::Result<()> {
+        let (map, key) = self.family(prefix.0).place(prefix);
+        map.remove(&key)?;
+        if let Some(member) = self.members.remove(&prefix) {
+            self.leave(member.peer.config.remote, prefix);
+            self.free.push(member.slot);
+        }
+        Ok(())
+    }
+
+    /// Forgets that a prefix is behind a remote.
+    fn leave(&mut self, remote: IpAddr, prefix: (IpAddr, u8)) {
+        let Some(known) = self.remotes.get_mut(&remote) else { return };
+        known.prefixes.remove(&prefix);
+        if known.prefixes.is_empty() {
+            self.fresh_remotes.remove(&(known.number, remote));
+            self.remotes.remove(&remote);
+        }
+    }
+
+    /// Returns counters that are zero.
+    fn take_slot(&mut self) -> io::Result<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.fresh < self.most => {
+                self.fresh += 1;
+                return Ok(self.fresh - 1);
+            }
+            None => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        };
+        self.peer_counters.set(&slot.to_ne_bytes(), &[0; peer_counts::LEN])?;
+        Ok(slot)
+    }
+
+    /// Returns the entry of a peer.
+    fn value(&self, peer: &Peer, slot: u32, route: Route) -> Vec<u8> {
+        let Peer { listener, config, mac, .. } = peer;
+        let own = self.listeners.get(*listener);
+        // A peer of another encapsulation may send VXLAN of the tunnel's own network.
+        let network = network(config).or_else(|| self.listeners.iter().find_map(|own| network(&own.config)));
+        let end = PeerEnd { stations: [*mac, self.station], network: network.unwrap_or(0), slot };
+        let place = Place { route, counters: *listener as u32 + 1, address: [0; 6] };
+        let sources = own.map_or(&[][..], |own| &own.sources);
+        let by_kernel = own.filter(|_| why_not(config).is_none());
+        let value = by_kernel.and_then(|_| form::peer_value(config, &place, sources, &end));
+        value.unwrap_or_else(|| form::value_of_daemon(config, &end))
+    }
+
+    /// Returns the remotes whose routes are to be looked up: at most `fresh` that have none yet, those that came first,
+    /// and at most `known` of the others, in turn.
+    pub fn remotes(&mut self, fresh: usize, known: usize) -> Vec<IpAddr> {
+        let mut found: Vec<IpAddr> = self.fresh_remotes.iter().map(|(_, address)| *address).take(fresh).collect();
+        let from = self.turn;
+        let all = || self.remotes.iter().filter(|(_, remote)| remote.route.is_some()).map(|(address, _)| *address);
+        let later = all().filter(|address| from.is_none_or(|from| *address > from));
+        let earlier = all().filter(|address| from.is_some_and(|from| *address <= from));
+        let next: Vec<IpAddr> = later.chain(earlier).take(known).collect();
+        self.turn = next.last().copied().or(from);
+        found.extend(next);
+        found
+    }
+
+    /// Follows a change of the route to a remote. Returns whether it was one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn reroute(&mut self, remote: IpAddr, route: Route) -> io::Result<bool> {
+        let Some(known) = self.remotes.get_mut(&remote) else { return Ok(false) };
+        if known.route == Some(route) {
+            return Ok(false);
+        }
+        known.route = Some(route);
+        self.fresh_remotes.remove(&(known.number, remote));
+        let prefixes = known.prefixes.clone();
+        for prefix in prefixes {
+            let Some(Member { peer, slot }) = self.members.get(&prefix) else { continue };
+            let (map, key) = self.family(prefix.0).place(prefix);
+            map.set(&key, &self.value(peer, *slot, route))?;
+        }
+        Ok(true)
+    }
+
+    /// Returns how many peers the path serves, and why not the others.
+    pub fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Returns the counters of the listener with this index: what was received there, and sent to peers with its
+    /// encapsulation.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn counts(&self, listener: usize) -> io::Result<Counts> {
+        self.read_counts(listener as u32 + 1)
+    }
+
+    /// Returns the counters of packets that belong to no peer.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unclaimed(&self) -> io::Result<Counts> {
+        self.read_counts(0)
+    }
+
+    fn read_counts(&self, index: u32) -> io::Result<Counts> {
+        let values = self.counters.get(&index.to_ne_bytes())?;
+        Ok(Counts::sum(&values.unwrap_or_default(), &[]))
+    }
+
+    /// Returns the counters of the peer with this prefix; `None` where it is not in the table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn peer_counts(&self, prefix: (IpAddr, u8)) -> io::Result<Option<PeerCounts>> {
+        let Some(Member { slot, .. }) = self.members.get(&prefix) else { return Ok(None) };
+        let value = self.peer_counters.get(&slot.to_ne_bytes())?.unwrap_or_default();
+        let word =
+            |at: i16| value.get(at as usize..).and_then(<[u8]>::first_chunk).map_or(0, |w| u64::from_ne_bytes(*w));
+        let both = |at: i16| [word(at), word(at + 8)];
+        Ok(Some(PeerCounts { sent: both(peer_counts::SENT), received: both(peer_counts::RECEIVED) }))
+    }
+
+    /// Runs the program of a listener `repeat` times on a frame from the Ethernet header on.
+    #[cfg(test)]
+    pub(crate) fn run(&self, listener: usize, frame: &[u8], repeat: u32) -> io::Result<sys::Run> {
+        sys::test_run(self.ingress[listener].as_fd(), frame, &[], repeat)
+    }
+
+    /// Switches the path on as if it had the loopback interface.
+    #[cfg(test)]
+    pub(crate) fn on_loopback(&self) -> io::Result<()> {
+        self.set(true, 1)
+    }
+}
+
+/// Returns why the daemon serves a peer; `None` where the path can. It is one of the two for both directions.
+fn why_not(config: &Config) -> Option<&'static str> {
+    [Direction::Send, Direction::Receive].into_iter().find_map(|way| obstacle(config, way))
+}
+
+/// A change of one entry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Put(Peer),
+    Remove((IpAddr, u8)),
+}
+
+/// Returns the changes, in their order, that make the table of these prefixes, as `present` knows them, that of
+/// `wanted`.
+fn steps(
+    prefixes: impl Iterator<Item = (IpAddr, u8)>,
+    present: impl Fn((IpAddr, u8)) -> Option<Peer>,
+    wanted: &[Peer],
+) -> Vec<Step> {
+    let mut changed: Vec<Peer> = wanted.iter().filter(|peer| present(peer.prefix) != Some(**peer)).copied().collect();
+    changed.sort_by_key(|peer| Reverse(peer.prefix.1));
+    let stay: BTreeSet<(IpAddr, u8)> = wanted.iter().map(|peer| peer.prefix).collect();
+    let mut gone: Vec<(IpAddr, u8)> = prefixes.filter(|prefix| !stay.contains(prefix)).collect();
+    gone.sort_by_key(|(_, len)| *len);
+    changed.into_iter().map(Step::Put).chain(gone.into_iter().map(Step::Remove)).collect()
+}
+
+fn served(peers: &[Peer]) -> Served {
+    let mut served = Served::default();
+    for peer in peers {
+        match why_not(&peer.config) {
+            None => served.kernel += 1,
+            Some(why) => *served.daemon.entry(why).or_default() += 1,
+        }
+    }
+    served
+}
+
+fn network(config: &Config) -> Option<u32> {
+    match config.carrier {
+        Carrier::Vxlan { vni, .. } => Some(vni),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a table of prefixes of the eight addresses 10.0.0.0 to 10.0.0.7: one for each bit of `which`, with a
+    /// remote that `salt` changes.
+    fn table(which: u16, salt: u8) -> Vec<Peer> {
+        let mut all = Vec::new();
+        for len in 29..=32_u8 {
+            all.extend((0..1 << (len - 29)).map(|at: u8| (IpAddr::from([10, 0, 0, at << (32 - len)]), len)));
+        }
+        let chosen = all.into_iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1);
+        let remote = |bit: usize| IpAddr::from([198, 18, salt, bit as u8]);
+        let config = |bit| Config::new(segue::encap::Mode::Ip, Carrier::Fou, [198, 18, 0, 1].into(), remote(bit));
+        chosen.map(|(bit, prefix)| Peer { prefix, listener: 0, config: config(bit), mac: [0; 6] }).collect()
+    }
+
+    fn find(table: &BTreeMap<(IpAddr, u8), Peer>, last: u8) -> Option<Peer> {
+        let of = |len: u8| table.get(&([10, 0, 0, last >> (32 - len) << (32 - len)].into(), len)).copied();
+        (29..=32).rev().find_map(of)
+    }
+
+    #[test]
+    fn at_each_step_an_address_has_its_peer_of_before_or_its_new_one() {
+        let mut random = 1_u64;
+        for _ in 0..3000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (old, new) = ((random >> 33) as u16, (random >> 49) as u16);
+            let of = |peers: Vec<Peer>| peers.into_iter().map(|peer| (peer.prefix, peer)).collect::<BTreeMap<_, _>>();
+            // Some entries stay as they are, and some have another remote.
+            let wanted: Vec<Peer> = [table(new & 0x5555, 0), table(new & 0xaaaa, 1)].concat();
+            let (before, after) = (of(table(old, 0)), of(wanted.clone()));
+            let mut now = before.clone();
+            for step in steps(before.keys().copied(), |prefix| before.get(&prefix).copied(), &wanted) {
+                match step {
+                    Step::Put(peer) => now.insert(peer.prefix, peer),
+                    Step::Remove(prefix) => now.remove(&prefix),
+                };
+                for last in 0..8 {
+                    let found = find(&now, last);
+                    assert!(
+                        found == find(&before, last) || found == find(&after, last),
+                        "{last}: {found:?}, from {old:x} to {new:x}"
+                    );
+                }
+            }
+            assert_eq!(now, after);
+        }
+    }
+}
