@@ -23,8 +23,8 @@ const SCHEMA: &str = "segue.peer/1";
 /// The closing text of the help of `segue peer`.
 pub(crate) const MORE: &str = "\
 Actions: add and replace NAME PREFIX remote ADDR [encap vxlan|gue|fou]
-[port PORT] [vni N] [mac MAC] [[no]remcsum], del NAME PREFIX..., list NAME,
-sync NAME FILE. The tunnel must have been started with `peers`:
+[port PORT] [vni N] [mac MAC] [[no]udpcsum] [[no]remcsum], del NAME PREFIX...,
+list NAME, sync NAME FILE. The tunnel must have been started with `peers`:
   segue tunnel dev sg0 peers none local 198.18.0.1 listen vxlan,gue
 A change is made as a whole or not at all, and no packet waits for it. Of
 several prefixes the longest counts.
@@ -159,7 +159,7 @@ fn peer(words: &[String]) -> Result<Peer, Error> {
         Some(Value::Mac(mac)) => Some(*mac),
         _ => None,
     };
-    let remcsum = match parsed.value_of("remcsum") {
+    let switch = |name| match parsed.value_of(name) {
         Some(Value::Switch(on)) => Some(*on),
         _ => None,
     };
@@ -168,7 +168,8 @@ fn peer(words: &[String]) -> Result<Peer, Error> {
         port: number(&parsed, "port").and_then(|port| u16::try_from(port).ok()),
         vni: number(&parsed, "vni").and_then(|vni| u32::try_from(vni).ok()),
         mac,
-        remcsum,
+        outer_checksum: switch("udpcsum"),
+        remcsum: switch("remcsum"),
         ..Peer::new(prefix, *remote)
     })
 }
@@ -199,6 +200,7 @@ fn list(dev: &str, out: &Out) -> Result<(), Error> {
         let mut with = String::new();
         with.extend(peer.vni.map(|vni| format!("vni {vni} ")));
         with.extend(peer.mac.map(|mac| format!("mac {mac} ")));
+        with.extend((peer.outer_checksum == Some(false)).then_some("noudpcsum "));
         with.extend((peer.remcsum == Some(true)).then_some("remcsum "));
         let port = peer.port.map_or(String::new(), |port| port.to_string());
         let counters = listed.counters;

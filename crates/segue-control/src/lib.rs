@@ -44,6 +44,7 @@
 pub mod client;
 pub mod error;
 pub mod event;
+mod fastpath;
 pub mod fleet;
 pub mod knobs;
 pub mod lock;

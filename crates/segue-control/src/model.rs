@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::fastpath::{Fastpath, FastpathPeers};
+
 use crate::fleet::FleetState;
 
 /// The schema id of the document.
@@ -105,21 +107,6 @@ pub struct PeerTable {
     /// Reason why the file of the table was refused when it was loaded again; the table is the one of before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_refused: Option<String>,
-}
-
-/// The path of a tunnel's packets through the kernel, past the process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Fastpath {
-    /// Requested mode: `auto`, `on`, `off`, `require`.
-    pub mode: String,
-    /// Whether packets take the path.
-    pub on: bool,
-    /// Reason why packets do not take the path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub by_daemon: BTreeMap<String, String>,
 }
 
 /// The state of a sandbox: the measures that are in force.

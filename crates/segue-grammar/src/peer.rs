@@ -48,6 +48,12 @@ pub const WORDS: &[Word] = &[
         ..Word::PLAIN
     },
     Word {
+        name: "udpcsum",
+        aliases: &["encap-csum"],
+        help: "datagrams have an outer UDP checksum; with noudpcsum they need none, so that the kernel's path carries them; when not given as the tunnel's encap-csum",
+        ..Word::PLAIN
+    },
+    Word {
         name: "remcsum",
         help: "leave inner checksums to the peer, with gue; when not given as the tunnel's encap-remcsum",
         ..Word::PLAIN

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use segue_control::model::{Flow, Instance, PeerTable, Port, Seen, Side, Tunnel};
+use segue_control::model::{FastpathPeers, Flow, Instance, PeerTable, Port, Seen, Side, Tunnel};
 
 use crate::scrape::{Scrape, Sentence};
 
@@ -47,6 +47,8 @@ enum Values {
     Instance(fn(&Instance) -> f64),
     /// Whether packets of a tunnel take the path through the kernel.
     Fastpath,
+    /// One value for each instance whose peers may take the path through the kernel.
+    PathPeers(fn(&FastpathPeers) -> u64),
     /// One value for each offload of an instance.
     Offloads(fn(&segue_control::model::Offload) -> bool),
     /// One value for each tunnel that has it.
@@ -190,6 +192,18 @@ pub const FAMILIES: &[Family] = &[
         "fastpath.on",
         "Whether the kernel carries packets of a tunnel past the process (1), where that was asked for.",
         Values::Fastpath,
+    ),
+    gauge(
+        "segue_fastpath_peers",
+        "fastpath.peers.kernel",
+        "Peers of a table whose packets the kernel carries past the process.",
+        Values::PathPeers(|peers| peers.kernel),
+    ),
+    gauge(
+        "segue_fastpath_peers_left",
+        "fastpath.peers.segue{}",
+        "Peers of a table whose packets the process carries although the path through the kernel is loaded.",
+        Values::PathPeers(|peers| peers.segue.values().sum()),
     ),
     gauge("segue_peers", "peers.peers", "Peers in the table of a tunnel.", Values::Peers(|table| table.peers)),
     gauge(
@@ -475,7 +489,7 @@ impl Family {
             Values::Scrape(_) => Vec::new(),
             Values::Version => vec!["version"],
             Values::Kinds => vec!["name", "kind"],
-            Values::Instance(_) | Values::Fastpath | Values::Peers(_) => vec!["name"],
+            Values::Instance(_) | Values::Fastpath | Values::PathPeers(_) | Values::Peers(_) => vec!["name"],
             Values::Offloads(_) => vec!["name", "offload"],
             Values::Tunnel(_) => vec!["name", "tunnel"],
             Values::Port(_) => PORT.to_vec(),
@@ -515,6 +529,10 @@ impl Family {
             Values::Fastpath => {
                 let asked = scrape.instances.iter().filter_map(|i| Some((i, i.fastpath.as_ref()?)));
                 asked.for_each(|(i, path)| put(&[name(i)], f64::from(u8::from(path.on))));
+            }
+            Values::PathPeers(of) => {
+                let tables = scrape.instances.iter().filter_map(|i| Some((i, i.fastpath.as_ref()?.peers.as_deref()?)));
+                tables.for_each(|(i, peers)| put(&[name(i)], of(peers) as f64));
             }
             Values::Offloads(of) => {
                 for instance in &scrape.instances {

@@ -158,9 +158,17 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     if !left.is_empty() {
         words.push(format!("left to segue: {}", left.join(", ")));
     }
+    words.extend(peers(fastpath).filter(|_| fastpath.on));
     words.extend(fastpath.by_daemon.iter().map(|(way, why)| format!("{way} by segue: {}", printable_line(why))));
     let words: Vec<String> = words.join("; ").split(' ').map(str::to_owned).collect();
     wrapped(&words, "fastpath  ", "          ")
+}
+
+/// Returns how many peers of a table take which path, and why; `None` without a table.
+pub(super) fn peers(fastpath: &Fastpath) -> Option<String> {
+    let peers = fastpath.peers.as_ref()?;
+    let reasons = peers.segue.iter().map(|(why, count)| format!(", by segue {count}: {}", printable_line(why)));
+    Some(format!("peers by the kernel {}{}", peers.kernel, reasons.collect::<String>()))
 }
 
 /// Returns a problem with its reason and the command that fixes it.

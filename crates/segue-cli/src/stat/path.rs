@@ -6,7 +6,7 @@ use segue_control::model::{Fastpath, Instance, Port, Side};
 use segue_control::units;
 use segue_grammar::help::wrapped;
 
-use super::explain::{counts, merged};
+use super::explain::{counts, merged, peers};
 
 /// Returns a line for each tunnel of these instances that may take the path; with `only` for that tunnel. What the path
 /// has left to segue before it knew the tunnel is that of the port that several tunnels share, in a line of its own.
@@ -16,8 +16,14 @@ pub(super) fn lines(instances: &[Instance], only: Option<&str>, raw: bool) -> St
         let Some(fastpath) = instance.fastpath.as_ref().filter(|fastpath| fastpath.mode != "off") else { continue };
         let outside = instance.ports.iter().filter(|(_, port)| port.side == Side::Outside);
         let unclaimed = || outside.clone().flat_map(|(_, port)| left(port));
-        let is_alone = instance.tunnels.len() == 1;
-        let names = instance.tunnels.keys().filter(|name| only.is_none_or(|only| only == name.as_str()));
+        let is_alone = instance.tunnels.len() == 1 || fastpath.peers.is_some();
+        // A tunnel with a peer table has no judgement of its health, and so no entry beside its port.
+        let of_table = instance.ports.iter().filter(|(_, port)| port.side == Side::Inside && fastpath.peers.is_some());
+        let names = instance
+            .tunnels
+            .keys()
+            .chain(of_table.map(|(name, _)| name))
+            .filter(|name| only.is_none_or(|only| only == name.as_str()));
         for (name, port) in names.filter_map(|name| Some((name, instance.ports.get(name)?))) {
             let mut why = left(port);
             if is_alone {
@@ -54,6 +60,7 @@ fn line(name: &str, port: &Port, fastpath: &Fastpath, left: &[String], raw: bool
     if !fastpath.on {
         why.push(fastpath.why.as_deref().map_or_else(|| "switched off".to_owned(), printable_line));
     }
+    why.extend(fastpath.on.then(|| peers(fastpath)).flatten());
     why.extend(fastpath.by_daemon.iter().map(|(way, reason)| format!("{way}: {}", printable_line(reason))));
     why.extend_from_slice(left);
     let reasons = if why.is_empty() { String::new() } else { format!(" [{}]", why.join(", ")) };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use segue_control::model::{Complaint, Fastpath, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel};
+use segue_control::model::{
+    Complaint, Fastpath, FastpathPeers, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel,
+};
 
 use super::table::within;
 use super::*;
@@ -225,6 +227,15 @@ fn each_tunnel_says_who_carried_its_packets_and_why_segue_did() {
     let text = path::lines(&[off.clone()], None, false);
     let words: Vec<&str> = text.split_whitespace().collect();
     let expected = "sg0: packets by segue 681 received, 0 sent [remote checksum offload is done by the daemon]";
+    assert_eq!(words.join(" "), expected);
+    let segue = BTreeMap::from([("remote checksum offload is done by the daemon".to_owned(), 2)]);
+    let peers = Some(Box::new(FastpathPeers { kernel: 3, segue }));
+    (off.fastpath, off.tunnels) =
+        (Some(Fastpath { mode: "auto".into(), on: true, peers, ..Fastpath::default() }), BTreeMap::new());
+    let text = path::lines(&[off.clone()], None, false);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let expected = "sg0: packets by the kernel 0 received, 0 sent; by segue 681 received, 0 sent \
+                    [peers by the kernel 3, by segue 2: remote checksum offload is done by the daemon]";
     assert_eq!(words.join(" "), expected);
     off.fastpath = Some(Fastpath { mode: "off".into(), ..Fastpath::default() });
     assert_eq!(path::lines(&[off, instance("gw0")], None, false), "");

@@ -44,7 +44,9 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
     };
     let zone = zone(parsed, remote, local)?;
     let overlay = overlay(parsed, mode, remote)?;
-    let encap_csum = switch(parsed, "encap-csum", true) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
+    // Of a table the switch is the peers' default: the sockets compute checksums all the same.
+    let encap_csum =
+        (table.is_some() || switch(parsed, "encap-csum", true)) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
     let encap_remcsum = switch(parsed, "encap-remcsum", false);
     if (encap_remcsum || overlay.remcsumtx) && !encap_csum {
         let at = parsed.place_of("encap-csum").or(parsed.place_of("udp6zerocsumtx")).unwrap_or(parsed.end());
@@ -153,11 +155,6 @@ fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
         let note = "add `local ADDR`, the address that the peers know";
         return Err(parsed.error_at(Kind::Missing, "`peers` needs `local`", parsed.end(), note));
     };
-    if !switch(parsed, "encap-csum", true) {
-        let at = parsed.place_of("encap-csum").unwrap_or(parsed.end());
-        let message = "`noencap-csum` does not go with `peers`";
-        return Err(parsed.error_at(Kind::NotAvailable, message, at, "all datagrams have an outer checksum there"));
-    }
     let listen = match parsed.value_of("listen") {
         Some(Value::Listeners(listen)) => listen.clone(),
         _ => vec![(PeerEncap::Gue, GUE_PORT)],
@@ -189,7 +186,7 @@ fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
             own_mac(local, dev)
         }
     };
-    Ok(Some(PeerTable { file, listen, lladdr }))
+    Ok(Some(PeerTable { file, listen, lladdr, outer_checksum: switch(parsed, "encap-csum", true) }))
 }
 
 /// Returns an Ethernet address that follows from the address of this end and the interface: locally administered, and

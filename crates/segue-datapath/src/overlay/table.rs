@@ -168,7 +168,9 @@ impl Table {
             let to = destinations[peer.listener].binary_search(&address(peer)).ok();
             // A port numbers its destinations with 16 bits.
             let to = to.and_then(|to| u16::try_from(to).ok()).ok_or((index, ConfigError::Carrier))?;
-            let mut encap = Encapsulator::new(peer.encap).map_err(|error| (index, error))?;
+            // The sockets of a listener compute a checksum, also where a peer asks for none: trains need it.
+            let config = Config { csum: true, ..peer.encap };
+            let mut encap = Encapsulator::new(config).map_err(|error| (index, error))?;
             encap.aim(peer.encap.remote, to);
             let network = network(&peer.encap);
             let ways = &mut decaps[peer.listener];

@@ -3,7 +3,10 @@
 //! The daemon loads the programs of `segue-fastpath` with all rights, attaches them, and keeps them for its own life. A
 //! thread follows routes and what would make the path visible; the packets themselves never reach the process.
 
+mod counts;
 mod obstacle;
+mod request;
+mod table;
 mod tunnel;
 
 use std::io;
@@ -15,16 +18,22 @@ use std::time::Duration;
 
 use segue::encap::{Carrier, Config};
 use segue_control::error::{Error, Kind, os_text};
-use segue_control::model::{self, Flow, Instance};
-use segue_fastpath::{Counts, Direction, Path, Traffic, obstacle as unsupported};
+use segue_control::model::{self, Instance};
+use segue_datapath::overlay::PeerConfig;
+use segue_fastpath::{Direction, Path, PeerCounts, PeerPath, obstacle as unsupported};
 use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
+use segue_host::prefix::Prefix;
 
 use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
 
+use self::counts::{add, put_left};
+pub use self::request::Request;
+pub(crate) use self::table::OF_PEERS;
+pub use self::table::{Listener, Table};
 pub use self::tunnel::Tunnel;
-use self::tunnel::route;
+use self::tunnel::{route, route_to};
 
 /// Interval at which routes and path MTUs are followed.
 const TICK: Duration = Duration::from_millis(200);
@@ -39,21 +48,36 @@ const ETHERNET_LEN: u64 = 14;
 /// The last part of the name of the knob that switches the path.
 pub const KNOB: &str = "enable_fastpath";
 
-/// The settings of the path for the tunnels of one outside port.
+/// The programs of an instance.
 #[derive(Debug)]
-pub struct Request {
-    /// The word of the command line.
-    pub mode: Mode,
-    /// The tunnels.
-    pub tunnels: Vec<Tunnel>,
-    /// Name of the outside port in statistics.
-    pub outside: &'static str,
-    /// UDP source ports of the daemon's sockets.
-    pub sources: Vec<u16>,
-    /// Whether the programs of a predecessor may still be attached.
-    pub is_successor: bool,
-    /// Setting that needs the daemon, as the reason why the path is not taken; `None` if there is none.
-    pub prevented: Option<String>,
+enum Programs {
+    Tunnels(Box<Path>),
+    Table(Box<PeerPath>),
+}
+
+impl Programs {
+    fn switch(&self, on: bool) -> io::Result<()> {
+        match self {
+            Programs::Tunnels(path) => path.switch(on),
+            Programs::Table(path) => path.switch(on),
+        }
+    }
+
+    /// Returns the directions that the daemon serves, with the reasons.
+    fn partial(&self) -> &[(Direction, &'static str)] {
+        match self {
+            Programs::Tunnels(path) => path.partial(),
+            Programs::Table(_) => &[],
+        }
+    }
+
+    /// Returns why the programs have nothing to do.
+    fn idle(&self) -> Option<String> {
+        match self {
+            Programs::Tunnels(_) => None,
+            Programs::Table(path) => table::idle(path.served()),
+        }
+    }
 }
 
 /// The path of one instance, in use or not.
@@ -69,7 +93,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     /// The programs, where they are loaded.
-    path: Option<Path>,
+    path: Option<Programs>,
     /// Whether the knob permits the path.
     is_allowed: bool,
     /// Reason why packets do not take the path although it is permitted.
@@ -79,12 +103,15 @@ struct State {
     watch: Option<Watch>,
     /// Whether netfilter rules were added since the start.
     has_new_rules: bool,
+    /// Whether the kernel has refused an entry of the peer table.
+    has_refused: bool,
 }
 
 impl State {
     /// Switches the programs to what is permitted and possible.
     fn settle(&mut self) {
-        let on = self.is_allowed && self.why.is_none() && self.path.is_some();
+        let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
+        let on = self.is_allowed && self.why.is_none() && is_wanted;
         if on != self.is_on
             && let Some(path) = &self.path
             && let Err(error) = path.switch(on)
@@ -106,7 +133,7 @@ impl Fastpath {
         match load(&request, netlink) {
             Ok(path) => state.path = path,
             Err(why) if request.mode == Mode::Require => {
-                let dev = request.tunnels.first().map_or("the tunnel", |tunnel| &tunnel.dev);
+                let dev = request.devs().first().copied().unwrap_or("the tunnel");
                 return Err(Error::new(
                     Kind::NotAvailable,
                     format!("{dev} cannot take the kernel's path, which `fastpath require` asks for"),
@@ -135,10 +162,15 @@ impl Fastpath {
         self.state().path.is_some()
     }
 
+    /// Returns whether packets take the path.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state().is_on
+    }
+
     /// Returns whether packets of a direction take the path.
     pub fn carries(&self, way: Direction) -> bool {
         let state = self.state();
-        let by_daemon = |path: &Path| path.partial().iter().any(|(other, _)| *other == way);
+        let by_daemon = |path: &Programs| path.partial().iter().any(|(other, _)| *other == way);
         state.is_on && !state.path.as_ref().is_some_and(by_daemon)
     }
 
@@ -147,6 +179,9 @@ impl Fastpath {
         let state = self.state();
         if self.0.request.mode == Mode::Off {
             return None;
+        }
+        if let (Some(Programs::Table(_)), None) = (&state.path, &state.why) {
+            return Some(OF_PEERS.to_owned());
         }
         let Some(path) = state.path.as_ref().filter(|_| state.is_on) else {
             let why = state.why.as_deref().unwrap_or("switched off");
@@ -196,38 +231,80 @@ impl Fastpath {
             // The route is looked up without the lock, which readers of counters wait for.
             let route = route(netlink, &tunnel.config).unwrap_or_default();
             let address = tunnel::address(netlink, tunnel);
-            if let Some(path) = &mut self.state().path {
+            if let Some(Programs::Tunnels(path)) = &mut self.state().path {
                 // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
                 let _ = path.set_address(index, address);
             }
         }
+        if let Some(table) = &self.0.request.table {
+            self.follow_peers(table, netlink);
+        }
         if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(LOOK_EVERY) {
             return;
         }
-        let seen = obstacle::of_interfaces(&self.0.request.tunnels, netlink);
+        let seen = obstacle::of_interfaces(&self.0.request, netlink);
         let mut state = self.state();
         state.has_new_rules |= state.watch.as_ref().is_some_and(Watch::changed);
         if state.has_new_rules {
             state.why =
                 Some("netfilter rules were added; a new start looks whether they see the outer packets".to_owned());
-        } else {
+        } else if !state.has_refused {
             state.why = seen;
         }
         state.settle();
     }
 
+    /// Follows a change of the peer table. Where the kernel refuses an entry, all packets are the daemon's until a
+    /// table is taken whole.
+    pub(crate) fn set_peers(&self, peers: &[PeerConfig]) {
+        let mut state = self.state();
+        let Some(Programs::Table(path)) = &mut state.path else { return };
+        let refused = path.replace(&table::peers(peers)).err();
+        let text = refused.map(|error| format!("the kernel does not take the peers: {}", os_text(&error)));
+        // What else is in the way has been found meanwhile, and is found again.
+        if text.is_some() || state.has_refused {
+            state.has_refused = text.is_some();
+            state.why = text;
+        }
+        state.settle();
+    }
+
+    /// Returns the counters of a peer by the path; `None` where it has none.
+    pub(crate) fn peer_counts(&self, prefix: Prefix) -> Option<PeerCounts> {
+        let Some(Programs::Table(path)) = &self.state().path else { return None };
+        path.peer_counts((prefix.address, prefix.len)).ok().flatten()
+    }
+
+    /// Looks up the routes to remotes: those that are new, and some of the others.
+    fn follow_peers(&self, table: &Table, netlink: &mut Netlink) {
+        let Some(local) = table.config().map(|config| config.local) else { return };
+        let remotes = match &mut self.state().path {
+            Some(Programs::Table(path)) => path.remotes(table::NEW_REMOTES_A_TICK, TUNNELS_A_TICK),
+            _ => return,
+        };
+        for remote in remotes {
+            // The route is looked up without the lock, which readers of counters wait for.
+            let route = route_to(netlink, remote, local).unwrap_or_default();
+            if let Some(Programs::Table(path)) = &mut self.state().path {
+                // A failure leaves the old entry, and is seen at the next look.
+                let _ = path.reroute(remote, route);
+            }
+        }
+    }
+
     /// Returns the packets that the path has sent and received for the tunnel at `index`; `None` where it is not
     /// loaded.
     pub(crate) fn packets(&self, index: usize) -> Option<[u64; 2]> {
-        let counts = self.state().path.as_ref()?.counts(index).ok()?;
+        let Some(Programs::Tunnels(path)) = &self.state().path else { return None };
+        let counts = path.counts(index).ok()?;
         Some([counts.sent.segments, counts.received.segments])
     }
 
     /// Adds the state and the counters of the path to those of the instance.
     pub fn fill(&self, instance: &mut Instance) {
         let state = self.state();
-        let mut why = state.why.clone();
+        let mut why = state.why.clone().or_else(|| state.path.as_ref()?.idle());
         if !state.is_allowed {
             why = Some("switched off".to_owned());
         }
@@ -246,6 +323,17 @@ impl Fastpath {
             let way = if *way == Direction::Send { "sent" } else { "received" };
             shown.by_daemon.insert(way.to_owned(), (*reason).to_owned());
         }
+        let path = match path {
+            Programs::Table(path) => {
+                shown.peers = Some(Box::new(table::shown(path.served())));
+                instance.fastpath = Some(shown);
+                if let Some(table) = &request.table {
+                    table.fill(path, instance);
+                }
+                return;
+            }
+            Programs::Tunnels(path) => path,
+        };
         instance.fastpath = Some(shown);
         for (index, tunnel) in request.tunnels.iter().enumerate() {
             let Ok(counts) = path.counts(index) else { continue };
@@ -261,36 +349,6 @@ impl Fastpath {
             put_left(port, &counts);
         }
     }
-}
-
-/// Adds the counters of one tunnel to its port and to the outside port.
-fn add(instance: &mut Instance, dev: &str, outside: &str, counts: &Counts, overhead: u64) {
-    if let Some(port) = instance.ports.get_mut(dev) {
-        add_flow(&mut port.receive, &counts.sent, 0);
-        add_flow(&mut port.transmit, &counts.received, 0);
-        port.fastpath.insert("sent".to_owned(), counts.sent.segments);
-        port.fastpath.insert("received".to_owned(), counts.received.segments);
-        if counts.no_memory > 0 {
-            port.drops.insert("no_memory".to_owned(), counts.no_memory);
-        }
-        put_left(port, counts);
-    }
-    if let Some(port) = instance.ports.get_mut(outside) {
-        add_flow(&mut port.transmit, &counts.sent, overhead);
-        add_flow(&mut port.receive, &counts.received, overhead);
-    }
-}
-
-fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
-    flow.packets += traffic.units;
-    flow.bytes += traffic.bytes + overhead * traffic.segments;
-    flow.trains += traffic.trains;
-    flow.segments += traffic.segments;
-}
-
-fn put_left(port: &mut model::Port, counts: &Counts) {
-    let left = counts.left.iter().filter(|(_, count)| *count > 0);
-    port.left.extend(left.map(|(reason, count)| ((*reason).to_owned(), *count)));
 }
 
 /// A thread that follows what the path depends on, until it is dropped.
@@ -309,12 +367,18 @@ impl Drop for Follower {
 }
 
 /// Loads and attaches the path; the reason where it is not to be used.
-fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Path>, String> {
+fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, String> {
     if request.mode == Mode::Off {
         return Ok(None);
     }
     if let Some(why) = &request.prevented {
         return Err(why.clone());
+    }
+    if let Some(table) = &request.table {
+        let interface = index_of(&table.dev, netlink)?;
+        check_host(request, &[interface, table.underlay], netlink)?;
+        let path = table.load(interface).map_err(|error| failure(&error))?;
+        return Ok(Some(Programs::Table(Box::new(path))));
     }
     let configs: Vec<Config> = request.tunnels.iter().map(|tunnel| tunnel.config).collect();
     if request.mode != Mode::On {
@@ -329,30 +393,40 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Path>, String
     for tunnel in &request.tunnels {
         let route =
             route(netlink, &tunnel.config).map_err(|why| format!("the way to {}: {why}", tunnel.config.remote))?;
-        let link = netlink.link_named(&tunnel.dev).map_err(|error| text(&error))?;
-        places.push((link.ok_or_else(|| format!("{} is gone", tunnel.dev))?.index, route));
+        places.push((index_of(&tunnel.dev, netlink)?, route));
     }
-    if request.mode == Mode::Auto {
-        let is_v4 = configs.first().is_some_and(|config| config.local.is_ipv4());
-        let mut interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
-        interfaces.sort_unstable();
-        interfaces.dedup();
-        if request.is_successor {
-            interfaces.clear();
-        }
-        let programs = interfaces.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
-        let found = programs.or_else(|| obstacle::of_interfaces(&request.tunnels, netlink));
-        if let Some(why) = found.or_else(|| obstacle::of_host(is_v4)) {
-            return Err(why);
-        }
-    }
+    let interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
+    check_host(request, &interfaces, netlink)?;
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
         path.attach(index, interface, route).map_err(|error| failure(&error))?;
         let address = tunnel::address(netlink, &request.tunnels[index]);
         path.set_address(index, address).map_err(|error| text(&error))?;
     }
-    Ok(Some(path))
+    Ok(Some(Programs::Tunnels(Box::new(path))))
+}
+
+fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
+    let link = netlink.link_named(dev).map_err(|error| os_text(&error))?;
+    link.map(|link| link.index).ok_or_else(|| format!("{dev} is gone"))
+}
+
+/// Looks with `fastpath auto` for what would show that packets take the path through these interfaces.
+fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
+    if request.mode != Mode::Auto {
+        return Ok(());
+    }
+    let mut interfaces = interfaces.to_vec();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    if request.is_successor {
+        interfaces.clear();
+    }
+    let programs = interfaces.into_iter().find_map(|interface| obstacle::of_programs(interface, netlink));
+    let found = programs.or_else(|| obstacle::of_interfaces(request, netlink));
+    let config = request.tunnels.first().map(|tunnel| tunnel.config);
+    let is_v4 = config.or_else(|| request.table.as_ref()?.config()).is_some_and(|config| config.local.is_ipv4());
+    found.or_else(|| obstacle::of_host(is_v4)).map_or(Ok(()), Err)
 }
 
 /// Describes why the path could not be loaded.

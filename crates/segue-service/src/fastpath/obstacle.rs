@@ -7,26 +7,20 @@ use segue_fastpath::foreign_programs;
 use segue_host::netfilter;
 use segue_host::netlink::Netlink;
 
-use super::tunnel::{Tunnel, route};
+use super::request::Request;
 
 /// Returns a filter or a queueing discipline on the interfaces of the tunnels that packets would leave out.
-pub(super) fn of_interfaces(tunnels: &[Tunnel], netlink: &mut Netlink) -> Option<String> {
+pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<String> {
     let usual = fs::read_to_string("/proc/sys/net/core/default_qdisc").unwrap_or_default();
-    let mut underlays = Vec::new();
-    for tunnel in tunnels {
-        let inside = netlink.link_named(&tunnel.dev).ok().flatten()?.index;
+    for dev in request.devs() {
+        let inside = netlink.link_named(dev).ok().flatten()?.index;
         let kinds = netlink.queueing(inside).ok()?;
         let other = kinds.iter().find(|kind| !is_usual(kind, usual.trim()));
         if let Some(kind) = other {
-            return Some(format!("{} has the queueing discipline {kind}", tunnel.dev));
-        }
-        if let Ok(route) = route(netlink, &tunnel.config)
-            && !underlays.contains(&route.link)
-        {
-            underlays.push(route.link);
+            return Some(format!("{dev} has the queueing discipline {kind}"));
         }
     }
-    for index in underlays {
+    for index in request.underlays(netlink) {
         let name = netlink.link(index).map_or_else(|_| index.to_string(), |link| link.name);
         let kinds = netlink.queueing(index).ok()?;
         if let Some(kind) = kinds.iter().find(|kind| matches!(kind.as_str(), "clsact" | "ingress")) {

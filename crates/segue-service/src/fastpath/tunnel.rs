@@ -1,6 +1,7 @@
 //! A tunnel as the path through the kernel needs to know it, and where its packets leave.
 
 use std::io;
+use std::net::IpAddr;
 
 use segue::encap::Config;
 use segue_control::error::os_text;
@@ -28,8 +29,13 @@ pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]>
 
 /// Returns where packets to the remote leave; the reason where the path cannot send them there.
 pub(super) fn route(netlink: &mut Netlink, config: &Config) -> Result<Route, String> {
+    route_to(netlink, config.remote, config.local)
+}
+
+/// Returns where packets from one address to another leave; the reason where the path cannot send them there.
+pub(super) fn route_to(netlink: &mut Netlink, remote: IpAddr, local: IpAddr) -> Result<Route, String> {
     let text = |error: io::Error| os_text(&error);
-    let route = netlink.route(config.remote, Some(config.local)).map_err(text)?;
+    let route = netlink.route(remote, Some(local)).map_err(text)?;
     let link = netlink.link(route.link).map_err(text)?;
     if !link.ethernet || link.name == "lo" {
         return Err(format!("{} carries no Ethernet frames", link.name));

@@ -7,13 +7,15 @@ mod rules;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use segue::hash;
 use segue_control::error::{Error, Kind};
 use segue_control::model::{self, Complaint};
 use segue_control::peers::{self, Change, Changes, Key, Listed, ListedPeer, MOST, Peer, PeerCounters as Shown};
 use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters, Removed, Table, TableSender};
+
+use crate::fastpath::Fastpath;
 
 pub use self::kept::Kept;
 pub use self::rules::Rules;
@@ -32,6 +34,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct State {
     generation: u64,
+    /// The number of the last table that changed a peer.
+    changed: u64,
     entries: BTreeMap<Key, Entry>,
     /// Prefixes and remotes that were removed, the oldest first.
     prefixes: VecDeque<(IpAddr, u8)>,
@@ -49,6 +53,8 @@ pub struct Keeper {
     sender: TableSender,
     key: hash::Key,
     kept: Option<Kept>,
+    /// The path through the kernel, which has the same table.
+    path: OnceLock<Fastpath>,
     state: Mutex<State>,
 }
 
@@ -63,9 +69,17 @@ impl Keeper {
         key: hash::Key,
         kept: Option<Kept>,
     ) -> Result<(Keeper, Box<Table>), Error> {
-        let keeper = Keeper { rules, sender, key, kept, state: Mutex::default() };
-        let first = keeper.build(&State::default())?;
+        let keeper = Keeper { rules, sender, key, kept, path: OnceLock::new(), state: Mutex::default() };
+        let (first, _) = keeper.build(&State::default())?;
         Ok((keeper, first))
+    }
+
+    /// Gives the path through the kernel the table, now and after each change.
+    pub fn feed(&self, path: &Fastpath) {
+        let state = self.state();
+        if self.path.set(path.clone()).is_ok() {
+            path.set_peers(&self.configs(&state));
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -179,8 +193,11 @@ impl Keeper {
             return Ok(changes);
         }
         let next = self.next(state, changes.generation, wanted);
-        let table = self.build(&next)?;
+        let (table, configs) = self.build(&next)?;
         self.sender.replace(table);
+        if let Some(path) = self.path.get() {
+            path.set_peers(&configs);
+        }
         *state = next;
         Ok(changes)
     }
@@ -189,6 +206,7 @@ impl Keeper {
     fn next(&self, state: &State, generation: u64, wanted: BTreeMap<Key, Peer>) -> State {
         let mut next = State {
             generation,
+            changed: generation,
             entries: BTreeMap::new(),
             prefixes: state.prefixes.clone(),
             remotes: state.remotes.clone(),
@@ -213,23 +231,26 @@ impl Keeper {
         next
     }
 
-    /// Builds the worker's table.
-    fn build(&self, state: &State) -> Result<Box<Table>, Error> {
-        let configs: Vec<PeerConfig> = state
-            .entries
-            .values()
-            .filter_map(|entry| self.rules.config(&entry.peer, Arc::clone(&entry.counters)))
-            .collect();
+    /// Returns the peers as both paths know them.
+    fn configs(&self, state: &State) -> Vec<PeerConfig> {
+        let config = |entry: &Entry| self.rules.config(&entry.peer, Arc::clone(&entry.counters));
+        state.entries.values().filter_map(config).collect()
+    }
+
+    /// Builds the worker's table, and returns the peers that it is made of.
+    fn build(&self, state: &State) -> Result<(Box<Table>, Vec<PeerConfig>), Error> {
+        let configs = self.configs(state);
         let removed = Removed {
             prefixes: state.prefixes.iter().copied().collect(),
             remotes: state.remotes.iter().copied().collect(),
         };
         let listeners: Vec<ListenerConfig> = self.rules.listeners();
         let built = Table::new(state.generation, &listeners, &configs, &removed, self.rules.mac().0, self.key);
-        built.map(Box::new).map_err(|(index, error)| {
+        let built = built.map_err(|(index, error)| {
             let key = state.entries.keys().nth(index).map_or("the tunnel".to_owned(), Key::to_string);
             Error::new(Kind::BadValue, format!("{key} is refused"), "segue peer --help").why(error.to_string())
-        })
+        });
+        Ok((Box::new(built?), configs))
     }
 
     fn keep(&self, state: &State) {
@@ -242,8 +263,11 @@ impl Keeper {
     pub fn list(&self) -> Listed {
         let state = self.state();
         let listed = |entry: &Entry| {
-            let ([sent_packets, sent_bytes], [received_packets, received_bytes]) =
-                (entry.counters.sent(), entry.counters.received());
+            let path = self.path.get().zip(entry.peer.prefix).and_then(|(path, prefix)| path.peer_counts(prefix));
+            let path = path.unwrap_or_default();
+            let both = |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a + c, b + d];
+            let [sent_packets, sent_bytes] = both(entry.counters.sent(), path.sent);
+            let [received_packets, received_bytes] = both(entry.counters.received(), path.received);
             let counters = Shown { sent_packets, sent_bytes, received_packets, received_bytes };
             ListedPeer { peer: entry.peer.clone(), counters }
         };
@@ -257,7 +281,12 @@ impl Keeper {
             generation: state.generation,
             peers: state.entries.len() as u64,
             refused: state.refused,
-            in_force: self.sender.in_force(),
+            // The worker takes a new table when it has a packet, and by the path through the kernel it may never have
+            // one.
+            in_force: match self.path.get() {
+                Some(path) if path.is_on() => state.changed,
+                _ => self.sender.in_force(),
+            },
             file_refused: state.file_refused.clone(),
             ..self.rules.summary()
         }

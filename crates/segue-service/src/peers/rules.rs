@@ -21,6 +21,8 @@ pub struct Rules {
     local: IpAddr,
     mac: Mac,
     remcsum: bool,
+    /// Whether datagrams have an outer checksum where the peer does not say.
+    outer_checksum: bool,
     /// The encapsulations in the order of the listeners, each with its port and its configuration without a remote.
     forms: Vec<(Encap, u16, Config)>,
 }
@@ -49,6 +51,7 @@ impl Rules {
                 },
                 df: if plan.pmtudisc { Df::Set } else { Df::Inherit },
                 // What a kernel on this host left unfinished, or one behind a veth: it is counted.
+                zero_csum6: !table.outer_checksum,
                 unfinished: Some(u16::try_from(ready.mtu).unwrap_or(u16::MAX)),
                 slots: SourcePorts::Slots(slots),
                 seed,
@@ -58,7 +61,13 @@ impl Rules {
         let slots = slots.iter().chain(std::iter::repeat(&1));
         let forms =
             table.listen.iter().zip(slots).map(|((encap, port), slots)| (*encap, *port, config(*encap, *port, *slots)));
-        Rules { local: ready.local, mac: table.lladdr, remcsum: plan.encap_remcsum, forms: forms.collect() }
+        Rules {
+            local: ready.local,
+            mac: table.lladdr,
+            remcsum: plan.encap_remcsum,
+            outer_checksum: table.outer_checksum,
+            forms: forms.collect(),
+        }
     }
 
     /// Returns the Ethernet address of this end.
@@ -78,7 +87,7 @@ impl Rules {
     }
 
     /// Returns the listeners.
-    pub(super) fn listeners(&self) -> Vec<ListenerConfig> {
+    pub(crate) fn listeners(&self) -> Vec<ListenerConfig> {
         self.forms.iter().map(|(_, _, encap)| ListenerConfig { encap: *encap }).collect()
     }
 
@@ -140,15 +149,16 @@ impl Rules {
             Some(mac) if mac == self.mac => return Err(format!("`mac` {mac} is this end of the tunnel")),
             _ => {}
         }
-        if peer.outer_checksum == Some(false) {
-            return Err("`outer_checksum` false is not available: all datagrams have one here".to_owned());
-        }
-        let remcsum = peer.remcsum.unwrap_or(encap == Encap::Gue && self.remcsum);
+        let is_bare = peer.outer_checksum == Some(false);
+        let remcsum = peer.remcsum.unwrap_or(encap == Encap::Gue && self.remcsum && !is_bare);
         if remcsum && !(encap == Encap::Gue && self.remcsum) {
             return Err(match encap {
                 Encap::Gue => "`remcsum` needs a tunnel with the word `encap-remcsum`".to_owned(),
                 _ => format!("`remcsum` does not go with `encap` {encap}"),
             });
+        }
+        if remcsum && is_bare {
+            return Err("`outer_checksum` false does not go with `remcsum`: it alone protects the payload".to_owned());
         }
         let resolved = Peer {
             prefix: Some(prefix),
@@ -158,7 +168,7 @@ impl Rules {
             port: Some(port),
             vni,
             mac: peer.mac,
-            outer_checksum: Some(true),
+            outer_checksum: Some(peer.outer_checksum.unwrap_or(self.outer_checksum || remcsum)),
             remcsum: Some(remcsum),
         };
         Ok((Key::Prefix(prefix), resolved))
@@ -184,7 +194,8 @@ impl Rules {
             Carrier::Gue { .. } => Carrier::Gue { remcsum: peer.remcsum == Some(true) },
             other => other,
         };
-        let encap = Config { carrier, remote: peer.remote, dport: peer.port.unwrap_or(base.dport), ..base };
+        let csum = peer.outer_checksum != Some(false);
+        let encap = Config { carrier, remote: peer.remote, dport: peer.port.unwrap_or(base.dport), csum, ..base };
         let mac = peer.mac.map_or([0; 6], |mac| mac.0);
         Some(PeerConfig { prefix: (prefix.address, prefix.len), listener, encap, mac, counters })
     }

@@ -14,6 +14,7 @@ fn keeper() -> Keeper {
         file: None,
         listen: vec![(peers::Encap::Vxlan, 8472), (peers::Encap::Gue, 6080)],
         lladdr: "02:00:00:00:00:01".parse().unwrap(),
+        outer_checksum: true,
     };
     let plan = Plan {
         dev: "sg0".to_owned(),
@@ -164,8 +165,8 @@ fn a_wrong_entry_is_refused_by_its_number_its_prefix_and_the_rule() {
             "`remcsum` does not go with `encap` vxlan",
         ),
         (
-            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","outer_checksum":false}"#,
-            "`outer_checksum` false is not available",
+            r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","outer_checksum":false,"remcsum":true}"#,
+            "`outer_checksum` false does not go with `remcsum`",
         ),
         (ONE, "its prefix is there twice"),
     ] {
@@ -175,6 +176,19 @@ fn a_wrong_entry_is_refused_by_its_number_its_prefix_and_the_rule() {
         assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
         assert!(keeper.list().peers.is_empty(), "{entry}");
     }
+}
+
+#[test]
+fn a_peer_without_outer_checksum_leaves_no_checksums_to_the_peer() {
+    let keeper = keeper();
+    let bare = &format!("{},\"outer_checksum\":false}}", &ONE[..ONE.len() - 1]);
+    sync(&keeper, &format!(r#"{{"peers":[{bare},{TWO}]}}"#)).unwrap();
+    let listed = keeper.list().peers;
+    let flags: Vec<_> = listed.iter().map(|listed| (listed.peer.outer_checksum, listed.peer.remcsum)).collect();
+    assert_eq!(flags, [(Some(false), Some(false)), (Some(true), Some(false))]);
+    sync(&keeper, &format!(r#"{{"peers":[{ONE}]}}"#)).unwrap();
+    let peer = &keeper.list().peers[0].peer;
+    assert_eq!((peer.outer_checksum, peer.remcsum), (Some(true), Some(true)), "as the tunnel has it");
 }
 
 #[test]

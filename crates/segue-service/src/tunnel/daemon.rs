@@ -16,7 +16,7 @@ use crate::apply::Changes;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
-use crate::fastpath::Fastpath;
+use crate::fastpath::{self, Fastpath};
 use crate::health::Sources;
 use crate::health::evidence::Monitored;
 use crate::health::probe::Prober;
@@ -86,9 +86,12 @@ impl Daemon for Group {
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr{queues}", plan.dev), "TUNSETIFF");
         }
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
-            let opened = overlay::open(ready, table, succession)?;
+            let (opened, listeners) = overlay::open(ready, table, succession)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-            let fastpath = Fastpath::open(start::fastpath_request(self, Vec::new(), is_successor), netlink)?;
+            let of_table = overlay::path(ready, table, listeners, netlink)?;
+            let request = start::fastpath_request(self, Vec::new(), is_successor);
+            let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, netlink)?;
+            opened.peers.iter().for_each(|keeper| keeper.feed(&fastpath));
             return Ok(Opened { fastpath: Some(fastpath), ..opened });
         }
         let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession, out)?;

@@ -257,6 +257,8 @@ pub struct PeerTable {
     /// The Ethernet address of this end.
     #[serde(serialize_with = "text")]
     pub lladdr: Mac,
+    /// Whether datagrams have an outer checksum where the peer does not say.
+    pub outer_checksum: bool,
 }
 
 fn listeners<S: Serializer>(listeners: &[(PeerEncap, u16)], to: S) -> Result<S::Ok, S::Error> {

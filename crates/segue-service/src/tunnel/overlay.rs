@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use segue::encap::OuterCsum;
-use segue_control::error::Error;
+use segue_control::error::{Error, Kind};
 use segue_control::peers::{Change, Encap, Table};
 use segue_datapath::overlay::{Listener, Overlay, Parts, exchange};
+use segue_host::netlink::Netlink;
 use segue_port::Port as DataPort;
 use segue_port::udp::{Carries, Sockets, UdpConfig, UdpPort};
 use segue_port::wrap::Trace;
@@ -16,16 +17,22 @@ use super::engine::gro_config;
 use super::kinds::PeerTable;
 use super::queues::open_tun;
 use super::resolve::Ready;
-use super::start::{BUDGET, PAGES, open_trace_of, udp_config, udp_error, unkept};
+use super::start::{BUDGET, PAGES, open_trace_of, ports_of, udp_config, udp_error, unkept};
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
+use crate::fastpath;
 use crate::fault::Vitals;
 use crate::handover::Ports;
 use crate::peers::{Keeper, Kept, Rules};
 
-/// Opens the interface, the listeners' sockets and the table, except those that are inherited.
-pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession) -> Result<Opened, Error> {
+/// Opens the interface, the listeners' sockets and the table, except those that are inherited. Returns the listeners as
+/// well, as the path through the kernel knows them.
+pub(super) fn open(
+    ready: &Ready,
+    table: &PeerTable,
+    succession: &mut Succession,
+) -> Result<(Opened, Vec<fastpath::Listener>), Error> {
     let plan = &ready.plan;
     let drops = table.listen.first().map(|(encap, _)| encap.name());
     let checksum_drops = drops.and_then(|name| ChecksumDrops::open(ready.local, name));
@@ -33,7 +40,7 @@ pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession
     let mut ports = Vec::with_capacity(table.listen.len());
     for (encap, port) in &table.listen {
         let sockets = inherited.as_mut().and_then(|all| of_port(all, *port, table.listen.len()));
-        ports.push((encap.name(), listener(ready, *encap, *port, sockets)?));
+        ports.push((encap.name(), listener(ready, table, (*encap, *port), sockets)?));
     }
     let tun = open_tun(plan, succession.inherited.interface(&plan.dev))?;
     let kept = match succession.inherited.peers.take() {
@@ -45,7 +52,13 @@ pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession
     let (entropy, flows) = (random()?, flow_key()?);
     let slots: Vec<u16> = ports.iter().map(|(_, port)| port.slots()).collect();
     let (sender, receiver) = exchange();
-    let (keeper, first) = Keeper::new(Rules::new(ready, table, &slots, entropy), sender, flows, kept)?;
+    let rules = Rules::new(ready, table, &slots, entropy);
+    let of_path = rules.listeners().into_iter().zip(&ports).map(|(listener, (name, port))| {
+        let sources = port.sockets().map(|sockets| ports_of(&sockets)).unwrap_or_default();
+        fastpath::Listener { name, path: segue_fastpath::Listener { config: listener.encap, sources } }
+    });
+    let of_path = of_path.collect();
+    let (keeper, first) = Keeper::new(rules, sender, flows, kept)?;
     if !keeper.follow() {
         load(&keeper, table)?;
     }
@@ -92,7 +105,23 @@ pub(super) fn open(ready: &Ready, table: &PeerTable, succession: &mut Succession
             key: flows,
         })) as Box<_>)
     });
-    Ok(Opened { checksum_drops, ports: kept_ports, peers: Some(keeper), ..Opened::new(offloads, assemble) })
+    let opened = Opened { checksum_drops, ports: kept_ports, peers: Some(keeper), ..Opened::new(offloads, assemble) };
+    Ok((opened, of_path))
+}
+
+/// Returns what the path through the kernel needs to know of the tunnel.
+pub(super) fn path(
+    ready: &Ready,
+    table: &PeerTable,
+    listeners: Vec<fastpath::Listener>,
+    netlink: &mut Netlink,
+) -> Result<fastpath::Table, Error> {
+    let link = netlink.link_named(&ready.link).ok().flatten();
+    let underlay = link.map(|link| link.index).ok_or_else(|| {
+        Error::new(Kind::System, format!("cannot read the link {}", ready.link), "ip -br link")
+            .why("it has the address of this end")
+    })?;
+    Ok(fastpath::Table { dev: ready.plan.dev.clone(), underlay, listeners, station: table.lladdr.0 })
 }
 
 /// Puts the table of the file into force, where there is a file.
@@ -125,7 +154,12 @@ fn of_port(all: &mut Sockets, port: u16, count: usize) -> Option<Sockets> {
 }
 
 /// Opens the port of an encapsulation, over inherited sockets if there are any.
-fn listener(ready: &Ready, encap: Encap, port: u16, inherited: Option<Sockets>) -> Result<UdpPort, Error> {
+fn listener(
+    ready: &Ready,
+    table: &PeerTable,
+    (encap, port): (Encap, u16),
+    inherited: Option<Sockets>,
+) -> Result<UdpPort, Error> {
     let anywhere: IpAddr =
         if ready.local.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let config = UdpConfig {
@@ -136,6 +170,7 @@ fn listener(ready: &Ready, encap: Encap, port: u16, inherited: Option<Sockets>) 
             Encap::Vxlan => Carries::Vxlan,
             Encap::Fou => Carries::Other,
         },
+        zero_checksum_v6: !table.outer_checksum,
         ..udp_config(ready)
     };
     let opened = match inherited {

@@ -9,7 +9,7 @@ use super::group::Group;
 use super::plan::{Choice, Encap, Fastpath as Fastpaths, Plan, Profile};
 use super::resolve::Ready;
 use crate::daemon::running::Offloads;
-use crate::fastpath::Fastpath;
+use crate::fastpath::{self, Fastpath};
 use crate::sandbox::Sandbox;
 
 /// The schema id of the JSON that `segue tunnel -j` prints, one object for each event.
@@ -100,7 +100,7 @@ fn intended(ready: &Ready) -> Option<String> {
         return None;
     }
     if plan.table.is_some() {
-        return Some("segue [a peer table needs the daemon]".to_owned());
+        return Some(format!("{}, where this host permits it", fastpath::OF_PEERS));
     }
     let config = engine_config(ready, 1, [0; 16]);
     let why = |way| segue_fastpath::obstacle(&config, way);

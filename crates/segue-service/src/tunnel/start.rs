@@ -71,7 +71,7 @@ pub(super) struct Senders {
 }
 
 /// Returns the UDP ports of the sending sockets.
-fn ports_of(sockets: &Sockets) -> Vec<u16> {
+pub(super) fn ports_of(sockets: &Sockets) -> Vec<u16> {
     let port = |fd: &OwnedFd| Some(UdpSocket::from(fd.try_clone().ok()?).local_addr().ok()?.port());
     sockets.send.iter().filter_map(port).filter(|port| *port != 0).collect()
 }
@@ -321,7 +321,6 @@ fn fastpath_knob(plan: &Plan) -> Knob {
 pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
     let prevented = match plan {
-        Plan { table: Some(_), .. } => Some("a peer table needs the daemon"),
         Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
         _ if group.plans().any(|plan| plan.guest.is_some()) => Some("a guest needs the daemon"),
         Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
@@ -331,9 +330,10 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
         _ => None,
     };
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);
-    let tunnels = group.members.iter();
+    let tunnels = group.members.iter().filter(|ready| ready.plan.table.is_none());
     fastpath::Request {
         mode: plan.fastpath,
+        table: None,
         tunnels: tunnels.map(|ready| fastpath::Tunnel { dev: ready.plan.dev.clone(), config: config(ready) }).collect(),
         outside: outside_name(plan),
         is_successor,

@@ -178,6 +178,9 @@ fn a_tunnel_with_a_peer_table_has_an_address_listeners_and_no_remote() {
     assert!(mac("a") != mac("b") && mac("a").is_station() && mac("a").0[0] == 2);
     let file = ok("dev a peers p.json local ::1").table.unwrap();
     assert_eq!((file.file, file.listen), (Some("p.json".into()), vec![(PeerEncap::Gue, 6080)]));
+    // The peers' default, and no option of the sockets.
+    let bare = ok("dev a peers none local ::1 noencap-csum encap-remcsum");
+    assert_eq!((bare.encap_csum, bare.table.map(|table| table.outer_checksum)), (true, Some(false)));
     for (line, message) in [
         ("dev a peers none", "`peers` needs `local`"),
         ("dev a peers none local 0.0.0.0", "`peers` needs `local`"),
@@ -185,7 +188,6 @@ fn a_tunnel_with_a_peer_table_has_an_address_listeners_and_no_remote() {
         ("dev a peers none local ::1 mode gre", "`mode` does not go with `peers`"),
         ("dev a peers none local ::1 id 7", "`id` does not go with this `listen`"),
         ("dev a peers none local ::1 listen fou encap-remcsum", "`encap-remcsum` does not go with this `listen`"),
-        ("dev a peers none local ::1 noencap-csum", "`noencap-csum` does not go with `peers`"),
         ("dev a peers none local ::1 listen gue,gue:1", "`gue,gue:1` is not a value of `listen`"),
         ("dev a peers none local ::1 listen gue:1,fou:1", "`gue:1,fou:1` is not a value of `listen`"),
         (

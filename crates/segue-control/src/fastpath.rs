@@ -1,0 +1,35 @@
+//! The path of a tunnel through the kernel, as the control socket shows it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The path of a tunnel's packets through the kernel, past the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Fastpath {
+    /// Requested mode: `auto`, `on`, `off`, `require`.
+    pub mode: String,
+    /// Whether packets take the path.
+    pub on: bool,
+    /// Reason why packets do not take the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_daemon: BTreeMap<String, String>,
+    /// For a tunnel with a peer table: the peers by path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<Box<FastpathPeers>>,
+}
+
+/// How many peers of a table take the path through the kernel, and how many do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FastpathPeers {
+    /// Peers whose packets the kernel carries, both ways.
+    pub kernel: u64,
+    /// Peers whose packets the process carries, by the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub segue: BTreeMap<String, u64>,
+}

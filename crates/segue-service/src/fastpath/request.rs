@@ -1,0 +1,43 @@
+//! What is asked of the path through the kernel.
+
+use segue_host::netlink::Netlink;
+
+use super::table::Table;
+use super::tunnel::{Tunnel, route};
+use crate::tunnel::kinds::Fastpath as Mode;
+
+/// The settings of the path for the tunnels of one outside port.
+#[derive(Debug)]
+pub struct Request {
+    /// The word of the command line.
+    pub mode: Mode,
+    /// The tunnels with one remote.
+    pub tunnels: Vec<Tunnel>,
+    /// The tunnel with a peer table, instead of these.
+    pub table: Option<Table>,
+    /// Name of the outside port in statistics.
+    pub outside: &'static str,
+    /// UDP source ports of the daemon's sockets.
+    pub sources: Vec<u16>,
+    /// Whether the programs of a predecessor may still be attached.
+    pub is_successor: bool,
+    /// Setting that needs the daemon, as the reason why the path is not taken; `None` if there is none.
+    pub prevented: Option<String>,
+}
+
+impl Request {
+    /// Returns the names of the interfaces.
+    pub(super) fn devs(&self) -> Vec<&str> {
+        let table = self.table.iter().map(|table| table.dev.as_str());
+        self.tunnels.iter().map(|tunnel| tunnel.dev.as_str()).chain(table).collect()
+    }
+
+    /// Returns the interfaces towards the remotes, as far as there are any.
+    pub(super) fn underlays(&self, netlink: &mut Netlink) -> Vec<u32> {
+        let mut all: Vec<u32> = self.table.iter().map(|table| table.underlay).collect();
+        all.extend(self.tunnels.iter().filter_map(|tunnel| Some(route(netlink, &tunnel.config).ok()?.link)));
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
