@@ -69,6 +69,12 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
     let mut a = Node::start(&fleet, 2, "--offer gue,remcsum");
     let b = Node::start(&fleet, 3, "--offer gue,remcsum");
     mixed(&fleet, &a, &b, (&kernel, "198.19.4.0"));
+    // VXLAN to the kernel's node is the kernel's here too; the option needs segue.
+    if fleet.has_path {
+        assert_eq!(a.served(&fleet), Some([1, 1]));
+        let sent = Stat::read(&a.host, &fleet.program, DEVICE).count(DEVICE, "fastpath", "sent");
+        assert!(sent > 40, "{sent}");
+    }
     // The agent is gone without a word, and comes back: no packet is lost, and nothing changes.
     let lease = fleet.leases();
     let mut ping = a.host.command("ping");
@@ -97,6 +103,8 @@ fn a_node_that_dies_leaves_every_table_and_comes_back_as_it_was() {
     until("its lease ends", || b.peers(&fleet).is_empty());
     a.start_agent(&fleet.program);
     assert_eq!((b.one_peer(&fleet)["mac"].clone(), a.subnet()), before);
+    // What is in VXLAN without more is the kernel's at this node.
+    assert!(!fleet.has_path || a.served(&fleet).is_some_and(|[kernel, segue]| kernel > 0 && segue == 0));
     // SIGTERM ends the tunnel too, and no device stays.
     a.agent.as_mut().unwrap().stop(PATIENCE);
     let Node { host, tunnel, .. } = a;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use segue_lab::{Host, Process};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, Stat, Tunnel, traffic};
+use segue_tests::{Ground, Stat, Tunnel, fastpath, traffic};
 use serde_json::Value;
 
 pub(crate) const DEVICE: &str = "fl0";
@@ -29,6 +29,8 @@ pub(crate) struct Fleet {
     /// The members where there are three, at 198.18.0.11 to 198.18.0.13.
     pub(crate) members: [Option<Process>; 3],
     url: &'static str,
+    /// Whether the path through the kernel can be loaded here.
+    pub(crate) has_path: bool,
 }
 
 #[track_caller]
@@ -60,11 +62,13 @@ impl Fleet {
 
     fn without_etcd(name: &str, url: &'static str) -> Option<Fleet> {
         let tools = ["etcd", "etcdctl", "openssl", "python3", "bridge", "ping", "tcpdump", "tshark"];
-        let Ground { a: switch, b: etcd, program } = Ground::apart(name, &tools)?;
+        let ground = Ground::apart(name, &tools)?;
+        let has_path = fastpath::missing(&ground).is_none();
+        let Ground { a: switch, b: etcd, program } = ground;
         ip(&switch, "link add br0 type bridge");
         ip(&switch, "link set br0 up");
         let (directory, members) = (Directory::new(), [const { None }; 3]);
-        let fleet = Fleet { switch, etcd, program, directory, server: None, members, url };
+        let fleet = Fleet { switch, etcd, program, directory, server: None, members, url, has_path };
         fleet.plug(&fleet.etcd, 1);
         Some(fleet)
     }
@@ -208,7 +212,9 @@ pub(crate) struct Node {
 impl Node {
     /// Starts the tunnel and the agent, and gives the host its address, as docs/fleet.md says.
     pub(crate) fn start(fleet: &Fleet, n: u8, words: &str) -> Node {
-        Node::listening(fleet, n, "vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420", words)
+        // Of the node 2 the kernel carries the packets that need nothing of segue.
+        let path = if n == 2 && fleet.has_path { "noencap-csum fastpath require" } else { "" };
+        Node::listening(fleet, n, &format!("vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 {path}"), words)
     }
 
     /// Starts the same with other words for the tunnel behind `listen`.
@@ -273,6 +279,14 @@ impl Node {
     pub(crate) fn state(&self) -> Value {
         let text = self.host.run("cat", &[&format!("/run/segue/{DEVICE}.fleet.json")]);
         text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    /// Returns how many of the peers the kernel serves, and how many segue; `None` without the path.
+    pub(crate) fn served(&self, fleet: &Fleet) -> Option<[u64; 2]> {
+        let stat = Stat::read(&self.host, &fleet.program, DEVICE);
+        let peers = &stat.json()["fastpath"]["peers"];
+        let segue = peers["segue"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
+        peers["kernel"].as_u64().map(|kernel| [kernel, segue])
     }
 
     pub(crate) fn subnet(&self) -> String {
