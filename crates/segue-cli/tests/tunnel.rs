@@ -235,6 +235,13 @@ fn noencap_csum_says_that_it_sends_one_datagram_at_a_time() {
     assert!(ran.stderr.contains("sending one datagram at a time"), "{ran:?}");
     let Some(ran) = check("") else { return };
     assert!(ran.stdout.contains("else segue; one packet at a time, which encap-csum gathers"), "{ran:?}");
+    // What keeps the path from being loaded at all is known before the start.
+    let Some(ran) = check("--trace t.pcap") else { return };
+    assert!(ran.stdout.contains("path      segue [--trace needs the daemon]"), "{ran:?}");
+    let script = "$SEGUE tunnel dev sg0 remote 198.18.0.2 mode vxlan id 1 noudpcsum \\
+        fdb 02:00:00:00:00:09,198.18.0.3 --check";
+    let Some(ran) = in_namespace(script) else { return };
+    assert!(ran.stdout.contains("path      segue [several remotes (fdb) need the daemon]"), "{ran:?}");
 }
 
 #[test]

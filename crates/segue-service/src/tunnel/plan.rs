@@ -183,6 +183,20 @@ impl Plan {
         self.encap == Encap::Gue && self.table.is_none()
     }
 
+    /// Returns the setting that needs the daemon, as the reason why the path through the kernel is not taken; `None`
+    /// where there is none.
+    pub fn needs_daemon(&self) -> Option<&'static str> {
+        match self {
+            Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
+            Plan { guest: Some(_), .. } => Some("a guest needs the daemon"),
+            Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
+            Plan { gro: false, .. } => Some("gro off needs the daemon"),
+            Plan { gso: false, .. } => Some("gso off needs the daemon"),
+            Plan { overlay, .. } if !overlay.fdb.is_empty() => Some("several remotes (fdb) need the daemon"),
+            _ => None,
+        }
+    }
+
     /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).
     pub(crate) fn sends_trains(&self) -> bool {
         self.has_udp() && self.encap_csum && self.gso

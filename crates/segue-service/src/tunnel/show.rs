@@ -99,6 +99,9 @@ fn intended(ready: &Ready) -> Option<String> {
     if plan.fastpath == Fastpaths::Off {
         return None;
     }
+    if let Some(why) = plan.needs_daemon() {
+        return Some(format!("segue [{why}]{}", slowly(plan)));
+    }
     if plan.table.is_some() {
         return Some(format!("{}, where this host permits it", fastpath::OF_PEERS));
     }

@@ -320,15 +320,6 @@ fn fastpath_knob(plan: &Plan) -> Knob {
 /// Returns what is asked of the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
 pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
-    let prevented = match plan {
-        Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
-        _ if group.plans().any(|plan| plan.guest.is_some()) => Some("a guest needs the daemon"),
-        Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
-        Plan { gro: false, .. } => Some("gro off needs the daemon"),
-        Plan { gso: false, .. } => Some("gso off needs the daemon"),
-        Plan { overlay, .. } if !overlay.fdb.is_empty() => Some("several remotes (fdb) need the daemon"),
-        _ => None,
-    };
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);
     let tunnels = group.members.iter().filter(|ready| ready.plan.table.is_none());
     fastpath::Request {
@@ -337,7 +328,7 @@ pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: b
         tunnels: tunnels.map(|ready| fastpath::Tunnel { dev: ready.plan.dev.clone(), config: config(ready) }).collect(),
         outside: outside_name(plan),
         is_successor,
-        prevented: prevented.map(str::to_owned),
+        prevented: group.plans().find_map(Plan::needs_daemon).map(str::to_owned),
         sources,
     }
 }
