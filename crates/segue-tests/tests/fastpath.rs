@@ -221,18 +221,37 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
 #[test]
 fn the_path_is_switched_under_load_without_losing_a_connection() {
     let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
-    let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::Ipip, Carrier::Bare, V4) };
-    let pair = Pair::start(&ground, shape, NET);
-    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
+    let few = [
+        Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V6) },
+        Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Sit, Carrier::Gue, V4) },
+        Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, V4) },
+        Shape { extra: REQUIRE_OVERLAY, ..Shape::new(Inside::Geneve, Carrier::Bare, V6) },
+    ];
+    few.into_iter().for_each(|shape| switch_under_load(&ground, shape, FILE));
+    switch_under_load(&ground, Shape { extra: REQUIRE, ..Shape::new(Inside::Ipip, Carrier::Bare, V4) }, 4 * FILE);
+}
+
+#[test]
+fn full_size_every_form_is_switched_under_load_without_losing_a_connection() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    shapes().into_iter().for_each(|shape| switch_under_load(&ground, shape, 4 * FILE));
+}
+
+/// Switches the path off and on again while files pass, and leaves it on.
+fn switch_under_load(ground: &Ground, shape: Shape, size: u64) {
+    let pair = Pair::start(ground, shape, NET);
+    let family = shape.inside.families()[0];
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, family));
+    let port = if shape.carrier == Carrier::Bare && !shape.inside.brings_udp() { "raw" } else { "udp" };
     let set = |on: u8| {
-        let assignment = format!("net.fastpath.dev.raw.enable_fastpath={on}");
+        let assignment = format!("net.fastpath.dev.{port}.enable_fastpath={on}");
         let program = ground.program.to_str().unwrap();
         ground.a.run(program, &["set", &Shape::device(NET), &assignment]).unwrap();
     };
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
             for seed in 0..4 {
-                traffic::file(a, b, 4 * FILE, seed);
+                traffic::file(a, b, size, seed);
             }
         });
         let mut on = 1;
