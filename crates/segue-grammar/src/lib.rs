@@ -1,15 +1,18 @@
 //! The keyword grammar of iproute2: `word value word value`, in any order, without dashes.
 //!
 //! One table describes every keyword. The parser, the help, the suggestions and the names in JSON come from it, so
-//! that they agree. Only full keywords are accepted: a script must not change its meaning when a keyword is added.
+//! that they agree; [`plan::plan`] makes the plan of a tunnel of the parsed words. Only full keywords are accepted: a
+//! script must not change its meaning when a keyword is added.
 //!
 //! # Promises
 //! - A refusal is a [`segue_control::error::Error`] that points at the wrong word, and suggests a similar one.
-//! - Parsing opens nothing and asks nothing: names of hosts and interfaces are checked by their form only.
+//! - Parsing opens nothing and asks nothing: names of hosts and interfaces are checked by their form only. The plan
+//!   has the address of a host, so that [`plan::plan`] asks the resolver for names.
 
 pub mod help;
 pub mod parse;
 pub mod peer;
+pub mod plan;
 pub mod tunnel;
 
 /// The value that follows a word.

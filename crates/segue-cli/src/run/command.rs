@@ -11,9 +11,9 @@ use super::source::Text;
 use crate::args::{Cli, Command};
 use crate::gateway;
 use crate::lan78xx;
-use crate::tunnel::plan::plan;
 use crate::usage::{self, Origin};
 use segue_grammar::parse;
+use segue_grammar::plan::plan;
 use segue_grammar::tunnel::WORDS;
 
 /// Points an error about words at their place in the file.

@@ -2,10 +2,9 @@ use segue_control::error::Error;
 use segue_control::peers::Encap as PeerEncap;
 use segue_service::tunnel::plan::*;
 
-use crate::render::Rendered;
-use crate::tunnel::plan::plan;
-use segue_grammar::parse::parse;
-use segue_grammar::tunnel::WORDS;
+use crate::parse::parse;
+use crate::plan::plan;
+use crate::tunnel::WORDS;
 
 fn made(line: &str) -> Result<Plan, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -13,7 +12,7 @@ fn made(line: &str) -> Result<Plan, Error> {
 }
 
 fn ok(line: &str) -> Plan {
-    made(line).unwrap_or_else(|error| panic!("{line}: {}", error.text()))
+    made(line).unwrap_or_else(|error| panic!("{line}: {}", error.message))
 }
 
 fn mtu_cost(line: &str) -> u32 {

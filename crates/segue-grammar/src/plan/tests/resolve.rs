@@ -4,9 +4,9 @@ use segue_control::error::Error;
 use segue_host::netlink::Link;
 use segue_service::tunnel::resolve::{Ready, ready};
 
-use crate::tunnel::plan::plan;
-use segue_grammar::parse::parse;
-use segue_grammar::tunnel::WORDS;
+use crate::parse::parse;
+use crate::plan::plan;
+use crate::tunnel::WORDS;
 
 fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

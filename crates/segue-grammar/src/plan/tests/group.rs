@@ -3,9 +3,9 @@
 use segue_service::tunnel::group::clash;
 use segue_service::tunnel::plan::Plan;
 
-use crate::tunnel::plan::plan;
-use segue_grammar::parse::parse_each;
-use segue_grammar::tunnel::WORDS;
+use crate::parse::parse_each;
+use crate::plan::plan;
+use crate::tunnel::WORDS;
 
 fn plans(line: &str) -> Vec<Plan> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

@@ -12,7 +12,10 @@ use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neigh
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 use segue_service::vhost::Spec;
 
-use segue_grammar::parse::{Parsed, Value};
+use crate::parse::{Parsed, Value};
+
+#[cfg(test)]
+mod tests;
 
 /// The registered UDP port of GUE.
 const GUE_PORT: u16 = 6080;
@@ -22,7 +25,7 @@ const GENEVE_PORT: u16 = 6081;
 const USUAL_TTL: u8 = 64;
 
 /// Converts the parsed keywords of one tunnel into its plan.
-pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
+pub fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
     let table = table(parsed)?;
     let unnamed = match (&table, address(parsed, "local")) {
         (Some(_), Some(local)) => Some(unspecified(local)),

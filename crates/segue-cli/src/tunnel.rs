@@ -1,8 +1,5 @@
 //! `segue tunnel`: the command line of tunnels.
 
-pub(crate) mod plan;
-#[cfg(test)]
-mod tests;
 use std::net::UdpSocket;
 use std::path::Path;
 
@@ -19,7 +16,7 @@ use segue_service::tunnel::{show, start};
 
 use crate::args::Tunnel;
 use crate::out::Out;
-use segue_grammar::{parse, tunnel};
+use segue_grammar::{parse, plan, tunnel};
 
 /// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
