@@ -37,6 +37,7 @@ mod connection;
 pub mod control_server;
 pub mod daemon;
 pub mod diagnose;
+pub mod doctor;
 pub mod fastpath;
 pub mod fault;
 pub mod gateway;

@@ -1,21 +1,19 @@
 //! `segue doctor`: which features this host has, why others are missing, and what would fix them.
 
-mod check;
-mod probe;
-
+use anstyle::{AnsiColor, Style};
 use segue_control::error::{Error, Kind};
+use segue_grammar::help::WIDTH;
+use segue_service::doctor::{self, Check, Status};
 use serde_json::json;
 
-use self::check::{Check, Status};
 use crate::out::Out;
-use segue_grammar::help::WIDTH;
 
 /// The id of the JSON that `segue doctor -j` prints.
 const SCHEMA: &str = "segue.doctor/1";
 
 /// Runs `segue doctor`; `links` are those to check, or none for all that are up.
 pub(crate) fn run(links: &[String], out: &Out) -> Result<(), Error> {
-    let checks = probe::all(links)?;
+    let checks = doctor::all(links)?;
     let needed: Vec<&str> =
         checks.iter().filter(|check| check.status == Status::Needed).map(|check| check.name).collect();
     if out.json {
@@ -39,7 +37,7 @@ fn table(checks: &[Check]) -> String {
     let name_width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for check in checks {
-        let style = check.status.style();
+        let style = style(check.status);
         let head = format!("{:<7}", check.status.word());
         text.push_str(&format!("{style}{head}{style:#}  {:<name_width$}  ", check.name));
         let indent = " ".repeat(7 + 2 + name_width + 2);
@@ -55,6 +53,15 @@ fn table(checks: &[Check]) -> String {
         }
     }
     text
+}
+
+fn style(status: Status) -> Style {
+    match status {
+        Status::Ok => AnsiColor::Green.on_default(),
+        Status::Missing => AnsiColor::Yellow.on_default(),
+        Status::Needed => AnsiColor::Red.on_default().bold(),
+        Status::Unknown => Style::new(),
+    }
 }
 
 /// Returns `text` wrapped to at most [`WIDTH`] columns, with `indent` before every line but the first.
@@ -82,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_has_a_reason_and_lines_fit() {
-        let checks = probe::all(&[]).unwrap();
+        let checks = doctor::all(&[]).unwrap();
         for check in &checks {
             if check.status != Status::Ok {
                 assert!(check.why.is_some(), "{} has no reason", check.name);

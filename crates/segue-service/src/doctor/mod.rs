@@ -1,12 +1,15 @@
-//! The result of one check of `segue doctor`.
+//! Checks of this host for `segue doctor`: each feature that segue uses, with why it is missing and what would fix it.
 
-use anstyle::{AnsiColor, Style};
+mod probe;
+
 use serde::Serialize;
+
+pub use self::probe::all;
 
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub enum Status {
     /// The feature is present and works.
     Ok,
     /// The feature is missing; a tunnel runs slower or with less protection.
@@ -18,7 +21,8 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn word(self) -> &'static str {
+    /// Returns the word of the table.
+    pub fn word(self) -> &'static str {
         match self {
             Status::Ok => "ok",
             Status::Missing => "missing",
@@ -26,39 +30,31 @@ impl Status {
             Status::Unknown => "unknown",
         }
     }
-
-    pub(super) fn style(self) -> Style {
-        match self {
-            Status::Ok => AnsiColor::Green.on_default(),
-            Status::Missing => AnsiColor::Yellow.on_default(),
-            Status::Needed => AnsiColor::Red.on_default().bold(),
-            Status::Unknown => Style::new(),
-        }
-    }
 }
 
 /// One feature of the host that was checked.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Check {
+pub struct Check {
     /// Name of the check, which does not change between versions.
-    pub(super) name: &'static str,
-    pub(super) status: Status,
+    pub name: &'static str,
+    /// Outcome of the check.
+    pub status: Status,
     /// State that was found.
-    pub(super) found: String,
+    pub found: String,
     /// Consequence or cause of the state.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) why: Option<String>,
+    pub why: Option<String>,
     /// Command that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) fix: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Check {
-    pub(super) fn ok(name: &'static str, found: impl Into<String>) -> Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
         Check { name, status: Status::Ok, found: found.into(), why: None, fix: None }
     }
 
-    pub(super) fn not(
+    fn not(
         name: &'static str,
         status: Status,
         found: impl Into<String>,

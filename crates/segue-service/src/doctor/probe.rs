@@ -1,4 +1,4 @@
-//! The checks of `segue doctor`. Devices are tried in a child process with a network namespace of its own, so that the
+//! The checks themselves. Devices are tried in a child process with a network namespace of its own, so that the
 //! host is not changed.
 
 use std::fs::{self, OpenOptions};
@@ -12,14 +12,15 @@ use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_port::tun::driver;
-use segue_service::diagnose::{self, Container, Purpose};
 use serde::{Deserialize, Serialize};
 
-use super::check::{Check, Status};
+use super::{Check, Status};
+use crate::diagnose::{self, Container, Purpose};
+use crate::fastpath;
 
 /// Runs all checks and returns their results in the order of the table; `links` are those whose offloads are checked,
 /// or none for all that are up.
-pub(super) fn all(links: &[String]) -> Result<Vec<Check>, Error> {
+pub fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     let links = if links.is_empty() { links_up() } else { named(links)? };
     // The child processes come first: fork is safe only while the process has one thread.
     let tun = sys::in_child(|| serde_json::to_vec(&tun_in_namespace()).unwrap_or_default())
@@ -40,10 +41,10 @@ pub(super) fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     checks.push(seccomp());
     checks.push(lsm());
     checks.extend(buffers());
-    checks.push(fastpath());
+    checks.push(kernel_path());
     checks.push(af_xdp());
     checks.push(guests());
-    checks.push(Check::ok("simd", crate::version::simd()));
+    checks.push(Check::ok("simd", segue::checksum::implementation()));
     checks.extend(link_offloads(&links));
     Ok(checks)
 }
@@ -372,9 +373,9 @@ fn link_offloads(links: &[String]) -> Vec<Check> {
 }
 
 /// Tries whether the kernel can carry tunnels past the daemon.
-fn fastpath() -> Check {
+fn kernel_path() -> Check {
     const GAIN: &str = "with it the kernel itself carries plain tunnels, at about the speed of its own";
-    if let Err(why) = segue_service::fastpath::probe() {
+    if let Err(why) = fastpath::probe() {
         return Check::not(
             "fastpath",
             Status::Missing,
@@ -383,7 +384,7 @@ fn fastpath() -> Check {
             None,
         );
     }
-    match [true, false].into_iter().find_map(segue_service::fastpath::host_obstacle) {
+    match [true, false].into_iter().find_map(fastpath::host_obstacle) {
         None => Check::ok("fastpath", "the kernel can carry plain tunnels itself"),
         Some(why) => Check::not(
             "fastpath",
