@@ -1,4 +1,4 @@
-//! The calls: a pod gets a veth pair, an address and routes, and loses them again.
+//! The commands of CNI: a pod gets a veth pair, an address and routes, and loses them again.
 //!
 //! The pod's end has the address with a prefix of 32 bits and a default route by the gateway; the host's end has the
 //! gateway's address and a route to the pod. So the host routes between pods, and to the tunnel by the network's route.
@@ -18,7 +18,7 @@ use crate::ipam;
 use crate::link::{Found, Links};
 use crate::request::Request;
 
-/// Attaches a pod, and returns the result.
+/// Attaches a pod (ADD), and returns the result.
 pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
     let mtu = request.mtu()?;
     let namespace = open_namespace(request)?;
@@ -39,7 +39,7 @@ pub(crate) fn add(request: &Request) -> Result<Value, CniError> {
     done
 }
 
-/// Detaches a pod. What is gone already is no failure.
+/// Detaches a pod (DEL). A resource that is gone already is no failure.
 pub(crate) fn del(request: &Request) {
     remove_link(request);
     if let Err(error) = ipam::delegate(request, "DEL") {
@@ -47,7 +47,7 @@ pub(crate) fn del(request: &Request) {
     }
 }
 
-/// Compares a pod's interface with the result of its ADD.
+/// Compares a pod's interface with the result of its ADD (CHECK).
 pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let before = &request.config["prevResult"];
     if !before.is_object() {
@@ -89,7 +89,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     }
 }
 
-/// Says whether an ADD can be served.
+/// Returns an error where an ADD cannot be served (STATUS).
 pub(crate) fn status(request: &Request) -> Result<(), CniError> {
     let not_ready = |what: String, why: String| CniError::new(50, what, why);
     let tunnel = &request.tunnel;
@@ -99,7 +99,7 @@ pub(crate) fn status(request: &Request) -> Result<(), CniError> {
     known(ipam::delegate(request, "STATUS"))
 }
 
-/// Takes it for a success where an IPAM plugin does not know a call that came with version 1.1.
+/// Converts the error of an IPAM plugin that does not know a command of version 1.1 into a success.
 fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
     match outcome {
         Err(error) if error.code == 4 => Ok(()),
@@ -107,7 +107,7 @@ fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
     }
 }
 
-/// Removes what belongs to no attachment of the runtime's list.
+/// Removes the links that belong to no attachment of the runtime's list (GC).
 pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
     // The second is the name that CNI 1.1.0 had first.
     let list = ["cni.dev/valid-attachments", "cni.dev/attachments"].map(|key| &request.config[key]);
@@ -139,13 +139,13 @@ pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
     }
 }
 
-/// The two ends of a pair.
+/// The two ends of a veth pair.
 struct Ends {
     host: (String, Found),
     pod: Found,
 }
 
-/// Makes the pair, the addresses and the routes.
+/// Creates the veth pair, its addresses and routes.
 fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Result<Ends, CniError> {
     let (host, alias) = names(request);
     let failed = |what: &str| {
@@ -184,7 +184,7 @@ fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Resu
     Ok(Ends { host: (host, near), pod })
 }
 
-/// Returns the gateway of an address: what the IPAM plugin says, else the first address of its network.
+/// Returns the gateway of an address: that of the IPAM plugin, else the first address of the network.
 fn gateway(ip: &Given) -> Ipv4Addr {
     ip.gateway.unwrap_or_else(|| match ip.address.masked().address {
         IpAddr::V4(first) => Ipv4Addr::from(u32::from(first) | 1),
@@ -238,7 +238,7 @@ fn own(links: &mut Links, request: &Request) -> io::Result<Option<Found>> {
     Ok(links.all()?.into_iter().find(is_own).map(|(_, link)| link))
 }
 
-/// Returns the name of the host's end, and its alias, by which it is known again.
+/// Returns the name of the host's end, and the alias that identifies it.
 fn names(request: &Request) -> (String, String) {
     let alias = alias(&request.network, &request.container, &request.interface);
     let mut hasher = DefaultHasher::new();
@@ -252,7 +252,7 @@ fn alias(network: &str, container: &str, interface: &str) -> String {
     format!("{} {container} {interface}", of_network(network))
 }
 
-/// Returns the first words of the aliases of a network, whose long name is cut.
+/// Returns the prefix of the aliases of a network, with a long name truncated.
 fn of_network(network: &str) -> String {
     let network: String = network.chars().take(70).collect();
     format!("segue-cni {network}")

@@ -11,11 +11,11 @@ pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 /// A failure, as the specification has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CniError {
-    /// The code: below 100 those of the specification.
+    /// The error code; those below 100 are of the specification.
     pub(crate) code: u32,
-    /// What failed.
+    /// The operation that failed.
     pub(crate) message: String,
-    /// Why, or what to do.
+    /// The cause, or the remedy.
     pub(crate) details: String,
     /// A document of the IPAM plugin, passed on as it is.
     passed: Option<Value>,
@@ -27,29 +27,29 @@ impl CniError {
         CniError { code, message: message.into(), details: details.into(), passed: None }
     }
 
-    /// A variable of the environment is missing or wrong.
+    /// Returns the error for an environment variable that is missing or invalid.
     pub(crate) fn environment(message: String) -> CniError {
         CniError::new(4, message, "CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME and CNI_PATH are the runtime's")
     }
 
-    /// The system refused.
+    /// Returns the error for a failed system call.
     pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> CniError {
         CniError::new(5, what, segue_control::error::os_text(error))
     }
 
-    /// The network's configuration is wrong.
+    /// Returns the error for an invalid network configuration.
     pub(crate) fn config(message: impl Into<String>, details: impl Into<String>) -> CniError {
         CniError::new(7, message, details)
     }
 
-    /// The failure of another plugin, from its own document.
+    /// Returns the error that another plugin reported, with its document.
     pub(crate) fn passed(document: Value) -> CniError {
         let code = document["code"].as_u64().and_then(|code| u32::try_from(code).ok()).unwrap_or(999);
         let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
         CniError { code, message: text("msg"), details: text("details"), passed: Some(document) }
     }
 
-    /// Returns the document.
+    /// Returns the error as the JSON document of the specification.
     pub(crate) fn json(&self) -> Value {
         self.passed.clone().unwrap_or_else(
             || json!({ "cniVersion": "1.1.0", "code": self.code, "msg": self.message, "details": self.details }),

@@ -18,28 +18,28 @@ use segue_host::prefix::Prefix;
 /// A connection to the kernel, in the namespace of the thread that opened it.
 pub(crate) struct Links(Netlink);
 
-/// A link.
+/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Its index.
+    /// Index of the interface.
     pub(crate) index: u32,
-    /// Its MAC address.
+    /// MAC address of the interface.
     pub(crate) mac: String,
-    /// Its MTU.
+    /// MTU of the interface, bytes.
     pub(crate) mtu: u32,
-    /// Its alias.
+    /// Alias of the interface (IFLA_IFALIAS).
     pub(crate) alias: String,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub(crate) is_up: bool,
 }
 
 impl Links {
-    /// Opens the connection.
+    /// Opens the netlink socket.
     pub(crate) fn open() -> io::Result<Links> {
         Netlink::open().map(Links)
     }
 
-    /// Makes a veth pair: `name` here, and `peer` in the namespace of the descriptor.
+    /// Creates a veth pair: `name` here, and `peer` in the namespace of the descriptor.
     pub(crate) fn make_pair(&mut self, name: &str, peer: &str, namespace: RawFd, mtu: u32) -> io::Result<()> {
         let mut inner = LinkMessage::default();
         inner.attributes =
@@ -100,7 +100,7 @@ impl Links {
         self.0.addresses(index)
     }
 
-    /// Gives a link an address.
+    /// Adds an address to a link.
     pub(crate) fn add_address(&mut self, index: u32, address: Ipv4Addr, len: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;

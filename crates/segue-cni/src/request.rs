@@ -1,4 +1,4 @@
-//! A call of the runtime: the variables of the environment and the network's configuration.
+//! A call of the container runtime: the environment variables and the network configuration.
 
 use std::env;
 use std::fs;
@@ -14,27 +14,27 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The tunnel, where the configuration names none.
 const TUNNEL: &str = "segue0";
 
-/// A call.
+/// A call of the container runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The id of the container.
     pub(crate) container: String,
-    /// The path of its network namespace, where the runtime gave one.
+    /// The path of the container's network namespace, where the runtime gave one.
     pub(crate) namespace: Option<PathBuf>,
-    /// The name of its interface.
+    /// The name of the interface in the container.
     pub(crate) interface: String,
-    /// The configuration, with the subnet put into its section `ipam`.
+    /// The network configuration, with the subnet added to its section `ipam`.
     pub(crate) config: Value,
-    /// The version of the specification.
+    /// The version of the CNI specification that the configuration names.
     pub(crate) version: String,
-    /// The network.
+    /// The name of the network.
     pub(crate) network: String,
     /// The interface of the tunnel.
     pub(crate) tunnel: String,
 }
 
 impl Request {
-    /// Reads a call from the environment and its configuration.
+    /// Parses a call from the environment and the network configuration.
     pub(crate) fn read(command: &str, input: &str) -> Result<Request, CniError> {
         let variable = |name: &str| env::var(name).unwrap_or_default();
         let mut config: Value = serde_json::from_str(input)
@@ -110,13 +110,13 @@ fn subnet(file: &str) -> Result<String, CniError> {
     Ok(prefix.masked().to_string())
 }
 
-/// Returns whether the specification takes the text as a name.
+/// Returns whether the text is a valid name of a network or container (CNI specification).
 fn is_name(text: &str) -> bool {
     let is_letter = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     text.len() <= 200 && text.bytes().all(is_letter) && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
 }
 
-/// Returns whether Linux takes the text as the name of an interface.
+/// Returns whether the text is a valid interface name in Linux.
 fn is_interface(text: &str) -> bool {
     (1..16).contains(&text.len())
         && text != "."

@@ -27,19 +27,19 @@ use crate::subnet_env::SubnetEnv;
 
 /// Time for which peers that vanished in a long outage stay in the table.
 const GRACE: Duration = Duration::from_secs(30);
-/// Time between looks at the tunnel.
+/// Interval at which the generation of the tunnel's table is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest time for which changes are gathered before the table is set.
+/// Longest time for which changes of the registry are gathered into one change of the table.
 const GATHER: Duration = Duration::from_millis(100);
 /// Largest number of entries that are changed one by one.
 const FEW: usize = 64;
-/// The number of refused keys that the state names.
+/// Largest number of refused keys in the state file.
 const NAMED: usize = 20;
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What this host's lease says.
+    /// Content of this host's lease.
     pub terms: Terms,
     /// The file `subnet.env` to write.
     pub subnet_file: PathBuf,
@@ -47,17 +47,17 @@ pub struct Settings {
     pub limit: usize,
 }
 
-/// What the agent tells the world besides the tunnel.
+/// Output of the agent besides the tunnel's table: log lines and the state file.
 pub trait Announce {
-    /// A line for the log.
+    /// Writes a line to the log.
     fn note(&mut self, text: &str);
-    /// The state has changed.
+    /// Publishes a changed state.
     fn state(&mut self, state: &FleetState);
     /// Returns the MTU of the tunnel.
     fn mtu(&self, name: &str) -> u32;
 }
 
-/// The agent.
+/// The agent: the registry's entries, this host's lease, and the tunnel that gets the peers.
 pub struct Agent<'a> {
     settings: Settings,
     datapath: &'a mut dyn Datapath,
@@ -65,9 +65,9 @@ pub struct Agent<'a> {
     state: FleetState,
     roster: Option<Roster>,
     acquired: Option<Acquired>,
-    /// The table that the tunnel shall have.
+    /// The table that the tunnel is to have.
     peers: Vec<Peer>,
-    /// Whether the tunnel has it.
+    /// Whether the tunnel has this table.
     is_synced: bool,
     /// The process that has the tunnel's table.
     process: u32,
@@ -191,7 +191,7 @@ impl Agent<'_> {
         std::thread::spawn(move || follow::run(client, &directory, longest_wait, &to, &again));
     }
 
-    /// Takes a report. Returns the lease where this host has just got one.
+    /// Handles a report of another thread. Returns the lease where this host has just acquired one.
     fn handle(&mut self, event: Event) -> Result<Option<Acquired>, Error> {
         match event {
             Event::Acquired(acquired) => {
@@ -331,7 +331,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Makes the table from the entries and sets it.
+    /// Computes the table from the entries and sets it in the tunnel.
     fn judge(&mut self) {
         self.is_dirty = false;
         let (Some(roster), Some(acquired)) = (&self.roster, &self.acquired) else { return };
@@ -413,7 +413,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Looks whether the tunnel still has the table, and ends the grace time.
+    /// Checks that the tunnel still has the table, and ends the grace time when it is over.
     fn tick(&mut self) -> Result<(), Error> {
         if self.held_until.is_some_and(|until| Instant::now() >= until) {
             self.held_until = None;

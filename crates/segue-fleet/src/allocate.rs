@@ -11,14 +11,14 @@ use crate::roster::Record;
 /// The number of free subnets among which chance decides, so that hosts that start together seldom want the same one.
 const CHOICE: usize = 100;
 
-/// The subnet that this host shall have.
+/// The subnet to use for this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The lease is in the registry.
+    /// This host's own lease, which is in the registry already.
     Own(Network, Box<Record>),
-    /// The subnet is free.
+    /// A free subnet.
     Free(Network),
-    /// All subnets are taken.
+    /// No subnet: all are taken.
     Exhausted,
 }
 

@@ -11,12 +11,12 @@ use segue_control::peers::Mac;
 #[derive(Debug, Parser)]
 #[command(name = "segue fleet", version, about, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Keep a tunnel's peers equal to flannel's registry in etcd, as one more node of it.

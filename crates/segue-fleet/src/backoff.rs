@@ -15,7 +15,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns one that never waits longer than `longest`.
+    /// Creates a backoff whose waiting time never exceeds `longest`.
     pub fn new(longest: Duration) -> Backoff {
         Backoff { next: FIRST.min(longest), longest }
     }
@@ -28,7 +28,7 @@ impl Backoff {
         whole / 2 + whole.mul_f64((random() % 1024) as f64 / 2048.0)
     }
 
-    /// Begins anew, after a success.
+    /// Resets the waiting time, after a success.
     pub fn succeeded(&mut self) {
         self.next = FIRST.min(self.longest);
     }

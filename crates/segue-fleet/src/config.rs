@@ -11,17 +11,17 @@ pub const VXLAN_PORT: u16 = 8472;
 /// The UDP port of flannel's `udp` backend where none is configured.
 pub const UDP_PORT: u16 = 8285;
 
-/// How the hosts of a network reach one another.
+/// The backend of a network: how its hosts reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// VXLAN.
+    /// The backend `vxlan`.
     Vxlan {
         /// The VXLAN network identifier, 24 bits.
         vni: u32,
         /// The UDP port.
         port: u16,
     },
-    /// The bare IPv4 packet in UDP, as FOU of protocol 4 is.
+    /// The backend `udp`: a bare IPv4 packet in UDP, as FOU of protocol 4.
     Udp {
         /// The UDP port.
         port: u16,
@@ -29,7 +29,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns its name in flannel's documents.
+    /// Returns the name of the backend in flannel's documents.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Vxlan { .. } => "vxlan",
@@ -49,9 +49,9 @@ pub struct Config {
     pub subnet_min: Ipv4Addr,
     /// The last subnet that is given to a host.
     pub subnet_max: Ipv4Addr,
-    /// How the hosts reach one another.
+    /// The backend of the network.
     pub backend: Backend,
-    /// What of the configuration segue does not do, one sentence each.
+    /// Parts of the configuration that segue does not implement, one sentence each.
     pub notes: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 use crate::args;
 use crate::etcd::{CONNECT, Etcd, Login, REQUEST};
 
-/// Where systems have the certificates of their authorities, the first one that exists.
+/// Usual paths of the system's certificate authorities; the first one that exists is used.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 

@@ -1,4 +1,4 @@
-//! The tunnel, as the agent sees it: its table of peers, over the control socket.
+//! The tunnel as the agent uses it: its table of peers, over the control socket.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use segue_host::prefix::Prefix;
 use crate::config::Backend;
 use crate::lease::{Lease, Offer};
 
-/// What a tunnel says of itself.
+/// State of a tunnel as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelState {
     /// The process that has the table.
@@ -93,7 +93,7 @@ pub trait Datapath {
 /// A tunnel of this host.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// Its interface.
+    /// Name of its interface.
     pub name: String,
 }
 

@@ -26,20 +26,20 @@ pub const REQUEST: Duration = Duration::from_secs(6);
 const ANSWER_LEN: u64 = 64 << 20;
 /// The number of keys that one request of a list asks for.
 const PAGE: i64 = 1000;
-/// Codes of gRPC after which another member is asked: deadline exceeded, aborted, unavailable.
+/// Status codes of gRPC after which another member is asked: deadline exceeded, aborted, unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
-/// The codes of gRPC for a wrong or old token, and for what a compaction has removed.
+/// Status codes of gRPC for a wrong or expired token, and for a revision that a compaction has removed.
 const UNAUTHENTICATED: i64 = 16;
 const OUT_OF_RANGE: i64 = 11;
 
 /// A failure of a call.
 #[derive(Clone, Debug)]
 pub enum EtcdError {
-    /// No member answered; what the last one did.
+    /// No member answered; the text is the failure of the last one.
     Unreachable(String),
-    /// etcd refused: its code and its text.
+    /// etcd refused the request, with this status code and text.
     Refused(i64, String),
-    /// The revision that was asked for is compacted.
+    /// The requested revision is compacted.
     Compacted,
 }
 
@@ -56,9 +56,9 @@ impl fmt::Display for EtcdError {
 /// Name and password of a user of etcd.
 #[derive(Clone)]
 pub struct Login {
-    /// The name.
+    /// Name of the user.
     pub name: String,
-    /// The password.
+    /// Password of the user.
     pub password: String,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for Login {
 /// A list of keys at one revision.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The revision.
+    /// The revision of the list.
     pub revision: i64,
     /// The entries, in the order of their keys.
     pub records: Vec<Record>,
@@ -90,22 +90,22 @@ pub struct Batch {
 /// A change of a key.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The entry is new or has changed.
+    /// A new or changed entry.
     Put(Record),
-    /// The key is gone.
+    /// A deleted key.
     Delete(Vec<u8>),
 }
 
-/// The result of making a key that must not exist.
+/// The result of creating a key that must not exist yet.
 #[derive(Clone, Debug)]
 pub enum Made {
-    /// It was made at this revision.
+    /// The key was created at this revision.
     New(i64),
-    /// It exists.
+    /// The key exists already.
     Exists,
 }
 
-/// A client of one cluster.
+/// A client of one etcd cluster.
 #[derive(Clone, Debug)]
 pub struct Etcd {
     agent: Agent,
@@ -129,7 +129,7 @@ impl Etcd {
         &self.endpoints[self.at]
     }
 
-    /// Returns the value of a key.
+    /// Returns the entry of a key, if there is one.
     pub fn get(&mut self, key: &str) -> Result<Option<Record>, EtcdError> {
         let answer = self.call("kv/range", &json!({ "key": encode(key.as_bytes()) }))?;
         Ok(records(&answer).into_iter().next())
@@ -159,7 +159,7 @@ impl Etcd {
         }
     }
 
-    /// Makes a lease of etcd that ends after `ttl` unless it is kept alive, and returns its id.
+    /// Creates a lease of etcd that expires after `ttl` unless it is kept alive, and returns its id.
     pub fn grant(&mut self, ttl: Duration) -> Result<i64, EtcdError> {
         let answer = self.call("lease/grant", &json!({ "TTL": ttl.as_secs() }))?;
         match number(&answer["ID"]) {
@@ -174,13 +174,13 @@ impl Etcd {
         Ok(number(&answer["result"]["TTL"]) > 0)
     }
 
-    /// Ends a lease of etcd that no key has.
+    /// Revokes a lease of etcd that no key uses.
     pub fn revoke(&mut self, id: i64) {
         // It ends by itself otherwise.
         let _ = self.call("lease/revoke", &json!({ "ID": id.to_string() }));
     }
 
-    /// Makes a key that must not exist, under a lease of etcd.
+    /// Creates a key that must not exist yet, under a lease of etcd.
     pub fn create(&mut self, key: &str, value: &str, lease: i64) -> Result<Made, EtcdError> {
         let absent = json!({ "key": encode(key.as_bytes()), "target": "VERSION", "result": "EQUAL", "version": "0" });
         self.put_where(absent, key, value, lease)
@@ -345,7 +345,7 @@ impl Etcd {
         }
     }
 
-    /// Returns a token for the user. Called without a token.
+    /// Logs in and returns a token for the user.
     fn log_in(&self) -> Result<String, EtcdError> {
         let Some(Login { name, password }) = &self.login else { return Ok(String::new()) };
         let request = json!({ "name": name, "password": password });
@@ -359,7 +359,7 @@ impl Etcd {
         }
     }
 
-    /// Turns to the next member.
+    /// Selects the next member.
     fn leave(&mut self) {
         self.at = (self.at + 1) % self.endpoints.len();
     }
@@ -386,7 +386,7 @@ fn decode(value: &Value) -> Vec<u8> {
     value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default()
 }
 
-/// Returns a whole number, which the gateway writes as a string, and leaves out where it is 0.
+/// Returns an integer, which the JSON gateway writes as a string and omits where it is 0.
 fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }

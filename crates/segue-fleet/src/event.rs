@@ -1,4 +1,4 @@
-//! What the threads of the agent report to its loop.
+//! Events that the threads of the agent report to its loop.
 
 use segue_control::error::Error;
 
@@ -6,36 +6,36 @@ use crate::config::Config;
 use crate::etcd::{Batch, Listing};
 use crate::network::Network;
 
-/// The lease that this host has got.
+/// The lease that this host has acquired.
 #[derive(Clone, Debug)]
 pub struct Acquired {
     /// The configuration of the network.
     pub config: Config,
     /// The subnet of this host.
     pub subnet: Network,
-    /// Whether it is a reservation, which has no end.
+    /// Whether the lease is a reservation, which never expires.
     pub is_reservation: bool,
-    /// The member of etcd that gave it.
+    /// The member of etcd that granted the lease.
     pub endpoint: String,
 }
 
-/// One report.
+/// One event.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// This host has a lease.
+    /// This host has acquired a lease.
     Acquired(Box<Acquired>),
-    /// Its lease was renewed.
+    /// This host's lease was renewed.
     Renewed,
-    /// Its lease could not be renewed, for this reason.
+    /// This host's lease could not be renewed, for this reason.
     NotRenewed(String),
-    /// All entries of the registry.
+    /// A list of all entries of the registry.
     Listed(Listing),
     /// Changes of the registry; none where a watch has just begun.
     Changed(Batch, String),
-    /// The registry is not reached, for this reason.
+    /// The registry cannot be reached, for this reason.
     Stale(String),
     /// The agent cannot go on.
     Fatal(Error),
-    /// The user has asked for the end.
+    /// The user has asked the agent to stop.
     Stop,
 }

@@ -60,7 +60,7 @@ pub fn run(
     }
 }
 
-/// Reports all keys. Returns their revision; `None` at the end of the agent.
+/// Lists and reports all keys. Returns their revision, or `None` when the agent ends.
 fn list(etcd: &mut Etcd, directory: &str, events: &SyncSender<Event>) -> Result<Option<i64>, EtcdError> {
     let listing = etcd.list(directory)?;
     let revision = listing.revision;

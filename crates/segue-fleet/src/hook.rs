@@ -51,11 +51,11 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What the hooks know, from one to the next.
+/// State that is kept from one call of a hook to the next.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Memory {
-    /// What this host takes.
+    /// The encapsulation that this host accepts.
     takes: Option<Takes>,
     network: String,
     subnet: String,
@@ -142,7 +142,7 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     hooks.change(Change::Del(vec![Key::Prefix(prefix(subnet))]))
 }
 
-/// Removes what was not confirmed since the round `round` began. A later round has a sweeper of its own.
+/// Removes the peers that were not confirmed since the round `round` began. A later round has a sweeper of its own.
 pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     let file = path(name, ".hook.json")
         .map_err(|error| Error::system(format!("cannot find what is known of {name}"), &error, "ls -ld /run/segue"))?;
@@ -171,7 +171,7 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
 }
 
 impl Hooks {
-    /// Opens the files, and waits for another hook to be done with them.
+    /// Opens and locks the files, after another hook has released them.
     fn open(name: &str) -> Result<Hooks, Error> {
         let failed = |error: &io::Error| {
             Error::system(format!("cannot open what is known of {name}"), error, "id; ls -ld /run/segue")
@@ -199,7 +199,7 @@ impl Hooks {
         Ok(Hooks { name: name.to_owned(), known, _lock: lock })
     }
 
-    /// Writes what is known, the table for a tunnel that starts, and the state for `segue stat`.
+    /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
         let peers = self.known.peers.values().map(|(_, peer)| peer.clone()).collect();
         let table = json!(Table { generation: None, peers });
@@ -234,7 +234,7 @@ impl Hooks {
         path(&self.name, ending).and_then(|path| fleet::replace(&path, format!("{document}\n").as_bytes()))
     }
 
-    /// Judges a host that flanneld reports.
+    /// Checks a host that flanneld reports and converts it to a peer.
     fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(String, Peer), Refusal> {
         let known = &self.known;
         let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
@@ -369,7 +369,7 @@ fn leave_sweeper(name: &str, round: u64, grace: u32) -> Result<(), Error> {
     })
 }
 
-/// Reads what flanneld writes to a hook, at most as much as is looked at.
+/// Reads the data that flanneld writes to a hook, bounded in length.
 pub fn data() -> Vec<u8> {
     let mut bytes = Vec::new();
     // What cannot be read is refused as what it is.

@@ -1,4 +1,4 @@
-//! The thread that gets this host's lease and keeps it.
+//! The thread that acquires this host's lease and keeps it alive.
 
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -22,7 +22,7 @@ const RENEWAL: Duration = Duration::from_secs(3600);
 /// The number of other hosts that may win a race for a subnet before it is said; the attempts go on.
 const RACES: usize = 100;
 
-/// What the lease shall say.
+/// The intended content of the lease.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The prefix of the registry.
@@ -33,7 +33,7 @@ pub struct Terms {
     pub name: String,
     /// This host's end of the tunnel.
     pub end: TunnelEnd,
-    /// What is offered to other segue nodes.
+    /// Encapsulation that is offered to other segue nodes.
     pub offer: Option<Offer>,
     /// The time to live of the lease.
     pub ttl: Duration,
@@ -41,7 +41,7 @@ pub struct Terms {
     pub before: Option<Network>,
 }
 
-/// The lease as it is held.
+/// The lease that this host holds.
 struct Held {
     key: String,
     value: String,
@@ -49,7 +49,7 @@ struct Held {
     id: i64,
 }
 
-/// Gets a lease and keeps it, until the other end of `events` is gone. A message on `check` asks for a look at once.
+/// Acquires a lease and keeps it alive until the receiver of `events` is gone. A message on `check` renews it at once.
 pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Receiver<()>) {
     let mut backoff = Backoff::new(LONGEST_WAIT.min(terms.ttl / 4));
     let mut held = loop {
@@ -99,9 +99,9 @@ pub fn run(mut etcd: Etcd, terms: &Terms, events: &SyncSender<Event>, check: &Re
 }
 
 enum Failure {
-    /// It can be right later.
+    /// A failure that may pass: the attempt is repeated.
     Later(String),
-    /// It ends the agent.
+    /// A failure that ends the agent.
     Fatal(Error),
 }
 
@@ -174,7 +174,7 @@ fn exhausted(config: &Config) -> Error {
     .why(format!("every subnet of /{} is leased", config.subnet_len))
 }
 
-/// Renews the lease; makes it again where it is gone and its subnet is free.
+/// Renews the lease, or creates it again where it has expired and its subnet is free.
 fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;

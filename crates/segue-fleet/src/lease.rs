@@ -29,7 +29,7 @@ const BACKENDS: [&str; 11] = [
     "aws-vpc",
 ];
 
-/// What a segue node takes besides the network's backend.
+/// Encapsulation that a segue node accepts besides the network's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The UDP port of GUE.
@@ -38,7 +38,7 @@ pub struct Offer {
     pub remcsum: bool,
 }
 
-/// What one lease says.
+/// The content of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The subnet of the host.
@@ -47,7 +47,7 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// The MAC address of the host's VTEP; only with the backend `vxlan`.
     pub mac: Option<Mac>,
-    /// What the host takes besides the network's backend.
+    /// Encapsulation that the host accepts besides the network's backend.
     pub offer: Option<Offer>,
 }
 
@@ -147,7 +147,8 @@ fn vxlan(data: &Map<String, Value>, vni: u32) -> Result<(Mac, Option<Offer>), Re
     Ok((mac, offer))
 }
 
-/// Parses what a segue node adds to BackendData. An offer of a later version or of another encapsulation is none.
+/// Parses the field that a segue node adds to BackendData. An offer of a later version or of another encapsulation is
+/// none.
 pub fn parse_offer(value: &Value) -> Result<Option<Offer>, Refusal> {
     let fields = value.as_object().ok_or(Refusal::OfferMalformed)?;
     let version = fields.get("v").and_then(Value::as_u64).ok_or(Refusal::OfferMalformed)?;

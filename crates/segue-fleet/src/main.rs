@@ -25,7 +25,7 @@ use segue_host::netlink::Netlink;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys;
 
-/// The number of reports that wait for the loop.
+/// Largest number of events that wait for the loop.
 const REPORTS: usize = 16;
 
 fn main() -> ExitCode {
@@ -136,7 +136,7 @@ fn called(args: &Hook) -> Result<(), Error> {
     }
 }
 
-/// Passes on the first signal that asks for the end.
+/// Reports the first signal that asks the agent to stop.
 fn wait_for_signal(signals: &mut Signals, events: &SyncSender<Event>) {
     loop {
         let _ = sys::poll(&[(signals.as_fd(), sys::Want::Read)], Duration::from_secs(3600));
@@ -179,7 +179,7 @@ fn address_of(name: &str) -> Result<Ipv4Addr, Error> {
     })
 }
 
-/// Makes sure that no other agent feeds this tunnel. The lock ends with the process.
+/// Locks the tunnel against a second agent. The lock ends with the process.
 fn lock(name: &str) -> Result<File, Error> {
     let failed = |error: &std::io::Error| {
         Error::system("cannot lock the tunnel's table", error, "segue stat -d").why("two agents would undo one another")
@@ -198,7 +198,7 @@ fn lock(name: &str) -> Result<File, Error> {
     }
 }
 
-/// Gives up what the agent does not need. Root keeps the right to reach the control sockets of other users.
+/// Drops the capabilities that the agent does not need. Root keeps access to the control sockets of other users.
 fn give_up_rights() -> Result<(), Error> {
     const CAP_DAC_OVERRIDE: u64 = 1 << 1;
     let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };
@@ -208,7 +208,7 @@ fn give_up_rights() -> Result<(), Error> {
     })
 }
 
-/// The log on stderr, and the state in its file.
+/// The output of the agent: the log on stderr, and the state file.
 struct Log {
     failed: bool,
 }

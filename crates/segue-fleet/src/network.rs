@@ -30,12 +30,12 @@ impl Network {
         Network::around(address.parse().ok()?, decimal(len)?)
     }
 
-    /// Returns the first address.
+    /// Returns the first address of the network.
     pub fn first(self) -> Ipv4Addr {
         self.address.into()
     }
 
-    /// Returns the last address.
+    /// Returns the last address of the network.
     pub fn last(self) -> Ipv4Addr {
         u32::try_from(u64::from(self.address) + self.size() - 1).unwrap_or(u32::MAX).into()
     }
@@ -50,7 +50,7 @@ impl Network {
         self.len
     }
 
-    /// Returns the number of addresses.
+    /// Returns the number of addresses in the network.
     pub fn size(self) -> u64 {
         1 << (32 - u32::from(self.len))
     }

@@ -1,10 +1,10 @@
-//! The reasons for which a lease gives no peer.
+//! The reasons for which a lease yields no peer.
 
 use std::fmt;
 
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $sentence:literal;)+) => {
-        /// The reason for which an entry of the registry gives no peer.
+        /// The reason for which an entry of the registry yields no peer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Refusal {
             $($(#[doc = $doc])+ $variant,)+
@@ -14,7 +14,7 @@ macro_rules! refusals {
             /// All reasons.
             pub const ALL: &[Refusal] = &[$(Refusal::$variant,)+];
 
-            /// Returns its name in JSON.
+            /// Returns the name of the reason in JSON.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Refusal::$variant => $name,)+

@@ -23,9 +23,9 @@ const KEY_LEN: usize = 128;
 /// An entry of the registry, as etcd has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The key.
+    /// The key of the entry.
     pub key: Vec<u8>,
-    /// The value.
+    /// The value of the key.
     pub value: Vec<u8>,
     /// The revision at which the key was made.
     pub created: i64,
@@ -35,7 +35,7 @@ pub struct Record {
     pub lease: i64,
 }
 
-/// What an entry is judged by.
+/// The values of this host and its network that entries are checked against.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The configuration of the network.
@@ -66,7 +66,7 @@ pub struct Judged {
     pub left_out: usize,
 }
 
-/// The entries.
+/// The entries of the registry, checked one by one.
 #[derive(Debug)]
 pub struct Roster {
     policy: Policy,
@@ -85,7 +85,8 @@ impl Roster {
         Roster { policy, own_key, leases: BTreeMap::new(), refused: BTreeMap::new(), left_out: 0 }
     }
 
-    /// Puts all entries of a list, and returns the keys that are not in it; their entries stay until they are removed.
+    /// Takes over all entries of a list, and returns the keys that are not in it; their entries stay until they are
+    /// removed.
     pub fn list<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
         let mut gone: BTreeSet<Vec<u8>> = self.leases.keys().chain(self.refused.keys()).cloned().collect();
         self.left_out = 0;

@@ -7,7 +7,7 @@ use segue_control::fleet;
 
 use crate::network::Network;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// The network of the fleet.

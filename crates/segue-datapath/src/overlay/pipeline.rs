@@ -23,7 +23,7 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys;
 use crate::tuning::{Remcsum, Settings};
 
-/// One way to receive: a datagram port, and the state of outer checksums there.
+/// A listener: a datagram port, and the state of outer checksums there.
 pub struct Listener {
     /// Name of the port in statistics.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct Parts {
     pub listeners: Vec<Listener>,
     /// The first table.
     pub table: Box<Table>,
-    /// Where new tables come from.
+    /// The receiver of new tables.
     pub tables: TableReceiver,
     /// Ethernet address of this end, for encapsulations that carry frames.
     pub mac: [u8; 6],
@@ -91,7 +91,7 @@ fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
     }
 }
 
-/// A listener at work, with the counters of what came there.
+/// A listener in use, with the counters of its datagrams.
 pub(super) struct Outside {
     pub(super) end: Endpoint,
     pub(super) csum: OuterCsum,
@@ -129,11 +129,11 @@ pub struct Overlay {
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
     pub(super) asks: MtuAsks,
-    /// Tables that were put into force.
+    /// Number of tables that were put into force.
     swaps: u64,
     /// The longest round while the table was changed, nanoseconds of processor time.
     longest_change: u64,
-    /// Packets and bursts received from all ports.
+    /// Number of packets and bursts received from all ports.
     taken: u64,
     /// Whether GRO may hold packets.
     is_due: bool,
@@ -206,7 +206,7 @@ impl Overlay {
         }
     }
 
-    /// Puts a new table into force, if one waits and no packet waits for a socket.
+    /// Puts a waiting table into force, unless a packet waits for a socket.
     fn renew(&mut self) {
         if self.tables.is_waiting()
             && self.outsides.iter().all(|outside| outside.end.is_empty())
@@ -248,7 +248,7 @@ impl Overlay {
         Ok(polled)
     }
 
-    /// Hands what waits to the listeners' ports.
+    /// Transmits queued packets on the listeners' ports.
     fn transmit(&mut self) -> io::Result<()> {
         let Overlay { outsides, rx, split_drops, .. } = self;
         outsides.iter_mut().try_for_each(|outside| outside.end.transmit(rx, split_drops))
@@ -282,7 +282,7 @@ impl Overlay {
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// Writes to the interface what GRO releases.
+    /// Writes the packets that GRO releases to the interface.
     fn deliver(&mut self, now: Nanos) -> io::Result<()> {
         let Overlay { gro, inward, inside, split_drops, rx, .. } = self;
         if let Some(gro) = gro {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use prefix_trie::PrefixMap;
 use segue::hash::Key;
 
-/// Index that stands for none.
+/// Index that stands for no entry.
 const NONE: u32 = u32::MAX;
 
 /// A table of prefixes of both families, each with an index. It is built once and never changed.
@@ -183,7 +183,7 @@ mod tests {
 
     const KEY: Key = Key([3, 5]);
 
-    /// Returns the index of the longest prefix, found by looking at all of them.
+    /// Returns the index of the longest prefix by a search of all of them.
     fn slowly(prefixes: &[(IpAddr, u8, u32)], address: IpAddr) -> Option<u32> {
         let bits = |address: IpAddr| match address {
             IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),

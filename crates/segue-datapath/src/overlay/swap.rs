@@ -1,4 +1,4 @@
-//! The way of a new table to the worker, and of the old one back.
+//! The exchange of peer tables between the thread that changes them and the worker.
 //!
 //! A table is built and freed by the thread that changes it. The worker looks at one number a round, and swaps two
 //! pointers when there is a new table.
@@ -11,7 +11,7 @@ use super::table::Table;
 /// The place where tables are exchanged.
 #[derive(Debug, Default)]
 struct Exchange {
-    /// Whether `next` has a table.
+    /// Whether `next` holds a table.
     waits: AtomicBool,
     /// The number of changes that are being made.
     changes: AtomicUsize,
@@ -22,7 +22,7 @@ struct Exchange {
     generation: AtomicU64,
 }
 
-/// The end of the thread that changes the table.
+/// The sending half, of the thread that changes the table.
 #[derive(Clone, Debug)]
 pub struct TableSender(Arc<Exchange>);
 
@@ -36,7 +36,7 @@ impl Drop for Changing {
     }
 }
 
-/// The end of the worker.
+/// The receiving half, of the worker.
 #[derive(Debug)]
 pub struct TableReceiver {
     exchange: Arc<Exchange>,
@@ -45,7 +45,7 @@ pub struct TableReceiver {
     kept: Vec<Box<Table>>,
 }
 
-/// Creates both ends.
+/// Creates both halves.
 pub fn exchange() -> (TableSender, TableReceiver) {
     let exchange = Arc::<Exchange>::default();
     (TableSender(Arc::clone(&exchange)), TableReceiver { exchange, kept: Vec::with_capacity(4) })

@@ -11,9 +11,9 @@ use segue::wire::{ethernet, ethertype};
 
 use super::prefixes::Prefixes;
 
-/// Most questions for a path MTU in one interval of [`ASK_PERIOD`]: each is two system calls.
+/// Largest number of path MTU queries in one [`ASK_PERIOD`]; each is two system calls.
 const MOST_ASKS: u32 = 64;
-/// Interval of that limit, nanoseconds.
+/// Interval of the limit of path MTU queries, nanoseconds.
 const ASK_PERIOD: u64 = 100_000_000;
 
 /// The counters of one peer. One worker writes them; other threads may read them at any time.
@@ -49,7 +49,7 @@ fn add([packets, total]: &[AtomicU64; 2], bytes: usize) {
     total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
 }
 
-/// One peer, as its table is built from it.
+/// Configuration of one peer, from which a table is built.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
     /// The inner addresses behind the peer: address and prefix length.
@@ -64,10 +64,10 @@ pub struct PeerConfig {
     pub counters: Arc<PeerCounters>,
 }
 
-/// One way to receive, as a table is built for it.
+/// Configuration of a listener, for which a table is built.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerConfig {
-    /// The tunnel's own encapsulation there. Its remote is of no meaning.
+    /// The tunnel's own encapsulation at the listener. Its remote is not used.
     pub encap: Config,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct PeerMtu {
     pub(super) inside: Option<usize>,
 }
 
-/// The limit of questions for path MTUs, whatever the number of peers is.
+/// The rate limit of path MTU queries, which does not depend on the number of peers.
 #[derive(Debug, Default)]
 pub(super) struct MtuAsks {
     since: Nanos,
@@ -127,7 +127,7 @@ pub struct Table {
     decaps: Vec<Vec<(Option<u32>, Decapsulator)>>,
 }
 
-/// What is known of a sender.
+/// The result of looking up the sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     Known,
@@ -224,7 +224,7 @@ impl Table {
         self.peers.is_empty()
     }
 
-    /// Returns the index of the peer that has the inner address.
+    /// Returns the index of the peer whose prefix is the longest match for the inner address.
     #[inline]
     pub(super) fn find(&self, inner: IpAddr) -> Option<usize> {
         self.inner.lookup(inner).map(|index| index as usize)
@@ -235,7 +235,7 @@ impl Table {
         self.removed.lookup(inner).is_some()
     }
 
-    /// Returns what is known of the sender of a datagram.
+    /// Looks up the sender of a datagram.
     #[inline]
     pub(super) fn sender(&self, outer: IpAddr) -> Sender {
         match self.senders.lookup(outer) {
@@ -266,7 +266,7 @@ impl Table {
     }
 }
 
-/// What earlier tables had, and the present one has not.
+/// Prefixes and remotes of earlier tables that the present one has not.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
     /// Inner addresses: address and prefix length.

@@ -143,7 +143,7 @@ impl Drop for Server {
     }
 }
 
-/// A tunnel that only keeps its table.
+/// A stand-in for a tunnel that only keeps its table.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Table>>, u8);
 
@@ -184,7 +184,7 @@ impl Datapath for Kept {
     }
 }
 
-/// Keeps what the agent tells.
+/// The last state that the agent has published.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<FleetState>>);
 

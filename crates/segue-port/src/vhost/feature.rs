@@ -19,7 +19,7 @@ pub(super) const VERSION_1: u64 = 1 << 32;
 pub(super) const ACCESS_PLATFORM: u64 = 1 << 33;
 pub(super) const HOST_USO: u64 = 1 << 56;
 
-/// What the guest's driver may choose.
+/// Feature bits that are offered to the guest's driver.
 pub(super) const OFFERED: u64 = CSUM
     | 1 << device::GUEST_CSUM
     | MTU

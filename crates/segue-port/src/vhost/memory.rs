@@ -30,7 +30,7 @@ pub(super) struct Memory {
     generation: u64,
 }
 
-/// One mapped region. Its guard goes first.
+/// One mapped region. Its guard is dropped before the mapping.
 #[derive(Debug)]
 struct Mapped {
     guard: Guard,
@@ -47,7 +47,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns the bytes.
+    /// Returns the bytes of the range.
     #[inline]
     pub(super) fn slice(&self) -> Result<VolatileSlice<'_>, Stop> {
         self.region.get_slice(MemoryRegionAddress(self.offset), self.len).map_err(|_| Stop::QueueAddress)
@@ -128,19 +128,19 @@ impl Memory {
         Some(Place { region: Arc::clone(&mapped.region), offset: user - mapped.user, len })
     }
 
-    /// Copies bytes of the guest.
+    /// Copies bytes from the guest's memory.
     #[inline]
     pub(super) fn read(&self, guest: u64, into: &mut [u8]) -> Result<(), Stop> {
         self.all.read_slice(into, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
     }
 
-    /// Copies bytes to the guest.
+    /// Copies bytes to the guest's memory.
     #[inline]
     pub(super) fn write(&self, guest: u64, bytes: &[u8]) -> Result<(), Stop> {
         self.all.write_slice(bytes, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
     }
 
-    /// Returns whether these bytes are the guest's.
+    /// Returns whether a range of guest addresses lies in the guest's memory.
     #[inline]
     pub(super) fn holds(&self, guest: u64, len: u32) -> bool {
         self.all.check_range(GuestAddress(guest), len as usize)

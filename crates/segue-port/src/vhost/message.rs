@@ -31,12 +31,12 @@ const NO_FD: u64 = 1 << 8;
 /// Flag of a ring whose writes are to be logged.
 const LOG_RING: u32 = 1;
 
-/// A message as it came.
+/// A message of the protocol, not parsed yet.
 #[derive(Debug)]
 pub struct Message {
-    /// Header and payload.
+    /// Header and payload, bytes.
     pub bytes: Vec<u8>,
-    /// Descriptors, in their order.
+    /// File descriptors that came with the message, in order.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -143,7 +143,7 @@ pub(super) enum Request {
     ProtocolFeatures,
     SetProtocolFeatures(u64),
     SetOwner,
-    /// Also the old message for resetting an owner.
+    /// A reset of the device; the deprecated RESET_OWNER too.
     Reset,
     QueueNumber,
     MemorySlots,
@@ -193,12 +193,12 @@ mod number {
     pub(super) const GET_MAX_MEM_SLOTS: u32 = 36;
     pub(super) const ADD_MEM_REG: u32 = 37;
     pub(super) const REM_MEM_REG: u32 = 38;
-    /// Not of the protocol: the reason of a relay.
+    /// Message of a [relay](super::relay) with its reason, outside of the protocol.
     pub(super) const REFUSED: u32 = u32::from_be_bytes(*b"sgno");
 }
 
 impl Request {
-    /// Parses a message; every length and every number of descriptors is checked.
+    /// Parses a message. Every length and every number of descriptors is checked.
     pub(super) fn parse(message: Message) -> Result<Request, Stop> {
         let number = message.number();
         let (payload, fds) = (message.payload().to_vec(), message.fds);
@@ -300,7 +300,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-/// A message of which a part has come.
+/// A message that has been received in part.
 #[derive(Debug)]
 pub struct Assembler {
     bytes: [u8; HEADER_LEN + MOST_PAYLOAD],
@@ -350,12 +350,12 @@ impl Assembler {
         }
     }
 
-    /// Returns whether no part of a message has come.
+    /// Returns whether no byte of a message has been received.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the bytes that have come of a message.
+    /// Returns the bytes of a message that have been received.
     pub fn begun(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

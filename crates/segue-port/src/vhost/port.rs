@@ -27,13 +27,13 @@ use crate::vnet;
 const HOLD: Duration = Duration::from_millis(100);
 /// Largest number of messages that one call of [`Port::listen`] acts on.
 const MOST_MESSAGES: usize = 64;
-/// Bytes for a guest after which it is called, although more follow.
+/// Number of bytes for a guest after which it is notified, although more follow.
 const CALL_EVERY: usize = 1 << 17;
 /// Largest number of descriptors that are read for one packet for the guest: a chain with a table in it, or as many in
 /// several chains. A guest with buffers of a few bytes would have thousands read for each packet.
 const MOST_PIECES: usize = 2 * MOST_DESCRIPTORS;
 
-/// Where front ends come from.
+/// The source of front ends.
 #[derive(Debug)]
 pub enum Source {
     /// A listening socket, at which the port accepts one front end at a time.
@@ -67,7 +67,7 @@ pub struct VhostPort {
     waits: bool,
     hold: Timer,
     patience: Timer,
-    /// Since when the guest has offered no buffers; and whether that was too long.
+    /// Time since which the guest has offered no buffers, and whether that was too long.
     blocked_since: Option<Instant>,
     is_stalled: bool,
     /// Whether a batch may hold trains for an earlier guest.
@@ -89,11 +89,11 @@ struct Connection {
     stream: UnixStream,
     assembler: Assembler,
     session: Session,
-    /// When the first byte of a message came whose last one has not.
+    /// Time at which the first byte of an incomplete message arrived.
     begun: Option<Instant>,
 }
 
-/// Counters of this kind of port.
+/// Counters that only ports of guests have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
     connections: u64,
@@ -109,14 +109,14 @@ struct Numbers {
 enum Put {
     Done,
     NoBuffers,
-    /// The guest's driver does not take this kind of train.
+    /// The guest's driver does not accept this kind of train.
     Narrow,
     Dropped(GuestDrop),
     Refused,
 }
 
 impl VhostPort {
-    /// Returns a port whose guest is still to come.
+    /// Creates a port without a guest, which may connect later.
     ///
     /// # Errors
     /// Where the kernel refuses a descriptor, or the handler of SIGBUS.
@@ -205,7 +205,7 @@ impl VhostPort {
         self.settle();
     }
 
-    /// Takes the limits over that were agreed on.
+    /// Applies the negotiated limits.
     fn settle(&mut self) {
         let session = self.connection.as_ref().map(|connection| &connection.session);
         let limits = match session.filter(|session| session.is_ready()) {
@@ -255,7 +255,7 @@ impl VhostPort {
         }
     }
 
-    /// Acts on the messages that have come.
+    /// Handles the messages that have arrived.
     fn converse(&mut self) -> Result<(), Stop> {
         let Some(Connection { stream, assembler, session, begun }) = &mut self.connection else {
             return Ok(());
@@ -288,7 +288,7 @@ impl VhostPort {
         Ok(())
     }
 
-    /// Copies the packets that the guest sends.
+    /// Copies packets that the guest has sent into the batch.
     fn take(&mut self, into: &mut RxBatch, budget: usize) -> Result<Polled, Stop> {
         if self.waits {
             self.waits = false;
@@ -431,7 +431,7 @@ impl VhostPort {
         Ok(Put::Done)
     }
 
-    /// Calls the guest for what it has received, if it wants to be called.
+    /// Notifies the guest of received packets, if it wants notifications.
     fn call(&mut self) -> Result<(), Stop> {
         let Some(Connection { session, .. }) = &mut self.connection else { return Ok(()) };
         let ring = &mut session.rings[TO_GUEST];
@@ -498,7 +498,7 @@ impl VhostPort {
         Ok(Sent::All)
     }
 
-    /// Takes no more trains of a kind of which the guest's driver does not take one. Returns whether that changes
+    /// Stops accepting a kind of train of which the guest's driver does not accept one. Returns whether that changes
     /// anything.
     fn narrow(&mut self, kind: Option<GsoKind>) -> bool {
         let before = self.limits;
@@ -511,7 +511,7 @@ impl VhostPort {
     }
 }
 
-/// Returns whether the guest's driver takes a packet or train with this header.
+/// Returns whether the guest's driver accepts a packet or train with this header.
 fn takes(limits: &Limits, session: &Session, unit: &TxUnit<'_>, header: &VirtioNet) -> bool {
     let has_ecn = header.gso_type & GSO_ECN == 0 || session.has(1 << device::GUEST_ECN);
     let train = match unit.gso().map(|gso| gso.kind) {
@@ -570,7 +570,7 @@ impl Port for VhostPort {
         Some(self.control.as_fd())
     }
 
-    /// Acts on what front ends have sent. Their faults are no errors.
+    /// Handles connections and messages of front ends. Their faults are no errors.
     fn listen(&mut self) -> io::Result<()> {
         self.converse().unwrap_or_else(|reason| self.stop(reason));
         let before = self.numbers.connections;
@@ -621,10 +621,9 @@ impl Port for VhostPort {
     }
 }
 
-/// Keys of numbers that are 1 while a front end is connected, while the guest's driver is ready, and while the guest
-/// offers no buffers.
+/// Key of the number that is 1 while a front end is connected.
 pub const GUEST_CONNECTED: &str = "guest_connected";
-/// See [`GUEST_CONNECTED`].
+/// Key of the number that is 1 while the guest's driver is ready.
 pub const GUEST_READY: &str = "guest_ready";
-/// See [`GUEST_CONNECTED`].
+/// Key of the number that is 1 while the guest offers no buffers.
 pub const GUEST_STALLED: &str = "guest_stalled";

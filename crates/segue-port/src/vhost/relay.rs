@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::message::{Assembler, Message, PATIENCE};
 use super::reasons::Stop;
 
-/// Largest number of messages that are passed on in a row.
+/// Largest number of messages that one call passes on.
 const MOST_MESSAGES: usize = 64;
 /// Bytes of replies that are read at a time.
 const REPLIES: usize = 4096;
@@ -23,7 +23,7 @@ pub struct Relay {
     front: UnixStream,
     port: UnixStream,
     assembler: Assembler,
-    /// When the first byte of a message came whose last one has not.
+    /// Time at which the first byte of an incomplete message arrived.
     begun: Option<Instant>,
 }
 
@@ -38,12 +38,12 @@ impl Relay {
         Ok(Relay { front, port, assembler: Assembler::default(), begun: None })
     }
 
-    /// Returns the sockets, whose becoming readable is to be waited for.
+    /// Returns the sockets to wait for until one is readable.
     pub fn sockets(&self) -> [&UnixStream; 2] {
         [&self.front, &self.port]
     }
 
-    /// Returns how long to wait at most.
+    /// Returns the longest time to wait for the sockets.
     pub fn timeout(&self) -> Option<Duration> {
         self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()))
     }

@@ -52,19 +52,19 @@ struct Parts {
     generation: u64,
 }
 
-/// The bytes that a descriptor names.
+/// A buffer of the guest: the bytes that a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) address: u64,
     pub(super) len: u32,
 }
 
-/// The kind of a queue: who writes to its buffers.
+/// The direction of a queue, which says which side writes to its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// The guest sends; the device reads.
+    /// Transmit queue of the guest; the device reads.
     FromGuest,
-    /// The guest receives; the device writes.
+    /// Receive queue of the guest; the device writes.
     ToGuest,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Ring {
     size: u16,
     addresses: Option<Addresses>,
     parts: Option<Parts>,
-    /// Whether the guest's count of returned chains is still to be read.
+    /// Whether the index of the used ring has still to be read from the guest's memory.
     is_new: bool,
     pub(super) features: RingFeatures,
     /// Number of the next chain to be taken, and of the next one to be returned.
@@ -182,7 +182,7 @@ impl Ring {
         self.parts.as_ref().ok_or(Stop::QueueAddress)
     }
 
-    /// Returns the number of chains that wait behind the `ahead` first ones.
+    /// Returns the number of available chains behind the first `ahead` ones.
     #[inline]
     pub(super) fn waiting(&self, ahead: u16) -> Result<u16, Stop> {
         // Acquire: entries and descriptors that the guest wrote before its index are visible after it.
@@ -301,8 +301,8 @@ impl Ring {
         store(&self.parts()?.used, INDEX, self.used, Ordering::Release)
     }
 
-    /// Asks the guest for a kick with the chain behind the `have` ones that wait already. Returns whether it came
-    /// meanwhile: then there may be no kick.
+    /// Requests a kick for the chain behind the `have` available ones. Returns whether that chain came meanwhile: then
+    /// there may be no kick.
     pub(super) fn listen(&self, have: u16) -> Result<bool, Stop> {
         let used = &self.parts()?.used;
         if self.features.event_idx {
@@ -316,12 +316,12 @@ impl Ring {
         Ok(self.waiting(0)? > have)
     }
 
-    /// Tells the guest that it need not kick. With event indexes an old request just passes.
+    /// Tells the guest that it need not kick. With event indexes nothing is written: the old request is over.
     pub(super) fn ignore(&self) -> Result<(), Stop> {
         if self.features.event_idx { Ok(()) } else { store(&self.parts()?.used, FLAGS, QUIET, Ordering::Relaxed) }
     }
 
-    /// Returns whether the guest wants to be called for what was returned since the last time.
+    /// Returns whether the guest wants a notification of the chains that were returned since the last call.
     pub(super) fn take_call(&mut self) -> Result<bool, Stop> {
         let (before, now) = (self.told, self.used);
         if before == now {
@@ -340,7 +340,7 @@ impl Ring {
     }
 }
 
-/// A descriptor, as it was copied.
+/// A copy of a descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Descriptor {
     piece: Piece,

@@ -1,4 +1,4 @@
-//! One connection of a front end: what was agreed on, the guest's memory, its rings.
+//! One connection of a front end: the negotiated features, the guest's memory and its rings.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the guest's driver agreed on a feature.
+    /// Returns whether a feature was negotiated with the guest's driver.
     #[inline]
     pub(super) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
@@ -63,14 +63,14 @@ impl Session {
         if self.has(feature::VERSION_1 | feature::MRG_RXBUF) { Form::Buffers } else { Form::Basic }
     }
 
-    /// Returns the packets and trains that the guest's driver takes.
+    /// Returns the limits of packets and trains that the guest's driver accepts.
     pub(super) fn limits(&self, mtu: usize) -> Limits {
         let limits = Limits::guest(self.features, MAX_FRAME);
         // Bytes are copied, whatever the number of their pieces.
         Limits { mtu, max_pieces: usize::MAX, ..limits }
     }
 
-    /// Acts on a message. `kicks` are the events of each queue. Returns the reply to be sent.
+    /// Handles a message; `kicks` are the events of each queue. Returns the reply to send.
     pub(super) fn handle(&mut self, message: Message, kicks: [&Events; 2]) -> Result<Option<Vec<u8>>, Stop> {
         let (number, needs_reply) = (message.number(), message.needs_reply());
         let value = self.act(Request::parse(message)?, kicks)?;
@@ -84,7 +84,7 @@ impl Session {
         })
     }
 
-    /// Returns the payload of the reply, where the request has one.
+    /// Handles a request. Returns the payload of the reply, where the request has one.
     fn act(&mut self, request: Request, kicks: [&Events; 2]) -> Result<Option<Vec<u8>>, Stop> {
         let number = |value: u64| Ok(Some(value.to_le_bytes().to_vec()));
         match request {
@@ -172,7 +172,7 @@ impl Session {
         Ok(())
     }
 
-    /// Stops a queue, and waits no longer for its kicks.
+    /// Stops a queue and removes its kick from the events.
     fn stop(&mut self, queue: usize, kicks: [&Events; 2]) {
         if let Some(old) = &self.rings[queue].kick {
             kicks[queue].remove(old.as_fd());
@@ -180,7 +180,7 @@ impl Session {
         self.rings[queue].stop();
     }
 
-    /// Stops both queues, before the session goes.
+    /// Stops both queues at the end of the session.
     pub(super) fn end(&mut self, kicks: [&Events; 2]) {
         self.stop(TO_GUEST, kicks);
         self.stop(FROM_GUEST, kicks);

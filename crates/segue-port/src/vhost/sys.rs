@@ -128,7 +128,7 @@ impl Events {
         Ok(Events(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds a descriptor; an event that it has already counts.
+    /// Adds a descriptor; an event that is pending already counts.
     pub(super) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.add_with(fd, libc::EPOLLIN | libc::EPOLLET)
     }
@@ -214,7 +214,7 @@ struct Watched {
 static WATCHED: [Watched; MOST_GUARDS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
         MOST_GUARDS];
-/// Places behind this one were never used.
+/// Number of places that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps faults (SIGBUS) away from a mapping of a file that another process may shorten: an access behind the file's

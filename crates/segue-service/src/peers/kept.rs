@@ -10,7 +10,7 @@ use segue_control::protocol::TABLE_LEN;
 use segue_host::memory::SharedNumbers;
 use segue_host::sys::memory_file;
 
-/// Bytes of one number.
+/// Size of one number, bytes.
 const EACH: usize = size_of::<u64>();
 /// Numbers for the longest table, and one in front for its length. Memory that is never written takes none.
 const COUNT: usize = 1 + TABLE_LEN / EACH;
@@ -24,7 +24,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Creates an empty one.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// Where the kernel has no such files.
@@ -34,7 +34,7 @@ impl Kept {
         Kept::of(file.into())
     }
 
-    /// Takes over the one of another process.
+    /// Takes over the table of another process.
     ///
     /// # Errors
     /// Where the file is none of [`Kept::new`].

@@ -30,7 +30,7 @@ struct Entry {
     counters: Arc<PeerCounters>,
 }
 
-/// The table in force, and what is remembered of earlier ones.
+/// The table in force, and the removed entries of earlier ones.
 #[derive(Debug, Default)]
 struct State {
     generation: u64,
@@ -40,7 +40,7 @@ struct State {
     /// Prefixes and remotes that were removed, the oldest first.
     prefixes: VecDeque<(IpAddr, u8)>,
     remotes: VecDeque<IpAddr>,
-    /// Changes that were refused.
+    /// Number of refused changes.
     refused: u64,
     /// Reason why the file of the table was refused, if nothing has changed since.
     file_refused: Option<String>,
@@ -274,7 +274,7 @@ impl Keeper {
         Listed { generation: state.generation, peers: state.entries.values().map(listed).collect() }
     }
 
-    /// Returns the table in short.
+    /// Returns the summary of the table for `segue stat`.
     pub fn summary(&self) -> model::PeerTable {
         let state = self.state();
         model::PeerTable {

@@ -1,4 +1,4 @@
-//! The problems of guests' ports.
+//! Problems of guests' ports that HEALTH reports.
 
 use std::sync::Arc;
 

@@ -62,16 +62,16 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     Ok(listener)
 }
 
-/// What is at the path of a socket to be made.
+/// Content of the path at which a socket is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing.
+    /// No file.
     Nothing,
-    /// The socket of an instance that has ended.
+    /// The socket that an ended instance has left.
     Left,
 }
 
-/// Returns what is at the path of a socket; an error for anything that is in use or no socket.
+/// Returns the content of a socket's path, or an error for a socket that is in use and for any other file.
 pub(super) fn free(path: &Path) -> Result<Found, Error> {
     let shown = path.display();
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(Found::Nothing) };

@@ -24,7 +24,7 @@ fn stops(queue: u16, reason: Stop, features: u64, descriptors: &[Descriptor]) {
 }
 
 impl Bench {
-    /// Makes the port look at a queue.
+    /// Makes the port process a queue.
     fn drive(&mut self, queue: u16) {
         if queue == FROM_GUEST {
             assert!(self.received().is_empty());

@@ -142,7 +142,7 @@ fn train(pages: &mut PagePool, v4: bool, payload: usize, size: u16) -> Box<Packe
     packet
 }
 
-/// A header that says nothing.
+/// A header without a checksum request and without a train.
 const PLAIN: [u8; 10] = [0; 10];
 
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
