@@ -162,12 +162,16 @@ pub struct Error {
     pub place: Option<Box<Place>>,
     /// The wrong place of a file.
     pub source: Option<Box<Source>>,
+    /// The value that the failure is about, as the user wrote it, where no word is marked: an error of a configuration
+    /// file points at it.
+    pub about: Option<Box<str>>,
 }
 
 impl Error {
     /// Creates a failure from its kind, the failed action, and a hint.
     pub fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None, source: None }
+        let (message, hint) = (message.into(), hint.into());
+        Error { kind, message, why: None, hint, os_error: None, place: None, source: None, about: None }
     }
 
     /// Creates a failure from an error of the system; its message is `message` with the system's text behind it.
@@ -206,6 +210,12 @@ impl Error {
     /// Adds the wrong word.
     pub fn at(mut self, place: Place) -> Error {
         self.place = Some(Box::new(place));
+        self
+    }
+
+    /// Adds the value that the failure is about.
+    pub fn about(mut self, value: impl std::fmt::Display) -> Error {
+        self.about = Some(value.to_string().into());
         self
     }
 

@@ -361,7 +361,7 @@ pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
 
 /// Explains, like [`change`], why a change to the interface `dev` failed, for any purpose of the interface.
 pub(crate) fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
-    let made = Error::system(format!("cannot {what} of {dev}"), error, "");
+    let made = Error::system(format!("cannot {what} of {dev}"), error, "").about(dev);
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => attach_refused(purpose, made, dev),
         Some(libc::EEXIST) => {

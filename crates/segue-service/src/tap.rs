@@ -33,8 +33,8 @@ impl Tap {
     /// Parses `tap:NAME[@NETNS]`.
     pub fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
         let wrong = |why: &str| {
-            let text = format!("`{}` is no cable", printable(text));
-            Err(Error::new(Kind::BadValue, text, "--wire tap:cable0").why(why))
+            let made = Error::new(Kind::BadValue, format!("`{}` is no cable", printable(text)), "--wire tap:cable0");
+            Err(made.why(why).about(text))
         };
         let Some(rest) = text.strip_prefix("tap:") else { return wrong("it begins with tap:") };
         let (name, netns) = match rest.split_once('@') {
@@ -54,9 +54,9 @@ impl Tap {
     pub fn interface(name: &str, mtu: u32) -> Result<Tap, Error> {
         if !is_interface(name) {
             let text = format!("`{}` is no name of an interface", printable(name));
-            return Err(
-                Error::new(Kind::BadValue, text, "--dev lan0").why("it has 1 to 15 bytes, no slash and no space")
-            );
+            return Err(Error::new(Kind::BadValue, text, "--dev lan0")
+                .why("it has 1 to 15 bytes, no slash and no space")
+                .about(name));
         }
         Ok(Tap { name: name.to_owned(), netns: None, mtu, offloads: TunOffloads::All, mac: None })
     }

@@ -21,7 +21,9 @@ pub(super) fn config(args: &args::Chip) -> Result<Config, Error> {
     };
     if chip == Chip::Lan7850 && speed == Speed::Super {
         let text = "`--chip lan7850` with `--speed super`";
-        return Err(Error::new(Kind::Conflict, text, "--chip lan7850 --speed high").why("that chip has USB 2.0 only"));
+        return Err(Error::new(Kind::Conflict, text, "--chip lan7850 --speed high")
+            .why("that chip has USB 2.0 only")
+            .about(&args.speed));
     }
     Ok(Config { chip, speed, mac: mac(&args.mac)?, paced: args.paced, ..Config::default() })
 }
@@ -36,8 +38,10 @@ pub(super) fn mac(text: &str) -> Result<[u8; 6], Error> {
     match bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()) {
         Some(mac) if segue::wire::ethernet::is_station(mac) => Ok(mac),
         _ => {
-            let text = format!("`{}` is no address of an adapter", printable(text));
-            Err(Error::new(Kind::BadValue, text, "--mac 02:78:00:00:00:01").why("six bytes, and no multicast"))
+            let message = format!("`{}` is no address of an adapter", printable(text));
+            Err(Error::new(Kind::BadValue, message, "--mac 02:78:00:00:00:01")
+                .why("six bytes, and no multicast")
+                .about(text))
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::out::Out;
 fn usb(args: &args::Up) -> Result<Usb, Error> {
     let (text, wire) = (&args.usb[..], args.wire.as_deref());
     let wrong = |why: &str| {
-        let text = format!("`{}` is not an adapter", printable(text));
-        Err(Error::new(Kind::BadValue, text, "--usb usbip://HOST/BUSID, --usb model").why(why))
+        let message = format!("`{}` is not an adapter", printable(text));
+        Err(Error::new(Kind::BadValue, message, "--usb usbip://HOST/BUSID, --usb model").why(why).about(text))
     };
     if text == "model" {
         let wire = wire.map(|wire| Tap::parse(wire, 9000)).transpose()?;
@@ -50,7 +50,7 @@ fn usb(args: &args::Up) -> Result<Usb, Error> {
     if bus_id.is_empty() || bus_id.len() > 31 || bus_id.contains('/') {
         return wrong("a bus id is like 1-1");
     }
-    Ok(Usb::Usbip { server: server_address(host)?, bus_id: bus_id.to_owned() })
+    Ok(Usb::Usbip { server: server_address(host).map_err(|error| error.about(text))?, bus_id: bus_id.to_owned() })
 }
 
 /// Returns the settings of a model in this process.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use clap::Parser;
-use segue_control::error::{Error, printable};
+use segue_control::error::Error;
 use segue_service::gateway::config::Spelling;
 use segue_service::supervise::spec::{InstancePlan, Kind, Token};
 
@@ -24,12 +24,8 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
         let token = if same { tokens.get(place.at) } else { None };
         token.or_else(|| tokens.iter().rfind(|token| Some(&token.text) == wrong))
     });
-    // An error that points at no word may name the value that it is about.
-    let named = |token: &&Token| {
-        let text = printable(&token.text);
-        !token.text.starts_with('-') && error.message.split([' ', ',', ':']).any(|word| word.trim_matches('`') == text)
-    };
-    let named = || tokens.iter().rfind(named).filter(|_| error.place.is_none());
+    let about = error.about.as_deref().filter(|_| error.place.is_none());
+    let named = || tokens.iter().rfind(|token| Some(token.text.as_str()) == about);
     let span = placed.or_else(named).map_or(header, |token| &token.span);
     text.at(&span.clone(), error)
 }

@@ -52,14 +52,14 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
                 | ErrorKind::NoTun
                 | ErrorKind::System
         );
-        Refusal { error: located(&spec.tokens, &spec.header, text, error), is_of_host }
+        Refusal { error: Box::new(located(&spec.tokens, &spec.header, text, error)), is_of_host }
     };
     let (len, most) = (spec.command_len(), sys::most_arguments());
     if len > most {
         let message = format!("the command line of `{}` is too long: {len} bytes", printable(&spec.name));
         let error =
             text.error(&spec.header, message, format!("a process takes {most}: give some tunnels another `port`"));
-        return Err(Refusal { error, is_of_host: false });
+        return Err(Refusal::of_file(error));
     }
     let mut listens = None;
     let (knobs, words) = match spec.plan.clone() {
@@ -78,12 +78,12 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
             return Ok(Checked { words: format!("segue lan78xx up {}\n", spec.words().join(" ")), listens });
         }
         InstancePlan::Metrics => {
-            check_knobs(spec, text, Vec::new()).map_err(|error| Refusal { error, is_of_host: false })?;
+            check_knobs(spec, text, Vec::new()).map_err(Refusal::of_file)?;
             return Ok(Checked { words: format!("segue metrics {}\n", spec.words().join(" ")), listens });
         }
     };
     let knobs = knobs.map_err(at_words)?;
-    check_knobs(spec, text, daemon_knobs::listed(&knobs)).map_err(|error| Refusal { error, is_of_host: false })?;
+    check_knobs(spec, text, daemon_knobs::listed(&knobs)).map_err(Refusal::of_file)?;
     Ok(Checked { words, listens })
 }
 
@@ -102,9 +102,16 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
 /// The reason why an instance cannot run on this host.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    pub(super) error: Error,
+    pub(super) error: Box<Error>,
     /// Whether the host may change so that the instance can run: an interface comes, an address becomes free.
     pub(super) is_of_host: bool,
+}
+
+impl Refusal {
+    /// Returns the refusal for an error of the file, whatever the host is like.
+    pub(super) fn of_file(error: Error) -> Refusal {
+        Refusal { error: Box::new(error), is_of_host: false }
+    }
 }
 
 /// The result of checking one instance.
@@ -419,6 +426,16 @@ hold = 3
         assert_eq!((errors(range)[0].0, errors(range)[0].1), (4, 11));
         let end = "[[gateway]]\nin = \"a/b\"\nout = \"b\"\n";
         assert_eq!((errors(end)[0].0, errors(end)[0].1), (2, 6));
+        // Errors without a word say which value they are about.
+        for (line, column) in [
+            ("usb = \"usbip://a b/1-1\"", 7),
+            ("usb = \"usbip://198.18.0.1\"", 7),
+            ("mac = \"01:00:00:00:00:01\"", 7),
+            ("usb = \"model\"\nwire = \"cable\"", 8),
+        ] {
+            let text = format!("[[lan78xx]]\n{line}\n");
+            assert_eq!((errors(&text)[0].0, errors(&text)[0].1), (1 + line.lines().count(), column), "{line}");
+        }
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     }
     let file = ConfigFile { path: path.to_owned(), text };
     let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
-    service.life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| r.error))).collect())
+    service
+        .life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| *r.error))).collect())
 }
 
 fn open(path: &Path) -> Result<Text, Error> {
@@ -112,7 +113,7 @@ fn whole(checked: Vec<Result<String, Refusal>>) -> Result<Vec<String>, Error> {
     for checked in checked {
         match checked {
             Ok(plan) => plans.push(plan),
-            Err(refusal) => errors.push(refusal.error),
+            Err(refusal) => errors.push(*refusal.error),
         }
     }
     together(errors).map_or(Ok(plans), Err)
@@ -153,7 +154,7 @@ fn check(
             let line = text.line(first.header.start);
             let message = format!("`{}` and `{}` would both listen on {place}, UDP", first.name, spec.name);
             let note = format!("line {line} has the first: the same `local` in each lets them share the port");
-            Refusal { error: text.error(&spec.header, message, note), is_of_host: false }
+            Refusal::of_file(text.error(&spec.header, message, note))
         });
         found.push(taken.map_or(Ok(words), Err));
         known.push((place.ip(), spec));

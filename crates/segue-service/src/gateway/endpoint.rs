@@ -115,13 +115,15 @@ pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String
     let Some(link) = netlink.link_named(name).map_err(read)? else {
         let text = format!("there is no interface {}", printable(name));
         return Err(Error::new(Kind::NotFound, text, "ip -br link                                     lists them")
-            .why("an interface that is not made here has to exist"));
+            .why("an interface that is not made here has to exist")
+            .about(name));
     };
     if let Some(master) = link.master {
         let master = netlink.link(master).map_or("another one".to_owned(), |master| master.name);
         let hint = format!("sudo ip link set dev {name} nomaster");
         return Err(Error::new(Kind::InUse, format!("{name} is a port of {master}"), hint)
-            .why(format!("its frames would also be bridged by {master}")));
+            .why(format!("its frames would also be bridged by {master}"))
+            .about(name));
     }
     if !link.ethernet {
         return Err(not_ethernet(name));
@@ -137,6 +139,7 @@ pub(super) fn not_ethernet(name: &str) -> Error {
     let text = format!("{name} carries no Ethernet frames");
     Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
         .why("a gateway joins two Ethernets")
+        .about(name)
 }
 
 /// Looks up an existing interface for a bump in the wire; refuses one that has an address of this host.
@@ -150,7 +153,8 @@ pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>)
             "sudo ip addr flush dev {name}      ends what uses {address}, such as your SSH session\nan address for this host belongs on a TAP: segue gateway {name} tap:lro0"
         );
         return Err(Error::new(Kind::InUse, format!("{name} has the address {address}"), hint)
-            .why("the host's own stack would answer what passes through the gateway"));
+            .why("the host's own stack would answer what passes through the gateway")
+            .about(name));
     }
     if let Some(address) = local.first() {
         notes.push(format!(

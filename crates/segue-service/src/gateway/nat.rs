@@ -29,7 +29,8 @@ pub(super) fn usable(
                  containers and virtual machines that reach others through {name} then no longer do"
             );
             return Err(Error::new(Kind::InUse, format!("the kernel forwards what comes in by {name}"), hint)
-                .why("each packet would be forwarded twice, by the kernel and by segue"));
+                .why("each packet would be forwarded twice, by the kernel and by segue")
+                .about(name));
         }
     }
     let addresses = netlink.addresses(link.index).map_err(|error| diagnose::change(name, "read the state", &error))?;
@@ -37,7 +38,7 @@ pub(super) fn usable(
         && addresses.iter().any(|prefix| prefix.address == IpAddr::V4(nat))
     {
         let hint = format!("an address of that net which no host has, or: sudo ip addr del {nat} dev {name}");
-        return Err(taken(format!("{name} has the address {nat} itself"), hint));
+        return Err(taken(format!("{name} has the address {nat} itself"), hint).about(nat));
     }
     if !addresses.iter().any(|prefix| prefix.address.is_ipv4()) && !addresses.iter().any(|p| p.address.is_ipv6()) {
         notes.push(format!("{name} has no address: no ICMP errors are sent to the hosts there"));
@@ -55,7 +56,8 @@ pub(super) fn nat_plan(
     let Some(address) = config.nat else { return Ok(None) };
     let wrong = |text: &str, why: &str| {
         let hint = format!("--nat with an address of the network behind {outside}");
-        Err(Error::new(Kind::BadValue, format!("`{} {address}` {text}", config.spelling.of("nat")), hint).why(why))
+        let text = format!("`{} {address}` {text}", config.spelling.of("nat"));
+        Err(Error::new(Kind::BadValue, text, hint).why(why).about(address))
     };
     if !is_forwardable_v4(address) {
         return wrong("is no address of a host", "answers could not be sent to it");
@@ -84,7 +86,8 @@ pub(super) fn nat_plan(
     // The kernel's routes to addresses of this host lead to the loopback interface.
     let own = netlink.route(address.into(), None).and_then(|route| netlink.link(route.link));
     if own.is_ok_and(|link| link.name == "lo") {
-        return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
+        let text = format!("this host has the address {address} itself");
+        return Err(taken(text, "an address that no host has").about(address));
     }
     let plan = NatPlan { address, forwards: config.forward.clone() };
     nat(&plan, config.spelling, 0)?;
@@ -93,7 +96,8 @@ pub(super) fn nat_plan(
         let host = *forward.inside.ip();
         let wrong = |text: String, why: &str| {
             let hint = format!("--forward to the address of a host behind {inside}");
-            Err(Error::new(Kind::BadValue, format!("`{option} {forward}` leads {text}"), hint).why(why))
+            let text = format!("`{option} {forward}` leads {text}");
+            Err(Error::new(Kind::BadValue, text, hint).why(why).about(forward))
         };
         if !is_forwardable_v4(host) {
             return wrong(format!("to {host}, which is no address of a host"), "nothing could be delivered there");
@@ -181,17 +185,21 @@ pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat,
         let is_alike = |other: &&PortForward| other.protocol == forward.protocol;
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.outside == forward.outside) {
             let text = format!("`{option} {forward}` is there twice: `{other}` is for the same port outside");
-            return Err(Error::new(Kind::Conflict, text, "each port once").why("one port outside leads to one inside"));
+            return Err(Error::new(Kind::Conflict, text, "each port once")
+                .why("one port outside leads to one inside")
+                .about(forward));
         }
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.inside == forward.inside) {
             let text = format!("`{option} {forward}` leads where `{other}` leads");
             let hint = format!("another port of {}, for a service that listens on both", forward.inside.ip());
-            return Err(Error::new(Kind::Conflict, text, hint).why(
-                "an inside port is mapped to one outside port, whatever the destination (endpoint-independent mapping)",
-            ));
+            let why =
+                "an inside port is mapped to one outside port, whatever the destination (endpoint-independent mapping)";
+            return Err(Error::new(Kind::Conflict, text, hint).why(why).about(forward));
         }
         let text = format!("`{option} {forward}` is one more than the table has room for");
-        return Err(Error::new(Kind::Conflict, text, "fewer of them").why("the table of mappings is full"));
+        return Err(Error::new(Kind::Conflict, text, "fewer of them")
+            .why("the table of mappings is full")
+            .about(forward));
     }
     Ok((nat, plan.address))
 }

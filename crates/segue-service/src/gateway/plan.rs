@@ -210,7 +210,9 @@ fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
     };
     if name.is_empty() || name.starts_with('.') || name.len() > 64 || name.chars().any(|c| c == '/' || c.is_control()) {
         let text = format!("`{}` cannot be a gateway's name", printable(&name));
-        return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
+        return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0")
+            .why("it is the name of a file")
+            .about(name));
     }
     Ok(name)
 }
@@ -230,7 +232,8 @@ fn workers(config: &Config) -> Result<u16, Error> {
             let option = config.spelling.of("workers");
             let text = format!("`{option} {count}` cannot serve {name}");
             Err(Error::new(Kind::Conflict, text, format!("leave out {option}, or {option} auto"))
-                .why(format!("{name} has one worker: {why}")))
+                .why(format!("{name} has one worker: {why}"))
+                .about(count))
         }
         _ => Ok(1),
     }
@@ -263,7 +266,8 @@ fn profile(config: &Config) -> Result<Profile, Error> {
             let option = config.spelling.of("ack-aggregation");
             let text = format!("`{option}` does not go with profile {}", profile::name(other));
             Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --ack-aggregation --profile lro")
-                .why("an acknowledgment that is swallowed cannot be restored, and Linux swallows none"))
+                .why("an acknowledgment that is swallowed cannot be restored, and Linux swallows none")
+                .about(profile::name(other)))
         }
         (wanted, false) => Ok(wanted.unwrap_or_default()),
     }

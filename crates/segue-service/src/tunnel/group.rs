@@ -45,7 +45,8 @@ impl Group {
             let message =
                 format!("{} would listen on {}, {} on {}", first.dev(), first.local, other.dev(), other.local);
             return Err(Error::new(Kind::Conflict, message, format!("add `local {}` to each", first.local))
-                .why("the routes to their remotes prefer different addresses, and they share one socket"));
+                .why("the routes to their remotes prefer different addresses, and they share one socket")
+                .about(other.dev()));
         }
         Ok(group)
     }

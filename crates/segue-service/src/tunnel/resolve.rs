@@ -126,12 +126,14 @@ pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
                 format!("no local address for {remote}"),
                 "segue tunnel ... local ADDR",
             )
-            .why("the route to it prefers none"));
+            .why("the route to it prefers none")
+            .about(remote));
         }
     };
     let link = netlink.link(route.link).map_err(|error| {
         Error::system(format!("cannot read the link towards {remote}"), &error, format!("ip route get {remote}"))
             .why("the route names a link that cannot be read")
+            .about(remote)
     })?;
     ready(plan, local, &link, route.mtu)
 }
@@ -144,7 +146,8 @@ fn resolve_local(plan: Plan, local: IpAddr, netlink: &mut Netlink) -> Result<Rea
     let addresses = netlink.all_addresses().map_err(unread)?;
     let Some((index, _)) = addresses.into_iter().find(|(_, prefix)| prefix.address == local) else {
         return Err(Error::new(Kind::Unreachable, format!("{local} is not an address of this host"), "ip -br addr")
-            .why("a tunnel with a peer table sends from its local address to all peers"));
+            .why("a tunnel with a peer table sends from its local address to all peers")
+            .about(local));
     };
     let link = netlink.link(index).map_err(unread)?;
     ready(plan, local, &link, None)
@@ -179,9 +182,11 @@ fn link_of(zone: &str, remote: IpAddr, netlink: &mut Netlink) -> Result<u32, Err
     match netlink.link_named(zone) {
         Ok(Some(link)) => Ok(link.index),
         Ok(None) => Err(Error::new(Kind::Unreachable, format!("no way to {remote}%{zone}"), "ip -br link")
-            .why(format!("this host has no interface {zone}"))),
+            .why(format!("this host has no interface {zone}"))
+            .about(format_args!("{remote}%{zone}"))),
         Err(error) => Err(Error::system(format!("cannot read the link {zone}"), &error, "ip -br link")
-            .why("the remote is an address of that link")),
+            .why("the remote is an address of that link")
+            .about(format_args!("{remote}%{zone}"))),
     }
 }
 
@@ -194,11 +199,13 @@ fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
     match foreign {
         Some(local) => Error::system(format!("cannot send from {local} to {remote}"), error, "ip -br addr")
             .kind(Kind::Unreachable)
-            .why(format!("{local} is not an address of this host")),
+            .why(format!("{local} is not an address of this host"))
+            .about(local),
         None => {
             Error::system(format!("no way to {remote}"), error, format!("ip route get {remote}\nsudo ip route add ..."))
                 .kind(Kind::Unreachable)
                 .why("no route of this host leads there")
+                .about(remote)
         }
     }
 }
