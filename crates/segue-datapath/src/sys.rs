@@ -1,4 +1,4 @@
-//! The system calls of the loop: `ppoll`, `epoll` and the monotonic clock.
+//! The system calls of the loop: `ppoll`, `epoll` and the pause of a stalled worker.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
@@ -167,19 +167,10 @@ pub(crate) fn pause(time: Duration) {
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const time, std::ptr::null_mut()) };
 }
 
-/// Returns the time of the monotonic clock.
-pub(crate) fn now() -> Nanos {
-    time_of(libc::CLOCK_MONOTONIC)
-}
-
-/// Returns the processor time that this thread has used. It is a system call, other than [`now`].
+/// Returns the processor time that this thread has used. It is a system call, other than [`segue_port::now`].
 pub(crate) fn thread_time() -> Nanos {
-    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn time_of(clock: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec; both clocks exist on every Linux.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    // SAFETY: `time` is a valid place for a timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

@@ -83,9 +83,9 @@ pub fn run(
     loop {
         tell(counts.rounds, false);
         knobs.follow(&mut seen, |dial| pipeline.tune(dial));
-        let round = pipeline.round(sys::now())?;
+        let round = pipeline.round(segue_port::now())?;
         counts.rounds += 1;
-        if called && let Some(pause) = stall.round(pipeline.taken(), || pipeline.sent(), sys::now()) {
+        if called && let Some(pause) = stall.round(pipeline.taken(), || pipeline.sent(), segue_port::now()) {
             counts.pauses += 1;
             tell(counts.rounds, true);
             sys::pause(pause);
@@ -96,7 +96,7 @@ pub fn run(
                 counts.full += 1;
                 SleepMode::Spin
             }
-            Round::Idle => idle.sleep_mode(&pipeline.poll_policy(), pipeline.taken(), sys::now()),
+            Round::Idle => idle.sleep_mode(&pipeline.poll_policy(), pipeline.taken(), segue_port::now()),
         };
         if mode == SleepMode::Spin {
             counts.busy += u64::from(round == Round::Idle);
@@ -110,7 +110,7 @@ pub fn run(
             pipeline.collect(sink);
             counts.collect(sink);
         });
-        let due = pipeline.deadline().map(|at| at.0.saturating_sub(sys::now().0));
+        let due = pipeline.deadline().map(|at| at.0.saturating_sub(segue_port::now().0));
         let timeout = match mode {
             SleepMode::Spin => Some(0),
             SleepMode::Timer(nanos) => Some(due.map_or(nanos, |due| due.min(nanos))),
@@ -147,13 +147,13 @@ pub fn run(
 
 /// Sends the packets that the pipeline still holds, for a limited time.
 fn part(pipeline: &mut dyn Pipeline) -> io::Result<()> {
-    let until = sys::now().0.saturating_add(PARTING);
+    let until = segue_port::now().0.saturating_add(PARTING);
     let mut set = PollSet::default();
     if !pipeline.close() {
         return Ok(());
     }
     loop {
-        let now = sys::now();
+        let now = segue_port::now();
         let round = pipeline.round(now)?;
         let mut blocked = false;
         set.clear();

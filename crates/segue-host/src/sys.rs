@@ -395,14 +395,6 @@ pub fn most_arguments() -> usize {
     usize::try_from(most).unwrap_or(128 << 10).min(6 << 20).saturating_sub(REST)
 }
 
-/// Returns the time of CLOCK_MONOTONIC, microseconds.
-pub fn monotonic_usec() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
-}
-
 /// Connects to the local socket with this abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of the
 /// listener is full.
 pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {

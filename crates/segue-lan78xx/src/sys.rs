@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks: `ppoll`, `clock_gettime`, `epoll`, `timerfd`.
+//! System calls that the standard library lacks: `ppoll`, `epoll`, `timerfd`.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
@@ -48,14 +48,6 @@ fn timespec(time: Duration) -> libc::timespec {
         tv_sec: time.as_secs().min(i32::MAX as u64) as _,
         tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
     }
-}
-
-/// Returns the time of the monotonic clock.
-pub(crate) fn now() -> Nanos {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 fn own(fd: libc::c_int) -> io::Result<OwnedFd> {

@@ -58,3 +58,4 @@ pub use batch::{Burst, Received, RxBatch, TxBatch, TxUnit};
 pub use link::LinkState;
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
 pub use port::{Blocked, Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};
+pub use sys::now;

@@ -7,6 +7,8 @@ use std::mem::{size_of, size_of_val, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use segue::time::Nanos;
+
 /// Largest number of scatter entries of one message or write (`UIO_MAXIOV`).
 pub(crate) const MAX_IOV: usize = 1024;
 /// Largest number of messages of one `sendmmsg` or `recvmmsg` call.
@@ -17,6 +19,15 @@ pub(crate) const UDP_SEGMENT: c_int = 103;
 pub(crate) const UDP_GRO: c_int = 104;
 pub(crate) const UDP_NO_CHECK6_TX: c_int = 101;
 pub(crate) const UDP_NO_CHECK6_RX: c_int = 102;
+
+/// Returns the time of the monotonic clock (CLOCK_MONOTONIC), the one that the timers of ports and workers use.
+#[inline]
+pub fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
 
 /// Returns the result of a system call, or the error in `errno` if it is negative.
 pub(crate) fn check(result: c_int) -> io::Result<c_int> {

@@ -12,7 +12,6 @@ use segue::encap::{Carrier, Config, Identity};
 use segue::wire::{gue, protocol};
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::sys;
 
 /// Length of a message in bytes, GUE header included; all kinds have the same.
 pub const MESSAGE_LEN: usize = gue::BASE_LEN + 20;
@@ -198,14 +197,14 @@ impl Probe {
         self.give_up(place);
         let counts = u64::from(kind == Kind::Question);
         place.counts.store(counts, Ordering::Relaxed);
-        place.sent.store(sys::now().0, Ordering::Relaxed);
+        place.sent.store(segue_port::now().0, Ordering::Relaxed);
         place.nonce.store(nonce, Ordering::Release);
         self.asked.fetch_add(counts, Ordering::Relaxed);
     }
 
     /// Counts the questions as lost that have waited longer than `nanoseconds`.
     pub fn expire(&self, nanoseconds: u64) {
-        let now = sys::now().0;
+        let now = segue_port::now().0;
         for place in &self.waiting {
             if now.saturating_sub(place.sent.load(Ordering::Relaxed)) > nanoseconds {
                 self.give_up(place);
@@ -222,12 +221,12 @@ impl Probe {
 
     /// Notes that the other end has asked.
     pub(super) fn hear(&self) {
-        self.heard_at.store(sys::now().0.max(1), Ordering::Relaxed);
+        self.heard_at.store(segue_port::now().0.max(1), Ordering::Relaxed);
     }
 
     /// Takes an answer. Returns false for one that answers nothing: a forged or repeated one, or one too late.
     pub(super) fn answer(&self, nonce: u64) -> bool {
-        let now = sys::now().0;
+        let now = segue_port::now().0;
         let Some(place) = self.waiting.iter().find(|waiting| waiting.nonce.load(Ordering::Acquire) == nonce) else {
             return false;
         };
@@ -250,7 +249,7 @@ impl Probe {
 
     /// Returns what the probe has measured.
     pub fn measured(&self) -> Measured {
-        let now = sys::now().0;
+        let now = segue_port::now().0;
         let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let known = |of: &AtomicU64| Some(value(of)).filter(|value| *value != 0);
         let age = |of: &AtomicU64| known(of).map(|at| now.saturating_sub(at));

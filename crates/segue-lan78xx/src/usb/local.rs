@@ -11,7 +11,6 @@ use segue_port::Extra;
 
 use crate::model::{Completion, Model, Outcome, TransferRequest};
 use crate::regs::VENDOR;
-use crate::sys;
 use crate::usb::usbip::serve::{Lost, Wire};
 use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
@@ -99,7 +98,7 @@ impl Local {
         let Some(wire) = self.wire.as_mut().filter(|_| self.failure.is_none()) else { return Ok(()) };
         wire.read(&mut self.model)?;
         self.model.advance(match self.clock {
-            Clock::System => sys::now(),
+            Clock::System => segue_port::now(),
             Clock::Still(_) => now,
         });
         wire.write(&mut self.model)
@@ -178,7 +177,7 @@ impl Transport for Local {
 
     fn now(&self) -> Nanos {
         match self.clock {
-            Clock::System => sys::now(),
+            Clock::System => segue_port::now(),
             Clock::Still(now) => now,
         }
     }

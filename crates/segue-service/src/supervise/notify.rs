@@ -4,8 +4,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use segue_host::sys;
-
 /// Sender of notifications; it does nothing where no service manager has started this process.
 #[derive(Debug)]
 pub(super) struct Notify {
@@ -44,7 +42,7 @@ impl Notify {
 
     /// Reports that the configuration is read again.
     pub(super) fn reloading(&self) {
-        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", sys::monotonic_usec()));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", segue_port::now().0 / 1000));
     }
 
     /// Reports that the end has begun.

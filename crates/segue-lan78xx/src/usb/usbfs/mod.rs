@@ -261,7 +261,7 @@ impl Transport for Usbfs {
     }
 
     fn now(&self) -> Nanos {
-        crate::sys::now()
+        segue_port::now()
     }
 
     fn sleep(&mut self, nanos: u64) {

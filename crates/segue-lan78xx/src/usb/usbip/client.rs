@@ -338,13 +338,13 @@ impl Client {
     /// each other.
     fn send(&mut self, bytes: &[u8]) {
         let mut at = 0;
-        let until = sys::now().after(CONTROL_TIMEOUT);
+        let until = segue_port::now().after(CONTROL_TIMEOUT);
         while at < bytes.len() && !self.gone {
             match self.stream.write(&bytes[at..]) {
                 Ok(0) => self.lose(),
                 Ok(len) => at += len,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock && sys::now() < until => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && segue_port::now() < until => {
                     let interest = Interest { fd: self.stream.as_fd(), read: true, write: true };
                     let _ = sys::wait(&[interest], Some(Duration::from_millis(100)));
                     self.listen();
@@ -472,13 +472,13 @@ impl Client {
         self.waiting.insert(number, Waiting::Control(most));
         self.answer = None;
         self.send(&message);
-        let until = sys::now().after(CONTROL_TIMEOUT);
+        let until = segue_port::now().after(CONTROL_TIMEOUT);
         loop {
             self.listen();
             if let Some(answer) = self.answer.take() {
                 return answer;
             }
-            let left = until.0.saturating_sub(sys::now().0);
+            let left = until.0.saturating_sub(segue_port::now().0);
             if left == 0 {
                 // The reply may still come.
                 self.waiting.insert(number, Waiting::Forgotten(most));
@@ -581,7 +581,7 @@ impl Transport for Client {
     }
 
     fn now(&self) -> Nanos {
-        sys::now()
+        segue_port::now()
     }
 
     fn sleep(&mut self, nanos: u64) {

@@ -213,7 +213,7 @@ impl Server {
     /// # Errors
     /// The errors of [`Server::step`].
     pub fn round(&mut self, longest: Duration) -> io::Result<()> {
-        let due = self.deadline().map(|at| Duration::from_nanos(at.0.saturating_sub(sys::now().0)));
+        let due = self.deadline().map(|at| Duration::from_nanos(at.0.saturating_sub(segue_port::now().0)));
         let mut interests = Vec::with_capacity(4);
         self.each_interest(&mut |fd, read, write| {
             // No descriptor is closed before the wait is over.
@@ -230,7 +230,7 @@ impl Server {
     /// # Errors
     /// The error of a cable or listener that has failed. Connections that fail are closed.
     pub fn step(&mut self) -> io::Result<bool> {
-        let now = sys::now();
+        let now = segue_port::now();
         self.accept(now)?;
         self.model.advance(now);
         for connection in &mut self.connections {
@@ -249,7 +249,7 @@ impl Server {
         if let Some(wire) = &mut self.wire {
             more = wire.read(&mut self.model)?;
         }
-        self.settle(sys::now())?;
+        self.settle(segue_port::now())?;
         Ok(more)
     }
 
@@ -317,7 +317,7 @@ fn read_input(stream: &mut TcpStream, session: &mut Session, model: &mut Model, 
             Ok(0) => return false,
             Ok(len) => {
                 session.feed(&buffer[..len], model, exported);
-                model.advance(sys::now());
+                model.advance(segue_port::now());
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
