@@ -63,7 +63,7 @@ pub fn handover(data: &[u8]) {
             assert!(ports.interfaces.len() + sockets <= MOST);
             assert!(ports.interfaces.iter().all(|(name, _)| name.len() < 24));
         }
-        while line.hear(Duration::ZERO).is_ok() {}
+        while line.receive(Duration::ZERO).is_ok() {}
     });
     // The reading end sees the end of the pipe once no copy of the other one is left.
     drop((line, writer));

@@ -48,7 +48,7 @@ fn play(mut input: Input<'_>) {
             }
             3 => front.kick(queue),
             4 => front.set_offered(queue, input.u16()),
-            5 => front.set_wishes(queue, input.u16(), input.u16()),
+            5 => front.set_suppression(queue, input.u16(), input.u16()),
             6 => {
                 let at = GUEST_BASE + u64::from(input.u16()) * 64 % (MEMORY_LEN - 4096) + u64::from(input.u8());
                 let len = usize::from(input.u8());

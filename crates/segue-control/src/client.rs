@@ -39,7 +39,7 @@ pub struct Found {
 pub fn all() -> Found {
     let mut found = Found::default();
     for (name, path) in sockets() {
-        match ask(&path) {
+        match query(&path) {
             Ok(instance) => found.instances.push(instance),
             Err(error) if is_dead(&error) => {}
             Err(error) => found.failed.push(failure(&name, &path, &error)),
@@ -233,7 +233,7 @@ fn request_within<T>(
 ) -> Result<T, Error> {
     let (sockets, line) = (sockets(), wanted.line());
     let mut dead = false;
-    let mut ask = |name: &str| -> Option<Result<T, Error>> {
+    let mut query = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
             match talk(path, &line, longest).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
@@ -243,7 +243,7 @@ fn request_within<T>(
         }
         None
     };
-    if let Some(outcome) = ask(name).or_else(|| owner(name).and_then(|owner| ask(&owner))) {
+    if let Some(outcome) = query(name).or_else(|| owner(name).and_then(|owner| query(&owner))) {
         return outcome;
     }
     let why =
@@ -278,7 +278,7 @@ fn sockets() -> Vec<(String, PathBuf)> {
 }
 
 /// Requests the state of the instance behind the socket `path`.
-fn ask(path: &Path) -> io::Result<Instance> {
+fn query(path: &Path) -> io::Result<Instance> {
     Ok(instance(talk(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
 }
 

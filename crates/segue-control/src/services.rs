@@ -32,7 +32,8 @@ pub enum NotReloaded {
 
 /// Returns the services of this user that answer, by name.
 pub fn all() -> Vec<Service> {
-    let found = sockets().into_iter().filter_map(|(name, path)| Some(Service { state: ask(&path).ok()?, name, path }));
+    let found =
+        sockets().into_iter().filter_map(|(name, path)| Some(Service { state: query(&path).ok()?, name, path }));
     found.collect()
 }
 
@@ -115,7 +116,7 @@ fn find(wanted: Option<&str>) -> Result<Service, Error> {
         .why("a service has the name of its file, without .toml"))
 }
 
-fn ask(path: &Path) -> io::Result<ServiceState> {
+fn query(path: &Path) -> io::Result<ServiceState> {
     match serde_json::from_value(talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
         ServiceResponse::Service(state) => Ok(*state),
         _ => Err(io::ErrorKind::InvalidData.into()),

@@ -130,7 +130,7 @@ impl Agent<'_> {
     /// Waits for the tunnel, whose addresses the lease needs. `None` where the user has ended the agent.
     fn wait_for_tunnel(&mut self, inbox: &Receiver<Event>) -> Result<Option<TunnelState>, Error> {
         loop {
-            match self.datapath.look() {
+            match self.datapath.state() {
                 Ok(seen) => {
                     self.state.table_error = None;
                     return Ok(Some(seen));
@@ -425,7 +425,7 @@ impl Agent<'_> {
         if self.roster.is_none() || self.state.revision == 0 {
             return Ok(());
         }
-        match self.datapath.look() {
+        match self.datapath.state() {
             Ok(seen) if seen.end != self.settings.terms.end => return Err(other_end(&self.settings.terms.name)),
             // A tunnel that was started again has no table; another controller's table is replaced.
             Ok(seen) if (seen.process, seen.generation) != (self.process, self.state.generation) || !self.is_synced => {

@@ -75,7 +75,7 @@ pub trait Datapath {
     ///
     /// # Errors
     /// The tunnel does not run, or has no table.
-    fn look(&mut self) -> Result<TunnelState, Error>;
+    fn state(&mut self) -> Result<TunnelState, Error>;
 
     /// Replaces the table.
     ///
@@ -98,7 +98,7 @@ pub struct Tunnel {
 }
 
 impl Datapath for Tunnel {
-    fn look(&mut self) -> Result<TunnelState, Error> {
+    fn state(&mut self) -> Result<TunnelState, Error> {
         let (process, table) = client::peer_table(&self.name)?;
         let end = TunnelEnd {
             local: table.local.parse().ok(),

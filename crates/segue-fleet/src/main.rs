@@ -119,7 +119,7 @@ fn called(args: &Hook) -> Result<(), Error> {
             let mac = match lladdr {
                 _ if !vxlan => None,
                 Some(mac) => Some(mac.to_string()),
-                None => Tunnel { name: name.clone() }.look()?.end.mac.map(|mac| mac.to_string()),
+                None => Tunnel { name: name.clone() }.state()?.end.mac.map(|mac| mac.to_string()),
             };
             if vxlan && mac.is_none() {
                 let message = format!("{name} does not listen for VXLAN");

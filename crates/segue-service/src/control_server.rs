@@ -536,7 +536,7 @@ mod tests {
         }
     }
 
-    fn ask(path: &Path, request: &[u8]) -> Value {
+    fn request(path: &Path, request: &[u8]) -> Value {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream.write_all(request).unwrap();
@@ -554,7 +554,7 @@ mod tests {
         let (next, same) = directory.serve();
         assert_eq!(path, same);
         late.stop();
-        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
+        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
         next.stop();
         assert!(!path.exists());
     }
@@ -563,20 +563,20 @@ mod tests {
     fn one_request_gets_one_answer_and_garbage_an_error() {
         let directory = Directory::new("answers");
         let (server, path) = directory.serve();
-        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
+        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
         for garbage in [&b"\n"[..], b"{\n", b"[]\n", b"{\"get\":\"else\"}\n", b"\xff\xfe\n"] {
-            assert_eq!(ask(&path, garbage)["error"]["kind"], "usage", "{garbage:?}");
+            assert_eq!(request(&path, garbage)["error"]["kind"], "usage", "{garbage:?}");
         }
-        assert_eq!(ask(&path, b"{\"get\":\"knobs\"}\n")["knobs"], json!([]));
-        assert_eq!(ask(&path, b"{\"set\":[[\"a\",\"1\"]]}\n")["error"]["message"], "no a");
-        assert_eq!(ask(&path, b"{\"set\":[[\"a\"]]}\n")["error"]["kind"], "usage");
+        assert_eq!(request(&path, b"{\"get\":\"knobs\"}\n")["knobs"], json!([]));
+        assert_eq!(request(&path, b"{\"set\":[[\"a\",\"1\"]]}\n")["error"]["message"], "no a");
+        assert_eq!(request(&path, b"{\"set\":[[\"a\"]]}\n")["error"]["kind"], "usage");
         let long = vec![b'x'; REQUEST_LEN + 1];
-        assert_eq!(ask(&path, &long)["error"]["message"], "the request is too long");
-        assert_eq!(ask(&path, b"{\"get\":\"peers\"}\n")["peers"], Value::Null);
+        assert_eq!(request(&path, &long)["error"]["message"], "the request is too long");
+        assert_eq!(request(&path, b"{\"get\":\"peers\"}\n")["peers"], Value::Null);
         let mut table = b"{\"peers\":{\"sync\":{\"peers\":[]}}}".to_vec();
         table.resize(20 * REQUEST_LEN, b' ');
         table.push(b'\n');
-        assert_eq!(ask(&path, &table)["error"]["message"], "this instance has no peer table", "longer than others");
+        assert_eq!(request(&path, &table)["error"]["message"], "this instance has no peer table", "longer than others");
         server.stop();
         assert!(!path.exists());
     }
@@ -587,7 +587,7 @@ mod tests {
         let (server, path) = directory.serve();
         let silent: Vec<UnixStream> = (0..CLIENTS + 8).map(|_| UnixStream::connect(&path).unwrap()).collect();
         let start = Instant::now();
-        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["name"], "sg0");
+        assert_eq!(request(&path, b"{\"get\":\"stat\"}\n")["instance"]["name"], "sg0");
         assert!(start.elapsed() < CLIENT_TIME * 3, "{:?}", start.elapsed());
         let end = Instant::now();
         server.stop();
@@ -636,7 +636,7 @@ mod tests {
         // One more batch may fall into the interval at each end.
         let most = VISITORS * (start.elapsed().as_millis() / DOORBELL_PAUSE.as_millis() + 2) as usize;
         assert!((1..=most).contains(&visitors), "{visitors} of {most}");
-        assert!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());
+        assert!(request(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());
         server.stop();
     }
 }

@@ -48,7 +48,7 @@ enum Injected {
     Loop,
     /// A wait that never ends.
     Hang,
-    /// A failure of what the thread asks of the kernel, until another wish.
+    /// A failure of what the thread asks of the kernel, until another request.
     Fail,
 }
 
@@ -57,24 +57,24 @@ enum Injected {
 pub struct Vitals {
     /// The heartbeat.
     pub heartbeat: Heartbeat,
-    /// The wish for each thread; `None` where the instance takes none.
-    wishes: Option<Arc<[AtomicU8]>>,
+    /// The request for each thread; `None` where the instance takes none.
+    requests: Option<Arc<[AtomicU8]>>,
 }
 
 impl Vitals {
     /// Creates the state of an instance with `workers` workers, before its process is forked.
     pub fn new(workers: u16) -> std::io::Result<Vitals> {
         let is_test = std::env::var_os(VARIABLE).is_some_and(|value| value == "1");
-        let wishes = || Thread::all(workers).map(|_| AtomicU8::default()).collect();
-        Ok(Vitals { heartbeat: Heartbeat::new(workers)?, wishes: is_test.then(wishes) })
+        let requests = || Thread::all(workers).map(|_| AtomicU8::default()).collect();
+        Ok(Vitals { heartbeat: Heartbeat::new(workers)?, requests: is_test.then(requests) })
     }
 
     /// Returns whether the instance takes requests for faults.
-    pub(crate) fn takes_wishes(&self) -> bool {
-        self.wishes.is_some()
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.requests.is_some()
     }
 
-    /// Notes that a thread gets on, and does what a test wishes, as [`Vitals::grant`].
+    /// Notes that a thread gets on, and does what a test requests, as [`Vitals::grant`].
     pub fn beat(&self, thread: Thread) -> bool {
         self.heartbeat.beat(thread);
         self.grant(thread)
@@ -83,24 +83,24 @@ impl Vitals {
     /// Injects the fault that a test requested for the calling thread; returns whether its requests to the kernel are
     /// to fail.
     pub fn grant(&self, thread: Thread) -> bool {
-        let Some(wishes) = &self.wishes else { return false };
-        let wish = wishes[thread.place()].load(Ordering::Relaxed);
-        match wish {
-            wish if wish == Injected::Panic as u8 => panic!("a test asked for it"),
-            wish if wish == Injected::Loop as u8 => loop {
+        let Some(requests) = &self.requests else { return false };
+        let request = requests[thread.place()].load(Ordering::Relaxed);
+        match request {
+            request if request == Injected::Panic as u8 => panic!("a test asked for it"),
+            request if request == Injected::Loop as u8 => loop {
                 std::hint::spin_loop();
             },
-            wish if wish == Injected::Hang as u8 => loop {
+            request if request == Injected::Hang as u8 => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            wish => wish == Injected::Fail as u8,
+            request => request == Injected::Fail as u8,
         }
     }
 
     /// Takes a request for a fault.
-    pub(crate) fn wish(&self, fault: &Fault) -> Result<(), Error> {
+    pub(crate) fn request(&self, fault: &Fault) -> Result<(), Error> {
         let refused = |text: &str| Err(Error::new(Kind::Usage, text, "a test of segue"));
-        let Some(wishes) = &self.wishes else { return refused("this instance takes no requests for faults") };
+        let Some(requests) = &self.requests else { return refused("this instance takes no requests for faults") };
         let thread = match fault.thread.as_str() {
             "packets" => Thread::Packets,
             "control" => Thread::Control,
@@ -111,7 +111,7 @@ impl Vitals {
                 _ => return refused("there is no such thread"),
             },
         };
-        let wish = match fault.kind.as_str() {
+        let request = match fault.kind.as_str() {
             "panic" => Injected::Panic,
             "loop" => Injected::Loop,
             "hang" => Injected::Hang,
@@ -119,7 +119,7 @@ impl Vitals {
             "none" => Injected::None,
             _ => return refused("there is no such fault"),
         };
-        wishes[thread.place()].store(wish as u8, Ordering::Relaxed);
+        requests[thread.place()].store(request as u8, Ordering::Relaxed);
         Ok(())
     }
 }

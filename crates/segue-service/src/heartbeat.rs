@@ -251,7 +251,7 @@ impl Watch {
 
     /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself
     /// did not run. Returns the first fault.
-    pub fn look(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
+    pub fn check(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
         let main = self.stat.as_ref().and_then(read);
         if main.is_some_and(|main| main.is_traced) {
             // A debugger holds it.
@@ -324,7 +324,7 @@ mod tests {
     fn a_thread_that_neither_waits_nor_gets_on_is_a_fault_after_its_time() {
         let (heartbeat, mut watch) = watch();
         let mut looks = |heartbeat: &dyn Fn()| {
-            let all: Vec<Option<Stall>> = (0..6).map(|_| (heartbeat(), watch.look(TICK, TICK)).1).collect();
+            let all: Vec<Option<Stall>> = (0..6).map(|_| (heartbeat(), watch.check(TICK, TICK)).1).collect();
             all.into_iter().flatten().next()
         };
         assert_eq!(looks(&|| ()), None, "nothing has begun");
@@ -363,10 +363,10 @@ mod tests {
     fn time_in_which_the_supervisor_did_not_run_counts_as_two_looks() {
         let (heartbeat, mut watch) = watch();
         heartbeat.beat(Thread::Packets);
-        assert_eq!(watch.look(TICK, TICK), None);
-        assert_eq!(watch.look(Duration::from_secs(3600), TICK), None, "the machine stood still");
-        assert_eq!(watch.look(TICK, TICK), None);
-        assert!(watch.look(TICK, TICK).is_some());
+        assert_eq!(watch.check(TICK, TICK), None);
+        assert_eq!(watch.check(Duration::from_secs(3600), TICK), None, "the machine stood still");
+        assert_eq!(watch.check(TICK, TICK), None);
+        assert!(watch.check(TICK, TICK).is_some());
     }
 
     #[test]
@@ -376,11 +376,11 @@ mod tests {
         let mut watch = Watch { stat: Some(own), ..watch };
         heartbeat.of(Thread::Packets).store(8 | WAITS, Ordering::Relaxed);
         let begin = read(watch.stat.as_ref().unwrap()).unwrap();
-        assert_eq!(watch.look(TICK, TICK), None);
+        assert_eq!(watch.check(TICK, TICK), None);
         let mut spun = 0u64;
         let stall = loop {
             (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
-            if let Some(stall) = watch.look(Duration::ZERO, TICK) {
+            if let Some(stall) = watch.check(Duration::ZERO, TICK) {
                 break stall;
             }
         };
@@ -398,7 +398,7 @@ mod tests {
         for worker in [1, 2] {
             heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
         }
-        let mut looks = || (0..2).find_map(|_| watch.look(TICK, TICK));
+        let mut looks = || (0..2).find_map(|_| watch.check(TICK, TICK));
         assert_eq!(looks(), None);
         let own = ThreadClock::of_this_thread().unwrap();
         let asleep = thread::spawn(ThreadClock::of_this_thread);

@@ -177,7 +177,9 @@ impl Follower {
         let (mut addrs, mut configured) = (InterfaceAddrs::default(), Vec::new());
         let mut message = LinkMessage::default();
         message.header.index = index;
-        if let Some(RouteNetlinkMessage::NewLink(link)) = self.netlink.ask(RouteNetlinkMessage::GetLink(message), 0)? {
+        if let Some(RouteNetlinkMessage::NewLink(link)) =
+            self.netlink.request(RouteNetlinkMessage::GetLink(message), 0)?
+        {
             for attribute in link.attributes {
                 match attribute {
                     LinkAttribute::Mtu(mtu) => addrs.mtu = mtu,

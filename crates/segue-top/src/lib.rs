@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// # Errors
 /// The error of the terminal.
 pub fn run(options: &Options) -> io::Result<()> {
-    let answers = ask(options.interval);
+    let answers = poll_instances(options.interval);
     let mut table = Table::default();
     let mut view = View::new(options.filter.clone());
     let mut terminal = ratatui::try_init()?;
@@ -71,7 +71,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 }
 
 /// Asks all instances again and again, in a thread that ends with the receiver.
-fn ask(interval: Duration) -> Receiver<Vec<Instance>> {
+fn poll_instances(interval: Duration) -> Receiver<Vec<Instance>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {
         while sender.send(client::all().instances).is_ok() {

@@ -147,7 +147,7 @@ impl std::ops::Drop for Temp {
 }
 
 /// Returns the output of a program about a file; `None` if the program is not installed. Its stderr must be silent.
-fn ask(program: &str, args: &[&str], file: &Temp) -> Option<String> {
+fn run_tool(program: &str, args: &[&str], file: &Temp) -> Option<String> {
     let Ok(output) = Command::new(program).args(args).arg(&file.0).output() else {
         segue_lab::skip_this_test(&format!("{program} is not installed"));
         return None;
@@ -164,7 +164,7 @@ fn ask(program: &str, args: &[&str], file: &Temp) -> Option<String> {
 fn tshark(file: &Temp) -> Option<Vec<Fields>> {
     let fields = ["-e", "frame.interface_id", "-e", "frame.time_epoch", "-e", "frame.len", "-e", "frame.cap_len"];
     let args = [&["-n", "-T", "fields"][..], &fields, &["-r"]].concat();
-    let text = ask("tshark", &args, file)?;
+    let text = run_tool("tshark", &args, file)?;
     let seen = text.lines().map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
         // A packet without a time has an empty field.
@@ -199,7 +199,7 @@ fn every_form_of_pcap_reads_back_and_copies_byte_for_byte() {
             }
             if order == Order::Little && nanos {
                 // tcpdump's library has a reader of its own.
-                let lines = ask("tcpdump", &["-n", "-tt", "-r"], &temp);
+                let lines = run_tool("tcpdump", &["-n", "-tt", "-r"], &temp);
                 assert!(
                     lines.is_none_or(|lines| lines.lines().filter(|line| line.starts_with("1700000000")).count() == 5)
                 );
@@ -233,7 +233,7 @@ fn wireshark_reads_written_files_without_warning_about_the_undo_option() {
         seen.iter().enumerate().filter(|(at, _)| at % 5 < 3).map(|(_, s)| s.clone()).collect()
     };
     same_but_bytes(&timed(&seen), &timed(&theirs));
-    let text = ask("capinfos", &["-TMr", "-c"], &temp).unwrap();
+    let text = run_tool("capinfos", &["-TMr", "-c"], &temp).unwrap();
     assert!(text.trim_end().ends_with("\t10"), "{text}");
 }
 

@@ -50,7 +50,7 @@ type Shared = Rc<RefCell<Watch>>;
 
 impl Watch {
     /// Handles signals that arrived; returns an error if one of them ends the command.
-    fn look(&mut self) -> io::Result<()> {
+    fn check(&mut self) -> io::Result<()> {
         while let Some(signals) = &mut self.signals
             && let Some((action, _)) = signals.receive()?
         {
@@ -66,7 +66,7 @@ impl Watch {
     /// Opens a named pipe for writing as soon as it has a reader.
     fn open_pipe(&mut self, path: &Path) -> io::Result<File> {
         loop {
-            self.look()?;
+            self.check()?;
             match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
                 opened => return opened,
@@ -80,7 +80,7 @@ impl Watch {
 
     fn wait(&mut self, fd: &impl AsFd, want: Want) -> io::Result<()> {
         loop {
-            self.look()?;
+            self.check()?;
             let Some(signals) = &self.signals else { return Ok(()) };
             if poll(&[(fd.as_fd(), want), (signals.as_fd(), Want::Read)], Duration::from_secs(1))?[0] {
                 return Ok(());
@@ -148,7 +148,7 @@ impl Read for Source {
             watch.looks += 1;
             if watch.looks >= LOOKS {
                 watch.looks = 0;
-                watch.look()?;
+                watch.check()?;
                 watch.draw();
             }
             match self.file.read(out) {
@@ -205,7 +205,7 @@ impl Write for OutputFile {
 impl OutputFile {
     /// Gives the complete file its final name.
     fn commit(mut self) -> io::Result<()> {
-        self.watch.borrow_mut().look()?;
+        self.watch.borrow_mut().check()?;
         let Some(beside) = &self.beside else { return Ok(()) };
         // The name stands for the whole content, also after a crash.
         self.file.sync_data()?;

@@ -31,18 +31,18 @@ const FIRST: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     sys::exit_130_on_interrupt();
     if args.health {
-        return health(&ask(args, out)?, args.strict, out);
+        return health(&query(args, out)?, args.strict, out);
     }
     let Some(seconds) = args.watch else {
-        show(&ask(args, out)?, args, out);
+        show(&query(args, out)?, args, out);
         return Ok(());
     };
     let interval = Duration::from_secs(u64::from(seconds));
-    let mut before = ask(args, out)?;
+    let mut before = query(args, out)?;
     thread::sleep(interval.min(FIRST));
     let mut next = Instant::now();
     loop {
-        let mut document = ask(args, out)?;
+        let mut document = query(args, out)?;
         document.instances.iter_mut().for_each(|instance| measure(instance, &before));
         show(&document, args, out);
         before = document;
@@ -79,7 +79,7 @@ fn measure(instance: &mut Instance, before: &Document) {
     }
 }
 
-fn ask(args: &Stat, out: &Out) -> Result<Document, Error> {
+fn query(args: &Stat, out: &Out) -> Result<Document, Error> {
     let instances = match &args.name {
         Some(name) => vec![client::one(name)?],
         None => {

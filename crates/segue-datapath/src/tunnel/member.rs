@@ -146,7 +146,7 @@ impl Member {
         }
         self.moved.set(true);
         let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
-        self.path_mtu.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
+        self.path_mtu.query(&*common.outside.port, peers, self.encap.config().overhead(), now);
         self.outward.share_cuts(&mut common.cuts);
         let mut told = false;
         while let Some(packet) = common.rx.pop_packet() {

@@ -11,15 +11,15 @@ use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, judge, nat, o
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
 
 /// Sends a packet of UDP to the server; returns the outside port.
-fn ask(nat: &mut Nat, from: Endpoint, now: u64) -> Result<u16, Refusal> {
+fn query(nat: &mut Nat, from: Endpoint, now: u64) -> Result<u16, Refusal> {
     let left = out(nat, &udp(from, SERVER, 1), now)?;
     let oracle::Report { transport, .. } = judge(&left);
     Ok(transport.unwrap().ports.0)
 }
 
 /// Sends a packet of UDP to the server, which answers.
-fn ask_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
-    let port = ask(nat, from, now)?;
+fn query_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+    let port = query(nat, from, now)?;
     into(nat, &udp(SERVER, (OUTSIDE, port), 1), now).map(drop)
 }
 
@@ -28,16 +28,16 @@ fn one_station_with_many_sources_keeps_no_other_host_from_new_flows() {
     let mut nat = nat(|_| ());
     let honest = |port| ([198, 18, 1, 1], port);
     for port in 1..=500 {
-        ask_and_answer(&mut nat, honest(port), 0).unwrap();
+        query_and_answer(&mut nat, honest(port), 0).unwrap();
     }
     // More than there are ports, while the honest host opens a flow now and then.
     let (mut flow, mut opened) = (500, 0);
     for number in 0..100_000_u32 {
         let source = [198, 18, 0, number as u8];
-        ask(&mut nat, (source, (number >> 8) as u16 + 1), u64::from(number) * 100_000).unwrap();
+        query(&mut nat, (source, (number >> 8) as u16 + 1), u64::from(number) * 100_000).unwrap();
         if number % 100 == 0 {
             flow += 1;
-            opened += u32::from(ask_and_answer(&mut nat, honest(flow), u64::from(number) * 100_000).is_ok());
+            opened += u32::from(query_and_answer(&mut nat, honest(flow), u64::from(number) * 100_000).is_ok());
         }
     }
     assert_eq!(opened, 1000);
@@ -51,17 +51,17 @@ fn a_flood_that_is_answered_gives_way_to_hosts_with_fewer_mappings() {
     let mut nat = nat(|config| (config.most, config.most_per_host) = (1000, 300));
     for number in 0..1000_u32 {
         let source = ([198, 18, 0, (number % 4) as u8 + 1], (number / 4) as u16 + 1);
-        ask_and_answer(&mut nat, source, 0).unwrap();
+        query_and_answer(&mut nat, source, 0).unwrap();
     }
     let honest = |port| ([198, 18, 1, 1], port);
     for port in 1..=100 {
-        ask_and_answer(&mut nat, honest(port), SECOND).unwrap();
+        query_and_answer(&mut nat, honest(port), SECOND).unwrap();
     }
     let alive = nat.mappings(Nanos(SECOND)).filter(|one| one.inside.0 == 0xc612_0101).count();
     assert_eq!((alive, nat.len(), nat.early_drops()), (100, 1000, 100));
     // One of the flooding hosts has as many as the others, and they do not give way to it.
     for port in 251..=300 {
-        let refused = ask_and_answer(&mut nat, ([198, 18, 0, 1], port), SECOND).is_err();
+        let refused = query_and_answer(&mut nat, ([198, 18, 0, 1], port), SECOND).is_err();
         let count = |host: u32| nat.mappings(Nanos(SECOND)).filter(|one| one.inside.0 == 0xc612_0000 + host).count();
         assert!(refused || count(1) <= (2..=4).map(count).max().unwrap() + 1);
     }
@@ -93,26 +93,26 @@ fn open_tcp_connections_and_configured_ports_never_give_way() {
     assert_eq!((open(&nat), nat.len()), (48, 49));
     // The last place is for the flows of all others, one after the other.
     for port in 1..=9 {
-        ask(&mut nat, ([198, 18, 0, 9], port), SECOND).unwrap();
+        query(&mut nat, ([198, 18, 0, 9], port), SECOND).unwrap();
     }
     assert_eq!((open(&nat), nat.len(), nat.early_drops()), (48, 50, 8));
     assert_eq!(nat.mappings(Nanos(SECOND)).filter(|one| one.is_static).count(), 1);
-    ask_and_answer(&mut nat, ([198, 18, 0, 9], 9), SECOND).unwrap();
-    assert_eq!(ask(&mut nat, ([198, 18, 0, 9], 10), SECOND), Err(Refusal::Full));
+    query_and_answer(&mut nat, ([198, 18, 0, 9], 9), SECOND).unwrap();
+    assert_eq!(query(&mut nat, ([198, 18, 0, 9], 10), SECOND), Err(Refusal::Full));
 }
 
 #[test]
 fn limits_may_change_while_mappings_are_there() {
     let mut nat = nat(|_| ());
     for port in 1..=100 {
-        ask(&mut nat, (CLIENT.0, port), 0).unwrap();
+        query(&mut nat, (CLIENT.0, port), 0).unwrap();
     }
     nat.limit(50, 10);
-    ask(&mut nat, (CLIENT.0, 200), 0).unwrap();
+    query(&mut nat, (CLIENT.0, 200), 0).unwrap();
     assert!(nat.len() <= 100, "{}", nat.len());
     nat.limit(200, 200);
     for port in 300..=350 {
-        ask(&mut nat, (CLIENT.0, port), 0).unwrap();
+        query(&mut nat, (CLIENT.0, port), 0).unwrap();
     }
     assert!(nat.len() > 140, "{}", nat.len());
 }
@@ -122,7 +122,7 @@ fn inbound_packets_do_not_refresh_a_mapping() {
     // The server itself, and a stranger, try it all the time (RFC 4787, REQ-6).
     for from in [SERVER, STRANGER] {
         let mut nat = nat(|_| ());
-        ask(&mut nat, CLIENT, 0).unwrap();
+        query(&mut nat, CLIENT, 0).unwrap();
         let knock = udp(from, (OUTSIDE, CLIENT.1), 1);
         let last = (1..1000).take_while(|second| into(&mut nat, &knock, second * SECOND).is_ok()).last();
         assert_eq!(last, Some(300));
@@ -250,7 +250,7 @@ fn every_port_of_a_small_range_is_found() {
         let ports = (40_000, 39_999 + count);
         let mut nat = Nat::new(Config { ports, ..Config::new(OUTSIDE.into(), seed) });
         let mut seen: Vec<u16> =
-            (0..count).map(|host| ask(&mut nat, ([198, 18, 0, 1 + host as u8], 5555), 0).unwrap()).collect();
+            (0..count).map(|host| query(&mut nat, ([198, 18, 0, 1 + host as u8], 5555), 0).unwrap()).collect();
         seen.sort_unstable();
         assert_eq!(seen, (40_000..40_000 + count).collect::<Vec<_>>(), "seed {seed}");
     }

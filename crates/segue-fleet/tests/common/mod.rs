@@ -148,7 +148,7 @@ impl Drop for Server {
 struct Kept(Arc<Mutex<Table>>, u8);
 
 impl Datapath for Kept {
-    fn look(&mut self) -> Result<TunnelState, Error> {
+    fn state(&mut self) -> Result<TunnelState, Error> {
         let end = TunnelEnd {
             local: Some(([198, 18, 0, self.1]).into()),
             mac: Some(Mac([2, 0, 0, 0, 0, self.1])),

@@ -88,7 +88,7 @@ impl Netlink {
             message.attributes.push(RouteAttribute::Source(RouteAddress::from(local)));
         }
         message.attributes.extend(link.map(RouteAttribute::Oif));
-        let reply = self.ask(RouteNetlinkMessage::GetRoute(message), 0)?;
+        let reply = self.request(RouteNetlinkMessage::GetRoute(message), 0)?;
         let Some(RouteNetlinkMessage::NewRoute(found)) = reply else {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         };
@@ -132,7 +132,7 @@ impl Netlink {
     }
 
     fn link_of(&mut self, message: LinkMessage) -> io::Result<Link> {
-        let Some(RouteNetlinkMessage::NewLink(found)) = self.ask(RouteNetlinkMessage::GetLink(message), 0)? else {
+        let Some(RouteNetlinkMessage::NewLink(found)) = self.request(RouteNetlinkMessage::GetLink(message), 0)? else {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
         let up = found.header.flags.contains(LinkFlags::Up);
@@ -213,7 +213,7 @@ impl Netlink {
             IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
             IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
         })];
-        match self.ask(RouteNetlinkMessage::GetNeighbour(message), 0) {
+        match self.request(RouteNetlinkMessage::GetNeighbour(message), 0) {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(found))) => Ok(found.header.state == NeighbourState::Failed),
             Ok(_) => Ok(false),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -222,7 +222,7 @@ impl Netlink {
     }
 
     /// Sends a request and returns the first answer that is not an acknowledgement.
-    pub fn ask(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
+    pub fn request(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
         let mut answer = None;
         self.exchange(request, flags, &mut |message| {
             answer = Some(message);

@@ -45,7 +45,7 @@ pub fn end(words: &str) -> io::Result<String> {
         "datagram-sink" => datagrams::sink(address, number(2)?)?,
         "datagram-source" => datagrams::source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
         "answer" => rr::answer(address, number(2)?)?,
-        "ask" => rr::ask(address, number(2)?, seconds(3)?)?,
+        "ask" => rr::exchange(address, number(2)?, seconds(3)?)?,
         _ => return Err(wrong()),
     };
     Ok(result.to_string())

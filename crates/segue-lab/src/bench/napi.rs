@@ -126,7 +126,7 @@ fn published(cell: Option<Cell>) -> Named<Value> {
 
 fn sample(site: &Site, words: &str, price: &str) -> Result<Sample, LabError> {
     let (millis, speed) = (site.seconds * 1000, site.quota.unwrap_or(100));
-    let value = ask(site, &format!("target {words} {} {millis} {speed}{price}", site.run))?;
+    let value = run_target(site, &format!("target {words} {} {millis} {speed}{price}", site.run))?;
     let mut values = Named::default();
     for (name, number) in value.as_object().into_iter().flatten() {
         if let Some(number) = number.as_f64() {
@@ -136,7 +136,7 @@ fn sample(site: &Site, words: &str, price: &str) -> Result<Sample, LabError> {
     Ok(Sample::Values(values))
 }
 
-fn ask(site: &Site, words: &str) -> Result<Value, LabError> {
+fn run_target(site: &Site, words: &str) -> Result<Value, LabError> {
     let failed = |what: String| LabError::Load(format!("the model of `{words}` {what}"));
     let ran = Command::new(&site.segue)
         .args(["bench", "--end", words])
@@ -151,7 +151,7 @@ fn ask(site: &Site, words: &str) -> Result<Value, LabError> {
 
 /// Returns the prices as facts of the table.
 pub(super) fn prices(site: &Site) -> Result<Vec<(String, Value)>, LabError> {
-    let value = ask(site, "target prices")?;
+    let value = run_target(site, "target prices")?;
     Ok(value.as_object().into_iter().flatten().map(|(name, fact)| (name.clone(), fact.clone())).collect())
 }
 

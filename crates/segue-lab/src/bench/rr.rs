@@ -50,7 +50,7 @@ pub(super) fn answer(address: &str, connections: u32) -> io::Result<Value> {
 }
 
 /// Keeps one request in flight on each of the connections; returns transactions and latencies.
-pub(super) fn ask(address: &str, connections: u32, time: Duration) -> io::Result<Value> {
+pub(super) fn exchange(address: &str, connections: u32, time: Duration) -> io::Result<Value> {
     let poller = Poller::new()?;
     let mut streams = Vec::new();
     for name in 0..connections as usize {
@@ -122,7 +122,7 @@ mod tests {
         let server = thread::spawn(|| answer("127.0.0.1", 20));
         let asked = (0..100).find_map(|_| {
             thread::sleep(Duration::from_millis(20));
-            ask("127.0.0.1", 20, Duration::from_millis(200)).ok()
+            exchange("127.0.0.1", 20, Duration::from_millis(200)).ok()
         });
         let asked = asked.expect("an answer");
         assert!(asked["transactions"].as_u64() >= Some(20), "{asked}");

@@ -222,7 +222,7 @@ impl PacketPort {
 
     /// Reads the kernel's counters after an empty poll, and an error that would keep the descriptor readable. The error
     /// of an interface that is down is ignored, that of a deleted one is returned.
-    fn look(&mut self) -> io::Result<()> {
+    fn check_interface(&mut self) -> io::Result<()> {
         self.empty += 1;
         if self.empty == 1 {
             self.count_drops();
@@ -323,7 +323,7 @@ impl Port for PacketPort {
             if self.take().is_none() {
                 polled = Polled::Idle;
                 if read == 0 {
-                    self.look()?;
+                    self.check_interface()?;
                 }
                 break;
             }

@@ -35,7 +35,7 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
 
 /// Looks up an interface by its name.
 pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface> {
-    let ask = |request_number| {
+    let query = |request_number| {
         // SAFETY: ifreq is plain old data, for which all zeros is a value.
         let mut request: libc::ifreq = unsafe { zeroed() };
         if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
@@ -51,9 +51,9 @@ pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
     // SAFETY: each request fills in the member that is read; every bit pattern is a value of it.
     unsafe {
         Ok(Interface {
-            index: ask(libc::SIOCGIFINDEX as _)?.ifr_ifru.ifru_ifindex,
-            mtu: usize::try_from(ask(libc::SIOCGIFMTU as _)?.ifr_ifru.ifru_mtu).unwrap_or(0),
-            hardware: ask(libc::SIOCGIFHWADDR as _)?.ifr_ifru.ifru_hwaddr.sa_family,
+            index: query(libc::SIOCGIFINDEX as _)?.ifr_ifru.ifru_ifindex,
+            mtu: usize::try_from(query(libc::SIOCGIFMTU as _)?.ifr_ifru.ifru_mtu).unwrap_or(0),
+            hardware: query(libc::SIOCGIFHWADDR as _)?.ifr_ifru.ifru_hwaddr.sa_family,
         })
     }
 }

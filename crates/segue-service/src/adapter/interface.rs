@@ -84,7 +84,7 @@ impl Watcher {
             let now = Instant::now();
             if now >= ask_at {
                 // A request that fails is repeated a second later.
-                let _ = self.ask();
+                let _ = self.request_state();
                 ask_at = now + ASK;
             }
             if sys::poll(&[(self.socket.as_fd(), Want::Read)], ask_at.saturating_duration_since(now)).is_err() {
@@ -92,7 +92,7 @@ impl Watcher {
             }
             buffer.clear();
             while let Ok(1..) = self.socket.recv(&mut buffer, 0) {
-                if let Some(state) = self.view.hear(&buffer)
+                if let Some(state) = self.view.update(&buffer)
                     && (self.bell.write_all(b"!").is_err() || self.states.send(state).is_err())
                 {
                     return;
@@ -102,7 +102,7 @@ impl Watcher {
         }
     }
 
-    fn ask(&self) -> io::Result<()> {
+    fn request_state(&self) -> io::Result<()> {
         let mut wanted = LinkMessage::default();
         if self.view.away {
             wanted.attributes.push(LinkAttribute::IfName(self.view.name.clone()));
@@ -138,7 +138,7 @@ impl View {
     }
 
     /// Reads a datagram of the kernel. Returns the settings where they are new.
-    fn hear(&mut self, datagram: &[u8]) -> Option<Interface> {
+    fn update(&mut self, datagram: &[u8]) -> Option<Interface> {
         let mut rest = datagram;
         let before = self.last;
         while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
@@ -251,17 +251,17 @@ mod tests {
     fn the_latest_link_message_of_the_interface_applies() {
         let state = |up, mtu, promiscuous| Some(Interface { up, mtu, mac: [2, 0, 0, 0, 0, 7], promiscuous });
         let words = told(vec![link(7, true, 1500, 0), link(8, false, 9000, 1), link(7, true, 1400, 2)]);
-        let hear = |index, words: &[u8]| View::new(index, "lan0", tap()).hear(words);
-        assert_eq!(hear(7, &words), state(true, 1400, true));
-        assert_eq!(hear(8, &words), state(false, 9000, true));
-        assert_eq!(hear(9, &words), None);
+        let update = |index, words: &[u8]| View::new(index, "lan0", tap()).update(words);
+        assert_eq!(update(7, &words), state(true, 1400, true));
+        assert_eq!(update(8, &words), state(false, 9000, true));
+        assert_eq!(update(9, &words), None);
         for len in 0..words.len() {
-            let _ = hear(7, &words[..len]);
+            let _ = update(7, &words[..len]);
         }
-        assert_eq!(hear(0, &told(vec![LinkMessage::default()])), None, "neither MTU nor address");
+        assert_eq!(update(0, &told(vec![LinkMessage::default()])), None, "neither MTU nor address");
         let mut by_hand = link(7, false, 68, 0);
         by_hand.header.flags = LinkFlags::Promisc;
-        assert_eq!(hear(7, &told(vec![by_hand])), state(false, 68, true));
+        assert_eq!(update(7, &told(vec![by_hand])), state(false, 68, true));
     }
 
     #[test]
@@ -278,20 +278,20 @@ mod tests {
             datagram(RouteNetlinkMessage::DelLink(link))
         };
         let mut view = View::new(7, "lan0", tap());
-        let mut hear = |bytes: &[u8]| view.hear(bytes).map(|is| (is.up, is.mtu));
-        assert_eq!(hear(&gone(AddressFamily::Unspec)), None, "it was never seen");
-        assert_eq!(hear(&named(7, true, "lan0", 7)), Some((true, 1400)));
-        assert_eq!(hear(&named(7, false, "eth7", 7)), Some((false, 1400)), "it has another name now");
-        assert_eq!(hear(&gone(AddressFamily::Bridge)), None, "it leaves a bridge");
+        let mut update = |bytes: &[u8]| view.update(bytes).map(|is| (is.up, is.mtu));
+        assert_eq!(update(&gone(AddressFamily::Unspec)), None, "it was never seen");
+        assert_eq!(update(&named(7, true, "lan0", 7)), Some((true, 1400)));
+        assert_eq!(update(&named(7, false, "eth7", 7)), Some((false, 1400)), "it has another name now");
+        assert_eq!(update(&gone(AddressFamily::Bridge)), None, "it leaves a bridge");
         // The interface was taken down for the move.
-        assert_eq!(hear(&gone(AddressFamily::Unspec)), Some((true, 1400)));
-        assert_eq!(hear(&gone(AddressFamily::Unspec)), None, "said once");
+        assert_eq!(update(&gone(AddressFamily::Unspec)), Some((true, 1400)));
+        assert_eq!(update(&gone(AddressFamily::Unspec)), None, "said once");
         for (name, mac) in [("eth7", 8), ("lan0", 7)] {
-            assert_eq!(hear(&named(7, false, name, mac)), None, "another one that has its index");
+            assert_eq!(update(&named(7, false, name, mac)), None, "another one that has its index");
         }
-        assert_eq!(hear(&named(9, false, "eth7", 7)), Some((false, 1400)));
-        assert_eq!(hear(&named(7, true, "lan0", 7)), None, "its index is another one now");
-        assert_eq!(hear(&named(9, true, "eth7", 7)), Some((true, 1400)));
+        assert_eq!(update(&named(9, false, "eth7", 7)), Some((false, 1400)));
+        assert_eq!(update(&named(7, true, "lan0", 7)), None, "its index is another one now");
+        assert_eq!(update(&named(9, true, "eth7", 7)), Some((true, 1400)));
     }
 
     #[test]
@@ -299,13 +299,13 @@ mod tests {
         // A pipe without a reader reports an error as well.
         let (reader, writer) = io::pipe().unwrap();
         let mut view = View::new(7, "lan0", writer.into());
-        assert_eq!(view.hear(&told(vec![link(7, false, 1400, 0)])).map(|is| is.up), Some(false));
+        assert_eq!(view.update(&told(vec![link(7, false, 1400, 0)])).map(|is| is.up), Some(false));
         assert!(!view.is_deleted());
         drop(reader);
         assert!(view.is_deleted());
         let mut gone = link(7, false, 1400, 0);
         gone.header.interface_family = AddressFamily::Unspec;
-        assert_eq!(view.hear(&datagram(RouteNetlinkMessage::DelLink(gone))), None, "it is up nowhere");
+        assert_eq!(view.update(&datagram(RouteNetlinkMessage::DelLink(gone))), None, "it is up nowhere");
     }
 
     #[test]
@@ -313,12 +313,12 @@ mod tests {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (_states, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
         let answer = |watcher: &mut Watcher| {
-            watcher.ask().unwrap();
+            watcher.request_state().unwrap();
             let heard = sys::poll(&[(watcher.socket.as_fd(), Want::Read)], Duration::from_secs(10)).unwrap();
             assert_eq!(heard, [true]);
             let mut buffer = Vec::with_capacity(ROOM);
             watcher.socket.recv(&mut buffer, 0).unwrap();
-            watcher.view.hear(&buffer).map(|state| state.up)
+            watcher.view.update(&buffer).map(|state| state.up)
         };
         assert_eq!((answer(&mut watcher), watcher.view.away), (Some(lo.up), false));
         watcher.view.index = i32::MAX as u32;

@@ -91,7 +91,7 @@ impl Opener {
 
     /// Returns the device, once it is back with this chip. The call does not wait: a later one returns the answer to an
     /// earlier one.
-    pub(super) fn look(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
+    pub(super) fn lookup(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
         let mut found = LookupResult::Unknown;
         match sys::receive(&self.socket, &mut answer) {
@@ -263,7 +263,7 @@ mod tests {
             server.round(Duration::from_millis(1)).unwrap();
             was_taken |= server.is_attached();
             // The server is checked between its rounds, each of which could take and release the device.
-            match opener.look(Chip::Lan7800) {
+            match opener.lookup(Chip::Lan7800) {
                 LookupResult::Unknown => {}
                 found => break found,
             }

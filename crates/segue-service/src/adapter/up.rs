@@ -96,7 +96,7 @@ impl Plan {
             line = Some(opener.line().map_err(failed)?);
             let lifeline = lifeline.clone();
             driver.on_gone(Box::new(move |chip| {
-                let found = opener.look(chip);
+                let found = opener.lookup(chip);
                 // The process that opens devices has checked the chip.
                 if let (LookupResult::Back(device), Some(lifeline)) = (&found, &lifeline) {
                     lifeline.take(&**device);

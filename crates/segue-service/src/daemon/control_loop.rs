@@ -62,7 +62,7 @@ pub(super) fn wait(
         }
         forwards = complaint.is_some();
         if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
-            let answered = line.hear(Duration::ZERO).and_then(|(record, _)| match record {
+            let answered = line.receive(Duration::ZERO).and_then(|(record, _)| match record {
                 Record::Ask => control.ports.give(line),
                 _ => Ok(()),
             });

@@ -21,7 +21,7 @@ pub(super) struct Faulty {
 impl Faulty {
     /// Wraps the pipeline of a thread where the instance takes requests for faults; any other one is returned as it is.
     pub(super) fn wrap(inner: Box<dyn Pipeline>, vitals: &Vitals, thread: Thread) -> Box<dyn Pipeline> {
-        if vitals.takes_wishes() { Box::new(Faulty { inner, vitals: vitals.clone(), thread }) } else { inner }
+        if vitals.takes_requests() { Box::new(Faulty { inner, vitals: vitals.clone(), thread }) } else { inner }
     }
 }
 

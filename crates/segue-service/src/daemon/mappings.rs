@@ -21,7 +21,7 @@ pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
 }
 
 /// Requests the mappings of the thread that moves packets, from another thread.
-pub fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
+pub fn request(sender: &FeedSender) -> Option<Vec<Mapping>> {
     let (reply, answer) = sync_channel(1);
     if !sender.send(Message::Mappings(reply)) {
         return None;

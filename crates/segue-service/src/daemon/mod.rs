@@ -107,7 +107,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
                 return Ok(false);
             }
         }
-        match line.hear(Duration::ZERO) {
+        match line.receive(Duration::ZERO) {
             Ok((Record::Go, _)) => return Ok(true),
             Ok((Record::Sequence(name, next), _)) => running.go_on(&name, next),
             Ok(_) => {}
@@ -267,7 +267,7 @@ impl Announced {
 
 impl KnobControl for Announced {
     fn mappings(&self) -> Option<Vec<Mapping>> {
-        mappings::ask(self.sender.as_ref()?)
+        mappings::request(self.sender.as_ref()?)
     }
 
     fn peers(&self) -> Option<Listed> {
@@ -290,7 +290,7 @@ impl KnobControl for Announced {
     }
 
     fn fault(&self, fault: &Fault) -> Result<(), Error> {
-        self.vitals.wish(fault)
+        self.vitals.request(fault)
     }
 
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {

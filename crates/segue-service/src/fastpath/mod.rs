@@ -215,7 +215,7 @@ impl Fastpath {
             let mut netlink = netlink;
             let mut tick = 0_u32;
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                path.look(&mut netlink, tick);
+                path.check(&mut netlink, tick);
                 tick = tick.wrapping_add(1);
             }
         })?;
@@ -223,7 +223,7 @@ impl Fastpath {
     }
 
     /// Follows the routes of some tunnels and, now and then, obstacles.
-    fn look(&self, netlink: &mut Netlink, tick: u32) {
+    fn check(&self, netlink: &mut Netlink, tick: u32) {
         let tunnels = &self.0.request.tunnels;
         let parts = tunnels.len().div_ceil(TUNNELS_A_TICK).max(1);
         let first = tick as usize % parts * TUNNELS_A_TICK;

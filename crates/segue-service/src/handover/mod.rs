@@ -113,7 +113,7 @@ impl Line {
     }
 
     /// Returns the next record of the peer, if it comes within `patience`.
-    pub fn hear(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
+    pub fn receive(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
         let ready = poll(&[(self.0.as_fd(), Want::Read)], patience)?;
         if !ready.first().is_some_and(|ready| *ready) {
             return Err(io::ErrorKind::TimedOut.into());
@@ -175,7 +175,7 @@ impl Ports {
             if ports.interfaces.len() + ports.sockets.receive.len() + ports.sockets.send.len() > most {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            match line.hear(until.saturating_duration_since(Instant::now()))? {
+            match line.receive(until.saturating_duration_since(Instant::now()))? {
                 (Record::Interface(name), Some(fd)) => ports.interfaces.push((name, fd)),
                 (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
                 (Record::Send, Some(fd)) => ports.sockets.send.push(fd),
@@ -228,13 +228,13 @@ mod tests {
             near.say(record, record.carries_fd().then(|| null.as_fd())).unwrap();
         }
         for record in records {
-            assert_eq!(far.hear(PATIENCE).unwrap().0, record);
+            assert_eq!(far.receive(PATIENCE).unwrap().0, record);
         }
-        assert_eq!(far.hear(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(far.receive(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
         sys::send(&near.0, b"entirely something else!", None).unwrap();
-        assert_eq!(far.hear(PATIENCE).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(far.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(near);
-        assert_eq!(far.hear(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(far.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
             near.say(&record, fd).unwrap();
             near.say(&Record::End, None).unwrap();
             let refused = Ports::take(&far, most).is_err_and(|error| error.kind() == io::ErrorKind::InvalidData);
-            while far.hear(Duration::ZERO).is_ok() {}
+            while far.receive(Duration::ZERO).is_ok() {}
             refused
         };
         let null = File::open("/dev/null").unwrap();

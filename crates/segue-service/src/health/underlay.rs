@@ -37,13 +37,13 @@ impl Underlay {
             // An address that never was the host's own, as with a non-local bind, is not missed.
             view.locals.extend(found.map(|(_, prefix)| (local, (Some(prefix.len), true))));
         }
-        self.look(facts, None, &mut view)?;
+        self.refresh(facts, None, &mut view)?;
         Ok(view)
     }
 
     /// Reads again what may have changed. Of the tunnels' own interfaces only those in `changed` are read; `None` reads
     /// all of them.
-    pub(super) fn look(&mut self, facts: &[Monitored], changed: Option<&[u32]>, view: &mut View) -> io::Result<()> {
+    pub(super) fn refresh(&mut self, facts: &[Monitored], changed: Option<&[u32]>, view: &mut View) -> io::Result<()> {
         let addresses = self.netlink.all_addresses()?;
         for (local, (_, is_here)) in &mut view.locals {
             *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);

@@ -233,7 +233,7 @@ impl Watch {
             if looks {
                 let links = changed.replace(Vec::new());
                 let Sources { facts, underlay, evidence, .. } = &mut self.sources;
-                if let Err(error) = underlay.look(facts, links.as_deref(), &mut evidence.view) {
+                if let Err(error) = underlay.refresh(facts, links.as_deref(), &mut evidence.view) {
                     tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
                 }
                 let end = Instant::now();

@@ -99,7 +99,7 @@ pub(super) fn run(
         let passed = looked.elapsed();
         if passed >= TICK {
             looked = Instant::now();
-            if let Some(stall) = watch.look(passed, TICK) {
+            if let Some(stall) = watch.check(passed, TICK) {
                 end(&stalled(life.name, stall));
             }
         }

@@ -331,7 +331,7 @@ impl Service {
             }
         }
         if ready.first().is_some_and(|ready| *ready) {
-            self.hear();
+            self.receive_requests();
         }
         let mut requests = std::mem::take(&mut self.requests);
         self.reload |= requests.serve(ready.get(clients..).unwrap_or_default(), || self.state());
@@ -347,7 +347,7 @@ impl Service {
         ended
     }
 
-    fn hear(&mut self) {
+    fn receive_requests(&mut self) {
         while let Ok(Some((action, number))) = self.signals.receive() {
             match action {
                 SignalAction::Stop => self.stop = true,

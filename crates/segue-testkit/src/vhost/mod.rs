@@ -387,13 +387,13 @@ impl FrontEnd {
     }
 
     /// Returns the flags of the used ring, and the index behind which the back end wants a kick.
-    pub fn wishes(&self, queue: u16) -> (u16, u16) {
+    pub fn suppression(&self, queue: u16) -> (u16, u16) {
         let event = self.at(queue, USED + 4 + 8 * u64::from(self.size));
         (self.half(self.at(queue, USED)), self.half(event))
     }
 
     /// Sets the flags of the available ring, and the index behind which the guest wants a call.
-    pub fn set_wishes(&mut self, queue: u16, flags: u16, event: u16) {
+    pub fn set_suppression(&mut self, queue: u16, flags: u16, event: u16) {
         self.set_half(self.at(queue, AVAILABLE), flags);
         self.set_half(self.at(queue, AVAILABLE + 4 + 2 * u64::from(self.size)), event);
     }

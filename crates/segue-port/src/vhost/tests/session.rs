@@ -12,7 +12,7 @@ const ACKNOWLEDGE: u32 = 1 | 1 << 3;
 impl Bench {
     /// Sends a message and returns the payload of the reply.
     #[track_caller]
-    fn ask(&mut self, number: u32, payload: &[u8]) -> Vec<u8> {
+    fn request(&mut self, number: u32, payload: &[u8]) -> Vec<u8> {
         self.front.send(number, payload);
         self.port.listen().unwrap();
         let (answered, payload) = self.front.reply().expect("a reply");
@@ -36,14 +36,14 @@ impl Bench {
 #[test]
 fn the_order_of_messages_is_that_of_qemu() {
     let mut bench = Bench::new(feature::USUAL);
-    let offered = u64::from_le_bytes(bench.ask(message::GET_FEATURES, &[]).try_into().unwrap());
+    let offered = u64::from_le_bytes(bench.request(message::GET_FEATURES, &[]).try_into().unwrap());
     assert_eq!(offered & feature::USUAL, feature::USUAL);
     assert_eq!(offered & (feature::LOG_ALL | feature::ACCESS_PLATFORM | 1 << 34), 0, "nothing that is not there");
-    let protocol = u64::from_le_bytes(bench.ask(message::GET_PROTOCOL_FEATURES, &[]).try_into().unwrap());
+    let protocol = u64::from_le_bytes(bench.request(message::GET_PROTOCOL_FEATURES, &[]).try_into().unwrap());
     assert_eq!(protocol, 1 << 3 | 1 << 13 | 1 << 15);
     bench.front.send(message::SET_PROTOCOL_FEATURES, &protocol.to_le_bytes());
-    assert_eq!(bench.ask(message::GET_MAX_MEM_SLOTS, &[]), 64u64.to_le_bytes());
-    assert_eq!(bench.ask(message::GET_QUEUE_NUM, &[]), 1u64.to_le_bytes());
+    assert_eq!(bench.request(message::GET_MAX_MEM_SLOTS, &[]), 64u64.to_le_bytes());
+    assert_eq!(bench.request(message::GET_QUEUE_NUM, &[]), 1u64.to_le_bytes());
     bench.front.send(message::SET_OWNER, &[]);
     // Queues are enabled before any feature was chosen, several times.
     for _ in 0..5 {
@@ -69,7 +69,7 @@ fn the_order_of_messages_is_that_of_qemu() {
     (0..3).for_each(|seed| bench.assert_traffic(seed));
     // The guest stops, as in a reboot, and starts again.
     for queue in [TO_GUEST, FROM_GUEST] {
-        assert_eq!(bench.ask(message::GET_VRING_BASE, &state(queue, 0)), state(queue, 3));
+        assert_eq!(bench.request(message::GET_VRING_BASE, &state(queue, 0)), state(queue, 3));
     }
     assert!(!bench.port.is_ready());
     assert_eq!(bench.number(GUEST_CONNECTED), 1);

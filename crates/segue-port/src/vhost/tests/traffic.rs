@@ -156,23 +156,23 @@ fn neither_side_is_woken_where_it_asked_for_nothing() {
         bench.front.offer_buffers(2048);
         // An idle port asks for a kick with the next chain.
         assert!(bench.receive().is_empty());
-        assert_eq!(bench.front.wishes(FROM_GUEST), (0, 0));
+        assert_eq!(bench.front.suppression(FROM_GUEST), (0, 0));
         for n in 0..3 {
             bench.front.send_packet(n, &PLAIN, &frame(true, 10, 0, Fill::Good), &[]);
         }
         let mut batch = RxBatch::new(8);
         assert_eq!(bench.port.receive(&mut batch, 2).unwrap(), Polled::More);
-        let (flags, event) = bench.front.wishes(FROM_GUEST);
+        let (flags, event) = bench.front.suppression(FROM_GUEST);
         assert_eq!((flags, event), if event_idx { (0, 0) } else { (1, 0) }, "a busy port asks for none");
         assert_eq!(bench.receive().len(), 1);
-        let (flags, event) = bench.front.wishes(FROM_GUEST);
+        let (flags, event) = bench.front.suppression(FROM_GUEST);
         assert_eq!((flags, event), if event_idx { (0, 3) } else { (0, 0) });
         bench.front.calls(FROM_GUEST);
         // The guest's side: no call, then one where it is asked for.
         for (n, (flags, event, called)) in
             [(1, 1000, false), (0, 1, true), (1, 1000, false), (0, 3, true)].into_iter().enumerate()
         {
-            bench.front.set_wishes(TO_GUEST, flags, event);
+            bench.front.set_suppression(TO_GUEST, flags, event);
             bench.front.calls(TO_GUEST);
             let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, n, Fill::Good));
             assert_eq!(bench.send(packet), Sent::All);
