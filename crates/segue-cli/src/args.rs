@@ -159,7 +159,7 @@ pub(crate) struct Gateway {
     #[arg(value_name = "OUT", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) to: Option<String>,
     /// More ports, likewise: the gateway is a bridge
-    #[arg(value_name = "PORT")]
+    #[arg(hide_short_help = true, value_name = "PORT")]
     pub(crate) more: Vec<String>,
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
