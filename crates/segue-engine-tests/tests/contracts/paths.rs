@@ -1,8 +1,9 @@
 //! Compares the fast path through GRO with the slow path: their outputs and counters are equal, packet for packet.
 
-use segue::gro::{Frame, Gro, Popped};
+use segue::gro::{Frame, Gro, Popped, Stats};
 use segue::packet::{Csum, Frag, Pool, Tunnels, Unit};
 use segue::time::Nanos;
+use segue::wire::Layout;
 
 use crate::properties::{Arrival, Boxed, Setting, load};
 
@@ -11,7 +12,7 @@ use crate::properties::{Arrival, Boxed, Setting, load};
 struct PacketImage {
     head: Vec<u8>,
     ranges: Vec<Vec<u8>>,
-    layout: String,
+    layout: Layout,
     is_exact: bool,
     end: usize,
     offload: segue::packet::Offload,
@@ -21,7 +22,7 @@ fn image(packet: &Boxed) -> PacketImage {
     PacketImage {
         head: packet.head.bytes().to_vec(),
         ranges: packet.payload.frags().iter().map(|frag| frag.bytes().to_vec()).collect(),
-        layout: format!("{:?}", packet.layout),
+        layout: packet.layout,
         is_exact: packet.layout.is_exact(),
         end: packet.layout.end(),
         offload: packet.offload,
@@ -45,8 +46,19 @@ enum PushedAs {
     Both,
 }
 
-/// The packets that came out of a path, and its state, after a step.
-type Observed = (Vec<PacketImage>, usize, usize, Option<Nanos>, String);
+/// The packets that came out of a path, its state and its counters after a step, and all counters as text after the
+/// last.
+type Observed = (Vec<PacketImage>, usize, usize, Option<Nanos>, Vec<u64>, String);
+
+/// Returns the counters: a text of them after each of a million steps would cost more than the engine.
+fn counters(stats: &Stats) -> Vec<u64> {
+    let mut all = vec![stats.packets, stats.trains, stats.segments, stats.swallowed, stats.trimmed];
+    all.push(stats.checksummed_bytes);
+    all.extend(stats.alone.iter().map(|(_, count)| count));
+    all.extend(stats.flushes.iter().map(|(_, count)| count));
+    all.extend(stats.mismatches.iter().map(|(_, count)| count));
+    all
+}
 
 impl PathRun {
     fn all(setting: &Setting) -> [PathRun; 4] {
@@ -85,14 +97,15 @@ impl PathRun {
         }
     }
 
-    fn observe(&mut self) -> Observed {
+    fn observe(&mut self, is_last: bool) -> Observed {
         let mut images = Vec::new();
         while let Some(packet) = self.pop() {
             images.push(image(&packet));
             self.pool.put(packet);
         }
         let gro = &self.gro;
-        (images, gro.held(), gro.held_packets(), gro.deadline(), format!("{:?}", gro.stats()))
+        let text = if is_last { format!("{:?}", gro.stats()) } else { String::new() };
+        (images, gro.held(), gro.held_packets(), gro.deadline(), counters(gro.stats()), text)
     }
 }
 
@@ -111,19 +124,19 @@ pub(crate) fn disagreement(arrivals: &[Arrival], setting: &Setting) -> Option<St
                 path.gro.flush();
             }
         }
-        if let Some(what) = compare(&mut paths) {
+        if let Some(what) = compare(&mut paths, false) {
             return Some(format!("packet {index}: {what}"));
         }
     }
     paths.iter_mut().for_each(|path| path.gro.flush());
-    compare(&mut paths)
+    compare(&mut paths, true)
 }
 
-fn compare(paths: &mut [PathRun; 4]) -> Option<String> {
+fn compare(paths: &mut [PathRun; 4], is_last: bool) -> Option<String> {
     let [slow, fast @ ..] = paths;
-    let expected = slow.observe();
+    let expected = slow.observe(is_last);
     fast.iter_mut().find_map(|path| {
-        let observed = path.observe();
+        let observed = path.observe(is_last);
         (observed != expected).then(|| format!("{}\n{expected:02x?}\n{}\n{observed:02x?}", slow.name, path.name))
     })
 }
