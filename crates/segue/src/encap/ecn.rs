@@ -1,5 +1,9 @@
 //! Explicit congestion notification across a tunnel (RFC 6040).
 
+use super::receive::set_tos;
+use crate::packet::{Buffer, Csum, Packet, Unit};
+use crate::wire::{ipv4, ipv6};
+
 /// The two ECN bits of a DSCP and ECN byte.
 pub(super) const MASK: u8 = 3;
 
@@ -24,6 +28,29 @@ pub const fn combine(inner: u8, outer: u8) -> Option<u8> {
         (inner, _) => inner,
     };
     Some(inner & !MASK | ecn)
+}
+
+/// Marks congestion in the outermost IP header of a packet or train, as a router does whose queue is long (RFC 3168,
+/// section 5). Returns `false`, and changes nothing, unless the packet says that its transport supports ECN.
+pub fn mark<B: Buffer>(packet: &mut Packet<B>) -> bool {
+    let Some(at) = packet.layout.outer_ip().map(|ip| ip.start()) else { return false };
+    let tos = match packet.head.bytes().get(at..) {
+        Some(&[first, second, ..]) if first >> 4 == 6 => ipv6::traffic_class(first, second),
+        Some(header) if header.len() >= ipv4::MIN_LEN => header[ipv4::TOS],
+        _ => return false,
+    };
+    if tos & MASK == NOT_ECT {
+        return false;
+    }
+    let mut sum = match packet.offload.unit {
+        Unit::Whole(Csum::Complete(sum)) => Some(sum),
+        _ => None,
+    };
+    set_tos(&mut packet.head, at, tos | CE, &mut sum);
+    if let (Unit::Whole(Csum::Complete(known)), Some(sum)) = (&mut packet.offload.unit, sum) {
+        *known = sum;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -51,6 +78,39 @@ mod tests {
     fn the_outer_field_is_the_inner_one_under_any_dscp() {
         for ecn in 0..4 {
             assert_eq!(encapsulate(0xb9, 0x20 | ecn), 0xb8 | ecn);
+        }
+    }
+
+    /// Returns whether the header checksum of an IPv4 packet is right.
+    fn is_right(packet: &[u8]) -> bool {
+        let sum: u32 = packet[..20].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        (sum & 0xffff) + (sum >> 16) == 0xffff
+    }
+
+    #[test]
+    fn a_mark_changes_two_bits_and_the_header_checksum_and_only_where_ecn_is_supported() {
+        for tos in [0xb8, 0xb9, 0xba, 0xbb_u8] {
+            let mut v4 =
+                [0x45, tos, 0, 28, 0, 7, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0];
+            let sum: u32 = v4[..20].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+            v4[10..12].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+            let mut v6 = [0_u8; 48];
+            (v6[0], v6[1], v6[5], v6[6], v6[7]) = (0x60 | tos >> 4, tos << 4 | 0xa, 8, 17, 64);
+            for bytes in [&v4[..], &v6] {
+                let mut packet = Packet::default();
+                packet.load(crate::packet::Frag::all(bytes), crate::packet::Start::Ip, &crate::packet::Tunnels::NONE);
+                let is_marked = mark(&mut packet);
+                assert_eq!(is_marked, tos & 3 != 0, "{tos:x}");
+                let after = packet.head.bytes();
+                let expected = if is_marked { tos | 3 } else { tos };
+                if bytes.len() == 28 {
+                    assert!(after[1] == expected && is_right(bytes) && is_right(after), "{after:x?}");
+                    assert_eq!((after[0], &after[2..10], &after[12..]), (bytes[0], &bytes[2..10], &bytes[12..]));
+                } else {
+                    assert_eq!((after[0], after[1]), (0x60 | expected >> 4, expected << 4 | 0xa));
+                    assert_eq!(after[2..], bytes[2..]);
+                }
+            }
         }
     }
 }

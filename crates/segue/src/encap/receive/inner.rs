@@ -78,7 +78,7 @@ fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
 }
 
 /// Changes the DSCP and ECN byte of the IP header at `l3`. A wrong header checksum stays wrong; `sum` is updated.
-pub(super) fn set_tos(head: &mut Head, l3: usize, tos: u8, sum: &mut Option<Sum>) {
+pub(in crate::encap) fn set_tos(head: &mut Head, l3: usize, tos: u8, sum: &mut Option<Sum>) {
     let Some(bytes) = head.bytes_mut().get_mut(l3..) else { return };
     let Some(&old) = bytes.first_chunk::<2>() else { return };
     let version = old[0] >> 4;

@@ -11,5 +11,6 @@ mod refusal;
 mod remcsum;
 
 pub use decapsulator::Decapsulator;
+pub(super) use inner::set_tos;
 pub use received::{OuterCsum, Received};
 pub use refusal::DecapRefusal;
