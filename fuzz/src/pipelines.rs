@@ -191,7 +191,14 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
             Arc::new(probe)
         }),
     };
-    let end = Outside { name: "udp".to_owned(), port: outside_port, csum: OuterCsum::Verified, budget: 64, pages: 256 };
+    let end = Outside {
+        name: "udp".to_owned(),
+        port: outside_port,
+        csum: OuterCsum::Verified,
+        budget: 64,
+        pages: 256,
+        key: segue::hash::Key([1, 2]),
+    };
     (Tunnel::new(end, vec![parts]), inside, outside)
 }
 

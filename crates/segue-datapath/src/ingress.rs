@@ -151,6 +151,17 @@ impl Ingress {
         if !self.cuts.cuts(&packet.offload.unit) {
             return Some(packet);
         }
+        self.cut_apart(packet, rx, drops);
+        self.more()
+    }
+
+    /// Counts a train and cuts it whatever the settings; [`more`](Self::more) returns its packets.
+    pub(crate) fn cut(&mut self, train: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        self.seen.add(&train);
+        self.cut_apart(train, rx, drops);
+    }
+
+    fn cut_apart(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         let finishes = self.finishes(&packet);
         let (pieces, checksummed) = (&mut self.pieces, &mut self.done.checksummed);
         let done = gso::cut(&packet, &mut self.arena, &mut rx.pool, |mut piece, _| {
@@ -168,7 +179,6 @@ impl Ingress {
             Err(why) => drops.add_many(why, packets(&packet)),
         }
         rx.pool.put(packet);
-        self.more()
     }
 
     /// Returns whether the checksums of the packets of a train are completed when it is cut.

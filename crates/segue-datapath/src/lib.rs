@@ -17,9 +17,9 @@
 //!   read a [`board::Board`] of relaxed atomics that the worker alone writes.
 //! - Every packet that was received is sent or counted under a named reason.
 //! - The packets of a flow leave in the order in which they arrived.
-//! - A blocked port holds back its source: that one is not read, so no queue grows in the worker. In a bridge, where
-//!   that would hold back other ports, the queue of a blocked port is bounded. Packets that wait for a neighbour or for
-//!   a first fragment are bounded in number and time.
+//! - A blocked port holds back its source: that one is not read. In a bridge, where that would hold back other ports,
+//!   the queue of a blocked port is bounded. Queues of a tunnel by flow, where they are on, are bounded in bytes.
+//!   Packets that wait for a neighbour or for a first fragment are bounded in number and time.
 //! - A round is bounded, so that no port and no counter waits for long.
 //!
 //! # Limits
@@ -31,6 +31,7 @@ pub mod boards;
 pub mod bridge;
 mod endpoint;
 pub mod forward;
+mod fq;
 pub mod gateway;
 pub mod group;
 pub mod icmp;

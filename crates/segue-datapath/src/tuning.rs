@@ -5,6 +5,7 @@ use segue::gso::Limits;
 use segue::packet::{Gso, GsoKind, TrainCsum, Unit};
 use segue::time::Nanos;
 
+use crate::fq;
 use crate::knobs::{Dial, Knob, Values};
 use crate::napi::Sharing;
 
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) remcsum: Remcsum,
     /// For tunnels that can have a probe: the seconds between two of its questions.
     pub(crate) probe: Option<u64>,
+    /// For tunnels: the queues in front of the second port.
+    pub(crate) queue: Option<QueueSettings>,
     /// Weights, budget and sleep of the loop.
     pub(crate) sharing: Sharing,
 }
@@ -48,7 +51,7 @@ impl Settings {
     pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, egress) = (Protocols::default(), [EgressSettings::default(); 2]);
         let (gro, sharing) = (gro.map(|config| config.map(GroSettings::new)), Sharing::new(weight));
-        Settings { names, protocols, egress, gro, remcsum, probe: None, sharing }
+        Settings { names, protocols, egress, gro, remcsum, probe: None, queue: None, sharing }
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
@@ -62,6 +65,9 @@ impl Settings {
             }
         }
         self.tune_probe(dial);
+        if let Some(queue) = &mut self.queue {
+            queue.tune(dial, &self.names[1]);
+        }
         let (mut on, fixed) = match self.remcsum {
             Remcsum::None => return self.sharing.tune(dial, &self.names),
             Remcsum::Never => (false, Some("the tunnel was not made for it: start it with encap-remcsum")),
@@ -89,6 +95,7 @@ impl Settings {
     /// Applies the settings of the first port, like [`tune`](Self::tune), and copies the others from `others`.
     pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
         (self.protocols, self.egress[1], self.remcsum) = (others.protocols, others.egress[1], others.remcsum);
+        self.queue = others.queue;
         self.egress[0].tune(dial, &self.names[0]);
         if let Some(gro) = &mut self.gro[0] {
             gro.tune(dial, &self.names[0]);
@@ -198,6 +205,53 @@ impl EgressSettings {
             0 => without_trains(limits),
             burst => Limits { max_bytes: limits.max_bytes.min(burst), ..limits },
         }
+    }
+}
+
+/// Settings of the queues by flow in front of one port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueSettings {
+    pub(crate) on: bool,
+    /// Whether a packet whose transport supports ECN is marked rather than dropped.
+    pub(crate) ecn: bool,
+    target_us: u64,
+    interval_us: u64,
+    limit: u64,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        QueueSettings { on: false, ecn: true, target_us: 2_000, interval_us: 20_000, limit: 4 << 20 }
+    }
+}
+
+impl QueueSettings {
+    fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
+        let name = |key: &str| format!("net.fq.dev.{port}.{key}");
+        dial.switch(
+            || Knob::switch(name("enable_fq"), "1 has what waits take turns by flow, in both directions"),
+            &mut self.on,
+        );
+        dial.switch(
+            || Knob::switch(name("enable_ecn"), "CoDel marks packets that support ECN; 0 drops them"),
+            &mut self.ecn,
+        );
+        let us = |key, help| Knob::number(name(key), (1, 1_000_000), "us", help);
+        dial.number(
+            || us("target_us", "how long packets of a flow may wait in the long run (CoDel)"),
+            &mut self.target_us,
+        );
+        dial.number(|| us("interval_us", "the longest usual round trip of a flow (CoDel)"), &mut self.interval_us);
+        let limit = || {
+            let help = "waiting packets from which on no more are read";
+            Knob::number(name("limit"), (65_536, 8 << 20), "bytes", help)
+        };
+        dial.number(limit, &mut self.limit);
+    }
+
+    pub(crate) fn config(&self) -> fq::Config {
+        let times = fq::Times { target: Nanos::micros(self.target_us), interval: Nanos::micros(self.interval_us) };
+        fq::Config { times, limit: self.limit as usize }
     }
 }
 

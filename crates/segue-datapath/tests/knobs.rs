@@ -59,6 +59,7 @@ impl Bench {
             csum: OuterCsum::Verified,
             budget: 64,
             pages: 256,
+            key: segue::hash::Key([1, 2]),
         };
         let parts = tunnel::Parts {
             inside_name: "sg0".to_owned(),

@@ -12,6 +12,7 @@ use memory::{Carries, Memory, Wire, counter, in_both_forms};
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Identity, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
+use segue::hash::Key;
 use segue::reason::Reason;
 use segue::time::Nanos;
 use segue_datapath::board::{Group, Stage};
@@ -40,7 +41,7 @@ fn config() -> Config {
 }
 
 fn outer_end(port: Box<dyn Port>, budget: usize) -> Outside {
-    Outside { name: "udp".to_owned(), port, csum: OuterCsum::Verified, budget, pages: 256 }
+    Outside { name: "udp".to_owned(), port, csum: OuterCsum::Verified, budget, pages: 256, key: Key([1, 2]) }
 }
 
 fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {
@@ -482,4 +483,49 @@ fn a_probe_that_is_off_answers_nothing_and_is_no_fault_of_the_other_end() {
     knobs.follow(&mut seen, |dial| here.tunnel.tune(dial));
     assert_eq!(probe.interval(), 3);
     assert_eq!(here.hears(&message(Kind::Hello, None, 5).bytes()).len(), 1);
+}
+
+/// Returns packets of one flow, each as long as a train.
+fn long(count: usize) -> Vec<Vec<u8>> {
+    let mut sender = Sender::tcp(Ip::V4(V4 { tos: 2, ..V4::new(1, 1, 2) }), 0, 1000, Vec::new());
+    (0..count).map(|_| sender.send(60_000, 0).bytes()).collect()
+}
+
+#[test]
+fn a_packet_of_another_flow_passes_trains_that_wait_and_they_keep_their_order() {
+    in_both_forms(|| {
+        let mut here = bench(64);
+        let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+        let mut seen = 0;
+        let mut set = |tunnel: &mut Tunnel, on| {
+            knobs.set("net.fq.dev.udp.enable_fq", on).unwrap();
+            knobs.follow(&mut seen, |dial| tunnel.tune(dial));
+        };
+        set(&mut here.tunnel, 1);
+        let trains = long(12);
+        let single = Sender::udp(Ip::V4(V4::new(1, 3, 2)), 9).send(64, 0).bytes();
+        here.inside.borrow_mut().waiting.extend(trains.iter().cloned().chain([single.clone()]));
+        assert_eq!(here.rounds(1), Round::More, "a round sends a part of what waits");
+        let first: Vec<usize> = here.outside.borrow().sent.iter().map(Vec::len).collect();
+        assert!(first[1] < 1000 && first.len() < 8, "{first:?}");
+        // What comes meanwhile waits for no more than a round.
+        here.inside.borrow_mut().waiting.push_back(single.clone());
+        here.rounds(1);
+        let sent = here.outside.borrow().sent.len();
+        assert!(sent > first.len() && here.outside.borrow().sent[first.len()].len() < 1000);
+        while here.rounds(1) == Round::More {}
+        let all = here.outside.borrow().sent.clone();
+        let (short, long): (Vec<_>, Vec<_>) = all.into_iter().partition(|bytes| bytes.len() < 1000);
+        let expected: Vec<Vec<u8>> = trains.chunks(1).flat_map(datagrams).collect();
+        assert_eq!((short.len(), long), (2, expected));
+        assert_eq!(here.counter("udp", Group::Drops, "codel"), 0);
+
+        // Off, everything leaves as it came.
+        set(&mut here.tunnel, 0);
+        here.outside.borrow_mut().sent.clear();
+        here.inside.borrow_mut().waiting.extend(trains.iter().cloned().chain([single]));
+        here.rounds(1);
+        assert_eq!(here.outside.borrow().sent.len(), 13);
+        assert!(here.outside.borrow().sent[12].len() < 1000);
+    });
 }

@@ -204,8 +204,8 @@ none are set. IFNAME is the name of a port:
   net.route.source_check               which sources may come from inside
   net.nat.max_mappings, .max_mappings_per_host   limits of the NAT
   net.napi.dev.IFNAME.weight           most packets of one poll of IFNAME
-  net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us
-                                       the poll loop: docs/run.md
+  net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us, and
+  net.fq.dev.IFNAME.enable_fq, queues by flow of tunnels: docs/run.md
   net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 gro, gso, tso and tx take on and off, and set enable_gro, enable_gso, tso and

@@ -2,27 +2,21 @@
 
 use segue::encap::{DecapRefusal, OuterCsum};
 use segue::reason::Counts;
+use segue::time::Nanos;
 use segue_port::RxBatch;
 
+use super::dropped::Dropped;
+use super::queue::{Direction, Next, Queues};
 use crate::endpoint::Endpoint;
 use crate::ingress::{CutCounts, Traffic};
-
-segue::reasons! {
-    /// Reason why the tunnel pipeline dropped a packet, besides those of encapsulation, decapsulation and ports.
-    pub enum Dropped {
-        UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
-        PathMtu = "path_mtu": "A packet that exceeds the path MTU; its sender was told by ICMP.",
-        NoRemote = "no_remote": "A frame to a group or an unknown address, and no remote gets such frames.",
-        ProbeUnasked = "probe_unasked": "An answer to a probe that was not asked, was answered already or is too late.",
-        ProbeLimit = "probe_limit": "A probe of the other end beyond the rate at which it is answered.",
-    }
-}
 
 /// The outside port, the receive buffers and the counters that all tunnels share; they are published under the name of
 /// the outside port.
 pub(super) struct Common {
     pub(super) outside: Endpoint,
     pub(super) rx: RxBatch,
+    /// Largest number of pages to receive into.
+    pub(super) pages: usize,
     pub(super) outer_csum: OuterCsum,
     /// Packets and bursts received from all ports.
     pub(super) taken: u64,
@@ -40,6 +34,10 @@ pub(super) struct Common {
     pub(super) verified: u64,
     /// Ethernet addresses learned, moved and evicted.
     pub(super) fdb: [u64; 3],
+    /// Packets that wait for the ports.
+    pub(super) queues: Queues,
+    /// Whether what has just been received passes the queues.
+    pub(super) queues_in: bool,
     pub(super) drops: Counts<Dropped>,
     pub(super) decap_drops: Counts<DecapRefusal>,
 }
@@ -49,4 +47,17 @@ pub(super) struct Common {
 pub(super) struct Remote {
     pub(super) sent: u64,
     pub(super) received: u64,
+}
+
+impl Common {
+    /// Returns whether no more is to be read in a direction: its queues are full, or packets hold most pages.
+    pub(super) fn is_full(&mut self, direction: Direction) -> bool {
+        let is_short = self.queues.has(direction) && self.rx.pages.in_use() > self.pages / 4 * 3;
+        self.queues.is_full(direction, is_short)
+    }
+
+    /// Returns the packet whose turn it is, of those that wait.
+    pub(super) fn next(&mut self, direction: Direction, now: Nanos) -> Option<Next> {
+        self.queues.next(direction, &mut self.rx, &mut self.drops, now)
+    }
 }

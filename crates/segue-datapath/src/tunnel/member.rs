@@ -8,7 +8,7 @@ use std::sync::Arc;
 use segue::encap::{
     self, DecapRefusal, Decapsulator, Destination, Df, EncapRefusal, Encapsulator, Fdb, Fit, Identity, Received, Tos,
 };
-use segue::gro::Gro;
+use segue::gro::{Gro, Popped};
 use segue::gso;
 use segue::packet::{Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
@@ -16,10 +16,12 @@ use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Polled};
 
-use super::common::{Common, Dropped};
+use super::common::Common;
+use super::dropped::Dropped;
 use super::parts::Parts;
 use super::path_mtu::PathMtu;
 use super::probe::{self, Kind, Message, Probe};
+use super::queue::Direction;
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
 use crate::icmp::Limiter;
@@ -72,6 +74,8 @@ pub(super) struct Member {
     pub(super) encap: Encapsulator,
     decap: Decapsulator,
     pub(super) remotes: Vec<IpAddr>,
+    /// Index of the tunnel among those that share the outside port.
+    index: usize,
     /// Index of the tunnel's first remote among the outside port's peers.
     first_peer: u16,
     /// For tunnels that carry Ethernet: the interface's own address, and the time at which it was read.
@@ -91,6 +95,8 @@ pub(super) struct Member {
     encap_drops: Counts<EncapRefusal>,
     arrivals: Arrivals,
     pub(super) split_drops: Counts<gso::Refusal>,
+    /// Whether ICMP errors wait to be sent inside.
+    told_senders: bool,
     /// The part of the member's summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
     /// Whether the tunnel is in the list of those that have packets to deliver.
@@ -100,7 +106,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(mut parts: Parts, first_peer: u16) -> Member {
+    pub(super) fn new(mut parts: Parts, index: usize, first_peer: u16) -> Member {
         if let Some(remote) = parts.remotes.first() {
             parts.encap.aim(*remote, first_peer);
         }
@@ -109,6 +115,7 @@ impl Member {
             encap: parts.encap,
             decap: parts.decap,
             remotes: parts.remotes,
+            index,
             first_peer,
             own: None,
             fdb: parts.fdb,
@@ -125,6 +132,7 @@ impl Member {
             encap_drops: Counts::default(),
             arrivals: Arrivals::default(),
             split_drops: Counts::default(),
+            told_senders: false,
             told: ([0; 3], 0),
             is_due: false,
             moved: Cell::new(true),
@@ -137,38 +145,71 @@ impl Member {
         self.moved.set(true);
     }
 
-    /// Reads at most `left` packets from the interface and sends them through the tunnel; `left` goes down by as many.
-    pub(super) fn read(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+    /// Receives at most `left` packets from the interface into the batch; `left` goes down by as many.
+    pub(super) fn receive(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let polled = self.inside.poll(&mut common.rx, left)?;
         common.taken += common.rx.packets.len() as u64;
-        if common.rx.packets.is_empty() {
-            return Ok(polled);
+        if !common.rx.packets.is_empty() {
+            self.moved.set(true);
+            let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
+            self.path_mtu.query(&*common.outside.port, peers, self.encap.config().overhead(), now);
         }
-        self.moved.set(true);
-        let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
-        self.path_mtu.query(&*common.outside.port, peers, self.encap.config().overhead(), now);
-        self.outward.share_cuts(&mut common.cuts);
-        let mut told = false;
+        Ok(polled)
+    }
+
+    /// Sends all packets of the batch through the tunnel.
+    pub(super) fn send_all(&mut self, common: &mut Common, now: Nanos) -> io::Result<()> {
         while let Some(packet) = common.rx.pop_packet() {
-            let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
-            while let Some(packet) = next {
-                match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
-                    Fit::Fits => self.wrap(packet, common, now),
-                    Fit::Fragment => self.wrap_in_fragments(packet, common, now),
-                    Fit::TooBig(mtu) => {
-                        self.send_packet_too_big(packet, mtu, common, now);
-                        told = true;
-                    }
-                }
-                next = self.outward.more();
-            }
+            self.send_one(packet, common, now);
+        }
+        self.tell_senders(common)?;
+        common.outside.transmit(&mut common.rx, &mut self.split_drops)
+    }
+
+    /// Puts a packet or train into the outside port's batch.
+    pub(super) fn send_one(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        self.moved.set(true);
+        self.outward.share_cuts(&mut common.cuts);
+        let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
+        while let Some(packet) = next {
+            self.fit(packet, common, now);
+            next = self.outward.more();
         }
         self.outward.share_cuts(&mut common.cuts);
-        if told && !self.inside.blocked {
+    }
+
+    /// Puts the packets of a train into the outside port's batch, without the first, which is dropped.
+    pub(super) fn send_without_first(&mut self, train: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        self.moved.set(true);
+        self.outward.share_cuts(&mut common.cuts);
+        self.outward.cut(train, &mut common.rx, &mut self.split_drops);
+        if let Some(first) = self.outward.more() {
+            common.rx.pool.put(first);
+        }
+        while let Some(packet) = self.outward.more() {
+            self.fit(packet, common, now);
+        }
+        self.outward.share_cuts(&mut common.cuts);
+    }
+
+    /// Sends the ICMP errors about packets that were too big.
+    pub(super) fn tell_senders(&mut self, common: &mut Common) -> io::Result<()> {
+        if std::mem::take(&mut self.told_senders) && !self.inside.blocked {
             self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
         }
-        common.outside.transmit(&mut common.rx, &mut self.split_drops)?;
-        Ok(polled)
+        Ok(())
+    }
+
+    /// Sends a packet in the form that fits the path.
+    fn fit(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+            Fit::Fits => self.wrap(packet, common, now),
+            Fit::Fragment => self.wrap_in_fragments(packet, common, now),
+            Fit::TooBig(mtu) => {
+                self.send_packet_too_big(packet, mtu, common, now);
+                self.told_senders = true;
+            }
+        }
     }
 
     /// Sends a packet that exceeds the path MTU and may be fragmented: the outer packet is.
@@ -272,7 +313,7 @@ impl Member {
                 common.joined.add(&packet);
                 gro.push(packet, now, &mut common.rx.pool);
             }
-            _ => self.enter(packet, common),
+            _ => self.enter(packet, common, now),
         }
     }
 
@@ -378,21 +419,58 @@ impl Member {
         }
     }
 
-    fn enter(&mut self, packet: Box<Packet<Page>>, common: &mut Common) {
+    fn enter(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        if common.queues_in {
+            return common.queues.push(Direction::Inward, self.index, packet, now);
+        }
         let Member { inward, inside, split_drops, .. } = self;
         inward.swap_traffic(&mut common.entered);
         inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
         inward.swap_traffic(&mut common.entered);
     }
 
-    /// Delivers all packets that GRO releases. Returns whether it holds others back.
+    /// Delivers a packet that has waited, without its first segment if that is to be lost.
+    pub(super) fn enter_waiting(
+        &mut self,
+        packet: Box<Packet<Page>>,
+        loses_first: bool,
+        common: &mut Common,
+    ) -> io::Result<()> {
+        self.moved.set(true);
+        let Member { inward, inside, split_drops, .. } = self;
+        inward.swap_traffic(&mut common.entered);
+        if loses_first {
+            inward.cut(packet, &mut common.rx, split_drops);
+            if let Some(first) = inward.more() {
+                common.rx.pool.put(first);
+            }
+            while let Some(packet) = inward.more() {
+                inside.push(packet, &mut common.rx, split_drops);
+            }
+        } else {
+            inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        }
+        inward.swap_traffic(&mut common.entered);
+        self.inside.transmit(&mut common.rx, &mut self.split_drops)
+    }
+
+    /// Delivers all packets that GRO releases, or has them wait their turn. Returns whether it holds others back.
     pub(super) fn deliver(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
         self.moved.set(true);
         if let Some(gro) = &mut self.gro {
             // With a hold time of 0 everything is due.
             gro.expire(now);
         }
-        let Member { gro, inward, inside, split_drops, .. } = self;
+        let Member { gro, inward, inside, split_drops, index, .. } = self;
+        if let (Some(gro), true) = (&mut *gro, common.queues_in) {
+            while let Some(popped) = gro.pop_unparsed() {
+                let packet = match popped {
+                    Popped::Packet(packet) => packet,
+                    Popped::Frame(frame) => frame.parse(&Tunnels::NONE, &mut common.rx.pool),
+                };
+                common.queues.push(Direction::Inward, *index, packet, now);
+            }
+        }
         inward.swap_traffic(&mut common.entered);
         if let Some(gro) = gro {
             inside.push_released(gro, inward, &mut common.rx, split_drops);

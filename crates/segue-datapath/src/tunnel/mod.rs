@@ -7,14 +7,16 @@
 //! are readable, a hash table which tunnel a datagram belongs to, and counters that have not changed are skipped.
 
 mod common;
+mod dropped;
 mod lookup;
 mod member;
 mod parts;
 mod path_mtu;
 mod pipeline;
 pub mod probe;
+mod queue;
 
-pub use common::Dropped;
+pub use dropped::Dropped;
 pub use member::{RECEIVED, REFUSED, REFUSED_FOR};
 pub use parts::{Outside, Parts, knobs};
 pub use pipeline::Tunnel;

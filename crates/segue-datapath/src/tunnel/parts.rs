@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use segue::encap::{Decapsulator, Encapsulator, Fdb, OuterCsum};
 use segue::gro;
+use segue::hash::Key;
 use segue_port::Port;
 
 use super::probe::Probe;
 use crate::knobs::{Dial, Knobs};
-use crate::tuning::{Remcsum, Settings};
+use crate::tuning::{QueueSettings, Remcsum, Settings};
 
 /// Returns the knobs that tunnels between ports of these names will have, each inside one with the interval of its
 /// probe where it can have one; `remcsum` where one of them uses remote checksum offload, `budget` as in [`Outside`].
@@ -23,11 +24,16 @@ pub fn knobs(
     let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
     let settings = |&(inside, probe): &(&str, Option<u64>)| {
         let names = [inside, outside].map(str::to_owned);
-        Settings { probe, ..Settings::new(names, [gro, None], remcsum, budget) }
+        Settings { probe, ..settings(names, gro, remcsum, budget) }
     };
     // GRO has the name of the port that receives the trains, as its counters do.
     let mut all: Vec<Settings> = insides.iter().map(settings).collect();
     Knobs::of(|dial| tune(&mut all, dial))
+}
+
+/// Returns the initial settings of a tunnel between ports of these names.
+pub(super) fn settings(names: [String; 2], gro: Option<gro::Config>, remcsum: Remcsum, budget: usize) -> Settings {
+    Settings { queue: Some(QueueSettings::default()), ..Settings::new(names, [gro, None], remcsum, budget) }
 }
 
 /// Tunes all settings of the first tunnel, and of the others those of their own interface.
@@ -50,6 +56,8 @@ pub struct Outside {
     pub budget: usize,
     /// Largest number of pages of memory to receive into.
     pub pages: usize,
+    /// Key by which flows are spread over queues; it should be random.
+    pub key: Key,
 }
 
 /// The parts that one tunnel is made of.

@@ -4,13 +4,15 @@ use std::io;
 
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Burst, Polled, RxBatch};
+use segue_port::{Burst, Polled, Received, RxBatch};
 
-use super::common::{Common, Dropped, Remote};
+use super::common::{Common, Remote};
+use super::dropped::Dropped;
 use super::lookup::Lookup;
 use super::member::Member;
-use super::parts::{Outside, Parts, tune};
+use super::parts::{Outside, Parts, settings, tune};
 use super::probe::{self, Message};
+use super::queue::{Direction, Next, Queues};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::Endpoint;
 use crate::ingress::{CutCounts, Traffic};
@@ -22,6 +24,10 @@ use crate::tuning::{Remcsum, Settings};
 
 /// Number of rounds after which the state of what the inside ports follow is read even without an event.
 const LISTEN_EVERY: u64 = 64;
+
+/// Bytes that a round moves of what waits, in each direction: a packet that comes meanwhile waits for no more. A poll
+/// brings more, so that a flow cannot hide behind the trains of another one in the kernel.
+const TURN: usize = 256 << 10;
 
 /// The pipeline of all tunnels that share an outside port.
 pub struct Tunnel {
@@ -76,17 +82,18 @@ impl Tunnel {
         // Tunnels that were made without remote checksum offload refuse.
         let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
         let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
-        let settings = parts.iter().map(|parts| {
+        let all = parts.iter().map(|parts| {
             let names = [&parts.inside_name, &outside.name].map(String::clone);
             let probe = parts.probe.as_ref().map(|probe| probe.interval());
-            Settings { probe, ..Settings::new(names, [parts.gro, None], remcsum, outside.budget) }
+            Settings { probe, ..settings(names, parts.gro, remcsum, outside.budget) }
         });
-        let settings = settings.collect();
+        let settings: Vec<Settings> = all.collect();
         let mut first_peer = 0;
         let members: Vec<Member> = parts
             .into_iter()
-            .map(|parts| {
-                let member = Member::new(parts, first_peer);
+            .enumerate()
+            .map(|(index, parts)| {
+                let member = Member::new(parts, index, first_peer);
                 // A port numbers its peers with 16 bits.
                 first_peer = first_peer.saturating_add(member.remotes.len() as u16);
                 member
@@ -97,6 +104,7 @@ impl Tunnel {
             common: Common {
                 outside: Endpoint::new(outside.name, outside.port),
                 rx: RxBatch::new(outside.pages),
+                pages: outside.pages,
                 outer_csum: outside.csum,
                 taken: 0,
                 remote: Remote::default(),
@@ -106,6 +114,8 @@ impl Tunnel {
                 cuts: CutCounts::default(),
                 verified: 0,
                 fdb: [0; 3],
+                queues: Queues::new(outside.key, settings[0].queue.unwrap_or_default()),
+                queues_in: false,
                 drops: Counts::default(),
                 decap_drops: Counts::default(),
             },
@@ -156,13 +166,49 @@ impl Tunnel {
                 (self.turn, more) = (at, true);
                 break;
             }
+            if common.is_full(Direction::Outward) {
+                (self.turn, more) = (at, true);
+                break;
+            }
             member.inside.polls.wake_ups += u64::from(woken);
-            more |= member.read(common, now, left)? != Polled::Idle;
+            more |= member.receive(common, now, left)? != Polled::Idle;
+            let packets = &common.rx.packets;
+            let bytes = || packets.iter().map(Received::len).sum();
+            if common.queues.wants(Direction::Outward, packets.len(), bytes) {
+                while let Some(packet) = common.rx.pop_packet() {
+                    common.queues.push(Direction::Outward, at, packet, now);
+                }
+            } else {
+                member.send_all(common, now)?;
+            }
             if member.inside.blocked && !self.blocked.contains(&at) {
                 self.blocked.push(at);
             }
         }
+        let more = self.serve(now)? || more;
         Ok(if more { Polled::More } else { Polled::Idle })
+    }
+
+    /// Sends packets that wait, in their order. Returns whether more of them do.
+    fn serve(&mut self, now: Nanos) -> io::Result<bool> {
+        let Tunnel { common, members, .. } = self;
+        if !common.queues.has(Direction::Outward) || common.outside.blocked {
+            return Ok(common.queues.has(Direction::Outward));
+        }
+        let (mut bytes, mut last) = (0, 0);
+        while bytes < TURN
+            && let Some(Next { member: at, packet, loses_first }) = common.next(Direction::Outward, now)
+        {
+            bytes += packet.len();
+            last = at;
+            match loses_first {
+                true => members[at].send_without_first(packet, common, now),
+                false => members[at].send_one(packet, common, now),
+            }
+            members[at].tell_senders(common)?;
+        }
+        common.outside.transmit(&mut common.rx, &mut members[last].split_drops)?;
+        Ok(common.queues.has(Direction::Outward))
     }
 
     /// Moves at most `left` bursts from the outside port to the inside ports, and reduces `left` by their number.
@@ -171,8 +217,14 @@ impl Tunnel {
         if !self.blocked.is_empty() {
             return Ok(Polled::Idle);
         }
-        let polled = self.common.outside.poll(&mut self.common.rx, left)?;
-        self.common.taken += self.common.rx.bursts.len() as u64;
+        let mut polled = Polled::More;
+        if !self.common.is_full(Direction::Inward) {
+            polled = self.common.outside.poll(&mut self.common.rx, left)?;
+        }
+        let bursts = &self.common.rx.bursts;
+        self.common.taken += bursts.len() as u64;
+        let bytes = || bursts.iter().map(|burst| burst.page.len()).sum();
+        self.common.queues_in = self.common.queues.wants(Direction::Inward, bursts.len(), bytes);
         while let Some(burst) = self.common.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
         }
@@ -193,12 +245,35 @@ impl Tunnel {
             }
         }
         self.due.truncate(kept);
-        Ok(polled)
+        let waits = self.deliver_waiting(now)?;
+        Ok(if waits { Polled::More } else { polled })
+    }
+
+    /// Delivers packets that wait, in their order. Returns whether more of them do.
+    fn deliver_waiting(&mut self, now: Nanos) -> io::Result<bool> {
+        let Tunnel { common, members, blocked, .. } = self;
+        let mut bytes = 0;
+        while bytes < TURN
+            && blocked.is_empty()
+            && let Some(Next { member: at, packet, loses_first }) = common.next(Direction::Inward, now)
+        {
+            bytes += packet.len();
+            let member = &mut members[at];
+            member.enter_waiting(packet, loses_first, common)?;
+            if member.inside.blocked {
+                blocked.push(at);
+            }
+        }
+        Ok(common.queues.has(Direction::Inward))
     }
 
     /// Returns whether packets wait for a port to be writable, or for their time.
     fn has_waiting(&self) -> bool {
-        self.common.outside.blocked || !self.blocked.is_empty() || !self.due.is_empty()
+        self.common.outside.blocked
+            || !self.blocked.is_empty()
+            || !self.due.is_empty()
+            || self.common.queues.has(Direction::Outward)
+            || self.common.queues.has(Direction::Inward)
     }
 
     /// Transmits on the blocked inside ports again.
@@ -250,6 +325,9 @@ impl Tunnel {
     /// Applies the settings. Packets that GRO holds are released first.
     fn settle(&mut self) {
         self.common.outside.set_egress(self.settings[0].egress[1]);
+        if let Some(queue) = self.settings[0].queue {
+            self.common.queues.settle(queue);
+        }
         self.common.outside.polls.weight = self.settings[0].sharing.weights[1] as usize;
         for (at, (member, settings)) in self.members.iter_mut().zip(&self.settings).enumerate() {
             member.settle(settings);
@@ -375,6 +453,7 @@ impl Pipeline for Tunnel {
         }
         let outside = common.outside.name.as_str();
         common.outside.collect(common.verified + common.cuts.checksummed, sink);
+        common.queues.collect(outside, sink);
         common.cuts.collect(outside, sink);
         common.entered.collect(outside, Stage::Ingress, sink);
         common.unwrapped.collect(outside, Stage::Decap, sink);

@@ -365,6 +365,7 @@ fn assemble(
         csum: OuterCsum::Verified,
         budget: BUDGET,
         pages: PAGES,
+        key: flows,
     };
     Ok(Box::new(Tunnel::new(outside, parts?)))
 }
