@@ -11,7 +11,7 @@ use segue_lab::Family::V4;
 use segue_lab::{Host, LinkForm, Peer, Process, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
-use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name};
+use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name, traffic};
 use serde_json::Value;
 
 /// Time within which something must happen.
@@ -247,4 +247,52 @@ fn a_trace_is_live_in_a_pipe_overwrites_nothing_and_is_what_its_name_says() {
     let _ = ground.a.run("ping", &["-c", "2", "-W", "1", &Peer::B.address(1, V4).to_string()]);
     assert!(tunnel.process.ended().is_none());
     assert!(segue(&ground.a, &ground.program, &["stat", "sg1"]).status.success());
+}
+
+/// Returns the number of packets with a congestion mark that the kernel of a host has received.
+fn marks_received(host: &Host) -> u64 {
+    let said = host.run("nstat", &["-asz", "IpExtInCEPkts"]).expect("nstat");
+    let line = said.lines().find(|line| line.starts_with("IpExtInCEPkts")).unwrap_or_else(|| panic!("{said}"));
+    line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn what_waits_too_long_is_marked_where_tcp_supports_ecn_and_dropped_elsewhere_and_every_byte_arrives() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["nstat"]) else { return };
+    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), 1);
+    let (from, to) = (pair.place(Peer::A, V4), pair.place(Peer::B, V4));
+    // Whatever waits has waited too long.
+    let knobs = ["enable_fq", "1", "target_us", "1", "interval_us", "1000", "limit", "262144"];
+    for knob in knobs.chunks(2) {
+        let set = segue(&ground.a, &ground.program, &["set", "sg1", &format!("net.fq.dev.udp.{}", knob[0]), knob[1]]);
+        assert!(set.status.success(), "{}", text(&set.stderr));
+    }
+    for (ecn, seed) in [(true, 1), (false, 2)] {
+        for host in [&ground.a, &ground.b] {
+            host.set_sysctl("ipv4/tcp_ecn", if ecn { "1" } else { "0" }).expect("tcp_ecn");
+        }
+        let counts = || {
+            let stat = &pair.stat()[0];
+            let marked = stat.json()["ports"]["udp"]["numbers"]["marked"].as_u64().expect("a counter");
+            [marked, stat.dropped("codel"), marks_received(&ground.b)]
+        };
+        let before = counts();
+        let begin = Instant::now();
+        let [marked, dropped, received] = loop {
+            // It compares what arrives.
+            traffic::file(from, to, 16 << 20, seed);
+            let now = counts();
+            let more: [u64; 3] = std::array::from_fn(|at| now[at] - before[at]);
+            if more[usize::from(!ecn)] > 0 {
+                break more;
+            }
+            assert!(begin.elapsed() < PATIENCE, "ECN {ecn}: {more:?}");
+        };
+        // SYN and what has no data are not ECN-capable, and seldom wait.
+        assert_eq!(
+            (marked > 0, received > 0),
+            (ecn, ecn),
+            "ECN {ecn}: {marked} marked, {dropped} dropped, {received} received"
+        );
+    }
 }
