@@ -186,7 +186,7 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
     /// Most packets in a train; of datagrams at most 64
     #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
