@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Place, SEGUE};
+use common::{Place, SEGUE, text};
 use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Writer, link, options};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
@@ -32,11 +32,6 @@ fn place() -> Place {
 fn shell(place: &Place, script: &str) -> Output {
     let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
     common::command("bash", place).args(["-c", &script]).current_dir(place.path()).output().unwrap()
-}
-
-fn text(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 fn names(place: &Place) -> Vec<String> {

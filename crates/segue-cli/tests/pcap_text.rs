@@ -22,8 +22,7 @@ use shapes::{Shape, capture, framed};
 fn pcap(place: &Place, line: &str) -> (Option<i32>, String, String) {
     let args = line.split_whitespace();
     let output = common::command(SEGUE, place).arg("pcap").args(args).current_dir(place.path()).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    common::text(&output)
 }
 
 fn json_of(place: &Place, line: &str) -> Value {

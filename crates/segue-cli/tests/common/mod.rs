@@ -33,6 +33,12 @@ impl Ran {
     }
 }
 
+/// Returns exit status, stdout and stderr of a run, whatever bytes they are.
+pub(crate) fn text(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
 /// Makes a command with a defined environment: no colour settings, and its own directory for control sockets.
 pub(crate) fn command(program: &str, place: &Place) -> Command {
     let mut command = Command::new(program);
