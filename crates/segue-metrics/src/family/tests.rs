@@ -42,12 +42,13 @@ fn every_number_of_stat_is_a_metric_or_is_left_out_for_a_reason() {
     numbers(&schema, &schema, "", &mut paths);
     assert!(paths.len() > 30, "{paths:?}");
     // Rates and sums are computed by Prometheus; an id is a label; a process id says nothing over time; how an
-    // instance is confined does not change while it runs; the ports of an instance are those of all its workers.
+    // instance is confined and what its tunnel accepts does not change while it runs; the ports of an instance are
+    // those of all its workers.
     let left_out = |path: &str| {
         path.starts_with("recent")
             || path.starts_with("sandbox.")
             || path.starts_with("workers[].ports{}.")
-            || ["pid", "workers[].id", "drops", "is_managed", "health[].notice"].contains(&path)
+            || ["pid", "workers[].id", "drops", "is_managed", "health[].notice", "peers.remcsum"].contains(&path)
     };
     let shown: BTreeSet<String> = FAMILIES
         .iter()
