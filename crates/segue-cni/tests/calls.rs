@@ -46,7 +46,6 @@ fn wrong_calls_have_the_codes_of_the_specification() {
         (&pod("DANCE")[..], NET, 4),
         (&[][..], NET, 4),
         (&pod("CHECK")[..], NET, 7),
-        (&pod("GC")[..], NET, 7),
         (&pod("STATUS")[..], &NET.replace("fleet", r#"fleet","dev":"nosuch0"#), 50),
     ] {
         let (done, answer) = call(variables, input);
@@ -54,4 +53,6 @@ fn wrong_calls_have_the_codes_of_the_specification() {
         assert_eq!(answer["code"], code, "{variables:?} {input}: {answer}");
         assert!(!answer["msg"].as_str().unwrap().is_empty() && answer["cniVersion"] == "1.1.0");
     }
+    // `cnitool gc` names no attachments, which says nothing about those that there are.
+    assert!(call(&pod("GC"), NET).0);
 }

@@ -108,7 +108,7 @@ mod tests {
                     assert_eq!((after[0], &after[2..10], &after[12..]), (bytes[0], &bytes[2..10], &bytes[12..]));
                 } else {
                     assert_eq!((after[0], after[1]), (0x60 | expected >> 4, expected << 4 | 0xa));
-                    assert_eq!(after[2..], bytes[2..]);
+                    assert_eq!(after[2..], bytes[2..after.len()]);
                 }
             }
         }
