@@ -163,7 +163,7 @@ fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
                 let mut frames = frames.clone();
                 change(&mut frames[which]);
                 let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, known }).collect();
-                let config = Config { profile, ..Config::default() };
+                let config = Config { profile, max_flows: 8, ..Config::default() };
                 let setting = Setting { start: Start::Ethernet, ..Setting::new(config) };
                 let what = disagreement(&arrivals, &setting);
                 assert!(what.is_none(), "{profile:?}: {}", what.unwrap_or_default());
