@@ -6,7 +6,7 @@ use segue_control::error::{Kind, printable};
 use segue_host::interface::{NAME_LEN, check_name};
 use serde::{Serialize, Serializer};
 
-use crate::tunnel::plan::Mode;
+use crate::tunnel::kinds::Mode;
 
 /// The prefix of the word.
 const PREFIX: &str = "vhost:";
