@@ -152,6 +152,7 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
             csum: OuterCsum::Verified,
             budget: 64,
             pages: 64,
+            key: Key([1, 2]),
         },
         vec![tunnel::Parts {
             inside_name: "inside".to_owned(),
