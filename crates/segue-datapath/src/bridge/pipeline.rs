@@ -157,11 +157,11 @@ impl Bridge {
         if let Some(own) = port.own.take().or_else(|| port.end.port.mac()) {
             self.stations.own(own, at, now);
         }
-        self.look_up(at);
+        self.forget_when_down(at);
     }
 
     /// Forgets the stations behind a port that has gone down.
-    fn look_up(&mut self, at: usize) {
+    fn forget_when_down(&mut self, at: usize) {
         let port = &mut self.ports[at];
         let is_up = port.end.port.is_up();
         if std::mem::replace(&mut port.was_up, is_up) != is_up {
@@ -272,7 +272,7 @@ impl Bridge {
             self.transmit()?;
             match polled {
                 Polled::Idle => {
-                    self.look_up(from);
+                    self.forget_when_down(from);
                     return Ok(false);
                 }
                 // What waits for ports that take nothing has the memory.
