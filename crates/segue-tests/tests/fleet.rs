@@ -112,15 +112,21 @@ fn a_node_that_dies_leaves_every_table_and_comes_back_as_it_was() {
     assert!(!host.has_device(DEVICE), "{:?}", host.devices());
 }
 
-#[test]
-fn hostile_leases_and_an_outage_cost_no_packet() {
-    let Some(mut fleet) = Fleet::new(test_name!()) else { return };
-    let (kernel, follows) = kernel_node(&fleet, 4);
-    let a = Node::start(&fleet, 2, "");
-    until("the kernel is a peer", || a.peers(&fleet).len() == 1);
+/// Returns a node of the kernel, which follows no lease any more, and one of segue that reach each other.
+fn pair(fleet: &Fleet) -> (Host, Node) {
+    let (kernel, follows) = kernel_node(fleet, 4);
+    let a = Node::start(fleet, 2, "");
+    until("the kernel is a peer", || a.peers(fleet).len() == 1);
     segue_lab::reach((&a.host, a.address().parse().unwrap()), (&kernel, "198.19.4.0".parse().unwrap()), PATIENCE)
         .unwrap();
     drop(follows);
+    (kernel, a)
+}
+
+#[test]
+fn hostile_leases_and_an_outage_cost_no_packet() {
+    let Some(mut fleet) = Fleet::new(test_name!()) else { return };
+    let (kernel, a) = pair(&fleet);
     let good = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
     let hostile = [
         ("-anything", good, "key_outside"),
@@ -205,12 +211,7 @@ fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
 /// Kills the leader of three members in the middle of so many changes, ten a second, and then all members for a time.
 fn members_end(name: &str, changes: u32, outage: Duration) {
     let Some(mut fleet) = Fleet::of_three(name) else { return };
-    let (kernel, follows) = kernel_node(&fleet, 4);
-    let a = Node::start(&fleet, 2, "");
-    until("the kernel is a peer", || a.peers(&fleet).len() == 1);
-    segue_lab::reach((&a.host, a.address().parse().unwrap()), (&kernel, "198.19.4.0".parse().unwrap()), PATIENCE)
-        .unwrap();
-    drop(follows);
+    let (_kernel, a) = pair(&fleet);
     let mut ping = a.host.command("ping");
     ping.args(["-n", "-i", "0.05", "198.19.4.0"]);
     let mut ping = Process::spawn(ping, b"").unwrap();
