@@ -1,4 +1,5 @@
-//! Measures the cost of splitting a train, beside a plain copy of the same bytes: `cargo bench -p segue --bench gso`.
+//! Measures the cost of splitting a train, beside a plain copy of the same bytes: `cargo bench -p segue-benches --bench
+//! gso`.
 //!
 //! Trains are 64 KB in segments of 1448 bytes (TCP) or 1472 (UDP), with the payload in the ranges that the case names.
 //! `memcpy` is `copy_from_slice` of as many bytes, in the same ranges, to the same places. Throughput counts the bytes

@@ -1,5 +1,5 @@
 //! Benchmark of the forwarding step with packet groups, against one lookup for each packet: `cargo bench -p
-//! segue-datapath --bench forward`.
+//! segue-benches --bench forward`.
 //!
 //! 512 flows, interleaved at random, to 512 or 64 hosts in 4096 routes over 16 next hops; batches of 2048 packets. The
 //! table at the start takes both in turn.
