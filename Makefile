@@ -12,17 +12,17 @@ VM := $(OUT)/vm
 PROGRAMS := -p segue-cli -p segue-fleet -p segue-cni
 
 .DEFAULT_GOAL := help
-.PHONY: help build install dist deb demo quick test test-full check figures trust bench fuzz mutants miri loom soak clean
+.PHONY: help build install dist deb demo quick test test-full check figures trust bench bench-peers fuzz mutants miri loom soak clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
 	@echo
 	@echo 'make install PREFIX=/opt  where to install (/usr/local); DESTDIR is put in front'
 	@echo 'make test ARGS=NAME       only the tests whose name holds NAME'
 	@echo 'make figures ONLY=NAME    (or trust) only the measurements whose name holds NAME'
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
 	@echo 'make test-full MINUTES=20 begins no command later than that'
-	@echo 'make soak MINUTES=60      how long it lasts (10); ONLY=CASE chooses cases'
+	@echo 'make soak MINUTES=60      how long its last case lasts (10); ONLY=CASE chooses cases'
 	@echo 'make mutants SEED=7 SHARD=2/8  another choice; the third of eight parts (SEED=1 SHARD=0/1)'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
@@ -76,6 +76,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	@tools/need check
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) fmt --check --manifest-path bench/peers/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/bench-dpdk/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/instructions/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/loom/Cargo.toml
@@ -107,7 +108,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run
+	shellcheck .ci/run contrib/debian/tests/tunnel lab/debian-root tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run bench/peers/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
@@ -139,7 +140,7 @@ loom: ## every interleaving of the threads that share boards, knobs and feeds
 	$(CARGO) test --release --locked --manifest-path tools/loom/Cargo.toml --target-dir '$(OUT)/loom' -- models::
 
 RUNS ?= 5
-bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the crates
+bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the engine
 	@tools/need bench
 	$(CARGO) build --release --locked -p segue-cli
 	mkdir -p '$(OUT)/bench'
@@ -151,9 +152,14 @@ bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchma
 		echo "bench: $(OUT)/bench/$$bench.json" && \
 		$(SEGUE) bench $$bench --runs $(RUNS) -j > '$(OUT)/bench/'$$bench.json || exit 1; \
 	done
-	$(if $(wildcard crates/*/benches),$(CARGO) bench --workspace --benches --locked)
+	$(CARGO) bench --locked -p segue-benches
 
-soak: ## the tests at full size, then properties with new seeds and the tunnel under load, for MINUTES
+ROUNDS ?= 21
+bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others, which it brings; ROUNDS=21
+	@tools/need bench-peers
+	bench/peers/run '$(ROUNDS)'
+
+soak: ## the tests at full size, properties with new seeds, then all instances under faults and floods for MINUTES
 	@tools/need soak
 	$(CARGO) build --release --locked -p segue-cli
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'

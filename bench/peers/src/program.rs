@@ -1,0 +1,59 @@
+//! A peer that is a program of its own. It finds the packets of a row in a file, and answers each line
+//! `ROW TIMES hot|cold known|unknown` with nanoseconds a packet, or `-` if it does not do this work.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use segue::packet::Csum;
+
+use crate::Peer;
+use crate::rows::Row;
+
+pub(crate) struct Program {
+    name: String,
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Starts the program with the folder of the packets as its last argument.
+    pub(crate) fn start(name: &str, program: &str, folder: &str) -> Program {
+        let mut words = program.split(' ');
+        let mut command = Command::new(words.next().expect("a program"));
+        let mut child = command
+            .args(words)
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program}: {error}"));
+        let (ask, answers) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+        Program { name: name.to_owned(), child, ask, answers: BufReader::new(answers) }
+    }
+}
+
+impl Peer for Program {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn time(&mut self, row: &Row, times: usize) -> Option<f64> {
+        let cold = if row.cold { "cold" } else { "hot" };
+        let known = if row.csum == Csum::Unknown { "unknown" } else { "known" };
+        writeln!(self.ask, "{} {times} {cold} {known}", row.key).expect("the program reads");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the program answers");
+        match line.trim() {
+            "-" => None,
+            nanos => Some(nanos.parse().unwrap_or_else(|_| panic!("{} answered {line:?} for {}", self.name, row.key))),
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
