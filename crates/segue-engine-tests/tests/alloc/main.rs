@@ -15,7 +15,7 @@ use segue_testkit::flow;
 /// Number of packets in a poll round.
 const ROUND: usize = 200;
 /// Number of packets during which no memory may be allocated.
-const PACKETS: usize = 4_000;
+const PACKETS: usize = 1_000;
 /// Number of warm-up passes over the packets.
 const WARM_UP: usize = 60;
 

@@ -20,7 +20,7 @@ fn some() -> impl Iterator<Item = Vector> {
 struct Wild<'a> {
     bytes: &'a RefCell<Vec<u8>>,
     rng: &'a RefCell<Rng>,
-    /// How the memory changes: not at all, in content, or in length as well.
+    /// Changes of the memory: none, in content, or in length as well.
     change: Change,
     /// Number of times that each byte was read.
     reads: &'a RefCell<Vec<u32>>,

@@ -89,6 +89,29 @@ fn a_batch_comes_out_as_trains_that_split_into_what_went_in() {
 }
 
 #[test]
+fn packets_in_pieces_join_like_those_in_one_piece() {
+    let all = stream();
+    let [mut whole, mut cut] = [(); 2].map(|()| Joiner::tun(KEY, TUN_OFFLOADS[0]));
+    // One call of the system takes 1,024 pieces.
+    cut.set_limits(Limits { max_pieces: usize::MAX, ..*cut.limits() });
+    for (round, packets) in all.chunks(64).enumerate() {
+        let size = [1, 20, 77, 500][round % 4];
+        let expected = units(&mut whole, packets);
+        let (mut batch, mut came) = (cut.batch(), Vec::new());
+        for (number, packet) in packets.iter().enumerate() {
+            assert_eq!(batch.push_pieces(packet.chunks(size), Csum::Unknown), number);
+        }
+        while let Some(train) = batch.pop() {
+            let found: Vec<usize> = train.sources().map(|(number, _)| number).collect();
+            assert!(found.is_sorted() && found.iter().all(|&number| number < packets.len()));
+            came.push(train.pieces().flatten().copied().collect::<Vec<u8>>());
+        }
+        assert!(came == expected, "pieces of {size}");
+    }
+    assert_eq!(whole.stats().packets, cut.stats().packets);
+}
+
+#[test]
 fn a_plain_train_is_one_packet_with_every_checksum_right() {
     for ip in ips() {
         let packets = run(ip, 60_000, 1400);

@@ -1,5 +1,5 @@
 use segue::easy::{ReadError, Short, Splitter};
-use segue::gso;
+use segue::gso::{self, Limits};
 use segue::packet::Start;
 use segue::virtio::{self, Form, VirtioNet};
 use segue_testkit::build::{Ip, L4, Packet, Udp, V4, V6, prime};
@@ -26,6 +26,39 @@ fn every_vector_is_split_into_the_packets_that_must_leave() {
                     "the room is untouched"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn every_vector_in_pieces_is_split_into_the_packets_that_must_leave() {
+    let mut splitter = Splitter::plain(Start::Ethernet);
+    for (number, vector) in vectors().into_iter().step_by(4).enumerate() {
+        let size = [1, 17, 54, 700, 3000][number % 5];
+        let packets = splitter.read_pieces(&header(&vector), vector.frame.chunks(size), &Limits::NONE).unwrap();
+        assert_eq!(packets.len(), vector.segments.len(), "{}", vector.name);
+        let frame = vector.frame.as_ptr_range();
+        for (packet, expected) in packets.iter().zip(&vector.segments) {
+            let bytes: Vec<u8> = packet.pieces().flatten().copied().collect();
+            assert!(bytes == expected[..] && packet.len() == bytes.len(), "{}, pieces of {size}", vector.name);
+            assert_eq!((packet.owed(), packet.gso()), (None, None));
+            assert!(packet.pieces().skip(1).all(|piece| frame.contains(&piece.as_ptr())), "payload is not copied");
+        }
+    }
+}
+
+#[test]
+fn a_checksum_in_pieces_is_left_to_the_port_if_it_completes_them() {
+    let mut splitter = Splitter::plain(Start::Ethernet);
+    for vector in vectors().into_iter().filter(|vector| !vector.name.contains("vlan")).step_by(9) {
+        let limits = Limits { csum: true, ..Limits::NONE };
+        let packets = splitter.read_pieces(&header(&vector), vector.frame.chunks(100), &limits).unwrap();
+        for (packet, expected) in packets.iter().zip(&vector.segments) {
+            let (start, field) = packet.owed().expect("a checksum is owed");
+            assert_eq!((start, field), (vector.csum_start, vector.csum_start + vector.csum_offset));
+            let mut bytes: Vec<u8> = packet.pieces().flatten().copied().collect();
+            virtio::Place { start, field }.fill(&mut bytes);
+            assert!(bytes == expected[..], "{}", vector.name);
         }
     }
 }
@@ -88,6 +121,8 @@ fn a_checksum_inside_an_unknown_tunnel_is_completed_where_the_header_says() {
     let mut out = vec![0; 500];
     let len = splitter.read_with(&header, &owed).unwrap().iter().next().unwrap().write_to(&mut out).unwrap();
     assert_eq!(out[..len], done);
+    let error = splitter.read_pieces(&header, owed.chunks(9), &Limits::NONE).unwrap_err();
+    assert_eq!(error, ReadError::Header(virtio::Refusal::GsoChecksumPlace), "not without a copy");
 }
 
 #[test]

@@ -30,10 +30,10 @@ impl Lent {
 impl AsRef<[u8]> for Lent {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: a Lent is made by `Loan::lend` only, from a slice that lives longer than the loan, and is kept
-        // nowhere but in the loan's value, which gives out nothing that outlives the borrow of the loan. Code that
-        // takes a new loan of a value replaces it first if an earlier loan was forgotten instead of dropped, and
-        // dropping a Lent reads nothing.
+        // SAFETY: a Lent is made by `Loan::lend` and `Loan::lend_all` only, from a slice that lives longer than the
+        // loan, and is kept nowhere but in the loan's value, which gives out nothing that outlives the borrow of the
+        // loan. Code that takes a new loan of a value replaces it first if an earlier loan was forgotten instead of
+        // dropped, and dropping a Lent reads nothing.
         unsafe { core::slice::from_raw_parts(self.start, self.len as usize) }
     }
 }
@@ -71,6 +71,19 @@ impl<'v, 'b, T: Borrower> Loan<'v, 'b, T> {
     pub(crate) fn lend<R>(&mut self, bytes: &'b [u8], number: u32, keep: impl FnOnce(&mut T, Lent) -> R) -> R {
         let len = bytes.len().min(u32::MAX as usize) as u32;
         keep(self.value, Lent { start: bytes.as_ptr(), len, number })
+    }
+
+    /// Does the same for a packet in several pieces, all lent under one number. `keep` may keep what the iterator gives
+    /// in the value only.
+    pub(crate) fn lend_all<R>(
+        &mut self,
+        pieces: impl IntoIterator<Item = &'b [u8]>,
+        number: u32,
+        keep: impl FnOnce(&mut T, &mut dyn Iterator<Item = Lent>) -> R,
+    ) -> R {
+        let lent =
+            |bytes: &'b [u8]| Lent { start: bytes.as_ptr(), len: bytes.len().min(u32::MAX as usize) as u32, number };
+        keep(self.value, &mut pieces.into_iter().map(lent))
     }
 
     /// Returns the value. What is read from it lives no longer than the borrow.

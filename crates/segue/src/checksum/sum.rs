@@ -28,13 +28,30 @@ pub struct Sum {
     /// Congruent modulo 65535 to the sum of the words in little-endian order (RFC 1071 section 2(B): byte order only
     /// swaps the result); zero only if all was zero.
     plain: u64,
-    /// Whether the next byte is the second of a word.
-    odd: bool,
+    /// The place of the next byte.
+    next: Next,
+}
+
+/// The place of a byte in its 16-bit word. It fills a word, so that there is no padding to be copied in pieces.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[repr(usize)]
+enum Next {
+    #[default]
+    First,
+    Second,
+}
+
+impl Next {
+    /// Returns the place behind `len` bytes.
+    #[inline(always)]
+    fn behind(len: usize) -> Next {
+        if len % 2 == 1 { Next::Second } else { Next::First }
+    }
 }
 
 impl Sum {
     /// The sum of zero bytes.
-    pub const ZERO: Sum = Sum { plain: 0, odd: false };
+    pub const ZERO: Sum = Sum { plain: 0, next: Next::First };
 
     /// Returns the sum of `bytes`.
     #[inline]
@@ -45,19 +62,19 @@ impl Sum {
     /// Adds the bytes that follow those already summed.
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
-        self.append(Sum { plain: plain(bytes), odd: false }, bytes.len());
+        self.append(Sum { plain: plain(bytes), next: Next::First }, bytes.len());
     }
 
     /// Adds two bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
     #[inline]
     pub fn add_u16(&mut self, value: u16) {
-        self.append(Sum { plain: u64::from(value.swap_bytes()), odd: false }, 2);
+        self.append(Sum { plain: u64::from(value.swap_bytes()), next: Next::First }, 2);
     }
 
     /// Adds four bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
     #[inline]
     pub fn add_u32(&mut self, value: u32) {
-        self.append(Sum { plain: u64::from(value.swap_bytes()), odd: false }, 4);
+        self.append(Sum { plain: u64::from(value.swap_bytes()), next: Next::First }, 4);
     }
 
     /// Adds the separately computed sum `next` of the `next_len` bytes that follow those already summed. Only
@@ -66,9 +83,9 @@ impl Sum {
     pub fn append(&mut self, next: Sum, next_len: usize) {
         // A sum that begins in the middle of a word is the sum of the same bytes with all words swapped (RFC 1071
         // section 2(B)), and rotating by eight bits swaps the bytes of every 16-bit column.
-        let next = if self.odd { next.plain.rotate_left(8) } else { next.plain };
+        let next = if self.next == Next::Second { next.plain.rotate_left(8) } else { next.plain };
         self.plain = scalar::join(self.plain, next);
-        self.odd ^= next_len % 2 == 1;
+        self.next = Next::behind(self.next as usize ^ next_len);
     }
 
     /// Copies `src` to `dst` and adds its bytes, in one pass.
@@ -83,13 +100,13 @@ impl Sum {
         } else {
             arch::chosen().copy(dst, src)
         };
-        self.append(Sum { plain, odd: false }, src.len());
+        self.append(Sum { plain, next: Next::First }, src.len());
     }
 
     /// Copies `src` to `dst` and adds its bytes with `copier`, without the shortcut for short inputs.
     #[inline(always)]
     pub(crate) fn copy_by(&mut self, copier: impl Copier, dst: &mut [u8], src: &[u8]) {
-        self.append(Sum { plain: copier.copy(dst, src), odd: false }, src.len());
+        self.append(Sum { plain: copier.copy(dst, src), next: Next::First }, src.len());
     }
 
     /// Removes a part again, as if its bytes had been zero: a ones-complement subtraction.
@@ -119,19 +136,19 @@ impl Sum {
     /// Wraps the plain sum that the kernels in `arch` return for `len` bytes.
     #[inline]
     pub(super) fn from_plain(plain: u64, len: usize) -> Sum {
-        Sum { plain, odd: len % 2 == 1 }
+        Sum { plain, next: Next::behind(len) }
     }
 
     /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need to be on the wire.
     #[inline]
     pub(super) fn add_u64(&mut self, value: u64) {
-        self.append(Sum { plain: value.swap_bytes(), odd: false }, 8);
+        self.append(Sum { plain: value.swap_bytes(), next: Next::First }, 8);
     }
 }
 
 impl PartialEq for Sum {
     fn eq(&self, other: &Sum) -> bool {
-        self.odd == other.odd && self.fold() % 0xffff == other.fold() % 0xffff
+        self.next == other.next && self.fold() % 0xffff == other.fold() % 0xffff
     }
 }
 
@@ -139,7 +156,7 @@ impl Eq for Sum {}
 
 impl fmt::Debug for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parity = if self.odd { ", odd" } else { "" };
+        let parity = if self.next == Next::Second { ", odd" } else { "" };
         write!(f, "Sum({:#06x}{parity})", self.fold())
     }
 }

@@ -1,4 +1,4 @@
-//! From the packets of one batch to trains for a device.
+//! The joiner: makes trains for a device of the packets of one batch.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::checksum::Sum;
 use crate::gro::{Config, Gro, Popped, Stats};
 use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pieces, Pool, Start, Tunnels};
+use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pieces, Pool, Start, Tunnels, Unit};
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::virtio::{self, Form, VirtioNet};
@@ -227,6 +227,33 @@ impl<'b> Batch<'_, 'b> {
         number as usize
     }
 
+    /// Takes a packet that lies in several pieces of memory, such as chained buffers of a driver. Its headers may cross
+    /// pieces. [`Train::sources`] then has an entry for each piece.
+    ///
+    /// ```
+    /// # use segue::{easy::Joiner, hash::Key, packet::Csum};
+    /// # let mut joiner = Joiner::plain(Key([1, 2]));
+    /// # let (front, rest) = ([0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18], [0, 1, 198, 18, 0, 2]);
+    /// let mut batch = joiner.batch();
+    /// batch.push_pieces([&front[..], &rest[..]], Csum::Unknown);
+    /// assert_eq!(batch.pop().map(|train| train.len()), Some(20));
+    /// ```
+    pub fn push_pieces(&mut self, pieces: impl IntoIterator<Item = &'b [u8]>, csum: Csum) -> usize {
+        let start = self.start;
+        let number = self.loan.value().count;
+        self.loan.lend_all(pieces, number, |state, pieces| {
+            state.count += 1;
+            let State { gro, pool, .. } = state;
+            let mut packet = pool.take();
+            packet.load_ranges(pieces.map(Frag::all), start, &Tunnels::NONE);
+            if csum != Csum::Unknown {
+                packet.offload.unit = Unit::Whole(csum);
+            }
+            gro.push(packet, Nanos::ZERO, pool);
+        });
+        number as usize
+    }
+
     /// Returns the next packet or train for the device, or `None` when everything pushed was given out. The packets of
     /// a flow come in the order in which they were pushed.
     #[inline]
@@ -290,7 +317,9 @@ impl Batch<'_, '_> {
 impl State {
     /// Gives up what was given out.
     fn put_back(&mut self) {
-        if let Current::Packet(packet) = mem::take(&mut self.current) {
+        if !matches!(self.current, Current::Packet(_)) {
+            self.current = Current::Nothing;
+        } else if let Current::Packet(packet) = mem::take(&mut self.current) {
             self.pool.put(packet);
             self.arena.clear();
             self.next = 0;
@@ -321,14 +350,27 @@ impl State {
                 return true;
             }
             self.put_back();
-            let popped = self.gro.pop_unparsed().or_else(|| {
+            if !self.gro.has_ready() {
                 self.gro.flush();
-                self.gro.pop_unparsed()
-            });
+            }
+            let State { gro, current, limits, .. } = self;
+            let popped = match gro.pop_lone(|bytes, start, verified| {
+                if verified || bytes.len() > limits.mtu {
+                    let csum = if verified { Csum::Verified } else { Csum::Unknown };
+                    return Some(Popped::Frame(Frame { bytes, start, csum }));
+                }
+                // Nothing of it changes on the way, and there is nothing else to do.
+                *current = Current::Lone(bytes);
+                None
+            }) {
+                Some(None) => return true,
+                Some(popped) => popped,
+                None => gro.pop_unparsed(),
+            };
             let packet = match popped {
+                None if gro.has_ready() => continue,
                 None => return false,
                 Some(Popped::Packet(packet)) => packet,
-                // Nothing of it changes on the way.
                 Some(Popped::Frame(frame)) if frame.csum == Csum::Unknown && frame.len() <= self.limits.mtu => {
                     self.current = Current::Lone(frame.bytes);
                     return true;

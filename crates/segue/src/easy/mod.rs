@@ -42,9 +42,11 @@
 //! [`gro`](crate::gro), [`gso`](crate::gso), [`virtio`](crate::virtio).
 
 mod joiner;
+mod scattered;
 mod splitter;
 mod write;
 
 pub use joiner::{Batch, Joiner, Train};
+pub use scattered::{Scattered, ScatteredPacket};
 pub use splitter::{Packets, ReadError, SplitPacket, Splitter};
 pub use write::Short;

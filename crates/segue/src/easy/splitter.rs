@@ -1,4 +1,4 @@
-//! From a read of a device to single packets in the caller's memory.
+//! The splitter: cuts what was read from a device into single packets in the caller's memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -31,14 +31,14 @@ use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 #[derive(Debug)]
 pub struct Splitter {
     form: Option<Form>,
-    start: Start,
-    state: State,
+    pub(super) start: Start,
+    pub(super) state: State,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    packet: Packet<Lent>,
-    arena: Arena,
+pub(super) struct State {
+    pub(super) packet: Packet<Lent>,
+    pub(super) arena: Arena,
     /// The place of the transport checksum.
     transport: Option<write::Owed>,
     /// The place of a checksum that the engine does not know.

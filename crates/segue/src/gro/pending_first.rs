@@ -69,7 +69,7 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
     }
 
     #[inline(always)]
-    fn start(&self) -> Start {
+    pub(super) fn start(&self) -> Start {
         if self.form.link() == 0 { Start::Ip } else { Start::Ethernet }
     }
 

@@ -3,8 +3,8 @@
 /// A generation of Linux kernels whose GRO rules differ from those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generation {
-    /// Up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF set,
-    /// and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
+    /// Linux up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF
+    /// set, and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
     V6_12,
     /// Linux 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a tunnel is
     /// treated as the inner one. CWR is compared as the other flags are, and also starts a new train, so that a segment

@@ -16,7 +16,7 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp}
 /// The held packets that must leave before a frame that joins nothing.
 #[derive(Clone, Copy)]
 pub(super) enum FlushScope {
-    /// Nothing: the frame belongs to no flow that is ever held.
+    /// No flow: the frame belongs to none that is ever held.
     Nothing,
     /// The held train of the same flow.
     Flow(Plain),

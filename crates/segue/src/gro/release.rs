@@ -7,7 +7,7 @@ use super::pending_first::PendingFirst;
 use super::ready::Ready;
 use super::rules::{Flush, RefusalReason};
 use super::table::Slot;
-use crate::packet::{Frame, Packet, Pool, Tunnels};
+use crate::packet::{Frag, Frame, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
 /// The next entry to be taken out.
@@ -51,6 +51,35 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Taken::First(first) => first.into_frame().map(Popped::Frame),
             Taken::Other(other) => Some(other),
         }
+    }
+
+    /// Pops the next entry if it is a frame that nothing has followed: its bytes go to `take`, with its first header
+    /// and whether the port has verified its checksum. What is passed on in parts is not copied; a copy of what was
+    /// just written in other parts stalls the processor.
+    #[inline(always)]
+    pub(crate) fn pop_lone<R>(&mut self, take: impl FnOnce(Frag<B>, Start, bool) -> R) -> Option<R> {
+        let Ready::Places(place) = self.ready.front_mut()? else { return None };
+        if !matches!(self.table.slot_mut(*place), Some(Slot::First(_))) {
+            return None;
+        }
+        let (slot, next) = self.table.leave(*place);
+        match next {
+            Some(next) => *place = next,
+            None => {
+                self.waiting_rounds -= 1;
+                drop(self.ready.pop_front());
+            }
+        }
+        let Slot::First(first) = slot else { return None };
+        let taken = take(first.bytes.take()?, first.start(), first.verified);
+        *slot = Slot::Free;
+        Some(taken)
+    }
+
+    /// Returns whether something may be ready to be popped.
+    #[inline(always)]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Takes the next packet out.

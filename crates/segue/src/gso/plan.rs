@@ -52,7 +52,7 @@ pub(super) struct PlainTcp {
     pub(super) tcp: usize,
     pub(super) seq: u32,
     pub(super) flags: u8,
-    /// For IPv4 with counting identifications: offset of the header, the first identification, and the sum of all other
+    /// Counting identifications of IPv4: offset of the header, the first identification, and the sum of all other
     /// words.
     pub(super) ipv4: Option<(usize, u16, u16)>,
 }

@@ -183,7 +183,7 @@ struct Counting<'a> {
     step: u32,
     /// Constant part of the checksum, unless the port completes it.
     base: Option<Sum>,
-    /// For IPv4 with counting identifications: offset of the header, the next identification, and the sum of all other
+    /// Counting identifications of IPv4: offset of the header, the next identification, and the sum of all other
     /// words.
     ipv4: Option<(usize, u16, u16)>,
 }

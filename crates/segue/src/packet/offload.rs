@@ -12,7 +12,7 @@ pub const MAX_LAYERS: usize = 4;
 /// The state of the innermost transport checksum of a single packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Csum {
-    /// Nothing is known: the field may be right or wrong.
+    /// The state is not known: the field may be right or wrong.
     Unknown,
     /// No checksum: UDP with a zero checksum field.
     Absent,

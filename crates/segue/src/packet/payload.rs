@@ -12,8 +12,9 @@ pub struct Frag<B> {
     buf: B,
     start: u32,
     len: u32,
-    /// The end of the range in its payload, in bytes from where the payload began when it was last empty.
-    end: u32,
+    /// The end of the range in its payload, in bytes from where the payload began when it was last empty. It fills a
+    /// word: padding would be copied in pieces, which the processor cannot forward from store to load.
+    end: usize,
 }
 
 impl<B: Buffer> Frag<B> {
@@ -125,7 +126,7 @@ pub struct Payload<B> {
     frags: Vec<Frag<B>>,
     len: usize,
     /// Bytes dropped from the front since the payload was last empty, modulo 2^32.
-    gone: u32,
+    gone: usize,
 }
 
 impl<B> Default for Payload<B> {
@@ -159,12 +160,14 @@ impl<B: Buffer> Payload<B> {
     }
 
     /// Appends a range; an empty one is dropped at once.
-    #[inline]
+    // Inlined always, so that the parts of a range are stored once: what was stored in parts cannot be forwarded as a
+    // whole.
+    #[inline(always)]
     pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {
             self.len += frag.len();
             let Frag { buf, start, len, .. } = frag;
-            self.frags.push(Frag { buf, start, len, end: self.gone.wrapping_add(self.len as u32) });
+            self.frags.push(Frag { buf, start, len, end: self.gone.wrapping_add(self.len) });
         }
     }
 
@@ -178,7 +181,7 @@ impl<B: Buffer> Payload<B> {
     /// Drops the first `len` bytes; all of them if there are fewer.
     pub fn advance(&mut self, len: usize) {
         let (mut left, mut gone) = (len, 0);
-        self.gone = self.gone.wrapping_add(len.min(self.len) as u32);
+        self.gone = self.gone.wrapping_add(len.min(self.len));
         for frag in &mut self.frags {
             if left < frag.len() {
                 // The cast fits: the value is less than a range's length.
@@ -233,7 +236,7 @@ impl<B: Buffer> Payload<B> {
     /// Returns the first range that has bytes behind `start`, and where it begins in the payload. Found in time
     /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
     fn find(&self, start: usize) -> (&[Frag<B>], usize) {
-        let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone) as usize;
+        let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone);
         let frags = self.frags.get(self.frags.partition_point(|frag| end(frag) <= start)..).unwrap_or(&[]);
         (frags, frags.first().map_or(0, |frag| end(frag) - frag.len()))
     }

@@ -24,7 +24,7 @@ static LAYOUTS: [[Layout; 4]; LINKS] = {
 
 /// Returns the layout of a packet of `len` bytes, of which `bytes` are the first, if it has one of these forms.
 #[inline(always)]
-pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Option<Layout> {
+pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Option<Common> {
     let (link, l3, kind) = link(bytes, start)?;
     let rest = len - l3;
     let (is_v6, ip_len, total, number) = match kind {
@@ -73,9 +73,23 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
         _ => return None,
     };
     let which = 2 * usize::from(is_v6) + usize::from(number == protocol::TCP);
-    let mut layout = *LAYOUTS.get(link)?.get(which)?;
-    layout.set_common(transport_len, l3 + total, len);
-    Some(layout)
+    Some(Common { layout: LAYOUTS.get(link)?.get(which)?, transport_len, end: l3 + total })
+}
+
+/// The layout of a packet of one of the forms.
+pub(super) struct Common {
+    /// That of its form, with a transport header of the smallest length.
+    pub(super) layout: &'static Layout,
+    transport_len: usize,
+    end: usize,
+}
+
+impl Common {
+    /// Completes a copy of the form's layout for a packet of `len` bytes.
+    #[inline(always)]
+    pub(super) fn complete(&self, layout: &mut Layout, len: usize) {
+        layout.set_common(self.transport_len, self.end, len);
+    }
 }
 
 /// Returns the number of headers in front of the network header, its offset, and its type.
@@ -147,7 +161,9 @@ mod tests {
                 if rng.chance(500) { Tunnels::NONE } else { Tunnels::NONE.with(port, Kind::Vxlan).with_gue(2001) };
             // A packet may be longer than the bytes at hand, and very long.
             let len = bytes.len() + [0, 0, 0, 1, 100, 70_000][rng.below(6)];
-            if let Some(layout) = parse(&bytes, len, start, &tunnels) {
+            if let Some(common) = parse(&bytes, len, start, &tunnels) {
+                let mut layout = *common.layout;
+                common.complete(&mut layout, len);
                 let expected = parse_any(&bytes, len, start, &tunnels);
                 assert!(same(&layout, &expected), "round {round}: {layout:?}, not {expected:?}: {bytes:02x?}");
                 found += 1;

@@ -22,7 +22,7 @@ pub const TYPE: usize = 12;
 /// Bits of the tag control information that are the VLAN's identifier; the others are its priority and the drop
 /// eligible indicator.
 pub const VLAN_ID: u16 = 0x0fff;
-/// In a tag: the type of what follows, counted from the tag control information.
+/// The EtherType in a tag, counted from the tag control information.
 pub const VLAN_TYPE: usize = 2;
 
 /// Returns whether `address` is a group address: multicast or broadcast.

@@ -23,7 +23,7 @@ pub const REST: usize = 4;
 pub const IDENTIFIER: usize = 4;
 /// Next-hop MTU in an IPv4 "fragmentation needed" (RFC 1191, section 4).
 pub const NEXT_HOP_MTU: usize = 6;
-/// In an error message: the packet that it is about.
+/// The packet that an error message is about.
 pub const QUOTED: usize = LEN;
 
 /// Message types and codes of ICMP for IPv4 (IANA "ICMP Parameters").
@@ -119,7 +119,7 @@ pub mod v6 {
     /// Code of "destination unreachable": the address does not answer.
     pub const ADDRESS_UNREACHABLE: u8 = 3;
 
-    /// In a type: the message is informational.
+    /// The bit of an ICMPv6 type that marks informational messages.
     const INFORMATIONAL: u8 = 0x80;
 
     /// Returns whether a message of this type counts as an error, about which no error may be sent: the types below 128

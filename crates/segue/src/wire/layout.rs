@@ -39,7 +39,10 @@ impl Header {
 }
 
 /// The first header of a packet.
+// It has a word, since the compiler copies the padding behind a shorter last field in pieces, which the processor
+// cannot forward from store to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub enum Start {
     /// An Ethernet header.
     Ethernet,

@@ -36,10 +36,16 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
 /// always enough.
 pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let len = len.max(bytes.len());
-    match common::parse(bytes, len, start, tunnels) {
-        Some(layout) => layout,
+    let common = common::parse(bytes, len, start, tunnels);
+    // One variable, so that the layout is made where it is returned, and not copied there.
+    let mut layout = match &common {
+        Some(common) => *common.layout,
         None => parse_any(bytes, len, start, tunnels),
+    };
+    if let Some(common) = common {
+        common.complete(&mut layout, len);
     }
+    layout
 }
 
 /// Parses a packet of any form, header by header.

@@ -127,6 +127,7 @@ impl VirtioNet {
 
     /// Reads a header like [`VirtioNet::parse`], with the fields of the basic form in the byte order of this machine:
     /// as packet sockets write it, TUN devices without `TUNSETVNETLE`, and virtio devices before version 1.0.
+    #[inline]
     pub fn parse_native(bytes: &[u8], form: Form) -> Option<VirtioNet> {
         VirtioNet::parse(bytes, form).map(VirtioNet::native)
     }

@@ -11,6 +11,7 @@ use crate::wire::{Remcsum, ethertype, protocol};
 
 impl Decapsulator {
     /// Parses the tunnel headers, between outer IP or UDP and the inner packet.
+    #[inline(always)]
     pub(super) fn tunnel_headers(&self, bytes: &[u8]) -> Result<TunnelHeaders, DecapRefusal> {
         let plain = |len| TunnelHeaders { gre_at: len, len, version: 0, option: None, gre: None };
         let mut found = match self.config.carrier {

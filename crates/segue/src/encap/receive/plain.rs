@@ -20,6 +20,7 @@ impl Decapsulator {
     ///
     /// # Errors
     /// The datagram, for `pull`, which judges it.
+    #[inline(always)]
     pub fn pull_frame<B: AsRef<[u8]>>(&self, datagram: Frag<B>, meta: &Received) -> Result<Frame<B>, Frag<B>> {
         match self.plain(datagram.bytes(), meta) {
             Some((start, len, csum)) => Ok(Frame { bytes: datagram.skip(len), start, csum }),
