@@ -55,22 +55,123 @@ static void check(int holds, const char *what) {
     }
 }
 
-/* Joins the same packets in their own memory: the results must be the trains, whose bytes are copied first since a call
- * ends the memory of the one before. */
+/* Bytes cut into pieces of these sizes in turn, each in memory of its own. */
+static struct segue_chain chain_new(const uint8_t *bytes, size_t len, uint32_t csum) {
+    static const size_t sizes[] = {1, 33, 7, 90, 1000, 3, 4096};
+    struct segue_piece *pieces = (struct segue_piece *)calloc(len + 1, sizeof *pieces);
+    struct segue_chain chain = {pieces, 0, csum};
+    size_t at, size;
+    if (pieces == NULL) exit(10);
+    for (at = 0; at < len; at += size) {
+        uint8_t *memory;
+        size = sizes[chain.count % (sizeof sizes / sizeof *sizes)];
+        if (size > len - at) size = len - at;
+        memory = (uint8_t *)malloc(size);
+        if (memory == NULL) exit(11);
+        memcpy(memory, bytes + at, size);
+        pieces[chain.count].base = memory;
+        pieces[chain.count++].len = size;
+    }
+    return chain;
+}
+
+static void chain_free(struct segue_chain *chain) {
+    size_t at;
+    for (at = 0; at < chain->count; at++) free((void *)(uintptr_t)chain->pieces[at].base);
+    free((void *)(uintptr_t)chain->pieces);
+}
+
+/* The bytes of a listed packet, one behind the other. */
+static uint8_t *gathered(const struct segue_train *train, const struct segue_piece *pieces) {
+    uint8_t *flat = (uint8_t *)malloc(train->len);
+    size_t piece, used = 0;
+    if (flat == NULL) exit(12);
+    for (piece = 0; piece < train->count; piece++) {
+        const struct segue_piece *one = &pieces[train->first + piece];
+        check(used + one->len <= train->len, "pieces of the length that is said");
+        memcpy(flat + used, one->base, one->len);
+        used += one->len;
+    }
+    check(used == train->len, "pieces of the length that is said");
+    return flat;
+}
+
+/* Splits the same unit from a chain: the packets must be those of outs. With an owed checksum they must be so after the
+ * checksum of TCP or UDP was completed. */
+static void split_chain(struct segue_splitter *splitter, const uint8_t *unit, size_t len, const struct segue_out *outs,
+                        ptrdiff_t made) {
+    enum { HEADER = 10, PLACES = 64 };
+    uint32_t csum;
+    for (csum = SEGUE_CSUM_UNKNOWN; csum <= SEGUE_CSUM_OWED; csum += SEGUE_CSUM_OWED) {
+        struct segue_chain chain = chain_new(unit + HEADER, len - HEADER, csum);
+        size_t room = 2 * (size_t)made + chain.count;
+        struct segue_train packets[PLACES];
+        struct segue_piece *pieces = (struct segue_piece *)calloc(room, sizeof *pieces);
+        size_t start = unit[6] | (size_t)unit[7] << 8, field = start + (unit[8] | (size_t)unit[9] << 8);
+        ptrdiff_t at;
+        if (pieces == NULL) exit(13);
+        check(segue_split_chain(splitter, unit, HEADER, &chain, packets, (size_t)made - 1, pieces, room) == SEGUE_ERR_ROOM,
+              "too few places");
+        check(segue_split_chain(splitter, unit, HEADER, &chain, packets, PLACES, pieces, (size_t)made) == SEGUE_ERR_ROOM,
+              "too few pieces");
+        check(segue_split_chain(splitter, unit, HEADER + 1, &chain, packets, PLACES, pieces, room) < 0, "a header's length");
+        check(segue_split_chain(splitter, unit, HEADER, &chain, packets, PLACES, pieces, room) == made, "as many of a chain");
+        for (at = 0; at < made; at++) {
+            uint8_t *flat = gathered(&packets[at], pieces);
+            check(packets[at].len == outs[at].len && packets[at].segments == 1, "as long from a chain");
+            if (csum == SEGUE_CSUM_OWED) {
+                uint16_t sum = (uint16_t)~segue_sum(flat + start, packets[at].len - start);
+                if (sum == 0 && field == start + 6) sum = 0xffff; /* UDP */
+                check(memcmp(flat + field, outs[at].base + field, 2) != 0 || sum == (flat[field] << 8 | flat[field + 1]),
+                      "the checksum is owed");
+                flat[field] = (uint8_t)(sum >> 8), flat[field + 1] = (uint8_t)sum;
+            }
+            check(memcmp(flat, outs[at].base, outs[at].len) == 0, "the same from a chain");
+            free(flat);
+        }
+        chain_free(&chain), free(pieces);
+    }
+}
+
+/* Joins the same packets, each in several pieces: the trains must be the same, in the same order. */
+static void join_chains(struct segue_joiner *joiner, const struct segue_buf *bufs, uint32_t count, uint8_t *const *wanted,
+                        const struct segue_train *trains, ptrdiff_t made) {
+    struct segue_chain *chains = (struct segue_chain *)calloc(count, sizeof *chains);
+    struct segue_train *again = (struct segue_train *)calloc(count, sizeof *again);
+    struct segue_piece *pieces;
+    size_t room = count;
+    ptrdiff_t at;
+    if (!chains || !again) exit(14);
+    for (at = 0; at < (ptrdiff_t)count; at++) {
+        chains[at] = chain_new(bufs[at].base, bufs[at].len, bufs[at].csum);
+        room += chains[at].count;
+    }
+    pieces = (struct segue_piece *)calloc(room, sizeof *pieces);
+    if (pieces == NULL) exit(15);
+    check(segue_join_chains(joiner, chains, count, again, count, pieces, room - 1) == SEGUE_ERR_ROOM, "too few pieces");
+    check(segue_join_chains(joiner, chains, count, again, count - 1, pieces, room) == SEGUE_ERR_ROOM, "too few trains");
+    check(segue_join_chains(joiner, chains, count, again, count, pieces, room) == made, "as many trains of chains");
+    for (at = 0; at < made; at++) {
+        uint8_t *flat = gathered(&again[at], pieces);
+        check(again[at].len == trains[at].len && again[at].segments == trains[at].segments, "as long of chains");
+        check(memcmp(flat, wanted[at], trains[at].len) == 0, "the same train of chains");
+        free(flat);
+    }
+    for (at = 0; at < (ptrdiff_t)count; at++) chain_free(&chains[at]);
+    free(chains), free(again), free(pieces);
+}
+
+/* Joins the same packets in their own memory: the results must be the trains, in any order. */
 static void join_in_place(struct segue_joiner *joiner, const struct segue_buf *bufs, uint32_t count, ptrdiff_t made,
-                          const struct segue_train *trains, const struct segue_piece *pieces) {
+                          const struct segue_train *trains, uint8_t *const *flat) {
     enum { HEADER = 10, OFFSET = 16 };
     struct segue_out *wanted = outs_new((size_t)made, ROOM), *outs = outs_new(count, ROOM);
     size_t *list = (size_t *)calloc(count, sizeof *list);
     ptrdiff_t at, other, found;
-    size_t piece;
     if (!wanted || !outs || !list) exit(9);
     for (at = 0; at < made; at++) {
-        for (piece = 0; piece < trains[at].count; piece++) {
-            const struct segue_piece *one = &pieces[trains[at].first + piece];
-            memcpy(wanted[at].base + wanted[at].len, one->base, one->len);
-            wanted[at].len += one->len;
-        }
+        memcpy(wanted[at].base, flat[at], trains[at].len);
+        wanted[at].len = trains[at].len;
     }
     for (at = 0; at < (ptrdiff_t)count; at++) {
         memcpy(outs[at].base + OFFSET, bufs[at].base, bufs[at].len);
@@ -108,8 +209,7 @@ static void join(struct segue_joiner *joiner, uint32_t count) {
     struct segue_buf *bufs = (struct segue_buf *)calloc(count, sizeof *bufs);
     struct segue_train *trains = (struct segue_train *)calloc(count, sizeof *trains);
     struct segue_piece *pieces = (struct segue_piece *)calloc(2 * (size_t)count, sizeof *pieces);
-    uint8_t **memory = (uint8_t **)calloc(count, sizeof *memory);
-    uint8_t *flat = (uint8_t *)malloc(ROOM);
+    uint8_t **memory = (uint8_t **)calloc(count, sizeof *memory), **flat = (uint8_t **)calloc(count, sizeof *flat);
     uint32_t at, len;
     int32_t number;
     ptrdiff_t made;
@@ -124,17 +224,12 @@ static void join(struct segue_joiner *joiner, uint32_t count) {
     number = (int32_t)made;
     put((const uint8_t *)&number, sizeof number);
     for (at = 0; made > 0 && at < (uint32_t)made; at++) {
-        size_t piece, used = 0;
-        for (piece = 0; piece < trains[at].count; piece++) {
-            const struct segue_piece *one = &pieces[trains[at].first + piece];
-            memcpy(flat + used, one->base, one->len);
-            used += one->len;
-        }
-        if (used != trains[at].len) exit(7);
-        put(flat, used);
+        flat[at] = gathered(&trains[at], pieces);
+        put(flat[at], trains[at].len);
     }
-    join_in_place(joiner, bufs, count, made, trains, pieces);
-    for (at = 0; at < count; at++) free(memory[at]);
+    join_chains(joiner, bufs, count, flat, trains, made);
+    join_in_place(joiner, bufs, count, made, trains, flat);
+    for (at = 0; at < count; at++) free(memory[at]), free(flat[at]);
     free(memory), free(flat), free(bufs), free(trains), free(pieces);
 }
 
@@ -152,6 +247,8 @@ static void faults(void) {
     check(segue_tunnel_new(NULL) == NULL, "a tunnel needs a configuration");
     check(segue_split(NULL, words, 4, NULL, 0, 0) == SEGUE_ERR_NULL, "null is an error");
     check(segue_decap(NULL, NULL, 9, NULL) == SEGUE_ERR_NULL, "null is an error");
+    check(segue_split_chain(NULL, NULL, 0, NULL, NULL, 0, NULL, 0) == SEGUE_ERR_NULL, "null is an error");
+    check(segue_join_chains(NULL, NULL, 1, NULL, 1, NULL, 1) == SEGUE_ERR_NULL, "null is an error");
     check(segue_sum(words, 4) == 0x1136 && segue_sum(NULL, 0) == 0, "sums");
     check(segue_sum_copy(copy, words, 4) == 0x1136 && memcmp(copy, words, 4) == 0, "copied sums");
     check(segue_sum_append(segue_sum(words, 1), 1, segue_sum(words + 1, 3)) == 0x1136, "appended sums");
@@ -202,6 +299,7 @@ int main(int argc, char **argv) {
             }
             check(number > 0 && segue_split_with(splitter, bytes, 11, bytes, len, again, 64, 0) < 0, "a header's length");
             outs_free(again, 64);
+            split_chain(splitter, bytes, len, outs, number);
             check(segue_split(splitter, bytes, len, outs, 0, 0) < 0, "no place for a packet");
             check(segue_split(splitter, bytes, len, outs, 64, ROOM) < 0, "no room for a packet");
             outs_free(outs, 64);

@@ -3,7 +3,8 @@
  * Results: functions that return ptrdiff_t return a number, or a negative error (segue_error_name). Nothing is sent or
  * received here, no clock is read, no thread is started.
  * Ownership: what a _new function returns is the caller's until its _free function. Memory that is passed is the
- * caller's; none is kept past the call, except that the pieces of segue_join point into it.
+ * caller's; none is kept past the call, except that the pieces of segue_join,
+ * segue_join_chains and segue_split_chain point into it.
  * Threads: an object is used by one thread at a time, any thread. The functions without an object need nothing.
  * Faults: a panic inside of the library ends as SEGUE_ERR_PANIC; free the object then.
  * Versions: structs that are passed in begin with their size, so that they can grow.
@@ -71,13 +72,42 @@ ptrdiff_t segue_split(struct segue_splitter *splitter, const uint8_t *unit, size
 ptrdiff_t segue_split_with(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
                            const uint8_t *packet, size_t len, struct segue_out *outs, size_t count, size_t offset);
 
-/* ---- join: the packets of a batch into trains for a device ---- */
-
-#define SEGUE_PLAIN 0xffffffffu /* offloads: none; trains are IP packets of up to 64 kB with their checksum */
+/* ---- pieces of memory, and packets that lie in them ---- */
 
 #define SEGUE_CSUM_UNKNOWN 0  /* verified before anything is joined */
 #define SEGUE_CSUM_VERIFIED 1 /* the caller has checked it */
 #define SEGUE_CSUM_OWED 2     /* the field holds the sum of the pseudo header */
+
+struct segue_piece { /* has the layout of struct iovec */
+    const uint8_t *base;
+    size_t len;
+};
+
+struct segue_chain { /* a packet in several pieces, such as a descriptor chain or an rte_mbuf and those behind it */
+    const struct segue_piece *pieces;
+    size_t count;  /* number of pieces; headers may cross them */
+    uint32_t csum; /* SEGUE_CSUM_ */
+};
+
+struct segue_train {
+    size_t first;    /* index of its first piece */
+    size_t count;    /* number of its pieces, to be written in one call */
+    size_t len;      /* bytes in all of them */
+    size_t segments; /* number of packets joined; 1 for a packet */
+};
+
+/* Splits a packet or train whose virtio-net header of header_len bytes lies elsewhere (header_len 0: it has none), and
+ * lists the packets; returns their number. Payload is not copied: the headers of a packet are one piece, the first, which
+ * lies in the splitter until its next call; everything else lies in the chain. Every checksum is complete; with
+ * SEGUE_CSUM_OWED in the chain those of the transport stay owed, for a device that completes them. Needs as many pieces
+ * as the chain has and two for each packet. */
+ptrdiff_t segue_split_chain(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
+                            const struct segue_chain *chain, struct segue_train *packets, size_t packet_count,
+                            struct segue_piece *pieces, size_t piece_count);
+
+/* ---- join: the packets of a batch into trains for a device ---- */
+
+#define SEGUE_PLAIN 0xffffffffu /* offloads: none; trains are IP packets of up to 64 kB with their checksum */
 
 struct segue_joiner_config {
     size_t size;         /* sizeof(struct segue_joiner_config) */
@@ -94,18 +124,6 @@ struct segue_buf {
     uint32_t csum; /* SEGUE_CSUM_ */
 };
 
-struct segue_piece { /* has the layout of struct iovec */
-    const uint8_t *base;
-    size_t len;
-};
-
-struct segue_train {
-    size_t first;    /* index of its first piece */
-    size_t count;    /* number of its pieces, to be written in one call */
-    size_t len;      /* bytes in all of them */
-    size_t segments; /* number of packets joined */
-};
-
 struct segue_joiner;
 
 struct segue_joiner *segue_joiner_new(const struct segue_joiner_config *config);
@@ -115,6 +133,11 @@ void segue_joiner_free(struct segue_joiner *joiner);
  * Needs as many trains as packets, and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
+
+/* Does the same for packets in several pieces. Needs as many trains as packets, and as many pieces as are given and one for
+ * each packet. */
+ptrdiff_t segue_join_chains(struct segue_joiner *joiner, const struct segue_chain *packets, size_t count,
+                            struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 
 /* Joins a batch in the packets' own memory: each has len bytes behind offset bytes of its memory, in which the virtio-net
  * header has room. A train lies in the memory of its first packet, whose len grows; what does not fit there stays alone.

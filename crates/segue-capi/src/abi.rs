@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use segue::easy::{Joiner, Packets, Splitter};
+use segue::easy::{Batch, Joiner, Packets, Splitter};
 use segue::gro::{Config, Profile};
 use segue::gso::{Frames, Limits};
 use segue::hash::Key;
@@ -16,97 +16,22 @@ use segue::virtio::{Form, VirtioNet};
 
 use crate::error::{self, ARGUMENT, Code, NULL, PANIC, ROOM};
 use crate::plan::Plan;
+use crate::structs::{SegueBuf, SegueJoinerConfig, SegueOut, SeguePiece, SegueTrain, SegueTunnelConfig};
 use crate::tunnel::Tunnel;
 
 /// The result of a call in which the library panicked.
 pub const SEGUE_ERR_PANIC: isize = PANIC;
 
-/// Memory of the caller with a packet in it.
-#[repr(C)]
-pub struct SegueBuf {
-    base: *const u8,
-    len: usize,
-    /// 0: the checksum is unknown; 1: it was verified; 2: it is owed, and its field primed.
-    csum: u32,
-}
-
-/// Memory of the caller for a packet: `room` bytes, of which `len` are used afterwards.
-#[repr(C)]
-pub struct SegueOut {
-    base: *mut u8,
-    room: usize,
-    len: usize,
-}
-
-impl SegueOut {
-    /// Returns whether `len` bytes lie behind `offset` bytes of the memory.
-    fn holds(&self, offset: usize) -> bool {
-        self.room.checked_sub(offset).is_some_and(|room| self.len <= room)
-    }
-}
-
-/// A piece of a train, with the layout of an `iovec`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct SeguePiece {
-    base: *const u8,
-    len: usize,
-}
-
-/// A train: `count` pieces from `first` on.
-#[repr(C)]
-pub struct SegueTrain {
-    first: usize,
-    count: usize,
-    len: usize,
-    segments: usize,
-}
-
-/// Configuration of a joiner.
-#[repr(C)]
-pub struct SegueJoinerConfig {
-    /// Size of this struct in bytes, as the caller was compiled.
-    size: usize,
-    /// Random key of the flow table.
-    key: [u64; 2],
-    /// `TUN_F_` bits of the device; 0xffffffff for plain packets of 64 kB.
-    offloads: u32,
-    /// Length of the virtio-net header: 10, 12, 20 or 24; 0 with plain packets.
-    header_len: u32,
-    /// 0: packets begin with an IP header; 1: with an Ethernet header.
-    ethernet: u32,
-    /// 0: profile strict; 1: linux.
-    profile: u32,
-}
-
-/// Configuration of a tunnel.
-#[repr(C)]
-pub struct SegueTunnelConfig {
-    /// Size of this struct in bytes, as the caller was compiled.
-    size: usize,
-    /// 0: IP in IP; 1: GRE.
-    mode: u32,
-    /// 0: in IP; 1: in FOU; 2: in GUE; 3: in GUE with remote checksum offload.
-    carrier: u32,
-    /// 4 or 6: the version of the outer addresses.
-    version: u32,
-    /// UDP port of both ends; 0 for the usual one.
-    port: u16,
-    /// The addresses, of which IPv4 uses the first four bytes.
-    local: [u8; 16],
-    remote: [u8; 16],
-}
-
 /// A splitter.
-pub struct SegueSplitter(Splitter);
+pub struct SegueSplitter(pub(crate) Splitter);
 
 /// A joiner with the memory of its last batch.
 pub struct SegueJoiner {
-    joiner: Joiner,
+    pub(crate) joiner: Joiner,
     header_len: usize,
-    fronts: Vec<u8>,
+    pub(crate) fronts: Vec<u8>,
     /// Numbers of pieces, each with its place in the memory.
-    fronts_at: Vec<(usize, usize)>,
+    pub(crate) fronts_at: Vec<(usize, usize)>,
     plan: Plan,
 }
 
@@ -114,7 +39,7 @@ pub struct SegueJoiner {
 pub struct SegueTunnel(Tunnel);
 
 /// Runs `work`, and turns an error or a panic into its code.
-fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
+pub(crate) fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(count)) => isize::try_from(count).unwrap_or(isize::MAX),
         Ok(Err(code)) => code,
@@ -126,7 +51,7 @@ fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
 ///
 /// # Safety
 /// `base` must point to `count` values that nothing changes meanwhile, unless it is null or there are none.
-unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T], isize> {
+pub(crate) unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T], isize> {
     match (base.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(NULL),
@@ -140,7 +65,7 @@ unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T], isize> {
 ///
 /// # Safety
 /// As for [`many`], and nothing else may use the values meanwhile.
-unsafe fn many_mut<'a, T>(base: *mut T, count: usize) -> Result<&'a mut [T], isize> {
+pub(crate) unsafe fn many_mut<'a, T>(base: *mut T, count: usize) -> Result<&'a mut [T], isize> {
     match (base.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(NULL),
@@ -411,42 +336,57 @@ pub unsafe extern "C" fn segue_join(
             return Err(ROOM);
         }
         let SegueJoiner { joiner, fronts, fronts_at, .. } = joiner;
-        fronts.clear();
-        fronts_at.clear();
         let mut batch = joiner.batch();
         for packet in packets {
-            let csum = match packet.csum {
-                0 => Csum::Unknown,
-                1 => Csum::Verified,
-                2 => Csum::Partial,
-                _ => return Err(ARGUMENT),
-            };
             // SAFETY: the caller's promise; the batch ends with this call.
-            batch.push_with(unsafe { many(packet.base, packet.len)? }, csum);
+            batch.push_with(unsafe { many(packet.base, packet.len)? }, csum_of(packet.csum)?);
         }
-        let (mut at, mut made) = (0, 0);
-        while let Some(train) = batch.pop() {
-            let first = at;
-            if !train.front().is_empty() {
-                // Its place is known when all are there.
-                fronts_at.push((at, fronts.len()));
-                fronts.extend_from_slice(train.front());
-            }
-            for piece in train.pieces() {
-                let place = pieces.get_mut(at).ok_or(ROOM)?;
-                *place = SeguePiece { base: piece.as_ptr(), len: piece.len() };
-                at += 1;
-            }
-            let place = trains.get_mut(made).ok_or(ROOM)?;
-            *place = SegueTrain { first, count: at - first, len: train.len(), segments: train.segments() };
-            made += 1;
-        }
-        drop(batch);
-        for (piece, front) in fronts_at {
-            pieces[*piece].base = fronts[*front..].as_ptr();
-        }
-        Ok(made)
+        list(batch, fronts, fronts_at, trains, pieces)
     })
+}
+
+/// Returns the state of a checksum with this number.
+pub(crate) fn csum_of(number: u32) -> Result<Csum, isize> {
+    match number {
+        0 => Ok(Csum::Unknown),
+        1 => Ok(Csum::Verified),
+        2 => Ok(Csum::Partial),
+        _ => Err(ARGUMENT),
+    }
+}
+
+/// Lists the trains of a batch and their pieces, and ends it. Headers are kept in `fronts`.
+pub(crate) fn list(
+    mut batch: Batch<'_, '_>,
+    fronts: &mut Vec<u8>,
+    fronts_at: &mut Vec<(usize, usize)>,
+    trains: &mut [SegueTrain],
+    pieces: &mut [SeguePiece],
+) -> Result<usize, isize> {
+    fronts.clear();
+    fronts_at.clear();
+    let (mut at, mut made) = (0, 0);
+    while let Some(train) = batch.pop() {
+        let first = at;
+        if !train.front().is_empty() {
+            // Its place is known when all are there.
+            fronts_at.push((at, fronts.len()));
+            fronts.extend_from_slice(train.front());
+        }
+        for piece in train.pieces() {
+            let place = pieces.get_mut(at).ok_or(ROOM)?;
+            *place = SeguePiece { base: piece.as_ptr(), len: piece.len() };
+            at += 1;
+        }
+        let place = trains.get_mut(made).ok_or(ROOM)?;
+        *place = SegueTrain { first, count: at - first, len: train.len(), segments: train.segments() };
+        made += 1;
+    }
+    drop(batch);
+    for (piece, front) in fronts_at {
+        pieces[*piece].base = fronts[*front..].as_ptr();
+    }
+    Ok(made)
 }
 
 /// Joins a batch of packets in their own memory, each behind `offset` bytes of it: a train lies in the memory of its
@@ -608,25 +548,4 @@ fn write(frames: &Frames, outs: &mut [SegueOut]) -> Result<usize, isize> {
         out.len = bytes.len();
     }
     Ok(list.len())
-}
-
-/// Returns the size of each struct and the places of its fields, for the test that compares them with those of C.
-pub fn layout() -> String {
-    use std::mem::offset_of;
-    let mut text = String::new();
-    macro_rules! list {
-        ($name:literal, $type:ident, $($field:ident),+) => {
-            text += concat!($name, " ");
-            text += &size_of::<$type>().to_string();
-            $(text += &format!(concat!(" ", stringify!($field), "@{}"), offset_of!($type, $field));)+
-            text.push('\n');
-        };
-    }
-    list!("segue_out", SegueOut, base, room, len);
-    list!("segue_buf", SegueBuf, base, len, csum);
-    list!("segue_piece", SeguePiece, base, len);
-    list!("segue_train", SegueTrain, first, count, len, segments);
-    list!("segue_joiner_config", SegueJoinerConfig, size, key, offloads, header_len, ethernet, profile);
-    list!("segue_tunnel_config", SegueTunnelConfig, size, mode, carrier, version, port, local, remote);
-    text
 }

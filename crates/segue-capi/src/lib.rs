@@ -6,6 +6,8 @@
 //! reasons. Structs of results only grow at their end, in a new version of the library's soname.
 
 pub mod abi;
+pub mod chain;
 mod error;
 mod plan;
+pub mod structs;
 mod tunnel;

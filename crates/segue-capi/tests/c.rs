@@ -19,7 +19,7 @@ use segue_testkit::conformance::{GsoKind, Vector, vectors};
 use segue_testkit::flow;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
-/// What a static Rust library needs of the system.
+/// System libraries that a static Rust library needs.
 const SYSTEM: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-lc"];
 
 /// Returns the library of this name that was built with this test, from the newest build.
@@ -92,16 +92,24 @@ impl Records {
     }
 }
 
-/// Returns the cases for the program, and the results that it must write.
-fn cases() -> (Records, Records) {
-    let (mut cases, mut results) = (Records::default(), Records::default());
-    for vector in vectors().iter().filter(|vector| vector.segments.len() <= 64).step_by(5) {
+/// Adds every `step`th vector to be split, and its packets.
+fn add_splits(step: usize, cases: &mut Records, results: &mut Records) {
+    for vector in vectors().iter().filter(|vector| vector.segments.len() <= 64).step_by(step) {
         cases.put(b"s");
         cases.put(&unit(vector, 0));
         results.put_all(&vector.segments);
     }
-    let mut joiner = Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]);
-    let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(3), 9, 1000).into_iter().map(|sent| sent.bytes).collect();
+}
+
+/// Adds batches to be joined of a stream whose packets begin with `link`, and the trains that `joiner` makes of them.
+fn add_joins(link: &[u8], mut joiner: Joiner, cases: &mut Records, results: &mut Records) {
+    let sent = flow::mixed(&mut Rng::new(3), 9, 1000).into_iter().map(|sent| sent.bytes);
+    let framed = |bytes: Vec<u8>| match (link, bytes[0] >> 4) {
+        ([], _) => bytes,
+        (link, 4) => [link, &[8, 0], &bytes].concat(),
+        (link, _) => [link, &[0x86, 0xdd], &bytes].concat(),
+    };
+    let stream: Vec<Vec<u8>> = sent.map(framed).collect();
     for packets in stream.chunks(64) {
         cases.put(b"j");
         cases.put(&(packets.len() as u32).to_ne_bytes());
@@ -113,6 +121,13 @@ fn cases() -> (Records, Records) {
         }
         results.put_all(&trains);
     }
+}
+
+/// Returns the cases for the program, and the results that it must write.
+fn cases() -> (Records, Records) {
+    let (mut cases, mut results) = (Records::default(), Records::default());
+    add_splits(5, &mut cases, &mut results);
+    add_joins(&[], Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]), &mut cases, &mut results);
     let ends = ("198.18.0.1".parse().unwrap(), "198.18.0.2".parse().unwrap());
     let config = Config::new(Mode::Gre(GreOptions::default()), Carrier::Gue { remcsum: true }, ends.0, ends.1);
     let mut encap = Encapsulator::new(config).unwrap();
@@ -140,8 +155,8 @@ fn cases() -> (Records, Records) {
     (cases, results)
 }
 
-fn judge(program: &mut Command, folder: &Path) {
-    let (cases, results) = cases();
+/// Runs a program on cases, checks its results, and returns what it printed.
+fn judge(program: &mut Command, folder: &Path, (cases, results): (Records, Records)) -> String {
     let files = (folder.join("cases"), folder.join("results"));
     fs::write(&files.0, &cases.0).unwrap();
     program.arg(&files.0).arg(&files.1);
@@ -151,6 +166,16 @@ fn judge(program: &mut Command, folder: &Path) {
     let came = fs::read(&files.1).unwrap();
     let differs = came.iter().zip(&results.0).position(|(a, b)| a != b);
     assert!(came == results.0, "{} and {} bytes, first different: {differs:?}", came.len(), results.0.len());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Prints that a test does not run, and notes it for tools/run-tests.
+fn skip(test: &str, why: &str) {
+    println!("skipped: {why}");
+    if let Some(skips) = std::env::var_os("SEGUE_SKIPS") {
+        let mut skips = fs::OpenOptions::new().append(true).open(skips).unwrap();
+        writeln!(skips, "c::{test}: {why}").unwrap();
+    }
 }
 
 #[test]
@@ -158,7 +183,7 @@ fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
     let folder = folder("asan");
     let program = folder.join("judge");
     compile(&program, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
-    judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder);
+    judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder, cases());
 }
 
 #[test]
@@ -177,19 +202,40 @@ fn the_program_of_the_guide_compiles_and_runs() {
 #[test]
 fn a_c_program_leaks_nothing_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("skipped: valgrind is not installed");
-        // Counted by tools/run-tests.
-        if let Some(skips) = std::env::var_os("SEGUE_SKIPS") {
-            let mut skips = fs::OpenOptions::new().append(true).open(skips).unwrap();
-            writeln!(skips, "c::a_c_program_leaks_nothing_under_valgrind: valgrind is not installed").unwrap();
-        }
-        return;
+        return skip("a_c_program_leaks_nothing_under_valgrind", "valgrind is not installed");
     }
     let folder = folder("valgrind");
     let program = folder.join("judge");
     compile(&program, &["-O1"]);
     let options = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"];
-    judge(Command::new("valgrind").args(options).arg(&program), &folder);
+    judge(Command::new("valgrind").args(options).arg(&program), &folder, cases());
+}
+
+#[test]
+fn full_size_chains_of_dpdk_are_cut_and_joined_without_a_copy() {
+    let flags = |what: &str| {
+        let found = Command::new("pkg-config").args([what, "libdpdk"]).output();
+        let found = found.ok().filter(|found| found.status.success())?;
+        Some(String::from_utf8(found.stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let Some((cflags, libs)) = flags("--cflags").zip(flags("--libs")) else {
+        return skip("full_size_chains_of_dpdk_are_cut_and_joined_without_a_copy", "libdpdk-dev is not installed");
+    };
+    let folder = folder("dpdk");
+    let program = folder.join("mbufs");
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-DALLOW_EXPERIMENTAL_API"]).args(cflags);
+    command.arg(format!("-I{HERE}/include")).arg(format!("{HERE}/../../integrations/dpdk/mbufs.c"));
+    run(command.arg("-o").arg(&program).arg(library("a")).args(SYSTEM).args(libs));
+    let (mut cases, mut results) = (Records::default(), Records::default());
+    add_splits(1, &mut cases, &mut results);
+    let joiner = Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]).starting_with(Start::Ethernet);
+    add_joins(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], joiner, &mut cases, &mut results);
+    let said = judge(&mut Command::new(&program), &folder, (cases, results));
+    let counts: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    println!("rte_gso cuts {} of {} trains, segue all", counts[0], counts[1]);
+    // It has TCP over IPv4 alone.
+    assert!(counts[0] > 0 && counts[0] < counts[1], "{counts:?}");
 }
 
 #[test]
@@ -265,6 +311,7 @@ fn structs_have_the_layout_that_is_listed() {
         ("segue_buf", "base len csum"),
         ("segue_piece", "base len"),
         ("segue_train", "first count len segments"),
+        ("segue_chain", "pieces count csum"),
         ("segue_joiner_config", "size key offloads header_len ethernet profile"),
         ("segue_tunnel_config", "size mode carrier version port local remote"),
     ];
@@ -280,9 +327,9 @@ fn structs_have_the_layout_that_is_listed() {
     let (file, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&file, source).unwrap();
     run(Command::new("cc").arg(format!("-I{HERE}/include")).arg(&file).arg("-o").arg(&program));
-    assert_eq!(run(&mut Command::new(&program)), segue_capi::abi::layout());
+    assert_eq!(run(&mut Command::new(&program)), segue_capi::structs::layout());
     if cfg!(all(target_pointer_width = "64", target_arch = "x86_64")) {
         let listed = fs::read_to_string(format!("{HERE}/layout.txt")).unwrap();
-        assert_eq!(segue_capi::abi::layout(), listed, "a changed layout needs a new soname");
+        assert_eq!(segue_capi::structs::layout(), listed, "a changed layout needs a new soname");
     }
 }

@@ -56,6 +56,21 @@ fn a_train_is_split_joined_in_two_ways_and_the_same_again() {
 }
 
 #[test]
+fn a_chain_is_split_and_joined_like_a_packet_in_one_piece() {
+    let (mut splitter, mut joiner, unit) = (Splitter::new(VNET), Joiner::new(VNET as u32), train(3));
+    let packets = splitter.split(&unit, 3, 256, 0).unwrap();
+    let batch: Vec<Packet<'_>> = packets.iter().map(|bytes| Packet { bytes, csum: 0 }).collect();
+    let trains = joiner.join(&batch).unwrap();
+    for size in [1, 13, 64, 1000] {
+        assert_eq!(splitter.split_chain(&unit[..VNET], &unit[VNET..], size, 3).unwrap(), packets, "pieces of {size}");
+        assert!(splitter.split_chain(&unit[..VNET], &unit[VNET..], size, 2).is_err(), "two places");
+        assert_eq!(joiner.join_chains(&packets, size).unwrap(), trains, "pieces of {size}");
+    }
+    assert!(splitter.split_chain(&unit[..VNET], &[], 9, 3).is_err());
+    assert!(joiner.join_chains(&[], 9).unwrap().is_empty());
+}
+
+#[test]
 fn what_a_tunnel_encapsulates_it_decapsulates() {
     for (mode, carrier) in [(0, 0), (0, 1), (1, 2), (1, 3)] {
         let (mut near, mut far) =

@@ -4,6 +4,8 @@
 use std::ptr::{null, null_mut};
 
 use segue_capi::abi::*;
+use segue_capi::chain::abi::*;
+use segue_capi::structs::SegueOut;
 
 #[repr(C)]
 struct Out {
@@ -36,6 +38,13 @@ struct Train {
 }
 
 #[repr(C)]
+struct Chain {
+    pieces: *const Piece,
+    count: usize,
+    csum: u32,
+}
+
+#[repr(C)]
 struct JoinerConfig {
     size: usize,
     key: [u64; 2],
@@ -60,6 +69,19 @@ struct TunnelConfig {
 pub(crate) struct Packet<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) csum: u32,
+}
+
+/// Returns the pieces of a packet, one behind the other.
+fn gathered(train: &Train, pieces: &[Piece]) -> Vec<u8> {
+    let of_train = &pieces[train.first..train.first + train.count];
+    // SAFETY: the pieces lie in what was passed, which lives, or in the object's memory, until its next call.
+    let parts = of_train.iter().map(|piece| unsafe { std::slice::from_raw_parts(piece.base, piece.len) });
+    parts.flatten().copied().collect()
+}
+
+/// Returns a packet as pieces of at most `size` bytes.
+fn cut(bytes: &[u8], size: usize) -> Vec<Piece> {
+    bytes.chunks(size).map(|part| Piece { base: part.as_ptr(), len: part.len() }).collect()
 }
 
 /// Memory for packets, and its description.
@@ -128,6 +150,26 @@ impl Splitter {
             unsafe { segue_split_with(self.0, head, header.len(), body, packet.len(), places.pointer(), count, 0) };
         places.packets(made, 0)
     }
+
+    pub(crate) fn split_chain(
+        &mut self,
+        header: &[u8],
+        packet: &[u8],
+        size: usize,
+        count: usize,
+    ) -> Result<Vec<Vec<u8>>, isize> {
+        let given = cut(packet, size);
+        let chain = Chain { pieces: given.as_ptr(), count: given.len(), csum: 0 };
+        let mut packets = vec![Train { first: 0, count: 0, len: 0, segments: 0 }; count];
+        let mut pieces = vec![Piece { base: null(), len: 0 }; given.len() + 2 * count];
+        let (to, parts) = (packets.as_mut_ptr().cast(), pieces.as_mut_ptr().cast());
+        let (head, chain) = (header.as_ptr(), (&raw const chain).cast());
+        // SAFETY: the pointers and numbers are those of live vectors and of a live chain.
+        let made =
+            unsafe { segue_split_chain(self.0, head, header.len(), chain, to, packets.len(), parts, pieces.len()) };
+        let made = usize::try_from(made).map_err(|_| made)?;
+        Ok(packets[..made].iter().map(|packet| gathered(packet, &pieces)).collect())
+    }
 }
 
 impl Drop for Splitter {
@@ -160,13 +202,21 @@ impl Joiner {
         let made =
             unsafe { segue_join(self.0, bufs.as_ptr().cast(), bufs.len(), to, trains.len(), parts, pieces.len()) };
         let made = usize::try_from(made).map_err(|_| made)?;
-        let bytes = |train: &Train| {
-            let of_train = &pieces[train.first..train.first + train.count];
-            // SAFETY: the pieces lie in the batch, which lives, or in the joiner's memory, until its next call.
-            let parts = of_train.iter().map(|piece| unsafe { std::slice::from_raw_parts(piece.base, piece.len) });
-            parts.flatten().copied().collect::<Vec<u8>>()
-        };
-        Ok(trains[..made].iter().map(bytes).collect())
+        Ok(trains[..made].iter().map(|train| gathered(train, &pieces)).collect())
+    }
+
+    pub(crate) fn join_chains(&mut self, batch: &[Vec<u8>], size: usize) -> Result<Vec<Vec<u8>>, isize> {
+        let cut: Vec<Vec<Piece>> = batch.iter().map(|packet| cut(packet, size)).collect();
+        let chain = |pieces: &Vec<Piece>| Chain { pieces: pieces.as_ptr(), count: pieces.len(), csum: 0 };
+        let chains: Vec<Chain> = cut.iter().map(chain).collect();
+        let mut trains = vec![Train { first: 0, count: 0, len: 0, segments: 0 }; chains.len()];
+        let mut pieces = vec![Piece { base: null(), len: 0 }; chains.len() + cut.iter().map(Vec::len).sum::<usize>()];
+        let (to, parts) = (trains.as_mut_ptr().cast(), pieces.as_mut_ptr().cast());
+        let (from, count) = (chains.as_ptr().cast(), chains.len());
+        // SAFETY: the pointers and numbers are those of live vectors.
+        let made = unsafe { segue_join_chains(self.0, from, count, to, trains.len(), parts, pieces.len()) };
+        let made = usize::try_from(made).map_err(|_| made)?;
+        Ok(trains[..made].iter().map(|train| gathered(train, &pieces)).collect())
     }
 
     pub(crate) fn join_in_place(
@@ -259,6 +309,8 @@ pub(crate) fn nothing() {
         assert_eq!(segue_pseudo(6, null(), null(), 6, 4), 0);
         assert!(segue_split(null_mut(), null(), 4, null_mut(), 1, 0) < 0);
         assert!(segue_split_with(null_mut(), null(), 4, null(), 1, null_mut(), 1, 0) < 0);
+        assert!(segue_split_chain(null_mut(), null(), 0, null(), null_mut(), 0, null_mut(), 0) < 0);
+        assert!(segue_join_chains(null_mut(), null(), 1, null_mut(), 1, null_mut(), 1) < 0);
         assert!(segue_joiner_new(null()).is_null() && segue_tunnel_new(null()).is_null());
         assert!(segue_join(null_mut(), null(), 1, null_mut(), 1, null_mut(), 1) < 0);
         assert!(segue_join_in_place(null_mut(), null_mut(), 1, 0, null_mut(), 1) < 0);

@@ -1,0 +1,3 @@
+//! Packets that lie in several pieces of memory.
+
+pub mod abi;
