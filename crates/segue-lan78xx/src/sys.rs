@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks: `ppoll`, `epoll`, `timerfd`.
+//! Waiting for descriptors, and system calls that the standard library lacks: `epoll`, `timerfd`.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
@@ -6,40 +6,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use segue::time::Nanos;
-
-/// The events to wait for on a descriptor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Interest<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-}
-
-impl<'a> Interest<'a> {
-    pub(crate) fn read(fd: BorrowedFd<'a>) -> Interest<'a> {
-        Interest { fd, read: true, write: false }
-    }
-}
+use segue_port::{Interest, PollSet};
 
 /// Waits until one of the descriptors is ready or the timeout expires; returns which ones are ready.
 pub(crate) fn wait(interests: &[Interest<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
-    let events =
-        |one: &Interest<'_>| (if one.read { libc::POLLIN } else { 0 }) | (if one.write { libc::POLLOUT } else { 0 });
-    let mut fds: Vec<libc::pollfd> =
-        interests.iter().map(|one| libc::pollfd { fd: one.fd.as_raw_fd(), events: events(one), revents: 0 }).collect();
-    let spec = timeout.map(timespec);
-    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the vector holds as many pollfd values as are announced and outlives the call; `spec` is null or points
-    // to a timespec on this stack frame; no signal mask is passed.
-    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, spec, std::ptr::null()) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        fds.iter_mut().for_each(|fd| fd.revents = 0);
+    let mut set = PollSet::default();
+    interests.iter().for_each(|interest| set.add(interest));
+    match set.wait(timeout) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+        _ => {}
     }
-    Ok(fds.iter().map(|fd| fd.revents != 0).collect())
+    let mut ready = vec![false; interests.len()];
+    set.ready().for_each(|place| ready[place] = true);
+    Ok(ready)
 }
 
 fn timespec(time: Duration) -> libc::timespec {

@@ -8,7 +8,8 @@
 //! into [`RxBatch::bursts`] and take the outer fields as metadata ([`segue::packet::Outer`]).
 //!
 //! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
-//! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`.
+//! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`. Where no
+//! port has more, the loop waits for all of them with a [`PollSet`].
 //!
 //! # Promises
 //! No port drops a packet without counting it under a named reason ([`Drop`]), none trusts a length or an offset in the
@@ -39,6 +40,7 @@ mod mmap;
 #[cfg(feature = "packet")]
 pub mod packet_socket;
 mod page;
+mod poll;
 mod port;
 mod sys;
 #[cfg(test)]
@@ -57,5 +59,6 @@ pub mod wrap;
 pub use batch::{Burst, Received, RxBatch, TxBatch, TxUnit};
 pub use link::LinkState;
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
+pub use poll::{Interest, PollSet};
 pub use port::{Blocked, Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};
 pub use sys::now;

@@ -75,6 +75,7 @@ impl Slot {
     }
 
     /// Returns the slot's bytes, the status word included; none while the kernel has it.
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = if self.ours { self.len } else { 0 };
         // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does

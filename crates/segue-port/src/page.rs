@@ -57,6 +57,7 @@ enum Memory {
 }
 
 impl Memory {
+    #[inline]
     fn bytes(&self) -> &[u8] {
         match self {
             Memory::Own(bytes) => bytes,
@@ -119,6 +120,7 @@ impl Page {
 }
 
 impl AsRef<[u8]> for Page {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         &self.handle.0.memory.bytes()[self.start as usize..(self.start + self.len) as usize]
     }
@@ -354,11 +356,18 @@ pub(crate) struct Scatter {
     /// Offset of the next read, counted over all pages.
     cursor: usize,
     frozen: Vec<Page>,
+    /// Whether the room for the next read is there.
+    is_ready: bool,
 }
 
 impl Scatter {
     /// Makes room for a read of [`WINDOW`] bytes. `false` where no page is free.
+    #[inline]
     pub(crate) fn make_room(&mut self, pool: &mut PagePool) -> bool {
+        (self.is_ready && self.page_len == pool.page_len()) || self.make_new_room(pool)
+    }
+
+    fn make_new_room(&mut self, pool: &mut PagePool) -> bool {
         if self.page_len != pool.page_len() {
             // Another pool: pages kept for the next read are returned to their own.
             debug_assert!(self.cursor == 0);
@@ -376,6 +385,7 @@ impl Scatter {
                 None => return false,
             }
         }
+        self.is_ready = true;
         true
     }
 
@@ -410,12 +420,15 @@ impl Scatter {
     /// Records that `range` of the pieces was filled, and returns it in the form that [`Scatter::frags`] takes.
     pub(crate) fn commit(&mut self, range: Range<usize>) -> Range<usize> {
         let at = self.cursor;
+        self.is_ready = false;
         self.cursor = (at + range.end).next_multiple_of(ALIGN);
         at + range.start..at + range.end
     }
 
     /// Freezes the pages that hold reads.
     pub(crate) fn freeze(&mut self) {
+        // The pages of the next read stay where nothing was read.
+        self.is_ready &= self.cursor == 0;
         let used = self.cursor.div_ceil(self.page_len.max(1));
         self.frozen.extend(self.pages.drain(..used.min(self.pages.len())).map(|page| page.freeze(self.page_len)));
         self.cursor = 0;

@@ -25,14 +25,26 @@ pub(crate) fn deliver(
 ) {
     let mut rest = ranges.clone();
     match (rest.next(), rest.next()) {
-        (Some(only), None) => match virtio::frame(header, only, start) {
-            Ok(frame) => {
-                counters.rx.add(frame.len(), 1);
-                into.packets.push_back(Received::Frame(frame));
-            }
-            Err(only) => deliver_parsed(header, iter::once(only), start, into, counters),
-        },
+        (Some(only), None) => deliver_piece(header, only, start, into, counters),
         _ => deliver_parsed(header, ranges, start, into, counters),
+    }
+}
+
+/// Appends the packet in one piece, like [`deliver`].
+#[inline]
+pub(crate) fn deliver_piece(
+    header: &VirtioNet,
+    piece: Frag<Page>,
+    start: Start,
+    into: &mut RxBatch,
+    counters: &mut Counters,
+) {
+    match virtio::frame(header, piece, start) {
+        Ok(frame) => {
+            counters.rx.add(frame.len(), 1);
+            into.packets.push_back(Received::Frame(frame));
+        }
+        Err(piece) => deliver_parsed(header, iter::once(piece), start, into, counters),
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Bus {
     pub(super) model: Model,
     pub(super) now: u64,
     pub(super) counts: Counts,
-    /// For each outgoing transfer, the time at which it reached the chip and its number of frames.
+    /// Outgoing transfers: the time at which each reached the chip, and its number of frames.
     pub(super) sent: Vec<(u64, u64)>,
     next: u32,
     waiting: BTreeMap<u32, Transfer<Lent>>,

@@ -44,7 +44,7 @@ impl Core {
 /// A record of the host's traffic.
 #[derive(Debug, Default)]
 pub(super) struct TrafficRecord {
-    /// For each delivery to the stack, its time and the number of frames in it.
+    /// Deliveries to the stack: the time of each, and the number of frames in it.
     pub(super) delivered: Vec<(u64, u64)>,
     pub(super) backlog_drops: u64,
     pub(super) wakes: u64,

@@ -12,7 +12,7 @@ pub mod int {
     pub const RX_DIS: u32 = 1 << 18;
     /// Interrupt of the PHY.
     pub const PHY: u32 = 1 << 17;
-    /// In [`INT_EP_CTL`](crate::regs::INT_EP_CTL): the endpoint also answers when no interrupt is pending.
+    /// Bit of [`INT_EP_CTL`](crate::regs::INT_EP_CTL): the endpoint also answers when no interrupt is pending.
     pub const INTEP_ON: u32 = 1 << 31;
     /// All bits that report an event.
     pub const EVENTS: u32 = 0x0770_ffff | PHY | RX_DIS | TX_DIS;
@@ -58,11 +58,11 @@ pub mod pmt {
 
 /// Values and sizes of the data port.
 pub mod dp {
-    /// In [`DP_SEL`](crate::regs::DP_SEL): the port is idle.
+    /// Bit of [`DP_SEL`](crate::regs::DP_SEL): the port is idle.
     pub const READY: u32 = 1 << 31;
-    /// In [`DP_SEL`](crate::regs::DP_SEL): selects the RAM with the VLAN and address hash tables.
+    /// Bits of [`DP_SEL`](crate::regs::DP_SEL): selects the RAM with the VLAN and address hash tables.
     pub const VLAN_DA_RAM: u32 = 1;
-    /// In [`DP_SEL`](crate::regs::DP_SEL): mask of the RAM selection.
+    /// Bits of [`DP_SEL`](crate::regs::DP_SEL): mask of the RAM selection.
     pub const SELECT: u32 = 0xf;
     /// Command bit of [`DP_CMD`](crate::regs::DP_CMD): write.
     pub const WRITE: u32 = 1;

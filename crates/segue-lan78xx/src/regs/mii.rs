@@ -1,8 +1,8 @@
 //! PHY registers and the word that accesses them (IEEE 802.3, clause 22).
 
-/// In [`MII_ACC`](crate::regs::MII_ACC): an access is in progress.
+/// Bit of [`MII_ACC`](crate::regs::MII_ACC): an access is in progress.
 pub const BUSY: u32 = 1;
-/// In [`MII_ACC`](crate::regs::MII_ACC): the access is a write.
+/// Bit of [`MII_ACC`](crate::regs::MII_ACC): the access is a write.
 pub const WRITE: u32 = 1 << 1;
 /// Address of the internal PHY.
 pub const INTERNAL: u8 = 1;
@@ -51,7 +51,7 @@ pub const BMCR_SPEED100: u16 = 1 << 13;
 pub const BMCR_AN_ENABLE: u16 = 1 << 12;
 /// Bit of [`BMCR`]: the PHY is powered down.
 pub const BMCR_POWER_DOWN: u16 = 1 << 11;
-/// In [`BMCR`]: isolated from the MAC.
+/// Bit of [`BMCR`]: isolated from the MAC.
 pub const BMCR_ISOLATE: u16 = 1 << 10;
 /// Bit of [`BMCR`]: restart autonegotiation.
 pub const BMCR_AN_RESTART: u16 = 1 << 9;
@@ -61,31 +61,31 @@ pub const BMCR_FULL_DUPLEX: u16 = 1 << 8;
 pub const BMCR_SPEED1000: u16 = 1 << 6;
 /// Bit of [`BMSR`]: link status; it stays 0 after a link loss until it is read.
 pub const BMSR_LINK: u16 = 1 << 2;
-/// In [`BMSR`]: autonegotiation is complete.
+/// Bit of [`BMSR`]: autonegotiation is complete.
 pub const BMSR_AN_COMPLETE: u16 = 1 << 5;
-/// In [`ADVERTISE`] and [`LPA`]: symmetric pause.
+/// Bit of [`ADVERTISE`] and [`LPA`]: symmetric pause.
 pub const PAUSE: u16 = 1 << 10;
-/// In [`ADVERTISE`] and [`LPA`]: asymmetric pause.
+/// Bit of [`ADVERTISE`] and [`LPA`]: asymmetric pause.
 pub const PAUSE_ASYM: u16 = 1 << 11;
-/// In [`ADVERTISE`] and [`LPA`]: 100BASE-TX full duplex.
+/// Bit of [`ADVERTISE`] and [`LPA`]: 100BASE-TX full duplex.
 pub const FULL100: u16 = 1 << 8;
-/// In [`ADVERTISE`] and [`LPA`]: 100BASE-TX half duplex.
+/// Bit of [`ADVERTISE`] and [`LPA`]: 100BASE-TX half duplex.
 pub const HALF100: u16 = 1 << 7;
-/// In [`ADVERTISE`] and [`LPA`]: 10BASE-T full duplex.
+/// Bit of [`ADVERTISE`] and [`LPA`]: 10BASE-T full duplex.
 pub const FULL10: u16 = 1 << 6;
-/// In [`ADVERTISE`] and [`LPA`]: 10BASE-T half duplex.
+/// Bit of [`ADVERTISE`] and [`LPA`]: 10BASE-T half duplex.
 pub const HALF10: u16 = 1 << 5;
-/// In [`CTRL1000`]: 1000BASE-T full duplex is advertised.
+/// Bit of [`CTRL1000`]: 1000BASE-T full duplex is advertised.
 pub const ADV_FULL1000: u16 = 1 << 9;
-/// In [`STAT1000`]: the link partner can do 1000BASE-T full duplex.
+/// Bit of [`STAT1000`]: the link partner can do 1000BASE-T full duplex.
 pub const LPA_FULL1000: u16 = 1 << 11;
-/// In [`INT_MASK`] and [`INT_STATUS`]: interrupts are enabled, or pending.
+/// Bit of [`INT_MASK`] and [`INT_STATUS`]: interrupts are enabled, or pending.
 pub const INT_ENABLE: u16 = 1 << 15;
-/// In [`INT_MASK`] and [`INT_STATUS`]: the link has changed.
+/// Bit of [`INT_MASK`] and [`INT_STATUS`]: the link has changed.
 pub const INT_LINK: u16 = 1 << 13;
-/// In [`INT_MASK`] and [`INT_STATUS`]: autonegotiation is complete.
+/// Bit of [`INT_MASK`] and [`INT_STATUS`]: autonegotiation is complete.
 pub const INT_AN_DONE: u16 = 1 << 10;
-/// In [`MMD_CONTROL`]: access data without address increment.
+/// Bit of [`MMD_CONTROL`]: access data without address increment.
 pub const MMD_NO_INCREMENT: u16 = 1 << 14;
 /// MMD device: autonegotiation.
 pub const MMD_AN: u16 = 7;

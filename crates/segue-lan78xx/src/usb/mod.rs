@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use segue::time::Nanos;
-use segue_port::Extra;
+use segue_port::{Extra, Interest};
 
-use crate::sys::{self, Interest};
+use crate::sys;
 
 /// The speed of a USB bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,6 +40,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Reads the header of a slot; `None` if its fields exceed the slot.
+    #[inline]
     pub(super) fn parse(slot: &[u8]) -> Option<Header> {
         let bytes = slot.get(..HEADER_LEN)?;
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -61,23 +62,27 @@ impl Header {
         (self.snap_len == self.len).then_some(self.at..self.at + self.len)
     }
 
-    /// Returns the four bytes of the tag that the kernel took out of the frame. A tag of zero is a tag.
-    fn tag(&self) -> Option<[u8; ethernet::VLAN_LEN]> {
-        let (valid, known) = (self.status & status::VLAN_VALID != 0, self.status & status::VLAN_TPID_VALID != 0);
+    /// Returns the four bytes of a valid tag, which the kernel took out of the frame. A tag of zero is a tag.
+    fn tag(&self) -> [u8; ethernet::VLAN_LEN] {
+        let known = self.status & status::VLAN_TPID_VALID != 0;
         let [a, b] = if known { self.vlan_tpid } else { ethertype::VLAN }.to_be_bytes();
         let [c, d] = self.vlan_tci.to_be_bytes();
-        valid.then_some([a, b, c, d])
+        [a, b, c, d]
     }
 
     /// Restores the frame in `bytes[frame]` to its form on the wire: the tag is reinserted behind the addresses, which
     /// move to the front over the virtio header. Returns that header, adapted, and the place of the frame.
+    #[inline]
     pub(super) fn restore(&self, bytes: &mut [u8], frame: Range<usize>) -> Option<(VirtioNet, Range<usize>)> {
         let front = frame.start.checked_sub(VNET_LEN)?;
         let mut vnet = parse_native(bytes.get(front..frame.start)?)?;
         if self.status & status::CSUM_VALID != 0 && vnet.flags & virtio::NEEDS_CSUM == 0 {
             vnet.flags |= virtio::DATA_VALID;
         }
-        let Some(tag) = self.tag().filter(|_| frame.len() >= ethernet::TYPE) else { return Some((vnet, frame)) };
+        if self.status & status::VLAN_VALID == 0 || frame.len() < ethernet::TYPE {
+            return Some((vnet, frame));
+        }
+        let tag = self.tag();
         let start = frame.start - ethernet::VLAN_LEN;
         bytes.copy_within(frame.start..frame.start + ethernet::TYPE, start);
         bytes[start + ethernet::TYPE..frame.start + ethernet::TYPE].copy_from_slice(&tag);

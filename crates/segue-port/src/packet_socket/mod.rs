@@ -30,7 +30,6 @@ pub(crate) mod sys;
 mod tests;
 
 use std::io;
-use std::iter;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -150,8 +149,9 @@ impl PacketPort {
         self.ring.len()
     }
 
-    /// Takes one frame from the ring. `None` where the ring is empty.
-    fn take(&mut self) -> Option<()> {
+    /// Takes one frame from the ring. `None` where the ring is empty. The frame is appended to the batch, unless one
+    /// that was read from the queue, whose pages are not frozen yet, is in front of it.
+    fn take(&mut self, into: &mut RxBatch) -> Option<()> {
         let mut page = self.ring.claim()?;
         let bytes = page.bytes_mut();
         let Some(header) = Header::parse(bytes) else {
@@ -166,8 +166,13 @@ impl PacketPort {
         } else if let Some(frame) = header.frame() {
             match header.restore(bytes, frame) {
                 Some((vnet, range)) => {
-                    let end = range.end;
-                    self.frames.push(Frame { slot: Some(page.freeze(end)), range, vnet });
+                    let slot = page.freeze(range.end);
+                    if self.frames.is_empty() {
+                        let frag = Frag::new(slot, range);
+                        vnet::deliver_piece(&vnet, frag, Start::Ethernet, into, &mut self.counters);
+                    } else {
+                        self.frames.push(Frame { slot: Some(slot), range, vnet });
+                    }
                 }
                 None => self.counters.drops.add(Drop::VnetShort),
             }
@@ -205,8 +210,7 @@ impl PacketPort {
         for Frame { slot, range, vnet } in frames.drain(..) {
             match slot {
                 Some(slot) => {
-                    let frag = Frag::new(slot, range);
-                    vnet::deliver(&vnet, iter::once(frag), Start::Ethernet, into, counters);
+                    vnet::deliver_piece(&vnet, Frag::new(slot, range), Start::Ethernet, into, counters);
                 }
                 None => vnet::deliver(&vnet, scatter.frags(range), Start::Ethernet, into, counters),
             }
@@ -320,7 +324,7 @@ impl Port for PacketPort {
                 polled = Polled::Starved;
                 break;
             }
-            if self.take().is_none() {
+            if self.take(into).is_none() {
                 polled = Polled::Idle;
                 if read == 0 {
                     self.check_interface()?;

@@ -193,7 +193,7 @@ impl AsFd for TunWriter {
     }
 }
 
-/// What the direction from the device keeps.
+/// The state of the direction from the device.
 #[derive(Debug)]
 pub(super) struct Outward {
     splitter: Splitter,
@@ -217,7 +217,7 @@ impl Outward {
     }
 }
 
-/// What the direction to the device keeps.
+/// The state of the direction to the device.
 #[derive(Debug)]
 pub(super) struct Inward {
     name: String,

@@ -136,7 +136,7 @@ pub enum OpenError {
     NotLocal(SocketAddr),
     /// Local address and peer are of different address families.
     Families,
-    /// There is no route to the peer.
+    /// The host has no route to the peer.
     NoRoute(SocketAddr, io::Error),
     /// Another system call failed.
     Call(&'static str, io::Error),

@@ -53,7 +53,7 @@ pub struct UdpPort {
     pub(super) config: UdpConfig,
     /// All peers, the configuration's first.
     pub(super) peers: Arc<[SocketAddr]>,
-    /// For each peer's address, a connected socket that sends no data and is queried for the path MTU.
+    /// Connected sockets by peer address, which send no data and are queried for the path MTU.
     pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
     /// A socket like these, which is connected to any other peer that is asked for.
     pub(super) mtu_probe: Option<OwnedFd>,

@@ -49,7 +49,7 @@ pub mod feature {
     pub const GUEST_USO6: u64 = 1 << 55;
     /// The guest sends UDP trains.
     pub const HOST_USO: u64 = 1 << 56;
-    /// What a recent Linux driver chooses.
+    /// The features that a recent Linux driver chooses.
     pub const USUAL: u64 = CSUM
         | GUEST_CSUM
         | GUEST_TSO4

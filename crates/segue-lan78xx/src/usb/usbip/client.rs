@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use segue::time::Nanos;
+use segue_port::Interest;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::sys::{self, Interest};
+use crate::sys;
 use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport, Verdict};
 
 use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Record, command, flag, op};

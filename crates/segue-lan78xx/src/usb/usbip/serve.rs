@@ -8,10 +8,10 @@ use std::time::Duration;
 use segue::gso::Limits;
 use segue::packet::{Frag, Start, Tunnels};
 use segue::time::Nanos;
-use segue_port::{Counters, PagePool, Polled, Port, Received, RxBatch, TxBatch};
+use segue_port::{Counters, Interest, PagePool, Polled, Port, Received, RxBatch, TxBatch};
 
 use crate::model::Model;
-use crate::sys::{self, Interest};
+use crate::sys;
 
 use super::{Exported, Phase, Session};
 
