@@ -15,6 +15,17 @@ pub(crate) fn is_taken(fd: RawFd) -> bool {
     TAKEN.lock().is_ok_and(|taken| taken.contains(&fd))
 }
 
+/// Notes that a descriptor is taken over; returns `false` where it was before.
+pub(crate) fn take(fd: RawFd) -> bool {
+    TAKEN.lock().is_ok_and(|mut taken| {
+        let is_free = !taken.contains(&fd);
+        if is_free {
+            taken.push(fd);
+        }
+        is_free
+    })
+}
+
 /// Takes over the descriptor with this name, the first one of several.
 pub(super) fn passed(name: &str) -> Option<OwnedFd> {
     let variable = |name: &str| std::env::var(name).ok();

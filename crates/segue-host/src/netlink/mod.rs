@@ -1,6 +1,7 @@
 //! Links, addresses and routes over one synchronous rtnetlink socket.
 
 pub mod changes;
+pub mod filters;
 pub mod nexthops;
 
 use std::io;
@@ -20,7 +21,7 @@ use netlink_sys::{Socket, SocketAddr};
 use crate::prefix::Prefix;
 
 /// A network interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// The index of the interface.
     pub index: u32,

@@ -1,15 +1,17 @@
 //! The system calls behind [`crate::process`].
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::fs;
 use std::io;
 use std::mem;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::activation::sys::is_taken;
+use crate::activation::sys::{is_taken, take};
 use crate::capability::Capability;
 use crate::sys::{Ended, Pid, euid};
 
@@ -133,6 +135,49 @@ pub fn close_inherited() {
         // it.
         unsafe { libc::close(*number) };
     }
+}
+
+/// Takes over a descriptor that [`note_inherited`] has noted; `None` where it is none of them, or was taken before.
+pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
+    let is_noted = INHERITED.get().is_some_and(|noted| noted.contains(&number));
+    // SAFETY: the descriptor was open before this program opened its first one, and stayed so; `take` gives each number
+    // out once.
+    (is_noted && take(number)).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Sets whether programs that this process starts have `fd` open too.
+pub fn set_inherited(fd: BorrowedFd<'_>, is_inherited: bool) -> io::Result<()> {
+    let flags = if is_inherited { 0 } else { libc::FD_CLOEXEC };
+    // SAFETY: plain numbers; FD_CLOEXEC is the only flag that there is.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Replaces the program of this process by the file `program` (execve(2)). The first of `arguments` is the program's
+/// name. Signals that are blocked stay so, and those that are pending stay pending. Returns only where that fails.
+pub fn replace_program(program: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
+    let text = |text: &OsStr| CString::new(text.as_bytes());
+    let variable =
+        |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat());
+    let made = (|| {
+        let arguments = arguments.iter().map(|argument| text(argument)).collect::<Result<Vec<_>, _>>()?;
+        let environment = environment.iter().map(variable).collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, std::ffi::NulError>((text(program.as_os_str())?, arguments, environment))
+    })();
+    let (program, arguments, environment) = match made {
+        Ok(made) => made,
+        Err(error) => return error.into(),
+    };
+    let list = |texts: &[CString]| -> Vec<*const c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (list(&arguments), list(&environment));
+    // SAFETY: all three are strings that end with a zero byte, the lists end with a null pointer, and all of them
+    // outlive the call, which does not change them.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
 }
 
 unsafe extern "C" {

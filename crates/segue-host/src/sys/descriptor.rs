@@ -1,0 +1,57 @@
+//! Open files and terminals: locks, modes, memory files and flags.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+/// Takes the exclusive lock of an open file (flock(2)), unless another process has it; returns whether it was taken.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: a plain call on an open descriptor.
+    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs `make` under the file mode creation mask `mask`. The process must have one thread.
+pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
+    // SAFETY: umask always succeeds.
+    let before = unsafe { libc::umask(mask) };
+    let made = make();
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    made
+}
+
+/// Creates a file that is memory only, of length 0; `name` is shown in `/proc`.
+pub fn memory_file(name: &CStr) -> io::Result<File> {
+    // SAFETY: the name ends with a zero, and outlives the call.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Makes reads and writes of an open file return instead of waiting (O_NONBLOCK).
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain calls on an open descriptor.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: plain calls on an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Returns the width of the terminal on stdout in columns; `None` where stdout is no terminal.
+pub fn terminal_width() -> Option<usize> {
+    // SAFETY: an all-zero winsize is a valid place for the kernel to fill; it outlives the call.
+    let size = unsafe {
+        let mut size: libc::winsize = mem::zeroed();
+        check(libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ as _, &mut size)).ok()?;
+        size
+    };
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}

@@ -1,0 +1,30 @@
+//! System calls that the standard library does not offer, each behind a safe function.
+
+use std::ffi::c_int;
+use std::io;
+
+mod descriptor;
+mod namespace;
+mod poll;
+mod privileges;
+mod process;
+mod signal;
+mod socket;
+
+pub use descriptor::{memory_file, set_nonblocking, terminal_width, try_lock, with_umask};
+pub use namespace::{in_net_namespace, unshare};
+pub use poll::{Want, pause, poll};
+pub use privileges::{
+    capabilities, drop_bounding_set, drop_capabilities, euid, has_seccomp_filters, keep_capabilities, landlock_abi,
+    no_new_privs, switch_user,
+};
+pub use process::{
+    Ended, Forked, Pid, ThreadClock, close_from, cpu_seconds, fork, in_child, kill, most_arguments, parent_pid,
+    raise_open_file_limit, signal_on_parent_death, wait,
+};
+pub use signal::{SignalFd, exit_130_on_interrupt};
+pub use socket::{bind_abstract, connect_abstract, ethtool_flag, probe_socket, receive_with_gro, set_int_option};
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

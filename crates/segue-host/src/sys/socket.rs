@@ -1,0 +1,124 @@
+//! Sockets: abstract names, options, messages, and ioctls on links.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
+
+use std::ffi::c_int;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use super::check;
+
+/// Connects to the local socket with this abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of the
+/// listener is full.
+pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
+    with_abstract(name, libc::connect)
+}
+
+/// Opens a local socket that is bound to this abstract name and does not listen.
+pub fn bind_abstract(name: &[u8]) -> io::Result<UnixStream> {
+    with_abstract(name, libc::bind)
+}
+
+/// Opens a local socket and applies `call`, connect or bind, to it with this abstract name.
+fn with_abstract(
+    name: &[u8],
+    call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
+) -> io::Result<UnixStream> {
+    // SAFETY: sockaddr_un is plain old data, for which all zeros is a value.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays zero, which makes the name an abstract one (unix(7)).
+    let places = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    places.iter_mut().zip(name).for_each(|(to, from)| *to = *from as libc::c_char);
+    let len = (mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
+    // SAFETY: the call takes plain numbers.
+    let fd =
+        check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the call above returned the descriptor, and nothing else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the address outlives the call and has the given length.
+    check(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd.into())
+}
+
+/// Sets an integer socket option.
+pub fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = mem::size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+/// Receives one message; returns its length and the segment length of UDP_GRO where the kernel gave one.
+pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<c_int>)> {
+    #[repr(align(8))]
+    struct Control([u8; 64]);
+    let mut control = Control([0; 64]);
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain data; every pointer in it describes a local that outlives the calls, and the control
+    // buffer is aligned for cmsghdr. CMSG_* walk only inside what the kernel filled.
+    unsafe {
+        let mut header: libc::msghdr = mem::zeroed();
+        header.msg_iov = &mut iov;
+        header.msg_iovlen = 1;
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = control.0.len() as _;
+        let len = libc::recvmsg(fd.as_raw_fd(), &mut header, 0);
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        let mut segment = None;
+        let mut at = libc::CMSG_FIRSTHDR(&header);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_UDP && (*at).cmsg_type == libc::UDP_GRO {
+                segment = Some(libc::CMSG_DATA(at).cast::<c_int>().read_unaligned());
+            }
+            at = libc::CMSG_NXTHDR(&header, at);
+        }
+        Ok((len, segment))
+    }
+}
+
+/// Opens and closes a socket of this family and type, to find out whether the kernel supports it.
+pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; the descriptor is owned at once.
+    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
+    drop(fd);
+    Ok(())
+}
+
+/// `struct ifreq` with flags or a pointer in its union.
+#[repr(C)]
+struct IfReq {
+    name: [u8; libc::IFNAMSIZ],
+    union: [usize; 3],
+}
+
+fn ifreq(name: &str) -> io::Result<IfReq> {
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], union: [0; 3] };
+    let bytes = name.as_bytes();
+    if bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    request.name[..bytes.len()].copy_from_slice(bytes);
+    Ok(request)
+}
+
+/// Returns one boolean ethtool feature of a link, by its legacy command number (linux/ethtool.h).
+pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
+    let mut value = [command, 0u32];
+    let mut request = ifreq(link)?;
+    request.union[0] = value.as_mut_ptr() as usize;
+    // SAFETY: the union's pointer describes `value` (struct ethtool_value, two u32), both outlive the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
+    Ok(value[1] != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_longer_than_the_kernels_field_is_refused() {
+        assert!(ifreq("exactly15bytes_").is_ok());
+        assert_eq!(ifreq("sixteen_bytes_16").err().and_then(|e| e.raw_os_error()), Some(libc::ENAMETOOLONG));
+    }
+}
