@@ -1,25 +1,13 @@
 //! The interface between a pipeline and the worker that runs it.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use segue::time::Nanos;
+pub use segue_port::Interest;
 
 use crate::board::Sink;
 use crate::knobs::Dial;
 use crate::napi::PollPolicy;
-
-/// Events of a descriptor that the worker waits for.
-#[derive(Clone, Copy, Debug)]
-pub struct Interest<'a> {
-    /// The descriptor of a port, or of its interface's state.
-    pub fd: BorrowedFd<'a>,
-    /// Whether the descriptor wakes the loop when it is readable. Off while the egress port is blocked, so that a slow
-    /// port holds back its source and no queue builds up here.
-    pub read: bool,
-    /// Whether the descriptor wakes the loop when it is writable.
-    pub write: bool,
-}
 
 /// Result of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The system calls of the loop: `ppoll`, `epoll` and the pause of a stalled worker.
+//! The system calls of the loop: `epoll`, the pause of a stalled worker, and its processor time.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
@@ -6,86 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use segue::time::Nanos;
-
-use crate::pipeline::Interest;
-
-/// The descriptors to wait for, kept between rounds so that nothing is allocated.
-#[derive(Debug, Default)]
-pub(crate) struct PollSet {
-    fds: Vec<libc::pollfd>,
-    /// Place of each descriptor among all that were added, those without an event included.
-    places: Vec<usize>,
-    added: usize,
-}
-
-/// Reason for the end of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
-    /// The descriptor that was added first is ready.
-    Stop,
-    /// Other descriptors are ready.
-    Ports,
-    /// The time is over.
-    Time,
-    /// A signal arrived, or the kernel had no memory to wait; nothing is known.
-    Failed,
-}
-
-impl PollSet {
-    pub(crate) fn clear(&mut self) {
-        self.fds.clear();
-        self.places.clear();
-        self.added = 0;
-    }
-
-    pub(crate) fn add(&mut self, interest: &Interest<'_>) {
-        let read = if interest.read { libc::POLLIN } else { 0 };
-        let write = if interest.write { libc::POLLOUT } else { 0 };
-        if read | write != 0 {
-            self.fds.push(libc::pollfd { fd: interest.fd.as_raw_fd(), events: read | write, revents: 0 });
-            self.places.push(self.added);
-        }
-        self.added += 1;
-    }
-
-    /// Returns the places of the descriptors that are ready, counted from the second that was added.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = usize> + '_ {
-        let ready = self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0);
-        ready.filter_map(|(_, place)| place.checked_sub(1))
-    }
-
-    pub(crate) fn add_read(&mut self, fd: BorrowedFd<'_>) {
-        self.add(&Interest { fd, read: true, write: false });
-    }
-
-    /// Waits until a descriptor is ready or the time is over.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
-        let spec = timeout.map(|t| libc::timespec {
-            // At most 68 years: the field has 32 bits on some machines.
-            tv_sec: t.as_secs().min(i32::MAX as u64) as _,
-            tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
-        });
-        let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let count = self.fds.len() as libc::nfds_t;
-        // SAFETY: the vector holds `count` pollfd values and outlives the call; `spec` is null or points to a timespec
-        // on this stack frame; no signal mask is passed.
-        let result = unsafe { libc::ppoll(self.fds.as_mut_ptr(), count, spec, std::ptr::null()) };
-        if result < 0 {
-            let error = io::Error::last_os_error();
-            self.fds.iter_mut().for_each(|fd| fd.revents = 0);
-            return match error.raw_os_error() {
-                Some(libc::EFAULT | libc::EINVAL | libc::ENOSYS) => Err(error),
-                _ => Ok(Woken::Failed),
-            };
-        }
-        let stop = self.fds.first().is_some_and(|fd| fd.revents != 0);
-        Ok(match (stop, result) {
-            (true, _) => Woken::Stop,
-            (false, 0) => Woken::Time,
-            (false, _) => Woken::Ports,
-        })
-    }
-}
 
 /// An epoll set that finds the readable ones among many descriptors with one call.
 pub(crate) struct Ready {

@@ -25,11 +25,11 @@ pub(crate) struct Settings {
     pub(crate) egress: [EgressSettings; 2],
     /// Settings of GRO, under the name of the port at which joining is counted.
     pub(crate) gro: [Option<GroSettings>; 2],
-    /// For tunnels: remote checksum offload.
+    /// Remote checksum offload of tunnels.
     pub(crate) remcsum: Remcsum,
-    /// For tunnels that can have a probe: the seconds between two of its questions.
+    /// The seconds between two echo requests of the probe, for tunnels that can have one.
     pub(crate) probe: Option<u64>,
-    /// For tunnels: the queues in front of the second port.
+    /// The queues in front of the second port, for tunnels.
     pub(crate) queue: Option<QueueSettings>,
     /// Weights, budget and sleep of the loop.
     pub(crate) sharing: Sharing,

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use segue_port::{Interest, PollSet};
+
 use crate::board::{Board, Group, Sink};
 use crate::knobs::Knobs;
 use crate::napi::{IdlePolicy, SleepMode};
-use crate::pipeline::{Interest, Pipeline, Round};
+use crate::pipeline::{Pipeline, Round};
 use crate::stall::Stall;
-use crate::sys::{self, PollSet, Woken};
+use crate::sys;
 
 /// Counters of the loop itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,12 +119,12 @@ pub fn run(
             SleepMode::Ports => due,
         };
         set.clear();
-        set.add_read(stop);
+        set.add(&Interest::read(stop));
         // A port that is writable again wakes the loop in any case.
         let reads = !matches!(mode, SleepMode::Timer(_));
         pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
         tell(counts.rounds, true);
-        let woken = set.wait(timeout.map(Duration::from_nanos))?;
+        let woken = wait(&mut set, timeout.map(Duration::from_nanos))?;
         tell(counts.rounds, false);
         match woken {
             Woken::Stop => {
@@ -139,9 +141,34 @@ pub fn run(
             Woken::Ports => {
                 called = true;
                 counts.wake_ups += 1;
-                set.ready().for_each(|place| pipeline.woken(place));
+                // In front of the ports stands the descriptor that stops the loop.
+                set.ready().for_each(|place| pipeline.woken(place - 1));
             }
         }
+    }
+}
+
+/// Reason for the end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// The descriptor that was added first is ready.
+    Stop,
+    /// Other descriptors are ready.
+    Ports,
+    /// The time is over.
+    Time,
+    /// A signal arrived, or the kernel had no memory to wait; nothing is known.
+    Failed,
+}
+
+/// Waits until a descriptor is ready or the time is over.
+fn wait(set: &mut PollSet, timeout: Option<Duration>) -> io::Result<Woken> {
+    match set.wait(timeout) {
+        Ok(0) => Ok(Woken::Time),
+        Ok(_) if set.ready().next() == Some(0) => Ok(Woken::Stop),
+        Ok(_) => Ok(Woken::Ports),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL | libc::ENOSYS)) => Err(error),
+        Err(_) => Ok(Woken::Failed),
     }
 }
 
@@ -165,7 +192,7 @@ fn part(pipeline: &mut dyn Pipeline) -> io::Result<()> {
             return Ok(());
         }
         if blocked {
-            set.wait(Some(Duration::from_nanos(until - now.0)))?;
+            wait(&mut set, Some(Duration::from_nanos(until - now.0)))?;
         }
     }
 }

@@ -417,7 +417,7 @@ fn probing(interval: u64) -> (Bench, Arc<Probe>) {
 
 impl Bench {
     /// Gives a message from the remote, and returns what is sent for it.
-    fn hears(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
+    fn receives(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
         self.outside.borrow_mut().waiting.push_back(message.to_vec());
         self.rounds(1);
         std::mem::take(&mut self.outside.borrow_mut().sent)
@@ -428,13 +428,14 @@ impl Bench {
 fn a_question_is_answered_with_as_many_bytes_and_at_a_limited_rate() {
     let (mut here, probe) = probing(1);
     assert_eq!(probe::outgoing(&config()), Some(Identity::Gre(None, false)));
-    for kind in [Kind::Hello, Kind::Question] {
-        let sent = here.hears(&message(kind, None, 5).bytes());
-        assert_eq!(sent, [message(Kind::Answer, None, 5).bytes()]);
+    for kind in [Kind::Hello, Kind::EchoRequest] {
+        let sent = here.receives(&message(kind, None, 5).bytes());
+        assert_eq!(sent, [message(Kind::EchoReply, None, 5).bytes()]);
         assert_eq!(sent[0].len(), MESSAGE_LEN);
     }
-    assert!(probe.measured().heard_age.is_some());
-    let flood: Vec<Vec<u8>> = (0..100).map(|nonce| message(Kind::Question, None, 9 + nonce).bytes().to_vec()).collect();
+    assert!(probe.measured().peer_request_age.is_some());
+    let flood: Vec<Vec<u8>> =
+        (0..100).map(|nonce| message(Kind::EchoRequest, None, 9 + nonce).bytes().to_vec()).collect();
     here.outside.borrow_mut().waiting.extend(flood);
     here.rounds(9);
     assert!(here.outside.borrow().sent.len() < 10, "a flood is not answered");
@@ -446,14 +447,14 @@ fn a_question_is_answered_with_as_many_bytes_and_at_a_limited_rate() {
 #[test]
 fn a_forged_or_repeated_answer_changes_nothing() {
     let (mut here, probe) = probing(1);
-    probe.ask(Kind::Question, 77);
+    probe.note_sent(Kind::EchoRequest, 77);
     let before = probe.measured();
-    assert!(here.hears(&message(Kind::Answer, None, 78).bytes()).is_empty());
+    assert!(here.receives(&message(Kind::EchoReply, None, 78).bytes()).is_empty());
     assert_eq!(probe.measured(), before, "another nonce");
-    assert!(here.hears(&message(Kind::Answer, None, 77).bytes()).is_empty());
-    assert_eq!(probe.measured().answered, 1);
-    assert!(here.hears(&message(Kind::Answer, None, 77).bytes()).is_empty());
-    assert_eq!(probe.measured().answered, 1, "the same again");
+    assert!(here.receives(&message(Kind::EchoReply, None, 77).bytes()).is_empty());
+    assert_eq!(probe.measured().replies, 1);
+    assert!(here.receives(&message(Kind::EchoReply, None, 77).bytes()).is_empty());
+    assert_eq!(probe.measured().replies, 1, "the same again");
     assert_eq!(here.counter("udp", Group::Drops, "probe_unasked"), 2);
     assert_eq!(here.counter("sg0", Group::Port, "received"), 1);
 }
@@ -461,20 +462,20 @@ fn a_forged_or_repeated_answer_changes_nothing() {
 #[test]
 fn a_probe_of_another_tunnel_is_refused_like_its_packets() {
     let (mut here, probe) = probing(1);
-    assert!(here.hears(&message(Kind::Question, Some(5), 1).bytes()).is_empty());
-    let other = Message { identity: Identity::Protocol(4), ..message(Kind::Question, None, 1) };
-    assert!(here.hears(&other.bytes()).is_empty());
+    assert!(here.receives(&message(Kind::EchoRequest, Some(5), 1).bytes()).is_empty());
+    let other = Message { identity: Identity::Protocol(4), ..message(Kind::EchoRequest, None, 1) };
+    assert!(here.receives(&other.bytes()).is_empty());
     for key in ["gre_mismatch", "inner_protocol"] {
         assert_eq!(here.counter("udp", Group::Drops, key), 1, "{key}");
     }
     assert_eq!(here.counter("sg0", Group::Port, "refused"), 2);
-    assert_eq!(probe.measured().heard_age, None);
+    assert_eq!(probe.measured().peer_request_age, None);
 }
 
 #[test]
 fn a_probe_that_is_off_answers_nothing_and_is_no_fault_of_the_other_end() {
     let (mut here, probe) = probing(0);
-    assert!(here.hears(&message(Kind::Hello, None, 5).bytes()).is_empty());
+    assert!(here.receives(&message(Kind::Hello, None, 5).bytes()).is_empty());
     assert_eq!(here.counter("udp", Group::Drops, "gue_control"), 1);
     assert_eq!(here.counter("sg0", Group::Port, "refused"), 0);
     let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
@@ -482,7 +483,7 @@ fn a_probe_that_is_off_answers_nothing_and_is_no_fault_of_the_other_end() {
     assert!(knobs.set("net.probe.dev.sg0.interval", 3).is_some());
     knobs.follow(&mut seen, |dial| here.tunnel.tune(dial));
     assert_eq!(probe.interval(), 3);
-    assert_eq!(here.hears(&message(Kind::Hello, None, 5).bytes()).len(), 1);
+    assert_eq!(here.receives(&message(Kind::Hello, None, 5).bytes()).len(), 1);
 }
 
 /// Returns packets of one flow, each as long as a train.

@@ -18,14 +18,14 @@ pub struct TunnelState {
     pub process: u32,
     /// The generation of its table.
     pub generation: u64,
-    /// What the leases of this host and of the others are judged by.
+    /// The end of the tunnel on this host, by which leases are judged.
     pub end: TunnelEnd,
 }
 
 /// This host's end of the tunnel, which stays as long as the tunnel is not started with other words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelEnd {
-    /// Its outer address, which no peer may have.
+    /// The outer address of the tunnel, which no peer may have.
     pub local: Option<IpAddr>,
     /// The MAC address of its VTEP, where it has one.
     pub mac: Option<Mac>,

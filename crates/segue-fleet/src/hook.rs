@@ -28,7 +28,7 @@ use crate::lease::VALUE_LEN;
 use crate::network::{Network, is_host};
 use crate::refusal::Refusal;
 
-/// How this host takes packets: what `pre` prints for the other hosts, and what they get as the data of its lease.
+/// The encapsulation in which this host takes packets: what `pre` prints, and the other hosts get as data of its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Takes {
     /// The encapsulation.

@@ -78,7 +78,7 @@ refusals! {
     OfferMalformed = "offer_malformed", "the offer of encapsulations is not what segue writes";
     /// The tunnel refuses the peer.
     Tunnel = "tunnel", "the tunnel refuses the peer by what only it knows";
-    /// There are more leases than this host takes.
+    /// The network has more leases than this host takes.
     TooMany = "too_many", "there are more leases than this host takes";
 }
 

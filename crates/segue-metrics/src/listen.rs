@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use segue_control::error::{Error, Kind, printable};
 use segue_control::place;
 use segue_host::activation::passed;
+use segue_host::address;
 use segue_host::file::Identity;
 use segue_host::sys::with_umask;
 
@@ -53,21 +54,17 @@ pub fn parse(text: &str) -> Result<Place, String> {
             false => Ok(Place::Passed(name.to_owned())),
         };
     }
-    let address = text.parse().or_else(|_| {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT))
-    });
-    address
+    address::parse(text, PORT)
         .map(Place::Tcp)
-        .map_err(|_| format!("expected ADDRESS[:PORT], as 127.0.0.1:{PORT} or [::1], unix:/PATH or fd:NAME"))
+        .ok_or_else(|| format!("expected ADDRESS[:PORT], as 127.0.0.1:{PORT} or [::1], unix:/PATH or fd:NAME"))
 }
 
 /// A socket that listens.
 #[derive(Debug)]
 pub enum Listener {
-    /// On a TCP address.
+    /// A listener on a TCP address.
     Tcp(TcpListener),
-    /// On a unix socket.
+    /// A listener on a unix socket.
     Unix(UnixListener, Option<SocketFile>),
 }
 

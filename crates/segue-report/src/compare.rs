@@ -11,7 +11,7 @@ pub enum Verdict {
     Better,
     /// Worse, and the ranges do not overlap.
     Worse,
-    /// One of the two has one sample, of which nothing can be said.
+    /// A measurement of one sample, whose spread is not known.
     OneSample,
 }
 

@@ -22,7 +22,7 @@ use crate::tuning::{Cuts, GroSettings};
 
 /// Number of rounds after which the state of the ports' interfaces is read even without an event.
 const LISTEN_EVERY: u64 = 64;
-/// How long a decision holds for the following packets with the same addresses, nanoseconds: much shorter than the
+/// Time for which a decision holds for further packets with the same addresses, nanoseconds: much shorter than the
 /// shortest ageing.
 const RECENT: u64 = 100_000_000;
 /// Number of calls about the state of an interface, or messages about a guest, that count as one call without a packet:

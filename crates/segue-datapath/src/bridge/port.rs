@@ -31,7 +31,7 @@ pub(super) struct Port {
     pub(super) stage: Option<GroStage>,
     /// The ingress of the path to the port.
     pub(super) path: Ingress,
-    /// What the port received, at the ingress.
+    /// Traffic that the port received, at the ingress.
     entered: Traffic,
     /// Packets that could not be split for the port.
     pub(super) split_drops: Counts<gso::Refusal>,

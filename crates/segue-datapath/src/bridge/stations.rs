@@ -33,7 +33,7 @@ struct Station {
     seen: Nanos,
 }
 
-/// What learning an address has led to.
+/// The result of learning an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learned {
     /// The station is known at this port.

@@ -47,7 +47,7 @@ struct Entry {
     mac: [u8; 6],
     /// Time at which the entry ceases to be REACHABLE.
     reachable_until: Nanos,
-    /// In state PROBE: number of unicast solicitations sent.
+    /// Number of unicast solicitations sent in state PROBE.
     probes_sent: Option<u8>,
     /// Whether the entry is in [`NeighbourCache::probes`].
     is_queued: bool,

@@ -151,7 +151,8 @@ impl Router {
             self.observe(from, message, now);
         }
         match message {
-            Some(message) if message.advertisement.is_solicited || self.answer(from, &message) => {}
+            Some(message) if message.advertisement.is_solicited => self.stats[from].answers += 1,
+            Some(message) if self.answer(from, &message) => {}
             _ if is_own => self.stats[from].local += packets(&packet),
             _ => self.stats[from].foreign += packets(&packet),
         }
@@ -195,8 +196,7 @@ impl Router {
             return false;
         }
         let frame = messages::reply(self.addrs[from].mac, target, by, mac);
-        self.send_frame(from, &frame);
-        true
+        self.send_frame(from, &frame)
     }
 
     /// Routes packets that have waited for a neighbour.
@@ -237,7 +237,7 @@ impl Router {
         let frame = messages::announcement(self.addrs[OUTSIDE].mac, *own);
         self.announcements -= 1;
         self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
-        self.send_frame(OUTSIDE, &frame);
+        self.stats[OUTSIDE].announcements += u64::from(self.send_frame(OUTSIDE, &frame));
     }
 
     /// Marks the next hops of a batch as used, and probes those that are STALE.
@@ -254,14 +254,15 @@ impl Router {
         let port = usize::from(hop.port);
         let Some(addrs) = self.addrs.get(port) else { return };
         let frame = messages::solicitation_for(hop, addrs, at);
-        self.stats[port].questions += 1;
-        self.send_frame(port, &frame);
+        self.stats[port].questions += u64::from(self.send_frame(port, &frame));
     }
 
-    fn send_frame(&mut self, port: usize, bytes: &[u8]) {
-        let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return };
+    /// Passes a frame of the router's own to a port; returns whether there was a page for it.
+    fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
+        let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
         self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);
+        true
     }
 }

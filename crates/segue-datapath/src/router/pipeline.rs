@@ -108,6 +108,8 @@ impl Router {
             ("icmp_errors", stats.errors),
             ("icmp_errors_limited", stats.errors_limited),
             ("neighbour_questions", stats.questions),
+            ("neighbour_answers", stats.answers),
+            ("announcements", stats.announcements),
             ("neighbours_moved", stats.moved),
             ("neighbours_displaced", stats.displaced),
         ] {

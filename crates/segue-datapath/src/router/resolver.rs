@@ -59,7 +59,7 @@ pub(super) struct Resolver {
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
-    /// By family: the neighbours in resolution with their serial numbers, oldest first (an entry whose number differs
+    /// The neighbours in resolution by family, with their serial numbers, oldest first (an entry whose number differs
     /// from the neighbour's is stale and skipped), their number, and the number of waiting packets.
     order: [VecDeque<(u64, Hop)>; 2],
     asked: [usize; 2],

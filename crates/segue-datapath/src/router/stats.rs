@@ -22,6 +22,9 @@ pub(super) struct Stats {
     pub(super) errors_limited: u64,
     /// ARP requests and neighbour solicitations sent.
     pub(super) questions: u64,
+    /// Solicited advertisements received, and ARP announcements of the outside address sent.
+    pub(super) answers: u64,
+    pub(super) announcements: u64,
     /// Neighbours whose link address changed, and entries evicted from the neighbour cache.
     pub(super) moved: u64,
     pub(super) displaced: u64,

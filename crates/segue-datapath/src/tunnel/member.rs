@@ -78,7 +78,7 @@ pub(super) struct Member {
     index: usize,
     /// Index of the tunnel's first remote among the outside port's peers.
     first_peer: u16,
-    /// For tunnels that carry Ethernet: the interface's own address, and the time at which it was read.
+    /// The interface's own MAC address, and the time at which it was read, for tunnels that carry Ethernet.
     own: Option<(Option<[u8; 6]>, Nanos)>,
     fdb: Option<Fdb>,
     flood: Vec<u16>,
@@ -318,6 +318,7 @@ impl Member {
     }
 
     /// Hands an inner packet to GRO that is not parsed yet.
+    #[inline(always)]
     fn take_frame(&mut self, frame: Frame<Page>, remote: u16, common: &mut Common, now: Nanos) {
         self.arrivals.received += 1;
         if !self.accepts(frame.bytes.as_slice().unwrap_or(&[]), remote, now) {
@@ -359,8 +360,8 @@ impl Member {
             common.decap_drops.add(why);
             return self.arrivals.refuse(why);
         }
-        if message.kind == Kind::Answer {
-            if probe.answer(message.nonce) {
+        if message.kind == Kind::EchoReply {
+            if probe.receive_reply(message.nonce) {
                 self.arrivals.received += 1;
             } else {
                 common.drops.add(Dropped::ProbeUnasked);
@@ -368,10 +369,10 @@ impl Member {
             return;
         }
         self.arrivals.received += 1;
-        probe.hear();
-        let answer = probe::outgoing(config).map(|identity| Message { kind: Kind::Answer, identity, ..message });
-        match answer.filter(|_| self.answers.take(now)) {
-            Some(answer) => self.send_control(&answer.bytes(), remote, common),
+        probe.note_peer_request();
+        let reply = probe::outgoing(config).map(|identity| Message { kind: Kind::EchoReply, identity, ..message });
+        match reply.filter(|_| self.answers.take(now)) {
+            Some(reply) => self.send_control(&reply.bytes(), remote, common),
             None => common.drops.add(Dropped::ProbeLimit),
         }
     }

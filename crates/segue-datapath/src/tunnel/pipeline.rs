@@ -25,8 +25,8 @@ use crate::tuning::{Remcsum, Settings};
 /// Number of rounds after which the state of what the inside ports follow is read even without an event.
 const LISTEN_EVERY: u64 = 64;
 
-/// Bytes that a round moves of what waits, in each direction: a packet that comes meanwhile waits for no more. A poll
-/// brings more, so that a flow cannot hide behind the trains of another one in the kernel.
+/// Limit of the queued bytes that a round sends in each direction, which bounds the wait of a packet that comes
+/// meanwhile. A poll brings more, so that a flow cannot hide behind the trains of another one in the kernel.
 const TURN: usize = 256 << 10;
 
 /// The pipeline of all tunnels that share an outside port.

@@ -1,12 +1,12 @@
 //! The probe: an echo inside of a tunnel, in GUE control messages, and what it measures.
 //!
-//! docs/health.md has the format for other implementations. A *hello* and a *question* have a nonce that no other
-//! host can guess; an *answer* repeats it. Only an answer to a nonce that is outstanding counts, and only once, so that
-//! a forged or repeated one changes nothing. An answer is as long as what it answers, and goes to a configured remote
-//! at a limited rate.
+//! docs/health.md has the format for other implementations. A *hello* and an *echo request* have a nonce that no other
+//! host can guess; an *echo reply* repeats it. Only a reply to a nonce that is outstanding counts, and only once, so
+//! that a forged or repeated one changes nothing. A reply is as long as its request, and goes to a configured remote at
+//! a limited rate.
 //!
-//! The thread that sends and the workers that receive share one [`Probe`] for each tunnel: whichever worker an answer
-//! reaches takes its nonce from the list.
+//! The thread that sends and the workers that receive share one [`Probe`] for each tunnel: the worker that receives a
+//! reply takes its nonce off the list.
 
 use segue::encap::{Carrier, Config, Identity};
 use segue::wire::{gue, protocol};
@@ -30,12 +30,12 @@ const ETHERNET: u8 = 2;
 /// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Asks whether the other end understands the messages.
+    /// An echo request to an end that may not understand the messages; its loss is not counted.
     Hello,
-    /// Asks an end that has said so for an answer, to measure.
-    Question,
-    /// Answers either of them.
-    Answer,
+    /// An echo request to an end that has replied before.
+    EchoRequest,
+    /// The reply to either of them.
+    EchoReply,
 }
 
 /// A message of the probe.
@@ -45,7 +45,7 @@ pub struct Message {
     pub kind: Kind,
     /// The identity of the tunnel's packets in the direction of the message.
     pub identity: Identity,
-    /// The number that an answer repeats; never 0.
+    /// The number that a reply repeats; never 0.
     pub nonce: u64,
 }
 
@@ -64,8 +64,8 @@ impl Message {
         }
         let kind = match bytes[8] {
             1 => Kind::Hello,
-            2 => Kind::Question,
-            3 => Kind::Answer,
+            2 => Kind::EchoRequest,
+            3 => Kind::EchoReply,
             _ => return None,
         };
         let (number, flags) = (bytes[9], bytes[10]);
@@ -87,8 +87,8 @@ impl Message {
     pub fn bytes(&self) -> [u8; MESSAGE_LEN] {
         let kind = match self.kind {
             Kind::Hello => 1,
-            Kind::Question => 2,
-            Kind::Answer => 3,
+            Kind::EchoRequest => 2,
+            Kind::EchoReply => 3,
         };
         let (number, flags, key) = match self.identity {
             Identity::Gre(key, is_ethernet) => {
@@ -118,54 +118,54 @@ pub fn outgoing(config: &Config) -> Option<Identity> {
     gre.or_else(|| config.identities().next())
 }
 
-/// Number of questions that may wait for an answer. They leave at most four times a second, and late answers count for
-/// two seconds at least.
-const OUTSTANDING: usize = 8;
+/// Number of requests that may be outstanding. They leave at most four times a second, and late replies count for two
+/// seconds at least.
+const MOST_OUTSTANDING: usize = 8;
 
-/// A question that waits for its answer.
+/// An outstanding request.
 #[derive(Debug, Default)]
-struct Waiting {
-    /// Its nonce; 0 where none waits.
+struct Outstanding {
+    /// The nonce of the request; 0 where this place is free.
     nonce: AtomicU64,
-    /// The time at which it left, on the monotonic clock.
+    /// The time at which the request left, on the monotonic clock.
     sent: AtomicU64,
-    /// Whether its loss counts: 1 for a question, 0 for a hello.
+    /// Whether the loss of the request counts: 1 for an echo request, 0 for a hello.
     counts: AtomicU64,
 }
 
-/// The state of a tunnel's probe, shared by the thread that asks and the workers that hear.
+/// The state of a tunnel's probe, shared by the thread that sends requests and the workers that receive.
 #[derive(Debug, Default)]
 pub struct Probe {
-    /// Seconds between two questions; 0 switches the probe off.
+    /// Seconds between two requests; 0 switches the probe off.
     interval: AtomicU64,
-    waiting: [Waiting; OUTSTANDING],
-    asked: AtomicU64,
+    outstanding: [Outstanding; MOST_OUTSTANDING],
+    requests: AtomicU64,
     lost: AtomicU64,
-    answered: AtomicU64,
-    /// Time of the last answer, 0 without one.
-    answered_at: AtomicU64,
-    /// Time at which the other end asked last, 0 if it never has.
-    heard_at: AtomicU64,
+    replies: AtomicU64,
+    /// Time of the last reply, 0 without one.
+    reply_at: AtomicU64,
+    /// Time of the last request from the other end, 0 without one.
+    peer_request_at: AtomicU64,
     /// The last round trip and their smoothed mean, nanoseconds.
     round_trip: AtomicU64,
     mean: AtomicU64,
 }
 
-/// What a probe has measured.
+/// The measurements of a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Seconds between two questions; 0 where the probe is off.
+    /// Seconds between two requests; 0 where the probe is off.
     pub interval: u64,
-    /// Questions sent.
-    pub asked: u64,
-    /// Questions that were answered, and hellos.
-    pub answered: u64,
-    /// Questions without an answer.
+    /// Echo requests sent.
+    pub requests: u64,
+    /// Replies to echo requests and hellos.
+    pub replies: u64,
+    /// Echo requests without a reply.
     pub lost: u64,
-    /// Nanoseconds since the last answer.
-    pub answered_age: Option<u64>,
-    /// Nanoseconds since the other end has asked.
-    pub heard_age: Option<u64>,
+    /// Nanoseconds since the last reply.
+    pub reply_age: Option<u64>,
+    /// Nanoseconds since the last request from the other end.
+    pub peer_request_age: Option<u64>,
     /// The last round trip, nanoseconds.
     pub round_trip: Option<u64>,
     /// The smoothed round trip, nanoseconds (RFC 6298, section 2).
@@ -178,7 +178,7 @@ impl Probe {
         Probe { interval: AtomicU64::new(interval), ..Probe::default() }
     }
 
-    /// Returns the seconds between two questions; 0 where the probe is off.
+    /// Returns the seconds between two requests; 0 where the probe is off.
     pub fn interval(&self) -> u64 {
         self.interval.load(Ordering::Relaxed)
     }
@@ -187,47 +187,48 @@ impl Probe {
         self.interval.store(seconds, Ordering::Relaxed);
     }
 
-    /// Notes that a message with this nonce leaves now. The place of the oldest one is used, which then is lost.
-    pub fn ask(&self, kind: Kind, nonce: u64) {
-        let oldest = self.waiting.iter().min_by_key(|waiting| match waiting.nonce.load(Ordering::Relaxed) {
+    /// Notes that a request with this nonce leaves now. The place of the oldest one is used, which then is lost.
+    pub fn note_sent(&self, kind: Kind, nonce: u64) {
+        let oldest = self.outstanding.iter().min_by_key(|request| match request.nonce.load(Ordering::Relaxed) {
             0 => 0,
-            _ => waiting.sent.load(Ordering::Relaxed),
+            _ => request.sent.load(Ordering::Relaxed),
         });
         let Some(place) = oldest else { return };
         self.give_up(place);
-        let counts = u64::from(kind == Kind::Question);
+        let counts = u64::from(kind == Kind::EchoRequest);
         place.counts.store(counts, Ordering::Relaxed);
         place.sent.store(segue_port::now().0, Ordering::Relaxed);
         place.nonce.store(nonce, Ordering::Release);
-        self.asked.fetch_add(counts, Ordering::Relaxed);
+        self.requests.fetch_add(counts, Ordering::Relaxed);
     }
 
-    /// Counts the questions as lost that have waited longer than `nanoseconds`.
+    /// Counts the requests as lost that have been outstanding for longer than `nanoseconds`.
     pub fn expire(&self, nanoseconds: u64) {
         let now = segue_port::now().0;
-        for place in &self.waiting {
+        for place in &self.outstanding {
             if now.saturating_sub(place.sent.load(Ordering::Relaxed)) > nanoseconds {
                 self.give_up(place);
             }
         }
     }
 
-    /// Takes a question off the list unanswered.
-    fn give_up(&self, place: &Waiting) {
+    /// Takes a request off the list as lost.
+    fn give_up(&self, place: &Outstanding) {
         if place.nonce.swap(0, Ordering::Relaxed) != 0 {
             self.lost.fetch_add(place.counts.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// Notes that the other end has asked.
-    pub(super) fn hear(&self) {
-        self.heard_at.store(segue_port::now().0.max(1), Ordering::Relaxed);
+    /// Notes that a request of the other end was received.
+    pub(super) fn note_peer_request(&self) {
+        self.peer_request_at.store(segue_port::now().0.max(1), Ordering::Relaxed);
     }
 
-    /// Takes an answer. Returns false for one that answers nothing: a forged or repeated one, or one too late.
-    pub(super) fn answer(&self, nonce: u64) -> bool {
+    /// Takes the request with this nonce off the list, as a reply to it was received. Returns false where there is
+    /// none: the reply is forged, repeated or too late.
+    pub(super) fn receive_reply(&self, nonce: u64) -> bool {
         let now = segue_port::now().0;
-        let Some(place) = self.waiting.iter().find(|waiting| waiting.nonce.load(Ordering::Acquire) == nonce) else {
+        let Some(place) = self.outstanding.iter().find(|request| request.nonce.load(Ordering::Acquire) == nonce) else {
             return false;
         };
         let sent = place.sent.load(Ordering::Relaxed);
@@ -242,8 +243,8 @@ impl Probe {
         };
         self.round_trip.store(round_trip, Ordering::Relaxed);
         self.mean.store(mean.max(1), Ordering::Relaxed);
-        self.answered_at.store(now.max(1), Ordering::Relaxed);
-        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.reply_at.store(now.max(1), Ordering::Relaxed);
+        self.replies.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -255,11 +256,11 @@ impl Probe {
         let age = |of: &AtomicU64| known(of).map(|at| now.saturating_sub(at));
         Measured {
             interval: value(&self.interval),
-            asked: value(&self.asked),
-            answered: value(&self.answered),
+            requests: value(&self.requests),
+            replies: value(&self.replies),
             lost: value(&self.lost),
-            answered_age: age(&self.answered_at),
-            heard_age: age(&self.heard_at),
+            reply_age: age(&self.reply_at),
+            peer_request_age: age(&self.peer_request_at),
             round_trip: known(&self.round_trip),
             mean: known(&self.mean),
         }
@@ -279,7 +280,7 @@ mod tests {
             Identity::Gre(Some(u32::MAX), true),
         ];
         for identity in identities {
-            for kind in [Kind::Hello, Kind::Question, Kind::Answer] {
+            for kind in [Kind::Hello, Kind::EchoRequest, Kind::EchoReply] {
                 let message = Message { kind, identity, nonce: 0x0123_4567_89ab_cdef };
                 let bytes = message.bytes();
                 assert!(is_control(&bytes));
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_documentation() {
-        let message = Message { kind: Kind::Question, identity: Identity::Gre(Some(7), false), nonce: 1 };
+        let message = Message { kind: Kind::EchoRequest, identity: Identity::Gre(Some(7), false), nonce: 1 };
         let expected = [
             0x20, 0xd1, 0, 0, b'S', b'G', b'P', 1, 2, 47, 1, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, //
         ];
@@ -306,30 +307,30 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_once_and_only_for_a_nonce_that_is_outstanding() {
+    fn a_reply_counts_once_and_only_for_a_nonce_that_is_outstanding() {
         let probe = Probe::new(1);
-        probe.ask(Kind::Question, 7);
-        assert!(!probe.answer(8), "a forged one");
-        assert_eq!(probe.measured().answered_age, None);
-        assert!(probe.answer(7));
-        assert!(!probe.answer(7), "a repeated one");
+        probe.note_sent(Kind::EchoRequest, 7);
+        assert!(!probe.receive_reply(8), "a forged one");
+        assert_eq!(probe.measured().reply_age, None);
+        assert!(probe.receive_reply(7));
+        assert!(!probe.receive_reply(7), "a repeated one");
         let measured = probe.measured();
-        assert_eq!((measured.asked, measured.answered, measured.lost), (1, 1, 0));
-        assert!(measured.round_trip.is_some() && measured.answered_age.is_some() && measured.heard_age.is_none());
+        assert_eq!((measured.requests, measured.replies, measured.lost), (1, 1, 0));
+        assert!(measured.round_trip.is_some() && measured.reply_age.is_some() && measured.peer_request_age.is_none());
     }
 
     #[test]
-    fn what_is_not_answered_is_lost_once_and_hellos_are_not_counted() {
+    fn a_request_without_a_reply_is_lost_once_and_hellos_are_not_counted() {
         let probe = Probe::new(1);
-        (1..=2 * OUTSTANDING as u64).for_each(|nonce| probe.ask(Kind::Question, nonce));
-        assert_eq!(probe.measured().lost, OUTSTANDING as u64);
-        assert!(!probe.answer(1), "its place was taken");
-        assert!(probe.answer(2 * OUTSTANDING as u64));
+        (1..=2 * MOST_OUTSTANDING as u64).for_each(|nonce| probe.note_sent(Kind::EchoRequest, nonce));
+        assert_eq!(probe.measured().lost, MOST_OUTSTANDING as u64);
+        assert!(!probe.receive_reply(1), "its place was taken");
+        assert!(probe.receive_reply(2 * MOST_OUTSTANDING as u64));
         probe.expire(0);
         probe.expire(0);
-        assert_eq!(probe.measured().lost, 2 * OUTSTANDING as u64 - 1);
+        assert_eq!(probe.measured().lost, 2 * MOST_OUTSTANDING as u64 - 1);
         let other = Probe::new(1);
-        other.ask(Kind::Hello, 9);
+        other.note_sent(Kind::Hello, 9);
         other.expire(0);
         assert_eq!(other.measured(), Measured { interval: 1, ..Measured::default() });
     }

@@ -256,3 +256,23 @@ fn a_first_fragment_with_a_udp_header_and_nothing_else_is_translated() {
     let left = out(&mut nat(|config| config.ports = (40_000, 40_000)), &least, 0).unwrap();
     assert_eq!((&left[12..16], &left[20..22]), (&OUTSIDE[..], &40_000_u16.to_be_bytes()[..]));
 }
+
+#[test]
+fn a_datagram_is_remembered_for_fifteen_seconds_and_a_translator_with_one_is_not_empty() {
+    let mut nat = nat(|_| ());
+    assert!(nat.is_empty());
+    let stray = fragments(&udp(SERVER, (OUTSIDE, 9), LONG).bytes(), 1500, 0);
+    let enter = |nat: &mut Nat, piece: usize, now| nat.inbound(&mut load(&stray[piece]), Nanos(now), &mut copy);
+    assert_eq!(enter(&mut nat, 0, 7), Err(Refusal::NoMapping));
+    assert_eq!((nat.len(), nat.is_empty()), (0, false));
+    let last = 7 + 15 * SECOND;
+    nat.expire(Nanos(last));
+    assert!(!nat.is_empty());
+    assert_eq!(enter(&mut nat, 1, last), Err(Refusal::NoMapping));
+    assert_eq!(enter(&mut nat, 1, last + 1), Ok(Done::FirstMissing));
+    nat.expire(Nanos(last + 1));
+    assert!(nat.is_empty());
+    // Nor is one with a mapping alone.
+    out(&mut nat, &udp(CLIENT, SERVER, 1), last + 2).unwrap();
+    assert_eq!((nat.len(), nat.is_empty()), (1, false));
+}

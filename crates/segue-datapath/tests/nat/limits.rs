@@ -214,3 +214,16 @@ fn a_buffer_of_another_length_is_not_taken() {
     assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut short), Err(Refusal::Memory));
     assert_eq!(super::bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
 }
+
+/// RFC 6056, section 3: which port is next must not be known outside.
+#[test]
+fn the_search_for_a_port_begins_at_each_place_of_the_range_equally_often() {
+    let mut found = [0; 8];
+    for seed in 0..800 {
+        let mut nat = nat(|config| (config.ports, config.seed) = ((40_000, 40_007), seed));
+        ask(&mut nat, own(7), 0).unwrap();
+        let port = nat.mappings(Nanos(0)).next().unwrap().outside;
+        found[usize::from(port - 40_000)] += 1;
+    }
+    assert!(found.iter().all(|count| (60..=140).contains(count)), "{found:?}");
+}
