@@ -66,6 +66,7 @@ pub(crate) enum Helper {
     MapLookupElem = 1,
     GetPrandomU32 = 7,
     SkbStoreBytes = 9,
+    TailCall = 12,
     Redirect = 23,
     SkbLoadBytes = 26,
     GetHashRecalc = 34,
@@ -123,7 +124,7 @@ const TO_BIG_ENDIAN: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// `lock *(u64 *)(to + offset) += from`: the immediate says that it is an addition.
+/// The instruction `lock *(u64 *)(to + offset) += from`: the immediate says that it is an addition.
 const ATOMIC_64: u8 = 0xdb;
 /// The immediate of the 64-bit load is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
@@ -154,27 +155,27 @@ impl Assembler {
         self.places[label.0] = Some(self.code.len());
     }
 
-    /// `to = to OP from`.
+    /// Appends an operation on two registers: `to = to OP from`.
     pub(crate) fn op(&mut self, op: Op, to: Reg, from: Reg) {
         self.push(ALU64 | FROM_REGISTER | op as u8, to, from as u8, 0, 0);
     }
 
-    /// `to = to OP value`.
+    /// Appends an operation on a register and a constant: `to = to OP value`.
     pub(crate) fn op_value(&mut self, op: Op, to: Reg, value: i32) {
         self.push(ALU64 | op as u8, to, 0, 0, value);
     }
 
-    /// `to = from`.
+    /// Appends a move of a register: `to = from`.
     pub(crate) fn copy(&mut self, to: Reg, from: Reg) {
         self.op(Op::Mov, to, from);
     }
 
-    /// `to = value`.
+    /// Appends a move of a constant: `to = value`.
     pub(crate) fn set(&mut self, to: Reg, value: i32) {
         self.op_value(Op::Mov, to, value);
     }
 
-    /// `to = frame + offset`: the address of a place on the stack.
+    /// Appends the address of a place on the stack: `to = frame + offset`.
     pub(crate) fn frame(&mut self, to: Reg, offset: i16) {
         self.copy(to, Reg::R10);
         self.op_value(Op::Add, to, i32::from(offset));
@@ -186,22 +187,22 @@ impl Assembler {
         self.push(TO_BIG_ENDIAN, to, 0, 0, bits);
     }
 
-    /// `to = *(from + offset)`.
+    /// Appends a load: `to = *(from + offset)`.
     pub(crate) fn load(&mut self, size: Size, to: Reg, from: Reg, offset: i16) {
         self.push(LDX_MEM | size as u8, to, from as u8, offset, 0);
     }
 
-    /// `*(to + offset) = from`.
+    /// Appends a store of a register: `*(to + offset) = from`.
     pub(crate) fn store(&mut self, size: Size, to: Reg, offset: i16, from: Reg) {
         self.push(STX_MEM | size as u8, to, from as u8, offset, 0);
     }
 
-    /// `*(to + offset) = value`.
+    /// Appends a store of a constant: `*(to + offset) = value`.
     pub(crate) fn store_value(&mut self, size: Size, to: Reg, offset: i16, value: i32) {
         self.push(ST_MEM | size as u8, to, 0, offset, value);
     }
 
-    /// `*(to + offset) += from`, of 64 bits, as one step for all CPUs.
+    /// Appends an atomic addition of 64 bits: `*(to + offset) += from`.
     pub(crate) fn add_atomic(&mut self, to: Reg, offset: i16, from: Reg) {
         self.push(ATOMIC_64, to, from as u8, offset, Op::Add as i32);
     }
@@ -246,13 +247,13 @@ impl Assembler {
         self.push(EXIT, Reg::R0, 0, 0, 0);
     }
 
-    /// `to =` the map, for calls.
+    /// Appends a load of the map, for calls.
     pub(crate) fn map(&mut self, to: Reg, map: BorrowedFd<'_>) {
         self.push(LD_IMM64, to, PSEUDO_MAP_FD, 0, map.as_raw_fd());
         self.push(0, Reg::R0, 0, 0, 0);
     }
 
-    /// `to =` the address of byte `offset` of the first value of an array map.
+    /// Appends a load of the address of byte `offset` of the first value of an array map.
     pub(crate) fn map_value(&mut self, to: Reg, map: BorrowedFd<'_>, offset: i32) {
         self.push(LD_IMM64, to, PSEUDO_MAP_VALUE, 0, map.as_raw_fd());
         self.push(0, Reg::R0, 0, 0, offset);

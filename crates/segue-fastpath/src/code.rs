@@ -46,17 +46,19 @@ pub(crate) struct TableMaps<'a> {
     pub(crate) counters: BorrowedFd<'a>,
 }
 
-/// Where a program finds the counters of the tunnel, for exits that count at them.
+/// The place of a tunnel's counters, for exits that count at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
-    /// They are looked up in front of all exits.
+    /// The counters are looked up in front of all exits.
     Known,
-    /// Their index is at this place of the tunnel's entry.
+    /// The index of the counters is at this place of the tunnel's entry.
     At(i16),
-    /// This is their index.
+    /// The index of the counters is a constant.
     Is(i32),
 }
 
+/// Licence of the programs, as the kernel wants to know it: some helpers are for GPL-compatible programs only.
+pub(crate) const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// The result for a packet that this program leaves to the others and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
 pub(crate) const NEXT: i32 = -1;
 /// The result for a packet that is dropped (`TCX_DROP`, `TC_ACT_SHOT`).
@@ -90,7 +92,7 @@ pub(crate) struct Code {
     drop: Option<Label>,
     /// Exits that count at the tunnel.
     left: Vec<(Counter, Label)>,
-    /// Where the exits find the counters.
+    /// The place of the counters, for exits.
     index: Index,
     /// Exits that count at the outside port.
     unclaimed: Vec<(Counter, Label)>,
@@ -216,8 +218,14 @@ impl Code {
             a.load(Size::W, Reg::R2, Reg::R10, place + 4 * word);
             a.op(Op::Add, Reg::R1, Reg::R2);
         }
-        // Five words are less than 2^35: the first round leaves at most 2^21, the second 2^17, the third 2^16 - 1.
+        self.fold();
+    }
+
+    /// Folds the ones-complement sum of at most 63 words in R1 to 16 bits. R2 is changed.
+    pub(crate) fn fold(&mut self) {
+        // They are less than 2^38: the first round leaves less than 2^23, the second 2^17, the third at most 2^16.
         for _ in 0..4 {
+            let a = &mut self.a;
             a.copy(Reg::R2, Reg::R1);
             a.op_value(Op::Rsh, Reg::R2, 16);
             a.op_value(Op::And, Reg::R1, 0xffff);

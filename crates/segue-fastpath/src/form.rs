@@ -12,7 +12,7 @@ use crate::{egress, receive_form};
 /// A direction of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From this host into the tunnel.
+    /// Outbound: from this host into the tunnel.
     Send,
     /// Out of the tunnel to this host.
     Receive,
@@ -56,7 +56,7 @@ fn is_overlay(carrier: Carrier) -> bool {
 /// a peer table.
 pub(crate) fn ingress_form(
     config: &Config,
-    clears_marks: bool,
+    abilities: receive_form::Abilities,
     table: Option<receive_form::OfTable>,
 ) -> receive_form::Form {
     receive_form::Form {
@@ -70,7 +70,7 @@ pub(crate) fn ingress_form(
         },
         has_gre: config.mode.gre().is_some(),
         zero_csum6: config.zero_csum6,
-        clears_marks,
+        abilities,
         table,
     }
 }
@@ -146,7 +146,7 @@ pub struct Route {
     pub mtu: u32,
 }
 
-/// What the map of tunnels by interface has beside the description of a tunnel.
+/// The part of a map entry beside the description of a tunnel, in the map of tunnels by interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) route: Route,
@@ -161,9 +161,9 @@ pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> O
     value(config, place, sources, None)
 }
 
-/// What a peer of a table has beside the description of a tunnel.
+/// The part of a map entry beside the description of a tunnel, in the map of peers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerEnd {
+pub(crate) struct PeerEndpoint {
     /// Ethernet addresses of the peer's end and of this one, where frames are inside.
     pub(crate) stations: [[u8; 6]; 2],
     /// The network identifier that the peer may send.
@@ -174,7 +174,7 @@ pub(crate) struct PeerEnd {
 
 /// Returns the entry of a peer by inner addresses; `None` where the engine refuses the configuration. The packets of
 /// the interface have no Ethernet header, so that one is part of the outer headers where frames are inside.
-pub(crate) fn peer_value(config: &Config, place: &Place, sources: &[u16], end: &PeerEnd) -> Option<Vec<u8>> {
+pub(crate) fn peer_value(config: &Config, place: &Place, sources: &[u16], end: &PeerEndpoint) -> Option<Vec<u8>> {
     let [to, from] = end.stations;
     let link = |version| {
         let kind = if version == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
@@ -186,14 +186,14 @@ pub(crate) fn peer_value(config: &Config, place: &Place, sources: &[u16], end: &
 }
 
 /// Returns the entry of a peer that the daemon serves.
-pub(crate) fn value_of_daemon(config: &Config, end: &PeerEnd) -> Vec<u8> {
+pub(crate) fn value_of_daemon(config: &Config, end: &PeerEndpoint) -> Vec<u8> {
     let mut value = vec![0; tunnel::LEN];
     put_end(&mut value, config, end);
     value[tunnel::FLAGS as usize..][..4].copy_from_slice(&tunnel::BY_DAEMON.to_ne_bytes());
     value
 }
 
-fn put_end(value: &mut [u8], config: &Config, end: &PeerEnd) {
+fn put_end(value: &mut [u8], config: &Config, end: &PeerEndpoint) {
     let mut put = |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     match config.remote {
         IpAddr::V4(remote) => put(tunnel::REMOTE, &remote.octets()),

@@ -9,43 +9,20 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
+use crate::checksum;
 use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, tunnel};
 use crate::peer_table::{self, Exits};
+use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, UDP, UDP_LEN, VERSION};
 use crate::receive_form::{Carrier, Form};
 
-/// Outer IP and UDP, and the GUE, VXLAN or Geneve header, on the stack.
-const OUTER: i16 = -80;
-/// The GRE header.
-const GRE: i16 = OUTER - 8;
-/// Start of the inner packet: 20 bytes.
-const INNER: i16 = GRE - 24;
-/// The key of the map.
-const PEER: i16 = INNER - 24;
-/// `struct bpf_fib_lookup`, and before that the inner IPv6 source address.
-const FIB: i16 = PEER - 64;
-const FIB_LEN: i32 = 64;
-/// Outer length, from the IP header on.
-const TOTAL: i16 = FIB - 8;
-/// Inner IP version that the headers announce.
-const VERSION: i16 = FIB - 16;
-/// Whether the inner packet is to be marked CE.
-const MARK: i16 = FIB - 24;
-/// The inner Ethernet header.
-const FRAME: i16 = FIB - 40;
-
-/// Length of all headers in front of the inner packet, the Ethernet header included.
-const HEADERS: Reg = Reg::R9;
-
-const UDP_LEN: i16 = 8;
 /// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
 const VXLAN_WORD: u32 = 0x0800_0000;
 const GENEVE_WORD: u32 = 0x0000_6558;
 const IPV4: i32 = 4;
 const IPV6: i32 = 41;
 const GRE_PROTOCOL: i32 = 47;
-const UDP: i32 = 17;
 /// The flag of a GRE header with a key.
 const GRE_HAS_KEY: i32 = 0x2000;
 /// Results of `bpf_fib_lookup`: the destination is no third host's, or this host forwards nothing from the interface.
@@ -67,12 +44,12 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     if let Tunnels::Table(table) = &maps.tunnels {
         find_peer(&mut code, form, table);
     }
-    if form.carrier != Carrier::Bare {
-        check_udp_checksum(&mut code, form);
-    }
     check_inner(&mut code, form);
     combine_ecn(&mut code, form);
-    if !form.clears_marks {
+    if form.carrier != Carrier::Bare {
+        checksum::check(&mut code, form);
+    }
+    if !form.abilities.clears_marks {
         check_destination(&mut code, form, maps);
     }
     code.note_segments();
@@ -162,6 +139,9 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
     let (gre, identified) = (code.a.label(), code.a.label());
     let unknown = code.leave_unclaimed(Counter::NoTunnel);
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KEY, 0);
+    if form.may_have_gre() {
+        code.a.store_value(Size::D, Reg::R10, GRE, 0);
+    }
     match form.carrier {
         Carrier::Gue(_) => {
             let header = code.leave_unclaimed(Counter::GueHeader);
@@ -172,7 +152,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
             code.a.load(Size::H, Reg::R1, Reg::R10, at + 2);
             code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
             code.a.load(Size::B, Reg::R1, Reg::R10, at + 1);
-            if form.table.is_none() {
+            if form.may_have_gre() {
                 code.a.jump_if_value(If::Eq, Reg::R1, GRE_PROTOCOL, gre);
             }
         }
@@ -184,8 +164,8 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
             // The first four bits of the packet are the version.
             let v4 = code.a.label();
             code.a.copy(Reg::R2, HEADERS);
-            code.load_bytes(GRE, 1, unknown);
-            code.a.load(Size::B, Reg::R2, Reg::R10, GRE);
+            code.load_bytes(INNER, 1, unknown);
+            code.a.load(Size::B, Reg::R2, Reg::R10, INNER);
             code.a.op_value(Op::Rsh, Reg::R2, 4);
             code.a.set(Reg::R1, IPV4);
             code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
@@ -208,7 +188,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
         code.a.jump(identified);
     }
     code.a.place(gre);
-    if matches!(form.carrier, Carrier::Gue(_)) && form.table.is_none() || form.has_gre {
+    if form.may_have_gre() {
         read_gre(code, unknown);
     }
     code.a.place(identified);
@@ -338,28 +318,6 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     }
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::FLAGS);
     code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
-}
-
-/// Accepts a UDP checksum that the interface or GRO has verified, and the absence of one where that is allowed. Trains
-/// come from GRO, or unfinished from this machine.
-fn check_udp_checksum(code: &mut Code, form: &Form) {
-    let csum = code.leave(Counter::OuterCsum);
-    let (absent, good) = (code.a.label(), code.a.label());
-    code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 6);
-    code.a.jump_if_value(If::Eq, Reg::R1, 0, absent);
-    code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
-    code.a.jump_if_value(If::Ne, Reg::R1, 0, good);
-    code.a.copy(Reg::R1, CONTEXT);
-    // BPF_CSUM_LEVEL_QUERY: an error unless the checksum is known to be right.
-    code.a.set(Reg::R2, 0);
-    code.a.call(Helper::CsumLevel);
-    code.a.jump_if_value(If::Gt, Reg::R0, i32::MAX, csum);
-    code.a.jump(good);
-    code.a.place(absent);
-    if !form.is_v4() && !form.zero_csum6 {
-        code.a.jump(csum);
-    }
-    code.a.place(good);
 }
 
 /// Checks version and length of the inner packet, and its source address where no frames are inside, whose addresses
@@ -524,6 +482,10 @@ fn remove_headers(code: &mut Code, form: &Form) {
     let refused = code.leave(Counter::Refused);
     let (v4, unmarked) = (code.a.label(), code.a.label());
     let a = &mut code.a;
+    if !form.abilities.crosses {
+        a.load(Size::D, Reg::R1, Reg::R10, VERSION);
+        a.jump_if_value(If::Ne, Reg::R1, if form.is_v4() { 4 } else { 6 }, refused);
+    }
     if form.delivers_frames() {
         // The inner Ethernet header takes the place of the outer one, which is of no more use, first: afterwards the
         // daemon could no longer be left with the packet.

@@ -13,7 +13,8 @@
 //! [`Path::load`] creates maps and loads programs, which the crate assembles itself, and tries them; [`Path::attach`]
 //! attaches them to interfaces, [`Path::switch`] switches the path on. These need CAP_BPF and CAP_NET_ADMIN. Afterwards
 //! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
-//! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything.
+//! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything; before
+//! Linux 6.6 it leaves a filter that passes every packet on, which [`is_left_over`] tells.
 //!
 //! [`PeerPath`] is the same for a tunnel with a peer table: one interface, several encapsulations, and peers by inner
 //! addresses.
@@ -23,16 +24,19 @@
 //! # Promises
 //! - The outer headers are those of the engine's encapsulator, except for outer UDP checksums, which are 0.
 //! - No packet is delivered whose outer length, inner length and headers disagree, or whose outer checksum nothing has
-//!   verified.
+//!   verified; that of a packet with an unfinished checksum inside is verified for the headers in front of it.
 //!
 //! # Limits
 //! IPv4 and IPv6 directly in IP or GRE, bare or in UDP with GUE or FOU, and in Ethernet frames in VXLAN or Geneve with
 //! one remote or, where the interface carries IP, a peer table; no GRE with Ethernet, no GRE checksums or sequence
-//! numbers, no remote checksum offload. The interface towards the remote must carry Ethernet frames. Hooks of Linux 6.6
-//! and a little-endian machine are needed. Outer packets pass by netfilter, IPsec policies and sockets; packets that
-//! are sent also pass by the queueing discipline, the counters and the captures of the tunnel's interface.
+//! numbers, no remote checksum offload. The interface towards the remote must carry Ethernet frames. A little-endian
+//! machine is needed. Before Linux 6.3 packets with another IP version inside than outside are left to the daemon.
+//! Outer packets pass by netfilter, IPsec policies and sockets; packets that are sent also pass by the queueing
+//! discipline, the counters and the captures of the tunnel's interface.
 
 mod assembler;
+mod attach;
+mod checksum;
 mod code;
 mod counters;
 mod egress;
@@ -43,17 +47,20 @@ mod map;
 mod path;
 mod peer_path;
 mod peer_table;
+mod places;
 mod receive_form;
 mod steering;
 mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use attach::{Filters, is_left_over};
 pub use counters::{Counts, Traffic, left_reasons};
 pub use form::{Direction, Route, obstacle};
-pub use path::{Error, Path, foreign_programs};
+pub use path::{Error, Path, foreign_programs, is_own};
 pub use peer_path::{Listener, Peer, PeerCounts, PeerPath, Served};
 pub use steering::steering;
+pub use sys::Hook;
 
 /// The commands of bpf(2) that a [`Path`] uses after it was attached: lookup, update and deletion of map entries.
 pub const MAP_COMMANDS: [i32; 3] = [sys::MAP_LOOKUP_ELEM, sys::MAP_UPDATE_ELEM, sys::MAP_DELETE_ELEM];

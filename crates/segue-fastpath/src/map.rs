@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys::{self, MapKind};
 
-/// A map. After its creation it needs only the commands 1 to 3 of bpf(2), and no capability.
+/// A BPF map. After its creation it needs only the commands 1 to 3 of bpf(2), and no capability.
 #[derive(Debug)]
 pub(crate) struct Map {
     fd: OwnedFd,

@@ -7,21 +7,25 @@ use std::os::fd::{AsFd, OwnedFd};
 use segue::encap::{Carrier, Config};
 
 use crate::assembler::{Fault, Instruction};
-use crate::code::{Maps, Tunnels};
+use crate::attach::{Filters, attach};
+use crate::code::{LICENCE, Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
 use crate::map::Map;
+use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
 
 /// Names of the programs, by which another process of segue is recognised.
 pub(crate) const EGRESS: &str = "segue_egress";
 pub(crate) const INGRESS: &str = "segue_ingress";
-/// Licence of the programs, as the kernel wants to know it: some helpers are for GPL-compatible programs only.
-pub(crate) const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
 pub(crate) const REDIRECTED: i32 = 7;
+
+/// Reasons for which a kernel cannot be used.
+pub(crate) const UNREMOVED: &str = "the kernel does not remove headers as this path needs it";
+const UNCROSSED: &str = "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)";
 
 /// The reason for which the path cannot be used.
 #[derive(Debug)]
@@ -156,18 +160,18 @@ impl Path {
 
     /// Loads the program for receiving, with what this kernel can, as found by trying.
     fn load_ingress(&self, first: &Config) -> Result<OwnedFd, Error> {
-        let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
+        let mut tried = Err(Error::Broken(UNREMOVED));
         let load = |form: &receive_form::Form| {
             let code = assembled(ingress::program(form, &self.maps()))?;
             sys::load(ProgramKind::Classifier, &code, LICENCE, INGRESS)
                 .map_err(refused("loading the program for receiving"))
         };
-        for clears_marks in [true, false] {
-            let form = form::ingress_form(first, clears_marks, None);
+        for abilities in Abilities::ALL {
+            let form = form::ingress_form(first, abilities, None);
             // Nothing verifies the checksums of the packets of a trial, so that they have none.
             let trial = receive_form::Form { zero_csum6: true, ..form };
             let program = load(&trial)?;
-            tried = self.try_ingress(&program).map(|()| program);
+            tried = self.try_ingress(&program, abilities).map(|()| program);
             if tried.is_ok() {
                 return if trial == form { tried } else { load(&form) };
             }
@@ -176,7 +180,7 @@ impl Path {
     }
 
     /// Runs the program for receiving on a packet of each tunnel kind and inner IP version; it must come out bare.
-    fn try_ingress(&self, program: &OwnedFd) -> Result<(), Error> {
+    fn try_ingress(&self, program: &OwnedFd, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
         self.switch(true).map_err(&step)?;
@@ -191,18 +195,16 @@ impl Path {
             for key in form::peer_keys(config) {
                 self.peers.set_all(&key, &form::inbound_value(LOOPBACK, 0)).map_err(&step)?;
             }
-            for &version in form::versions(config.mode) {
+            for &version in form::versions(config.mode).iter().filter(|version| abilities.remove(config, **version)) {
                 let (frame, bare) = received(config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
                 let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
                 let link = if config.mode.is_ethernet() { 0 } else { ETHERNET_LEN as usize };
                 if run.result != REDIRECTED || run.packet.get(link..) != Some(&bare[..]) {
-                    outcome = Err(Error::Broken(match (version, config.remote.is_ipv4()) {
-                        (6, true) | (4, false) => {
-                            "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)"
-                        }
-                        _ => "the kernel does not remove headers as this path needs it",
-                    }));
+                    outcome = Err(Error::Broken(UNREMOVED));
                 }
+            }
+            if !form::versions(config.mode).iter().any(|version| abilities.remove(config, *version)) {
+                outcome = Err(Error::Broken(UNCROSSED));
             }
             for key in form::peer_keys(config) {
                 self.peers.remove(&key).map_err(&step)?;
@@ -245,9 +247,15 @@ impl Path {
     /// come first and stay.
     ///
     /// # Errors
-    /// The kernel's; EINVAL stands for a kernel without tcx links (before Linux 6.6).
-    pub fn attach(&mut self, index: usize, interface: u32, route: Route) -> Result<(), Error> {
-        let step = refused("attaching a program (needs tcx, of Linux 6.6)");
+    /// The kernel's.
+    pub fn attach(
+        &mut self,
+        index: usize,
+        interface: u32,
+        route: Route,
+        filters: &mut dyn Filters,
+    ) -> Result<(), Error> {
+        let step = refused("attaching a program");
         let Some(member) = self.members.get_mut(index) else { return Ok(()) };
         (member.interface, member.route) = (interface, route);
         if let Some(ingress) = &self.ingress {
@@ -256,12 +264,13 @@ impl Path {
                 self.peers.set_all(&key, &value).map_err(refused("filling a map"))?;
             }
             if route.link != 0 && !self.underlays.contains(&route.link) {
-                self.links.push(sys::attach(ingress.as_fd(), route.link, Hook::Ingress).map_err(&step)?);
+                let at = (route.link, Hook::Ingress);
+                self.links.push(attach(ingress.as_fd(), at, INGRESS, filters).map_err(&step)?);
                 self.underlays.push(route.link);
             }
         }
         if let Some(egress) = &self.egress {
-            self.links.push(sys::attach(egress.as_fd(), interface, Hook::Egress).map_err(&step)?);
+            self.links.push(attach(egress.as_fd(), (interface, Hook::Egress), EGRESS, filters).map_err(&step)?);
         }
         self.write(index).map_err(refused("filling a map"))
     }
@@ -364,8 +373,13 @@ pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
             Err(error) => return Err(error),
         }
     }
-    names.retain(|name| name != EGRESS && name != INGRESS);
+    names.retain(|name| !is_own(name));
     Ok(names)
+}
+
+/// Returns whether a program or filter of this name is one of the path, of this or another process.
+pub fn is_own(name: &str) -> bool {
+    matches!(name, EGRESS | INGRESS)
 }
 
 /// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet, or the inner frame.

@@ -13,12 +13,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use segue::encap::{Carrier, Config};
 
-use crate::code::{FamilyMaps, Maps, TableMaps, Tunnels};
+use crate::attach::{Filters, attach};
+use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
-use crate::form::{self, Direction, PeerEnd, Place, Route, obstacle};
+use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer_counts, settings, tunnel};
 use crate::map::Map;
-use crate::path::{EGRESS, Error, INGRESS, LICENCE, REDIRECTED, assembled, received, refused};
+use crate::path::{EGRESS, Error, INGRESS, REDIRECTED, UNREMOVED, assembled, received, refused};
+use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
 
@@ -44,7 +46,7 @@ pub struct Peer {
     pub mac: [u8; 6],
 }
 
-/// How many peers the path serves, and why not the others.
+/// Numbers of peers that the path serves, and of those that it does not, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Peers by the kernel.
@@ -72,7 +74,7 @@ struct Member {
 /// A remote address of peers.
 #[derive(Clone, Debug, Default)]
 struct Remote {
-    /// Where its packets leave; `None` until that was asked for.
+    /// The route of the packets; `None` until it was looked up.
     route: Option<Route>,
     /// The number of its arrival.
     number: u64,
@@ -200,13 +202,13 @@ impl PeerPath {
             sys::load(ProgramKind::Classifier, &code, LICENCE, INGRESS)
                 .map_err(refused("loading the program for receiving"))
         };
-        let mut tried = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
-        for clears_marks in [true, false] {
-            let form = form::ingress_form(config, clears_marks, Some(table));
+        let mut tried = Err(Error::Broken(UNREMOVED));
+        for abilities in Abilities::ALL {
+            let form = form::ingress_form(config, abilities, Some(table));
             // Nothing verifies the checksums of the packets of a trial, so that they have none.
             let trial = receive_form::Form { zero_csum6: true, ..form };
             let program = load(&trial)?;
-            tried = self.try_ingress(&program, index).map(|()| program);
+            tried = self.try_ingress(&program, index, abilities).map(|()| program);
             if tried.is_ok() {
                 return if trial == form { tried } else { load(&form) };
             }
@@ -215,13 +217,13 @@ impl PeerPath {
     }
 
     /// Runs the program of a listener on a packet of each inner IP version; it must come out bare.
-    fn try_ingress(&self, program: &OwnedFd, index: usize) -> Result<(), Error> {
+    fn try_ingress(&self, program: &OwnedFd, index: usize, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
         let config = Config { remote: self.listeners[index].config.local, ..self.listeners[index].config };
         let mut outcome = Ok(());
         self.set(true, LOOPBACK).map_err(&step)?;
-        for &version in form::versions(config.mode) {
+        for &version in form::versions(config.mode).iter().filter(|version| abilities.remove(&config, **version)) {
             let (frame, bare, source) =
                 self.sample(&config, version).ok_or(Error::Broken("the engine refuses the tunnel"))?;
             let (map, key) = self.family(source).place((source, 128));
@@ -229,7 +231,7 @@ impl PeerPath {
                 .map_err(&step)?;
             let run = sys::test_run(program.as_fd(), &frame, &[], 1).map_err(&step)?;
             if run.result != REDIRECTED || run.packet.get(ETHERNET_LEN as usize..) != Some(&bare[..]) {
-                outcome = Err(Error::Broken("the kernel does not remove headers as this path needs it"));
+                outcome = Err(Error::Broken(UNREMOVED));
             }
             map.remove(&key).map_err(&step)?;
         }
@@ -281,16 +283,16 @@ impl PeerPath {
     /// come first and stay.
     ///
     /// # Errors
-    /// The kernel's; EINVAL stands for a kernel without tcx links (before Linux 6.6).
-    pub fn attach(&mut self, interface: u32, underlay: u32) -> Result<(), Error> {
-        let step = refused("attaching a program (needs tcx, of Linux 6.6)");
+    /// The kernel's.
+    pub fn attach(&mut self, interface: u32, underlay: u32, filters: &mut dyn Filters) -> Result<(), Error> {
+        let step = refused("attaching a program");
         self.interface = interface;
         self.switch(false).map_err(refused("filling a map"))?;
         for program in &self.ingress {
-            self.links.push(sys::attach(program.as_fd(), underlay, Hook::Ingress).map_err(&step)?);
+            self.links.push(attach(program.as_fd(), (underlay, Hook::Ingress), INGRESS, filters).map_err(&step)?);
         }
         if let Some(egress) = &self.egress {
-            self.links.push(sys::attach(egress.as_fd(), interface, Hook::Egress).map_err(&step)?);
+            self.links.push(attach(egress.as_fd(), (interface, Hook::Egress), EGRESS, filters).map_err(&step)?);
         }
         Ok(())
     }
@@ -394,7 +396,7 @@ impl PeerPath {
         let own = self.listeners.get(*listener);
         // A peer of another encapsulation may send VXLAN of the tunnel's own network.
         let network = network(config).or_else(|| self.listeners.iter().find_map(|own| network(&own.config)));
-        let end = PeerEnd { stations: [*mac, self.station], network: network.unwrap_or(0), slot };
+        let end = PeerEndpoint { stations: [*mac, self.station], network: network.unwrap_or(0), slot };
         let place = Place { route, counters: *listener as u32 + 1, address: [0; 6] };
         let sources = own.map_or(&[][..], |own| &own.sources);
         let by_kernel = own.filter(|_| why_not(config).is_none());

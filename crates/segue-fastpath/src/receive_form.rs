@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use segue::encap::Config;
+
 use crate::layout::room;
 
 const GUE_LEN: i16 = 4;
@@ -11,7 +13,7 @@ const OVERLAY_LEN: i16 = 8;
 /// The encapsulation header between the outer IP header and the inner packet or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// Nothing: the IP protocol number says what is inside.
+    /// No header: the IP protocol number says what is inside.
     Bare,
     /// UDP to this port.
     Fou(u16),
@@ -40,6 +42,29 @@ impl Carrier {
     }
 }
 
+/// What the kernel's helper for removing headers can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// Whether it can remove a tunnel's marks from an aggregate, so that it can be forwarded (Linux of 2026).
+    pub(crate) clears_marks: bool,
+    /// Whether it can remove headers of one IP version around the other (Linux 6.3).
+    pub(crate) crosses: bool,
+}
+
+impl Abilities {
+    /// The combinations that there are, the best first.
+    pub(crate) const ALL: [Abilities; 3] = [
+        Abilities { clears_marks: true, crosses: true },
+        Abilities { clears_marks: false, crosses: true },
+        Abilities { clears_marks: false, crosses: false },
+    ];
+
+    /// Returns whether headers of a tunnel can be removed around a packet of this version.
+    pub(crate) fn remove(self, config: &Config, version: u8) -> bool {
+        self.crosses || config.local.is_ipv4() == (version == 4)
+    }
+}
+
 /// The form of packets for the tunnels of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
@@ -50,13 +75,12 @@ pub(crate) struct Form {
     pub(crate) has_gre: bool,
     /// Whether datagrams without UDP checksum are accepted over IPv6.
     pub(crate) zero_csum6: bool,
-    /// Whether the kernel can remove a tunnel's marks from an aggregate, so that it can be forwarded.
-    pub(crate) clears_marks: bool,
-    /// What a tunnel with a peer table has of its own, whose interface carries IP.
+    pub(crate) abilities: Abilities,
+    /// The part for a tunnel with a peer table, whose interface carries IP.
     pub(crate) table: Option<OfTable>,
 }
 
-/// What the program of one listener of a tunnel with a peer table knows.
+/// The constants of the program for one listener of a tunnel with a peer table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OfTable {
     /// The Ethernet address of this end, the destination of frames.
@@ -74,6 +98,11 @@ impl Form {
         if self.is_v4() { 20 } else { 40 }
     }
 
+    /// Returns whether packets with GRE are of this form.
+    pub(crate) fn may_have_gre(&self) -> bool {
+        self.has_gre || matches!(self.carrier, Carrier::Gue(_)) && self.table.is_none()
+    }
+
     /// Returns whether frames are inside and go to an interface that carries them.
     pub(crate) fn delivers_frames(&self) -> bool {
         self.carrier.has_frames() && self.table.is_none()
@@ -81,7 +110,7 @@ impl Form {
 
     /// Returns the flags with which the kernel removes the headers of a packet with this version inside.
     pub(crate) fn room(&self, version: u8) -> u64 {
-        let marks = match (self.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
+        let marks = match (self.abilities.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
             (false, ..) => 0,
             (true, carrier, ..) if carrier != Carrier::Bare => room::DECAP_UDP,
             (true, _, true, _) => room::DECAP_GRE,

@@ -18,6 +18,7 @@ pub(crate) const MAP_DELETE_ELEM: c_int = 3;
 const PROG_LOAD: c_int = 5;
 const PROG_TEST_RUN: c_int = 10;
 const PROG_GET_FD_BY_ID: c_int = 13;
+const MAP_GET_FD_BY_ID: c_int = 14;
 const OBJ_GET_INFO_BY_FD: c_int = 15;
 const PROG_QUERY: c_int = 16;
 const LINK_CREATE: c_int = 28;
@@ -41,6 +42,8 @@ const LOG_LEN: usize = 1 << 18;
 pub(crate) enum MapKind {
     Hash = 1,
     Array = 2,
+    /// Programs that others go on to; emptied when its last descriptor is closed.
+    Programs = 3,
     PerCpuHash = 5,
     PerCpuArray = 6,
     /// Longest-prefix match: a key is the length of a prefix, 32 bits, and its address.
@@ -54,13 +57,13 @@ impl MapKind {
     }
 }
 
-/// A hook of a network interface (`enum bpf_attach_type`).
+/// A hook of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hook {
+pub enum Hook {
     /// Received packets, before the network layer.
-    Ingress = 46,
+    Ingress,
     /// Packets to send, before the queueing discipline.
-    Egress = 47,
+    Egress,
 }
 
 /// The argument of a call: `union bpf_attr`, cut to what the command reads; the rest must be zero.
@@ -175,10 +178,18 @@ pub(crate) fn load(
     again.map_err(|_| if last.is_empty() { first } else { io::Error::new(first.kind(), format!("{first}: {last}")) })
 }
 
+/// Returns the type of attachment of tcx links (`enum bpf_attach_type`).
+fn kind(hook: Hook) -> u32 {
+    match hook {
+        Hook::Ingress => 46,
+        Hook::Egress => 47,
+    }
+}
+
 /// Attaches a program to a hook of an interface, behind those that are there. Closing the descriptor detaches it; an
 /// error EINVAL stands for a kernel without such links (before Linux 6.6).
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, hook: Hook) -> io::Result<OwnedFd> {
-    Attributes::new().fd(0, program).word(4, interface).word(8, hook as u32).open(LINK_CREATE, 48)
+    Attributes::new().fd(0, program).word(4, interface).word(8, kind(hook)).open(LINK_CREATE, 48)
 }
 
 /// The outcome of a program's run on one packet.
@@ -216,7 +227,7 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], r
 pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<String>> {
     let mut ids = [0_u32; 64];
     let mut attributes =
-        Attributes::new().word(0, interface).word(4, hook as u32).address_mut(16, &mut ids).word(24, 64);
+        Attributes::new().word(0, interface).word(4, kind(hook)).address_mut(16, &mut ids).word(24, 64);
     attributes.call(PROG_QUERY, 64)?;
     let count = (attributes.get(24) as usize).min(ids.len());
     // The name needs CAP_SYS_ADMIN.
@@ -233,4 +244,30 @@ fn program_name(id: u32) -> io::Result<String> {
     let name = &info[64..80];
     let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
+}
+
+/// Returns the number of a program.
+#[cfg(test)]
+pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u32; 2];
+    Attributes::new().fd(0, program).word(4, 8).address_mut(8, &mut info).call(OBJ_GET_INFO_BY_FD, 16)?;
+    Ok(info[1])
+}
+
+/// Returns the first map of the program with this number.
+pub(crate) fn first_map(program: u32) -> io::Result<Option<OwnedFd>> {
+    let program = Attributes::new().word(0, program).open(PROG_GET_FD_BY_ID, 12)?;
+    // Of `struct bpf_prog_info`, behind 52 bytes: the number of maps that there is room for, and where.
+    let mut map = [0_u32; 1];
+    let info = Attributes::new().word(52, 1).address_mut(56, &mut map);
+    let mut info = info.0[..80].to_vec();
+    Attributes::new()
+        .fd(0, std::os::fd::AsFd::as_fd(&program))
+        .word(4, 80)
+        .address_mut(8, &mut info)
+        .call(OBJ_GET_INFO_BY_FD, 16)?;
+    match map[0] {
+        0 => Ok(None),
+        id => Attributes::new().word(0, id).open(MAP_GET_FD_BY_ID, 12).map(Some),
+    }
 }

@@ -1,11 +1,14 @@
 //! Tests of the programs on the running kernel: they are loaded, and run on packets by `BPF_PROG_TEST_RUN`.
 
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
 use segue::encap::{Carrier, Config, GreOptions, Mode};
 
-use crate::code::NEXT;
-use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, path};
+use crate::code::{DROP, LICENCE, NEXT};
+use crate::sys::{self, ProgramKind};
+use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach, is_left_over, path};
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
@@ -161,12 +164,78 @@ fn what_is_not_certain_is_left_to_the_daemon() {
     }
 }
 
+/// Returns the ones-complement sum of words in network byte order and of a number, folded to 16 bits.
+fn folded(bytes: &[u8], more: usize) -> u16 {
+    let words = bytes.as_chunks::<2>().0.iter().map(|pair| usize::from(u16::from_be_bytes(*pair)));
+    let sum = words.sum::<usize>() + more;
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+/// Returns a received frame with an outer checksum and, inside, a packet of TCP or UDP whose checksum is unfinished, as
+/// another tunnel of the same machine sends it; the place of the outer UDP header, of the inner transport header and of
+/// its checksum.
+fn unfinished(config: &Config, version: u8, protocol: u8) -> (Vec<u8>, [usize; 3]) {
+    let (at, mut bytes) = frame(config, version);
+    bytes.extend([7; 28]);
+    let total = bytes.len();
+    let (outer, outer_v4) = if config.remote.is_ipv4() { (34, true) } else { (54, false) };
+    let inner = at + if version == 4 { 20 } else { 40 };
+    let field = inner + if protocol == 6 { 16 } else { 6 };
+    let put =
+        |bytes: &mut [u8], at: usize, word: usize| bytes[at..at + 2].copy_from_slice(&(word as u16).to_be_bytes());
+    let (place, behind) = if outer_v4 { (16, 14) } else { (18, 54) };
+    put(&mut bytes, place, total - behind);
+    put(&mut bytes, outer + 4, total - outer);
+    let (len, next, behind) = if version == 4 { (at + 2, at + 9, at) } else { (at + 4, at + 6, inner) };
+    put(&mut bytes, len, total - behind);
+    bytes[next] = protocol;
+    [14, at].into_iter().for_each(|ip| set_ecn(&mut bytes, ip, 0));
+    let addresses = if version == 4 { at + 12..inner } else { at + 8..inner };
+    let pseudo = folded(&bytes[addresses], usize::from(protocol) + total - inner);
+    put(&mut bytes, field, pseudo.into());
+    put(&mut bytes, outer + 6, 0);
+    let addresses = folded(&bytes[if outer_v4 { 26..34 } else { 22..54 }], 17 + total - outer);
+    let check = !folded(&bytes[outer..inner], usize::from(addresses) + usize::from(!pseudo));
+    put(&mut bytes, outer + 6, if check == 0 { 0xffff } else { check.into() });
+    (bytes, [outer, inner, field])
+}
+
+#[test]
+fn the_outer_checksum_of_an_unfinished_packet_is_verified_by_its_headers() {
+    let in_udp = |config: &Config| config.carrier != Carrier::Bare;
+    for config in kinds().into_iter().filter(in_udp) {
+        let Some(path) = loaded(&[config]) else { return };
+        for &version in crate::form::versions(config.mode) {
+            for protocol in [6, 17] {
+                let (good, [outer, inner, field]) = unfinished(&config, version, protocol);
+                let result = |change: &dyn Fn(&mut [u8])| {
+                    let mut bytes = good.clone();
+                    change(&mut bytes);
+                    path.run(&bytes, 1).unwrap().result
+                };
+                let what = format!("{version} {protocol} {config:?}");
+                assert_eq!(result(&|_| {}), 7, "{what}");
+                for at in (outer..inner).chain([field, field + 1]) {
+                    assert_eq!(result(&|bytes| bytes[at] ^= 1), NEXT, "byte {at} of {what}");
+                }
+                // What the inner checksum covers is the receiver's to verify.
+                assert_eq!(result(&|bytes| bytes[field + 2] ^= 1), 7, "{what}");
+                // A finished checksum, of this packet or another, proves nothing.
+                assert_eq!(result(&|bytes| bytes[field..field + 2].copy_from_slice(&[0x12, 0x34])), NEXT, "{what}");
+            }
+            let (icmp, _) = unfinished(&config, version, 1);
+            assert_eq!(path.run(&icmp, 1).unwrap().result, NEXT, "{version} {config:?}");
+        }
+    }
+}
+
 fn median(mut nanos: Vec<u32>) -> u32 {
     nanos.sort_unstable();
     nanos[nanos.len() / 2]
 }
 
-/// Each of ten thousand peers is found. What that costs: `make figures ONLY=fastpath` reads the lines.
+/// Each of ten thousand peers is found. What that costs: `make figures ONLY=fastpath-peers` reads the lines.
 #[test]
 fn ten_thousand_peers_are_found_like_one() {
     let peers = |count: u32| -> Vec<Config> {
@@ -335,7 +404,7 @@ fn a_route_is_asked_for_once_for_each_remote_and_new_ones_come_first() {
     assert_eq!(path.remotes(9, 0), [remote(3), remote(1)]);
 }
 
-/// A peer is found among ten thousand as alone. What that costs: `make figures ONLY=fastpath` reads the lines.
+/// A peer is found among ten thousand as alone. What that costs: `make figures ONLY=fastpath-peers` reads the lines.
 #[test]
 fn ten_thousand_peers_of_a_table_are_found_like_one() {
     let listeners = listeners(true);
@@ -371,5 +440,36 @@ fn ten_thousand_peers_of_a_table_are_found_like_one() {
                 "table of {what} {count}: random {once} ns a packet, the same again {again} ns without decapsulation"
             );
         }
+    }
+}
+
+#[test]
+fn a_gate_leads_to_its_program_until_the_map_is_closed() {
+    let Some((map, gate)) = permitted(attach::gate().map_err(|error| Error::Refused("loading a gate", error))) else {
+        return;
+    };
+    let mut code = assembler::Assembler::default();
+    code.exit(DROP);
+    let program =
+        sys::load(ProgramKind::Classifier, &code.finish().unwrap(), LICENCE, "segue_test").expect("a program");
+    let result = || sys::test_run(gate.as_fd(), &[0; 64], &[], 1).unwrap().result;
+    let number = sys::number(gate.as_fd()).unwrap();
+    assert_eq!(result(), NEXT);
+    sys::update(map.as_fd(), &[0; 4], &program.as_raw_fd().to_ne_bytes()).unwrap();
+    assert_eq!(result(), DROP);
+    match is_left_over(number) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        other => assert!(!other.unwrap()),
+    }
+    drop(map);
+    // The kernel empties the map a little later.
+    let begin = Instant::now();
+    while result() != NEXT && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(result(), NEXT);
+    match is_left_over(number) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        other => assert!(other.unwrap()),
     }
 }

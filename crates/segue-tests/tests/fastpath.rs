@@ -321,9 +321,9 @@ fn load(from: Place<'_>, to: Place<'_>, stop: &AtomicBool) {
 }
 
 /// A flag that is set when the value is dropped, so that threads end also where a test fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -353,7 +353,7 @@ fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
         assert_eq!(names, ["segue_ingress", "segue_egress"]);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let _stop = StopAtEnd(&stop);
+            let _stop = StopOnDrop(&stop);
             for (from, to) in [(a, b), (b, a)] {
                 let stop = &stop;
                 scope.spawn(move || load(from, to, stop));

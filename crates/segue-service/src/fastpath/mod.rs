@@ -4,6 +4,7 @@
 //! thread follows routes and what would make the path visible; the packets themselves never reach the process.
 
 mod counts;
+mod filters;
 mod obstacle;
 mod request;
 mod table;
@@ -29,6 +30,7 @@ use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
 
 use self::counts::{add, put_left};
+use self::filters::{Added, tidy};
 pub use self::request::Request;
 pub(crate) use self::table::OF_PEERS;
 pub use self::table::{Listener, Table};
@@ -377,7 +379,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     if let Some(table) = &request.table {
         let interface = index_of(&table.dev, netlink)?;
         check_host(request, &[interface, table.underlay], netlink)?;
-        let path = table.load(interface).map_err(|error| failure(&error))?;
+        let path = table.load(interface, netlink).map_err(|error| failure(&error))?;
         return Ok(Some(Programs::Table(Box::new(path))));
     }
     let configs: Vec<Config> = request.tunnels.iter().map(|tunnel| tunnel.config).collect();
@@ -399,7 +401,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     check_host(request, &interfaces, netlink)?;
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
-        path.attach(index, interface, route).map_err(|error| failure(&error))?;
+        path.attach(index, interface, route, &mut Added(netlink)).map_err(|error| failure(&error))?;
         let address = tunnel::address(netlink, &request.tunnels[index]);
         path.set_address(index, address).map_err(|error| text(&error))?;
     }
@@ -411,8 +413,10 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
     link.map(|link| link.index).ok_or_else(|| format!("{dev} is gone"))
 }
 
-/// Looks with `fastpath auto` for what would show that packets take the path through these interfaces.
+/// Removes what earlier processes have left at these interfaces, and looks with `fastpath auto` for what would show
+/// that packets take the path through them.
 fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
+    interfaces.iter().for_each(|interface| tidy(*interface, netlink));
     if request.mode != Mode::Auto {
         return Ok(());
     }

@@ -7,6 +7,7 @@ use segue_fastpath::foreign_programs;
 use segue_host::netfilter;
 use segue_host::netlink::Netlink;
 
+use super::filters;
 use super::request::Request;
 
 /// Returns a filter or a queueing discipline on the interfaces of the tunnels that packets would leave out.
@@ -15,7 +16,8 @@ pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<
     for dev in request.devs() {
         let inside = netlink.link_named(dev).ok().flatten()?.index;
         let kinds = netlink.queueing(inside).ok()?;
-        let other = kinds.iter().find(|kind| !is_usual(kind, usual.trim()));
+        let filters = filters::of_others(inside, &kinds, netlink);
+        let other = kinds.iter().find(|kind| *kind != "clsact" && !is_usual(kind, usual.trim())).or(filters.as_ref());
         if let Some(kind) = other {
             return Some(format!("{dev} has the queueing discipline {kind}"));
         }
@@ -23,7 +25,7 @@ pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<
     for index in request.underlays(netlink) {
         let name = netlink.link(index).map_or_else(|_| index.to_string(), |link| link.name);
         let kinds = netlink.queueing(index).ok()?;
-        if let Some(kind) = kinds.iter().find(|kind| matches!(kind.as_str(), "clsact" | "ingress")) {
+        if let Some(kind) = filters::of_others(index, &kinds, netlink) {
             return Some(format!("{name} has filters ({kind})"));
         }
     }

@@ -1,4 +1,4 @@
-//! What is asked of the path through the kernel.
+//! Requests to the path through the kernel.
 
 use segue_host::netlink::Netlink;
 

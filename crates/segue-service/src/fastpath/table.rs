@@ -5,13 +5,15 @@ use segue_control::model::{self, Instance};
 use segue_control::peers::MOST;
 use segue_datapath::overlay::PeerConfig;
 use segue_fastpath::{Peer, PeerPath, Served};
+use segue_host::netlink::Netlink;
 
 use super::counts::{add, put_left};
+use super::filters::Added;
 
 /// Number of remotes whose routes are looked up for the first time in one interval.
 pub(super) const NEW_REMOTES_A_TICK: usize = 2048;
 
-/// What is said of the path at the start, when there may be no peers yet.
+/// The sentence about the path at the start, when there may be no peers yet.
 pub(crate) const OF_PEERS: &str =
     "kernel, for peers without outer checksum and remote checksum offload; segue for the others";
 
@@ -44,10 +46,10 @@ impl Table {
     }
 
     /// Loads and attaches the programs.
-    pub(super) fn load(&self, interface: u32) -> Result<PeerPath, segue_fastpath::Error> {
+    pub(super) fn load(&self, interface: u32, netlink: &mut Netlink) -> Result<PeerPath, segue_fastpath::Error> {
         let listeners: Vec<_> = self.listeners.iter().map(|listener| listener.path.clone()).collect();
         let mut path = PeerPath::load(&listeners, self.station, MOST as u32)?;
-        path.attach(interface, self.underlay)?;
+        path.attach(interface, self.underlay, &mut Added(netlink))?;
         Ok(path)
     }
 

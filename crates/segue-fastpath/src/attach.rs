@@ -1,0 +1,68 @@
+//! Attachment of programs to the hooks of interfaces: tcx links, or filters (cls_bpf) where the kernel has none.
+//!
+//! A link ends with its descriptor. A filter stays until it is removed, which a process without capabilities cannot do.
+//! So what is added as a filter is a gate: a program that goes on to the other one by a map of programs, which the
+//! kernel empties when the last descriptor of the map is closed. Without an entry the gate passes every packet on.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::assembler::{Assembler, Helper, Reg};
+use crate::code::{LICENCE, NEXT};
+use crate::sys::{self, Hook, MapKind, ProgramKind};
+
+/// What adds programs as filters, on kernels without tcx links (before Linux 6.6).
+pub trait Filters {
+    /// Adds a program to a hook of an interface, behind the filters that are there; `name` is that of the filter.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()>;
+}
+
+/// Attaches a program to a hook of an interface. Closing the descriptor ends it.
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    (interface, hook): (u32, Hook),
+    name: &str,
+    filters: &mut dyn Filters,
+) -> io::Result<OwnedFd> {
+    match sys::attach(program, interface, hook) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let (map, gate) = gate()?;
+            filters.add(interface, hook, gate.as_fd(), name)?;
+            sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes())?;
+            Ok(map)
+        }
+        other => other,
+    }
+}
+
+/// Loads a gate; returns its map, which has no program yet, and the gate.
+pub(crate) fn gate() -> io::Result<(OwnedFd, OwnedFd)> {
+    let map = sys::create_map(MapKind::Programs, false, [4, 4], 1, "segue_gate")?;
+    let mut a = Assembler::default();
+    a.map(Reg::R2, map.as_fd());
+    a.set(Reg::R3, 0);
+    // The context is in R1 still.
+    a.call(Helper::TailCall);
+    a.exit(NEXT);
+    let code = a.finish().map_err(|fault| io::Error::other(fault.to_string()))?;
+    let gate = sys::load(ProgramKind::Classifier, &code, LICENCE, "segue_gate")?;
+    Ok((map, gate))
+}
+
+/// Returns whether the program with this number is the gate of a process that has ended.
+///
+/// # Errors
+/// The kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn is_left_over(program: u32) -> io::Result<bool> {
+    match sys::first_map(program)? {
+        Some(map) => match sys::lookup(map.as_fd(), &0_u32.to_ne_bytes(), &mut [0; 4]) {
+            Ok(()) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(true),
+            Err(error) => Err(error),
+        },
+        None => Ok(false),
+    }
+}

@@ -1,0 +1,46 @@
+//! Filters of interfaces as the path needs them, on kernels without tcx links (before Linux 6.6).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use segue_fastpath::{Filters, Hook, is_left_over, is_own};
+use segue_host::netlink::Netlink;
+use segue_host::netlink::filters;
+
+/// The kind of the queueing discipline that has the filters of programs.
+const CLSACT: &str = "clsact";
+
+/// Adds filters over a connection to the kernel.
+pub(super) struct Added<'a>(pub(super) &'a mut Netlink);
+
+impl Filters for Added<'_> {
+    fn add(&mut self, interface: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+        let hook = match hook {
+            Hook::Ingress => filters::Hook::Ingress,
+            Hook::Egress => filters::Hook::Egress,
+        };
+        self.0.add_filter(interface, hook, program, name)
+    }
+}
+
+/// Removes the filters of the path that processes have left on an interface at their ends. What cannot be looked at or
+/// removed stays, and passes all packets on.
+pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
+    if !netlink.queueing(interface).is_ok_and(|kinds| kinds.iter().any(|kind| kind == CLSACT)) {
+        return;
+    }
+    for filter in netlink.filters(interface).unwrap_or_default() {
+        if is_own(&filter.name) && is_left_over(filter.program).unwrap_or(false) {
+            let _ = netlink.remove_filter(&filter);
+        }
+    }
+}
+
+/// Returns the kind of the filters of others at an interface, given the kinds of its queueing disciplines; `None` where
+/// it has none. One that may have filters counts as such, unless they are all of the path.
+pub(super) fn of_others(interface: u32, kinds: &[String], netlink: &mut Netlink) -> Option<String> {
+    let kind = kinds.iter().find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
+    let filters = netlink.filters(interface).unwrap_or_default();
+    let is_ours = kind == CLSACT && !filters.is_empty() && filters.iter().all(|filter| is_own(&filter.name));
+    (!is_ours).then(|| kind.clone())
+}
