@@ -1,9 +1,10 @@
 //! Measures what a TCP flow through VXLAN keeps beside malformed and spoofed packets at 100,000 a second: through the
 //! kernel's own VXLAN and through segue by the path through the kernel, in turn. `make figures ONLY=fastpath-flood`
-//! judges the lines that it prints.
+//! judges the lines that it prints. The words are the largest number of rounds, and of seconds: no round begins for
+//! which those before it leave no time.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue_lab::load::{self, Load, Style};
 use segue_lab::{Family, Host, LinkForm, Peer, Proto, reach};
@@ -15,7 +16,6 @@ const NET: u8 = 1;
 const PACE: u32 = 100_000;
 const SECONDS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
-const ROUNDS: usize = 5;
 
 /// Returns the Ethernet address of the link of a host.
 fn station(host: &Host) -> Vec<u8> {
@@ -84,7 +84,14 @@ fn throughput(ground: &Ground) -> [f64; 2] {
 }
 
 fn main() {
-    for round in 0..ROUNDS {
+    let words: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let [rounds, seconds] = words[..] else { panic!("two numbers: of rounds and of seconds") };
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    for round in 0..rounds {
+        let start = Instant::now();
+        if begin.elapsed() + longest > Duration::from_secs(seconds) {
+            break;
+        }
         for form in [LinkForm::Veth, LinkForm::Nic] {
             let Some(ground) = Ground::new("fastpath_flood", form, &["iperf3"]) else { return };
             kernel(&ground);
@@ -102,5 +109,6 @@ fn main() {
             println!("round {round} link {form:?} path {calm:.4} {flooded:.4} drops {drops}");
             drop(tunnels);
         }
+        longest = longest.max(start.elapsed());
     }
 }

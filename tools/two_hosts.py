@@ -1,0 +1,109 @@
+"""What measurements of tunnels share: two hosts with a cable between them, the tunnels between, and a load."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+PATIENCE = 30
+TOP = f"segue-figures-{os.getpid()}"
+# Links that the measurements know.
+OFFLOADS = {"nic": "tso off gso off tx off gro on", "veth": ""}
+
+
+def run(*words):
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+
+class Hosts:
+    """Two hosts with a cable between them, and what runs in them; all of it goes at the end of the `with`."""
+
+    def __init__(self, link):
+        self.place = tempfile.TemporaryDirectory()
+        self.folder, self.running = self.place.name, []
+        os.chmod(self.folder, 0o755)
+        try:
+            self.make(link)
+        except BaseException:
+            self.end()
+            raise
+
+    def make(self, link):
+        for name, at in (("a", 1), ("b", 2)):
+            run("ip", "netns", "add", f"{TOP}-{name}")
+            os.mkdir(f"{self.folder}/{name}")
+            self.run(name, "ip", "link", "set", "lo", "up")
+            self.run(name, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
+        run("ip", "-n", f"{TOP}-a", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", f"{TOP}-b")
+        for name, at in (("a", 1), ("b", 2)):
+            self.run(name, "ip", "addr", "add", f"198.18.0.{at}/24", "dev", "eth0")
+            self.run(name, "ip", "link", "set", "eth0", "up")
+            if OFFLOADS[link]:
+                self.run(name, "ethtool", "-K", "eth0", *OFFLOADS[link].split())
+
+    def command(self, name, *words):
+        return ["env", f"SEGUE_RUNTIME_DIR={self.folder}/{name}", "ip", "netns", "exec", f"{TOP}-{name}", *words]
+
+    def run(self, name, *words):
+        run(*self.command(name, *words))
+
+    def ask(self, name, *words):
+        return subprocess.run(self.command(name, *words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+                              text=True).stdout
+
+    def launch(self, name, *words):
+        with open(f"{self.folder}/{name}.log", "ab") as log:
+            process = subprocess.Popen(self.command(name, *words), stdout=log, stderr=log)
+        self.running.append(process)
+        return process
+
+    def reach(self, address, what):
+        """Waits until a ping from the first host gets through."""
+        end = time.monotonic() + PATIENCE
+        while subprocess.run(self.command("a", "ping", "-qc1", "-W1", address), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, check=False).returncode:
+            if time.monotonic() > end:
+                with open(f"{self.folder}/a.log", encoding="utf-8") as log:
+                    sys.exit(f"{what}: nothing passes the tunnel: {log.read()}")
+            time.sleep(0.1)
+
+    def serve(self):
+        """Starts an iperf3 in the second host that serves once, and waits until it listens."""
+        server = self.launch("b", "iperf3", "-s", "-1")
+        end = time.monotonic() + PATIENCE
+        while "5201" not in self.ask("b", "ss", "-Hltn"):
+            if time.monotonic() > end:
+                sys.exit("iperf3 does not listen")
+            time.sleep(0.05)
+        return server
+
+    def send(self, address, flows, seconds, meanwhile=lambda: None):
+        """Sends as fast as TCP can. Returns the end of iperf3's report, and what `meanwhile` returned."""
+        server = self.serve()
+        client = subprocess.Popen(self.command("a", "iperf3", "-c", address, "-P", str(flows), "-t", str(int(seconds)), "-J"),
+                                  stdout=subprocess.PIPE, text=True)
+        said = meanwhile()
+        report = json.loads(client.communicate(timeout=PATIENCE + seconds)[0])
+        server.wait(PATIENCE)
+        self.running.remove(server)
+        return report["end"], said
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def end(self):
+        for process in self.running:
+            process.terminate()
+        for process in self.running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for name in ("a", "b"):
+            subprocess.run(["ip", "netns", "del", f"{TOP}-{name}"], check=False)
+        self.place.cleanup()
