@@ -332,6 +332,9 @@ pub(crate) struct Run {
     /// Print what would run and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
+    /// Continue the service whose program this one replaces, which has left its state in this descriptor
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(crate) resume: Option<i32>,
 }
 
 /// The arguments of `segue fleet`.
@@ -348,6 +351,9 @@ pub(crate) struct Reload {
     /// The service, by its name or its file; default: the only one
     #[arg(value_name = "SERVICE|FILE")]
     pub(crate) service: Option<String>,
+    /// Continue with the program that has replaced the service's own; the file is not read; default: all services
+    #[arg(long)]
+    pub(crate) upgrade: bool,
     /// Longest wait for the outcome, seconds
     #[arg(long, value_name = "SECS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) timeout: u32,

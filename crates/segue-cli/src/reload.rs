@@ -1,8 +1,10 @@
-//! `segue reload`: a running `segue run` reads its file again, and this command waits for the outcome.
+//! `segue reload`: a running `segue run` reads its file again, or continues with a newer program, and this
+//! command waits for the outcome.
 
 use std::time::Duration;
 
 use segue_control::error::{Error, Kind};
+use segue_control::protocol::Refused;
 use segue_control::services::{self, NotReloaded};
 use segue_host::sys;
 use serde_json::json;
@@ -12,11 +14,17 @@ use crate::out::Out;
 
 /// The id of the JSON that `segue reload -j` prints.
 const SCHEMA: &str = "segue.reload/1";
+/// The id of the JSON that `segue reload --upgrade -j` prints.
+const UPGRADE_SCHEMA: &str = "segue.upgrade/1";
 
 /// Runs `segue reload`.
 pub(crate) fn run(args: &Reload, out: &Out) -> Result<(), Error> {
     sys::exit_130_on_interrupt();
-    match services::reload(args.service.as_deref(), Duration::from_secs(u64::from(args.timeout))) {
+    let longest = Duration::from_secs(u64::from(args.timeout));
+    if args.upgrade {
+        return upgrade(args, longest, out);
+    }
+    match services::reload(args.service.as_deref(), longest) {
         Ok(done) if out.json => {
             let mut document = json!(done);
             document["schema"] = json!(SCHEMA);
@@ -28,14 +36,37 @@ pub(crate) fn run(args: &Reload, out: &Out) -> Result<(), Error> {
             Ok(())
         }
         Err(NotReloaded::Failed(error)) => Err(*error),
-        Err(NotReloaded::Refused(refused)) => {
-            if out.json {
-                out.value(&json!({ "error": refused.error }));
-            } else {
-                out.warn(refused.text.trim_end());
-                out.note("the reload was refused: running instances are unchanged");
-            }
-            Err(Error::new(Kind::Shown, "the reload was refused", "segue run --check -c FILE"))
-        }
+        Err(NotReloaded::Refused(refused)) => Err(shown(&refused, "the reload was refused", out)),
     }
+}
+
+/// Prints why a service refused, and returns the error that is not printed again.
+fn shown(refused: &Refused, what: &str, out: &Out) -> Error {
+    if out.json {
+        out.value(&json!({ "error": refused.error }));
+    } else {
+        out.warn(refused.text.trim_end());
+        out.note(&format!("{what}: running instances are unchanged"));
+    }
+    Error::new(Kind::Shown, what, "segue run --check -c FILE")
+}
+
+/// Asks services to continue with the program that has replaced theirs.
+fn upgrade(args: &Reload, longest: Duration, out: &Out) -> Result<(), Error> {
+    let done = match services::upgrade(args.service.as_deref(), longest) {
+        Ok(done) => done,
+        Err(NotReloaded::Failed(error)) => return Err(*error),
+        Err(NotReloaded::Refused(refused)) => return Err(shown(&refused, "the upgrade was refused", out)),
+    };
+    if out.json {
+        out.value(&json!({ "schema": UPGRADE_SCHEMA, "services": done }));
+    } else {
+        done.iter().for_each(|done| out.note(&done.text()));
+    }
+    let failed: Vec<&str> = done.iter().flat_map(|done| &done.failed).map(String::as_str).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let what = format!("{} still with the program of before", failed.join(" "));
+    Err(Error::new(Kind::System, what, "segue stat, and the messages of the service").why("no successor came up"))
 }

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use segue_host::{peer, process, sys};
-use serde_json::Value;
 
 use crate::error::{Error, Kind, printable};
 use crate::knobs::{Change, Knob};
@@ -62,7 +61,7 @@ pub fn one(name: &str) -> Result<Instance, Error> {
 
 /// Returns the knobs of the instance `name`.
 pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
-    request(name, &Request::Get(Topic::Knobs), |answer| match serde_json::from_value(answer)? {
+    request(name, &Request::Get(Topic::Knobs), |answer| match answer {
         Response::Knobs(knobs) => Ok(knobs),
         _ => Err(unexpected()),
     })
@@ -70,7 +69,7 @@ pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
 
 /// Returns the mappings of the NAT of the instance `name`; `None` where it has no NAT.
 pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
-    request(name, &Request::Get(Topic::Nat), |answer| match serde_json::from_value(answer)? {
+    request(name, &Request::Get(Topic::Nat), |answer| match answer {
         Response::Mappings(mappings) => Ok(mappings),
         _ => Err(unexpected()),
     })
@@ -78,10 +77,9 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
 
 /// Returns the peer table of the tunnel `name`, with counters.
 pub fn peers(name: &str) -> Result<Listed, Error> {
-    let answer = request_within(name, &Request::Get(Topic::Peers), TABLE_TIME, Ok)?;
-    match serde_json::from_value(answer) {
-        Ok(Response::Peers(Some(listed))) => Ok(*listed),
-        Ok(Response::Peers(None)) => Err(no_table(name)),
+    match request_within(name, &Request::Get(Topic::Peers), TABLE_TIME, Ok)? {
+        Response::Peers(Some(listed)) => Ok(*listed),
+        Response::Peers(None) => Err(no_table(name)),
         // An instance of an earlier version does not know the request.
         _ => Err(no_table(name).why("its version of segue may have no peer tables")),
     }
@@ -112,9 +110,9 @@ pub fn peer_change(name: &str, change: peers::Change) -> Result<Changes, Error> 
         return Err(Error::new(Kind::Usage, "this table is too long", "segue peer list NAME -j")
             .why(format!("a table has at most {} peers and {TABLE_LEN} bytes", peers::MOST)));
     }
-    match serde_json::from_value(request_within(name, &wanted, TABLE_TIME, Ok)?) {
-        Ok(Response::Synced(changes)) => Ok(changes),
-        Ok(Response::Error(refused)) => Err(refused.into_error()),
+    match request_within(name, &wanted, TABLE_TIME, Ok)? {
+        Response::Synced(changes) => Ok(changes),
+        Response::Error(refused) => Err(refused.into_error()),
         _ => Err(Error::new(
             Kind::System,
             format!("{} did not say what it changed", printable(name)),
@@ -201,13 +199,13 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
         return Err(Error::new(Kind::Usage, "this is too much at once", "segue set NAME KNOB VALUE")
             .why(format!("a request has at most {REQUEST_LEN} bytes")));
     }
-    match serde_json::from_value(request(name, &wanted, Ok)?) {
-        Ok(Response::Changed(changed)) => Ok(changed),
+    match request(name, &wanted, Ok)? {
+        Response::Changed(changed) => Ok(changed),
         // The caller has checked the assignments, so that a refusal means that something has changed in between.
-        Ok(Response::Error(refused)) if refused.kind == Kind::NoPermission.name() => {
+        Response::Error(refused) if refused.kind == Kind::NoPermission.name() => {
             Err(Error::new(Kind::NoPermission, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
         }
-        Ok(Response::Error(refused)) => {
+        Response::Error(refused) => {
             Err(Error::new(Kind::Conflict, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
         }
         _ => Err(Error::new(
@@ -220,7 +218,11 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
 }
 
 /// Sends a request to the instance `name`, or to the one that has an interface of this name.
-fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
+fn request<T>(
+    name: &str,
+    wanted: &Request,
+    read: impl Fn(Response) -> Result<T, serde_json::Error>,
+) -> Result<T, Error> {
     request_within(name, wanted, ANSWER_TIME, read)
 }
 
@@ -229,13 +231,13 @@ fn request_within<T>(
     name: &str,
     wanted: &Request,
     longest: Duration,
-    read: impl Fn(Value) -> Result<T, serde_json::Error>,
+    read: impl Fn(Response) -> Result<T, serde_json::Error>,
 ) -> Result<T, Error> {
     let (sockets, line) = (sockets(), wanted.line());
     let mut dead = false;
     let mut query = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, &line, longest).and_then(|answer| Ok(read(answer)?)) {
+            match answer(path, &line, longest).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),
@@ -279,12 +281,12 @@ fn sockets() -> Vec<(String, PathBuf)> {
 
 /// Requests the state of the instance behind the socket `path`.
 fn query(path: &Path) -> io::Result<Instance> {
-    Ok(instance(talk(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
+    Ok(instance(answer(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
 }
 
 /// Extracts the state of the instance from an answer.
-fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
-    match serde_json::from_value(answer)? {
+fn instance(answer: Response) -> Result<Instance, serde_json::Error> {
+    match answer {
         Response::Instance(instance) => Ok(*instance),
         _ => Err(unexpected()),
     }
@@ -295,8 +297,14 @@ fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
 
-/// Sends a request line to the socket `path` and returns the answer. Each read and write waits at most `longest`.
-pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Value> {
+/// Sends a request line to the instance at the socket `path` and returns the answer. It is read without a tree of
+/// values in between: that of a thousand tunnels is large.
+fn answer(path: &Path, line: &str, longest: Duration) -> io::Result<Response> {
+    Ok(serde_json::from_slice(&talk(path, line, longest)?)?)
+}
+
+/// Sends a request line to the socket `path` and returns the answer line. Each read and write waits at most `longest`.
+pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(longest))?;
     stream.set_write_timeout(Some(longest))?;
@@ -306,7 +314,7 @@ pub(crate) fn talk(path: &Path, line: &str, longest: Duration) -> io::Result<Val
     if bytes.is_empty() {
         return Err(io::Error::from_raw_os_error(silence(path, sys::euid())));
     }
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok(bytes)
 }
 
 /// Returns the error number for an instance that closes without an answer: EACCES where `uid` may not ask, ECONNRESET

@@ -59,6 +59,7 @@ events! {
     Ended = "ended" Warning "An instance ended by itself; the service starts it again.", "The error in front of it says why.";
     Reloaded = "reloaded" Info "The changed file is in force.", "Nothing is to be done.";
     ReloadRefused = "reload_refused" Error "The changed file is refused, and nothing has changed.", "Correct the file: segue run --check -c FILE.";
+    Upgraded = "upgraded" Info "The service continues with a newer program.", "Restart what the line names as still of the program before.";
     Set = "set" Info "A knob has changed.", "Nothing is to be done.";
     Counters = "counters" Info "The counters, asked for by SIGUSR1.", "Nothing is to be done.";
     Unhealthy = "unhealthy" Warning "A problem of HEALTH has begun; code= names it.", "try= has the command that mends it.";

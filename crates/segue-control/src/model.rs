@@ -243,7 +243,7 @@ pub struct Tunnel {
 /// The probe of a tunnel, an echo between its two ends. Counters only rise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
-    /// Seconds between two questions.
+    /// Seconds between two echo requests.
     pub interval_s: u64,
     /// Questions sent to an end that had said that it understands them.
     pub sent: u64,

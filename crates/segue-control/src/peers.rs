@@ -235,7 +235,7 @@ pub enum Change {
     Keep(String),
 }
 
-/// What a peer is looked up by.
+/// The key by which a peer is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Key {
@@ -254,7 +254,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What a change did to the table.
+/// The effect of a change on the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
     /// The number of the table afterwards.

@@ -51,6 +51,8 @@ pub enum ServiceRequest {
     Get(ServiceTopic),
     /// Loads the configuration again, and waits for the outcome: `{"reload":{}}`.
     Reload {},
+    /// Continues with the program that has replaced the service's own, and waits for the outcome: `{"upgrade":{}}`.
+    Upgrade {},
 }
 
 /// The part of a service's state that a request reads.
@@ -73,6 +75,51 @@ pub struct ServiceState {
     pub instances: Vec<String>,
     /// The names of those that are not.
     pub absent: Vec<String>,
+}
+
+/// The outcome of an upgrade: names of instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Upgraded {
+    /// The configuration file, as the service was given it.
+    pub file: String,
+    /// Version of the program that the service had before.
+    pub before: String,
+    /// Version of the program that it has now.
+    pub version: String,
+    /// Whether the program is another one than before.
+    pub is_new: bool,
+    /// Instances whose tunnels continue in a process of the new program.
+    pub handed_over: Vec<String>,
+    /// Instances that were stopped and started anew: those that move no packets, and those that did not run.
+    pub restarted: Vec<String>,
+    /// Instances that continue in a process of the program before: gateways, adapters, and tunnels with a trace or a
+    /// guest.
+    pub kept: Vec<String>,
+    /// Instances that continue so because no successor came up.
+    pub failed: Vec<String>,
+}
+
+impl Upgraded {
+    /// Returns the outcome in one line.
+    pub fn text(&self) -> String {
+        if !self.is_new {
+            return format!("{}: nothing has replaced the program, segue {}", self.file, self.version);
+        }
+        let list = |what: &str, names: &[String]| {
+            if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
+        };
+        format!(
+            "upgraded {}: segue {} -> {}{}{}{}{}",
+            self.file,
+            self.before,
+            self.version,
+            list("handed over", &self.handed_over),
+            list("restarted", &self.restarted),
+            list("with the program of before until a restart:", &self.kept),
+            list("failed, and with the program of before:", &self.failed)
+        )
+    }
 }
 
 /// The outcome of a reload: names of instances, and of tunnels.
@@ -141,7 +188,9 @@ pub enum ServiceResponse {
     Service(Box<ServiceState>),
     /// The answer to [`ServiceRequest::Reload`]: the file is in force.
     Reloaded(Box<Reloaded>),
-    /// The refusal of a reload: nothing has changed.
+    /// The answer to [`ServiceRequest::Upgrade`].
+    Upgraded(Box<Upgraded>),
+    /// The refusal of a reload or of an upgrade: nothing has changed.
     Refused(Box<Refused>),
     /// The refusal of any other request.
     Error(Box<Failure>),
@@ -235,14 +284,15 @@ impl Request {
 impl Response {
     /// Returns the answer as one line, without its end.
     pub fn line(&self) -> String {
-        if matches!(self, Response::Peers(_) | Response::Synced(_)) { table_line(self) } else { line(self) }
+        let is_large = matches!(self, Response::Instance(_) | Response::Peers(_) | Response::Synced(_));
+        if is_large { table_line(self) } else { line(self) }
     }
 }
 
 impl ServiceRequest {
     /// Parses a request line.
     pub fn parse(line: &[u8]) -> Result<ServiceRequest, Error> {
-        let good = r#"{"reload":{}} or {"get":"service"}"#;
+        let good = r#"{"reload":{}}, {"upgrade":{}} or {"get":"service"}"#;
         serde_json::from_slice(line).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
     }
 
@@ -253,7 +303,7 @@ impl ServiceRequest {
 }
 
 impl ServiceResponse {
-    /// Returns the refusal of a reload; `text` is the error for people.
+    /// Returns the refusal of a reload or of an upgrade; `text` is the error for people.
     pub fn refused(error: &Error, text: &str) -> ServiceResponse {
         ServiceResponse::Refused(Box::new(Refused { text: text.to_owned(), error: error.json()["error"].take() }))
     }
@@ -298,7 +348,7 @@ fn line(message: &impl Serialize) -> String {
     serde_json::to_value(message).unwrap_or_default().to_string()
 }
 
-/// Serializes a message with a table, which is large, without a tree of values in between.
+/// Serializes a large message, such as one with a table, without a tree of values in between.
 fn table_line(message: &impl Serialize) -> String {
     serde_json::to_string(message).unwrap_or_default()
 }

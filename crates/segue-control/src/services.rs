@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::client::{ANSWER_TIME, talk};
 use crate::error::{Error, Kind, printable};
 use crate::place::{self, SERVICE};
-use crate::protocol::{Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic};
+use crate::protocol::{
+    Failure, Refused, Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic, Upgraded,
+};
 use crate::suggest::nearest;
 
 /// A service that runs.
@@ -40,18 +42,36 @@ pub fn all() -> Vec<Service> {
 /// Asks a service to load its file again, and waits for the outcome, at most `longest`. It is `wanted` by its name or
 /// its file; `None` is the only one that runs.
 pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotReloaded> {
-    let failed = |error: Error| NotReloaded::Failed(Box::new(error));
-    let service = find(wanted).map_err(failed)?;
-    let name = printable(&service.name);
-    let unclear = |text: String| {
-        failed(
-            Error::new(Kind::System, format!("cannot reload {name}: {text}"), "segue --version on both sides")
-                .why("its answer is not one that this version understands"),
-        )
+    let service = find(wanted).map_err(NotReloaded::from)?;
+    match ask(&service, ServiceRequest::Reload {}, longest)? {
+        ServiceResponse::Reloaded(done) => Ok(*done),
+        other => Err(not_done(&service, other)),
+    }
+}
+
+/// Asks services to continue with the program that has replaced theirs, and waits for the outcome of each, at most
+/// `longest`. Without `wanted`, all that run are asked.
+pub fn upgrade(wanted: Option<&str>, longest: Duration) -> Result<Vec<Upgraded>, NotReloaded> {
+    let services = wanted.map_or_else(|| Ok(all()), |wanted| find(Some(wanted)).map(|service| vec![service]));
+    let upgrade = |service: &Service| match ask(service, ServiceRequest::Upgrade {}, longest)? {
+        ServiceResponse::Upgraded(done) => Ok(*done),
+        other => Err(not_done(service, other)),
     };
-    let answer = talk(&service.path, &ServiceRequest::Reload {}.line(), longest).map_err(|error| {
+    services?.iter().map(upgrade).collect()
+}
+
+impl From<Error> for NotReloaded {
+    fn from(error: Error) -> NotReloaded {
+        NotReloaded::Failed(Box::new(error))
+    }
+}
+
+/// Sends a request that changes the service, and waits for the answer.
+fn ask(service: &Service, request: ServiceRequest, longest: Duration) -> Result<ServiceResponse, NotReloaded> {
+    let name = printable(&service.name);
+    let answer = talk(&service.path, &request.line(), longest).map_err(|error| {
         let made = Error::system(format!("cannot reload {name}"), &error, "segue stat");
-        failed(match error.kind() {
+        match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 made.why(format!("it has not finished after {} s, and goes on with it", longest.as_secs()))
             }
@@ -60,22 +80,29 @@ pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotRe
                 .why("only its owner and root may")
                 .hint(format!("sudo segue reload {name}")),
             _ => made.why("it ended before it answered"),
-        })
+        }
     })?;
-    match serde_json::from_value(answer) {
-        Ok(ServiceResponse::Reloaded(done)) => Ok(*done),
-        Ok(ServiceResponse::Refused(refused)) => Err(NotReloaded::Refused(refused)),
-        Ok(ServiceResponse::Error(error)) if error.kind == Kind::NoPermission.name() => Err(failed(
-            Error::new(
-                Kind::NoPermission,
-                format!("cannot reload {name}: {}", error.message),
-                format!("sudo segue reload {name}"),
-            )
-            .why(error.why.unwrap_or_default()),
-        )),
-        Ok(ServiceResponse::Error(error)) => Err(unclear(error.message)),
-        Ok(ServiceResponse::Service(_)) => Err(unclear("the answer is to another question".to_owned())),
-        Err(error) => Err(unclear(error.to_string())),
+    serde_json::from_slice(&answer).map_err(|error| unclear(&name, &error.to_string()).into())
+}
+
+fn unclear(name: &str, text: &str) -> Error {
+    Error::new(Kind::System, format!("cannot reload {name}: {text}"), "segue --version on both sides")
+        .why("its answer is not one that this version understands")
+}
+
+/// Returns why a service has not done what it was asked, by its answer.
+fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
+    let name = printable(&service.name);
+    match answer {
+        ServiceResponse::Refused(refused) => NotReloaded::Refused(refused),
+        ServiceResponse::Error(error) if error.kind == Kind::NoPermission.name() => {
+            let Failure { message, why, .. } = *error;
+            let hint = format!("sudo segue reload {name}");
+            let error = Error::new(Kind::NoPermission, format!("cannot reload {name}: {message}"), hint);
+            error.why(why.unwrap_or_default()).into()
+        }
+        ServiceResponse::Error(error) => unclear(&name, &error.message).into(),
+        _ => unclear(&name, "the answer is to another question").into(),
     }
 }
 
@@ -117,7 +144,7 @@ fn find(wanted: Option<&str>) -> Result<Service, Error> {
 }
 
 fn query(path: &Path) -> io::Result<ServiceState> {
-    match serde_json::from_value(talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
+    match serde_json::from_slice(&talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
         ServiceResponse::Service(state) => Ok(*state),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }

@@ -274,6 +274,7 @@ docs/fleet.md.
             ("segue reload", "the only service of this host reads its file again"),
             ("segue reload /etc/segue/blue.toml", "the service of that file"),
             ("segue reload blue", "the same, by its name"),
+            ("segue reload --upgrade", "after the program was replaced: no packet is lost"),
         ],
         more: "\
 The command waits until all of the file is in force, and says what was done. If
@@ -281,6 +282,12 @@ the file is wrong or an instance does not start, it prints the errors and exits
 with 1, and what runs stays as it is. SIGHUP to segue run does the same, without
 an answer. A service has the name of its file, without .toml; its socket is
 NAME.service beside the control sockets, for its owner and root.
+
+--upgrade: after a new program was put in the place of the one that runs (a
+package does this itself), the service executes it in its own process, and each
+tunnel continues in a new process that takes over its interface and sockets.
+Gateways, adapters, and tunnels with a trace or a guest keep the program that
+they have until they are restarted; the answer names them.
 ",
     },
     Page {

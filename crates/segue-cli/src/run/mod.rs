@@ -19,7 +19,8 @@ use segue_control::knobs::Knob;
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, Want};
 use segue_service::supervise::service::{Configuration, SCHEMA, Service, count};
-use segue_service::supervise::spec::InstanceSpec;
+use segue_service::supervise::spec::{InstanceSpec, Kind as InstanceKind, KnobAssignment, Token};
+use segue_service::supervise::upgrade::Kept;
 use serde_json::{Value, json};
 
 use self::config::{Checked, Refusal};
@@ -45,6 +46,9 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
+    if let Some(number) = args.resume {
+        return resume(path, number, args.check, netlink, out);
+    }
     let text = open(path)?;
     let specs = config::read(&text)?;
     let checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
@@ -58,6 +62,19 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
     service
         .life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| *r.error))).collect())
+}
+
+/// Continues a service whose program this one replaces; with `check` it only says whether it can.
+fn resume(path: &Path, number: i32, check: bool, netlink: Netlink, out: &Out) -> Result<(), Error> {
+    let kept = Kept::read(number)?;
+    // The file may have changed since it was read: what runs is in `kept`.
+    let text = Text { file: path.display().to_string(), text: String::new() };
+    let file = ConfigFile { path: path.to_owned(), text };
+    let specs = kept.specs(&file)?;
+    if check {
+        return Ok(());
+    }
+    Service::new(Box::new(file), netlink, out.unattended(), options(out))?.resume(kept, specs)
 }
 
 fn open(path: &Path) -> Result<Text, Error> {
@@ -214,6 +231,22 @@ impl Configuration for ConfigFile {
 
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error> {
         whole(check(specs, others, &self.text, netlink)).map(drop)
+    }
+
+    fn spec(
+        &self,
+        kind: InstanceKind,
+        name: &str,
+        words: &[String],
+        knobs: &[(String, String)],
+    ) -> Result<InstanceSpec, Error> {
+        // They have no place in the file.
+        let token = |text: &String| Token { text: text.clone(), span: 0..0 };
+        let tokens: Vec<Token> = words.iter().map(token).collect();
+        let plan = command::parsed(kind, &tokens)?;
+        let knobs = knobs.iter().map(|(name, value)| KnobAssignment { name: token(name), value: token(value) });
+        let (name, assignments) = (name.to_owned(), knobs.collect());
+        Ok(InstanceSpec { kind, name, tokens, assignments, header: 0..0, plan })
     }
 
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error> {
