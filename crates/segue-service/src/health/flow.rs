@@ -25,9 +25,9 @@ pub(super) struct Flow {
     unanswered: Option<(Instant, u64)>,
     /// Datagrams that were refused since one was taken.
     refused_in_a_row: u64,
-    /// What the probe says, where it is on, and when it was answered last.
+    /// The verdict of the probe, where it is on, and the time of the last reply.
     pub(super) probe: Option<Verdict>,
-    pub(super) last_answered: Option<Instant>,
+    pub(super) last_reply: Option<Instant>,
 }
 
 /// Time of sending without an answer from which on a tunnel counts as unanswered.

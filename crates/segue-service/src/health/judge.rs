@@ -126,7 +126,7 @@ fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, 
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
     // An answer to a probe shows that packets arrive there again.
-    if flow.last_sent.is_some_and(is_over) || flow.last_answered.is_some_and(|answered| answered > refused.at) {
+    if flow.last_sent.is_some_and(is_over) || flow.last_reply.is_some_and(|reply| reply > refused.at) {
         return None;
     }
     let Refused { kind, from, at } = *refused;
@@ -271,10 +271,10 @@ pub(crate) fn tx_on(link: &str) -> String {
 
 /// Returns the problem of a tunnel whose probes are not answered.
 fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
-    let Some(Verdict::Silent { span, has_answered, quiet, asks }) = flow.probe else { return None };
+    let Some(Verdict::Silent { span, has_replied, quiet, sends_requests }) = flow.probe else { return None };
     let remote = facts.remotes.first()?;
     let hears = flow.last_received.is_some_and(|at| now.saturating_duration_since(at) < quiet);
-    let cause = match (asks, hears, has_answered) {
+    let cause = match (sends_requests, hears, has_replied) {
         (true, ..) => "its own probes arrive, so that packets to it are lost, or it drops them",
         (_, true, _) => "packets from it arrive, so that its `probe` is off, or packets to it are lost",
         (.., true) => "it is down, or it or something on the way drops packets without a word",
@@ -422,7 +422,7 @@ mod tests {
         let mut flow = Flow::default();
         flow.update(Counts { sent: 1, ..Counts::default() }, begin);
         assert_eq!(judge(&facts(), &flow, &evidence, begin).len(), 1);
-        flow.last_answered = Some(begin + Duration::from_millis(1));
+        flow.last_reply = Some(begin + Duration::from_millis(1));
         assert_eq!(judge(&facts(), &flow, &evidence, begin + Duration::from_millis(2)), []);
     }
 
@@ -454,9 +454,9 @@ mod tests {
         assert_eq!(codes(&flow, &evidence), [""; 0], "the other end is there");
         flow.probe = Some(Verdict::Silent {
             span: Duration::from_secs(3),
-            has_answered: true,
+            has_replied: true,
             quiet: Duration::from_secs(1),
-            asks: false,
+            sends_requests: false,
         });
         assert_eq!(codes(&flow, &evidence), ["probe_unanswered"]);
         evidence.view.links.get_mut(&9).unwrap().tso = Some(false);

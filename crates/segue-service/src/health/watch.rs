@@ -53,7 +53,7 @@ pub(crate) struct Sources {
 
 /// The probes of the tunnels, and the socket that sends them.
 struct Probes {
-    /// For each tunnel, in the order of the facts; `None` for one that can have none.
+    /// The probers of the tunnels, in the order of the facts; `None` for one that can have none.
     probers: Vec<Option<Prober>>,
     nonces: Nonces,
     socket: Option<UdpSocket>,
@@ -61,12 +61,12 @@ struct Probes {
 
 impl Probes {
     /// Sends the messages that are due, and returns when the next ones are; `None` where all probes are off.
-    fn ask(&mut self, now: Instant) -> Option<Instant> {
+    fn send_due(&mut self, now: Instant) -> Option<Instant> {
         let Probes { probers, nonces, socket } = self;
         let socket = socket.as_ref()?;
         let probers = probers.iter_mut().flatten();
         let due = probers.filter_map(|prober| {
-            prober.ask(now, socket, || nonces.next());
+            prober.send_due(now, socket, || nonces.next());
             prober.due()
         });
         // Those of many tunnels leave together.
@@ -76,7 +76,7 @@ impl Probes {
 
 impl Sources {
     /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family, `probers`
-    /// ask through the first of them, with numbers of `key`.
+    /// send through the first of them, with numbers of `key`.
     pub(crate) fn open(
         facts: Vec<Monitored>,
         senders: Vec<OwnedFd>,
@@ -241,7 +241,7 @@ impl Watch {
             }
             let ticks = looks || now >= next_tick;
             if ticks || next_probe.is_some_and(|probe| now >= probe) {
-                next_probe = self.sources.probes.ask(now);
+                next_probe = self.sources.probes.send_due(now);
             }
             if ticks {
                 self.tick();
@@ -285,7 +285,7 @@ impl Watch {
             counts.sent += prober.map_or(0, |prober| prober.sent);
             flow.update(counts, now);
             flow.probe = prober.and_then(|prober| prober.verdict(now));
-            flow.last_answered = prober.and_then(|prober| prober.last_answered(now));
+            flow.last_reply = prober.and_then(|prober| prober.last_reply(now));
         }
         let mut tunnels = BTreeMap::new();
         let mut complaints: Vec<Complaint> = Vec::new();
@@ -367,11 +367,11 @@ fn probe(prober: &Prober) -> Option<Probe> {
     let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
     (measured.interval != 0).then(|| Probe {
         interval_s: measured.interval,
-        sent: measured.asked,
-        answered: measured.answered,
+        sent: measured.requests,
+        answered: measured.replies,
         lost: measured.lost,
         round_trip_s: measured.round_trip.map(seconds),
         mean_round_trip_s: measured.mean.map(seconds),
-        answered_age_s: measured.answered_age.map(|age| (seconds(age) * 10.0).round() / 10.0),
+        answered_age_s: measured.reply_age.map(|age| (seconds(age) * 10.0).round() / 10.0),
     })
 }
