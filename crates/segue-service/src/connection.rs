@@ -1,7 +1,7 @@
 //! One connection to a control socket: a request line, and an answer line.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,12 @@ impl Connection {
         let is_ready = may_read && stream.set_nonblocking(true).is_ok();
         let (request, answer) = (Vec::new(), Vec::new());
         Ok(is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until }))
+    }
+
+    /// Returns a connection whose request the program before this one has read, and which is to be answered.
+    pub(crate) fn kept(fd: OwnedFd, until: Instant) -> Connection {
+        let (stream, request, answer) = (UnixStream::from(fd), Vec::new(), Vec::new());
+        Connection { stream, request, answer, sent: 0, may_change: true, until }
     }
 
     /// Returns the descriptor to wait for.

@@ -22,11 +22,11 @@ use segue_control::peers::{self, Changes, Listed};
 use segue_control::place::{self, INSTANCE, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
 use segue_host::activation::passed;
-use segue_host::file::Identity;
 use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
 use crate::reasons;
+use crate::socket_file::{Removed, SocketFile, next};
 use crate::started;
 
 /// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
@@ -90,51 +90,6 @@ pub struct Bound {
     /// A socket pair that ends the server when either end closes. It is created early, since the sandbox allows no new
     /// socket.
     stop: (UnixStream, UnixStream),
-}
-
-/// The file of a control socket.
-#[derive(Clone, Debug)]
-pub struct SocketFile {
-    path: PathBuf,
-    /// The device and the inode of the file: a later instance may have replaced it with a socket of the same name.
-    /// `None` for a socket of the service manager, which keeps the file.
-    is: Option<Identity>,
-}
-
-impl SocketFile {
-    /// Identifies the socket at `made`, which stays there or is renamed to `path`.
-    fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
-        Ok(SocketFile { path, is: Some(Identity::of(made)?) })
-    }
-
-    /// Returns the directory of the socket.
-    pub fn folder(&self) -> Option<&Path> {
-        self.path.parent()
-    }
-
-    /// Removes the file, unless another socket has replaced it.
-    pub fn remove(&self) {
-        for path in [self.path.clone(), next(&self.path)] {
-            if let Some(is) = self.is {
-                is.remove(&path);
-            }
-        }
-    }
-}
-
-/// A guard that removes the file of the socket when it is dropped, as far as this process has the right to.
-#[derive(Debug)]
-struct Removed(SocketFile);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        self.0.remove();
-    }
-}
-
-/// Returns the path that the socket of a successor has until it replaces `path`.
-fn next(path: &Path) -> PathBuf {
-    path.with_extension("next")
 }
 
 /// Returns the failure for a name in use: the control socket `path` of an instance answers. `naming` is the usage of
@@ -262,6 +217,14 @@ impl Bound {
         listener.set_nonblocking(true).map_err(failed)?;
         let (owner, readers) = (sys::euid(), place::readers().map_err(failed)?);
         Ok(Bound { file: Removed(SocketFile { path, is: None }), listener, owner, readers, stop })
+    }
+
+    /// Takes over a socket that the program before this one has opened, with the path of its file, which it keeps where
+    /// `made` says that the program has made it.
+    pub(crate) fn kept(listener: OwnedFd, path: PathBuf, made: bool) -> io::Result<Bound> {
+        let file = SocketFile::kept(path, made)?;
+        let (stop, readers, owner) = (UnixStream::pair()?, place::readers()?, sys::euid());
+        Ok(Bound { file: Removed(file), listener: UnixListener::from(listener), owner, readers, stop })
     }
 
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {

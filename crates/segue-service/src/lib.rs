@@ -51,6 +51,7 @@ pub mod report;
 pub mod router_faults;
 pub mod router_feed;
 pub mod sandbox;
+pub mod socket_file;
 mod started;
 mod steering;
 pub mod supervise;

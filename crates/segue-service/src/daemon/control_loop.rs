@@ -14,11 +14,11 @@ use segue_host::sys::{self, Want};
 
 use super::kernel::Forwarding;
 use super::show;
-use crate::control_server::SocketFile;
 use crate::fault::Vitals;
 use crate::handover::{Line, Ports, Record};
 use crate::heartbeat::{Clocks, Thread};
 use crate::report::Report;
+use crate::socket_file::SocketFile;
 
 /// Interval at which the loop checks whether packets still move.
 const LOOK: Duration = Duration::from_millis(500);

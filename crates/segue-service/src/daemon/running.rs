@@ -210,7 +210,7 @@ impl Running {
     }
 }
 
-/// What the thread of a worker from 1 on needs beside its pipeline.
+/// The parts of the thread of a worker from 1 on, beside its pipeline.
 pub(super) struct Further {
     worker: u16,
     board: Arc<Board>,

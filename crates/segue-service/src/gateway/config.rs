@@ -18,9 +18,9 @@ pub const MAX_PACKETS: u32 = 1000;
 /// The spelling of options in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
-    /// With two dashes, as on a command line.
+    /// Options with two dashes, as on a command line.
     Option,
-    /// Without dashes, as the keys of a file.
+    /// Keys without dashes, as in a file.
     Key,
 }
 
@@ -93,7 +93,7 @@ impl Config {
 /// A number of threads that move packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// This number.
+    /// A number of workers.
     Count(u16),
     /// One for each processor ([`usual_workers`]) as far as several can do the work.
     Auto,

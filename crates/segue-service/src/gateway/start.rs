@@ -54,7 +54,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     let mut claims = Claims::default();
     claims.add(plan, netlink)?;
     let mut offloads = Offloads::default();
-    let mut open_end = |end: &Endpoint| -> Result<OpenedEnd, Error> {
+    let mut open_end = |end: &Endpoint| -> Result<OpenedEndpoint, Error> {
         let (port, more) = match &end.what {
             EndpointKind::Interface => interface(end, plan, out)?,
             EndpointKind::Tap { netns: None } => tap(end, "ip", plan.workers, netlink, out)?,
@@ -81,7 +81,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         bytes => PagePool::with_page_len(memory / bytes, bytes),
     };
     if plan.is_bridge() {
-        let port = |(end, (port, _)): (&Endpoint, OpenedEnd)| -> Result<BridgePort, Error> {
+        let port = |(end, (port, _)): (&Endpoint, OpenedEndpoint)| -> Result<BridgePort, Error> {
             let own = match &end.what {
                 EndpointKind::Interface => link(end, netlink)?.and_then(|link| link.mac),
                 EndpointKind::Tap { .. } | EndpointKind::Vhost(_) => None,
@@ -99,8 +99,8 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         });
         return Ok(Opened { claims, complaints: complaints(plan), ..Opened::new(offloads, assemble) });
     }
-    let [(from, more_from), (to, more_to)] =
-        <[OpenedEnd; 2]>::try_from(opened).unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
+    let [(from, more_from), (to, more_to)] = <[OpenedEndpoint; 2]>::try_from(opened)
+        .unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
     let sides = [side(&plan.from), side(&plan.to)];
     let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> AssembleMore {
         let [one, other] = sides.clone();
@@ -150,7 +150,7 @@ impl Side {
 type Packed = Box<dyn FnOnce() -> Result<Box<dyn Port>, Error> + Send>;
 
 /// The port of the first worker, and those of the others.
-type OpenedEnd = (Box<dyn Port>, Vec<Packed>);
+type OpenedEndpoint = (Box<dyn Port>, Vec<Packed>);
 
 /// The claims to interfaces, two by two.
 #[derive(Default)]
@@ -267,7 +267,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     }
 }
 
-fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEnd, Error> {
+fn interface(end: &Endpoint, plan: &Plan, out: &dyn Report) -> Result<OpenedEndpoint, Error> {
     out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
     let buffers = if plan.page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(plan.page_bytes) };
     let config = PacketConfig { buffers, ..PacketConfig::new(&end.name) };
@@ -307,7 +307,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
 }
 
 /// Creates a TAP in another namespace and configures it over an rtnetlink connection of that namespace.
-fn tap_inside(end: &Endpoint, netns: &Netns, workers: u16, out: &dyn Report) -> Result<OpenedEnd, Error> {
+fn tap_inside(end: &Endpoint, netns: &Netns, workers: u16, out: &dyn Report) -> Result<OpenedEndpoint, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
         let mut netlink = Netlink::open().map_err(|error| {
@@ -319,7 +319,13 @@ fn tap_inside(end: &Endpoint, netns: &Netns, workers: u16, out: &dyn Report) -> 
 }
 
 /// Creates a TAP in the namespace of this thread, sets its MTU and brings it up.
-fn tap(end: &Endpoint, ip: &str, workers: u16, netlink: &mut Netlink, out: &dyn Report) -> Result<OpenedEnd, Error> {
+fn tap(
+    end: &Endpoint,
+    ip: &str,
+    workers: u16,
+    netlink: &mut Netlink,
+    out: &dyn Report,
+) -> Result<OpenedEndpoint, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
     let mut ports = tap.make_queues(workers.max(1), ip, netlink, out)?;
     let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));

@@ -101,6 +101,11 @@ impl Line {
         Ok((Line(near), far.into()))
     }
 
+    /// Returns the near end of a line that another program of this process has made.
+    pub(crate) fn of(near: OwnedFd) -> Line {
+        Line(UnixStream::from(near))
+    }
+
     /// Returns the line that is this process's standard input.
     pub(crate) fn of_stdin() -> io::Result<Line> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;

@@ -59,17 +59,7 @@ fn keeper() -> Keeper {
         trace: None,
         set: Vec::new(),
     };
-    let link = Link {
-        index: 2,
-        name: "eth0".into(),
-        mtu: 1500,
-        mac: None,
-        up: true,
-        has_carrier: true,
-        tun: false,
-        ethernet: true,
-        master: None,
-    };
+    let link = Link { index: 2, name: "eth0".into(), mtu: 1500, ethernet: true, ..Link::default() };
     let ready = ready(plan, "198.18.0.1".parse().unwrap(), &link, None).unwrap();
     assert_eq!(ready.mtu, 1450, "the longest of the encapsulations counts");
     let rules = Rules::new(&ready, &table, &[16, 16], [0; 16]);

@@ -38,7 +38,7 @@ pub const WEAK: &str = "--weak-sandbox";
 /// The processes that a process may signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signalling {
-    /// Only processes of the same Landlock domain, which is the process itself.
+    /// Processes of the same Landlock domain only, which is the process itself.
     Inside,
     /// Any that its user and capabilities allow.
     Anybody,

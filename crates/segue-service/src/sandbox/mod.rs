@@ -26,8 +26,8 @@ use segue_host::process;
 use segue_host::signals::Signals;
 use segue_host::sys::{self, Forked};
 
-use crate::control_server::SocketFile;
 use crate::report::Report;
+use crate::socket_file::SocketFile;
 
 use self::confinement::{Signalling, failed, restrict, weak};
 pub use confinement::{SandboxConfig, WEAK};

@@ -15,9 +15,9 @@ use segue_host::sys::{self, Ended, Pid, Want};
 
 use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
 use super::filter;
-use crate::control_server::SocketFile;
 use crate::heartbeat::{How, Stall, Watch};
 use crate::report::Report;
+use crate::socket_file::SocketFile;
 
 /// Interval of the looks at the heartbeat.
 const TICK: Duration = Duration::from_millis(250);

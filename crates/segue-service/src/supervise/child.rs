@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
 use segue_control::protocol::Failure;
 use segue_control::{model, place, units};
-use segue_host::sys;
+use segue_host::{process, sys};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::handle::{Handle, KeptProcess};
 use super::spec::InstanceSpec;
 use crate::control_server::{Bound, KnobControl, Server};
 use crate::daemon::NAMING;
@@ -82,7 +83,7 @@ pub(super) struct Instance {
 
 #[derive(Debug)]
 struct Process {
-    child: Child,
+    child: Handle,
     stdout: ChildStdout,
     /// Output of the process up to the end of its line.
     text: Vec<u8>,
@@ -132,6 +133,33 @@ impl Instance {
             is_awaited,
             is_replaced,
         }
+    }
+
+    /// Returns an instance of a process that the program before this one has started; `None` where its descriptors are
+    /// not there.
+    pub(super) fn of_kept(spec: InstanceSpec, kept: KeptProcess) -> Option<Instance> {
+        let stdout = ChildStdout::from(process::take_inherited(kept.stdout)?);
+        let line = Line::of(process::take_inherited(kept.line)?);
+        let (began, state) = (Instant::now(), if kept.is_up { State::IsUp } else { State::Starts });
+        let child = Handle::Kept { pid: kept.pid, status: None };
+        let process = Process { child, stdout, text: kept.text, line, state, began, failure: None, died: None };
+        let mut instance = Instance::new(spec);
+        (instance.process, instance.is_awaited) = (Some(process), false);
+        Some(instance)
+    }
+
+    /// Describes the process, with its descriptors, so that it can be kept over a change of this program.
+    pub(super) fn kept(&self) -> Option<(KeptProcess, [BorrowedFd<'_>; 2])> {
+        let process = self.process.as_ref()?;
+        let (line, stdout) = (process.line.as_fd(), process.stdout.as_fd());
+        let kept = KeptProcess {
+            pid: process.child.id().unsigned_abs(),
+            line: line.as_raw_fd(),
+            stdout: stdout.as_raw_fd(),
+            text: process.text.clone(),
+            is_up: process.state == State::IsUp,
+        };
+        Some((kept, [line, stdout]))
     }
 
     /// Starts the process; after a failure the next attempt is due after a pause.
@@ -235,11 +263,11 @@ impl Instance {
     pub(super) fn tend(&mut self) {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };
-        let pid = process.child.id() as sys::Pid;
-        if segue_host::process::has_stopped_child(pid) {
+        let pid = process.child.id();
+        if process::has_stopped_child(pid) {
             let _ = sys::kill(pid, libc::SIGCONT);
         }
-        if process.died.is_none() && process.child.try_wait().is_ok_and(|status| status.is_some()) {
+        if process.died.is_none() && process.child.has_ended() {
             process.died = Some(Instant::now());
         }
         if is_due {
@@ -284,6 +312,7 @@ impl Instance {
         let (began, state) = (Instant::now(), State::Starts);
         // An instance that fails to take them reports why it ends.
         let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
+        let child = Handle::Started(child);
         self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None });
         Ok(())
     }
@@ -334,7 +363,7 @@ impl Instance {
     /// Sends a signal to the process.
     pub(super) fn signal(&self, number: i32) {
         if let Some(process) = &self.process {
-            let _ = sys::kill(process.child.id() as sys::Pid, number);
+            let _ = sys::kill(process.child.id(), number);
         }
     }
 
@@ -394,7 +423,7 @@ impl Instance {
         };
         let status = process.child.wait();
         // The last one closes its output before its interfaces.
-        segue_host::process::wait_for_group(process.child.id() as sys::Pid, GRACE);
+        process::wait_for_group(process.child.id(), GRACE);
         if process.began.elapsed() > WELL {
             self.pause = PAUSES[0];
         }
@@ -449,8 +478,10 @@ impl Drop for Instance {
 impl Process {
     /// Kills all processes of the instance: they are a group.
     fn kill(&mut self) {
-        let _ = segue_host::process::kill_group(self.child.id() as sys::Pid, libc::SIGKILL);
-        let _ = self.child.kill();
+        let _ = process::kill_group(self.child.id(), libc::SIGKILL);
+        if !self.child.has_ended() {
+            let _ = sys::kill(self.child.id(), libc::SIGKILL);
+        }
     }
 }
 
@@ -522,7 +553,7 @@ mod tests {
         command.args(["-c", script]).process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
-        let (began, state) = (Instant::now(), State::Starts);
+        let (began, state, child) = (Instant::now(), State::Starts, Handle::Started(child));
         let process = Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None };
         let mut instance = Instance::new(spec);
         instance.process = Some(process);

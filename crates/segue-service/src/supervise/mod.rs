@@ -1,9 +1,12 @@
-//! Supervision: several instances as one service, their restart, and the reload of their configuration.
+//! Supervision: several instances as one service, their restart, the reload of their configuration, and the change to a
+//! newer program.
 
 mod child;
+mod handle;
 mod notify;
 mod reload;
 mod requests;
 pub mod service;
 pub mod spec;
 mod tables;
+pub mod upgrade;

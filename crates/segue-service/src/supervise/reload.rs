@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
-use segue_control::protocol::{ChangedTunnels, Reloaded};
+use segue_control::protocol::{ChangedTunnels, Reloaded, ServiceResponse};
 use segue_control::{client, knobs};
 use serde_json::json;
 
 use super::child::{Instance, START, State, late};
+use super::requests::Change;
 use super::service::{Configuration, STOP_EACH, Service, end, patience};
 use super::spec::InstanceSpec;
 use super::tables;
@@ -51,7 +52,7 @@ impl Service {
     /// Loads the configuration again, and applies it as a whole or not at all.
     pub(super) fn reload(&mut self) {
         self.notify.reloading();
-        self.requests.begin();
+        self.requests.begin(Change::Reload);
         let followed = self.follow();
         let text = match &followed {
             Ok(done) => {
@@ -68,7 +69,8 @@ impl Service {
                 self.out.text_of(error)
             }
         };
-        self.requests.answer(&followed, &text);
+        let response = followed.as_ref().map(|done| ServiceResponse::Reloaded(Box::new(done.clone())));
+        self.requests.answer(response, &text);
         self.reported = self.status();
         self.notify.ready(&self.reported);
     }
@@ -279,7 +281,7 @@ impl Service {
     /// Replaces the instance `name` by a process for `spec`. The old one continues until the new one is ready, and
     /// keeps running where that fails. Where the old one ends by itself meanwhile, the new one starts without its
     /// ports, and the result is `false`.
-    fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
+    pub(super) fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
         };

@@ -1,16 +1,19 @@
-//! Requests to a service: a control socket beside those of its instances, on which a client asks for a reload and waits
-//! for its outcome.
+//! Requests to a service: a control socket beside those of its instances, on which a client asks for a reload or an
+//! upgrade and waits for its outcome.
 //!
-//! The service serves it between its other events, so that a reload is answered when all of it is done. All resources
-//! are bounded: clients at a time, bytes of a request, and the time for it.
+//! The service serves it between its other events, so that it is answered when all of it is done. All resources are
+//! bounded: clients at a time, bytes of a request, and the time for it.
 
-use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use segue_control::error::Error;
-use segue_control::protocol::{Reloaded, ServiceRequest, ServiceResponse, ServiceState, ServiceTopic};
+use segue_control::protocol::{ServiceRequest, ServiceResponse, ServiceState, ServiceTopic};
+use segue_host::process::take_inherited;
 use segue_host::sys::Want;
+use serde::{Deserialize, Serialize};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
 use crate::control_server::Bound;
@@ -19,6 +22,23 @@ use crate::control_server::Bound;
 const CLIENTS: usize = 16;
 /// Longest name of a service, bytes: the path of a socket has at most 107.
 const NAME_LEN: usize = 48;
+
+/// A change of the service that a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The file is loaded again.
+    Reload,
+    /// The program is replaced by the one that is in its place now.
+    Upgrade,
+}
+
+/// The socket and the waiting clients, with the numbers of their descriptors, while the service changes its program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptRequests {
+    /// The listener, the path of its file, and whether this service has made that.
+    socket: Option<(RawFd, PathBuf, bool)>,
+    clients: Vec<RawFd>,
+}
 
 /// The control socket of a service, and its clients.
 #[derive(Debug, Default)]
@@ -30,9 +50,9 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Client {
     connection: Connection,
-    /// Whether it has asked for a reload, and is to be told of its outcome.
-    waits: bool,
-    /// Whether the reload that it waits for is being made.
+    /// The change that it has asked for, and of whose outcome it is to be told.
+    waits: Option<Change>,
+    /// Whether the change that it waits for is being made.
     is_served: bool,
 }
 
@@ -40,6 +60,31 @@ impl Requests {
     /// Opens the socket of the service of a file. The process must have one thread.
     pub(super) fn open(file: &str) -> Result<Requests, Error> {
         Ok(Requests { bound: Some(Bound::service(&service_name(file))?), clients: Vec::new() })
+    }
+
+    /// Describes the socket and the clients that wait for an upgrade, with their descriptors.
+    pub(super) fn kept(&self) -> (KeptRequests, Vec<BorrowedFd<'_>>) {
+        let waiting = self.clients.iter().filter(|client| client.waits == Some(Change::Upgrade));
+        let mut fds: Vec<BorrowedFd<'_>> = waiting.map(|client| client.connection.fd()).collect();
+        let clients = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let socket = self.bound.as_ref().map(|bound| {
+            let (path, made) = bound.file().made();
+            (bound.fd().as_raw_fd(), path.to_owned(), made)
+        });
+        fds.extend(self.bound.as_ref().map(Bound::fd));
+        (KeptRequests { socket, clients }, fds)
+    }
+
+    /// Returns the socket and the clients of the program before this one, whose upgrade is being made.
+    pub(super) fn of_kept(kept: KeptRequests) -> io::Result<Requests> {
+        let bound = kept.socket.map(|(fd, path, made)| {
+            take_inherited(fd).ok_or(io::ErrorKind::NotFound.into()).and_then(|fd| Bound::kept(fd, path, made))
+        });
+        let until = Instant::now() + CLIENT_TIME;
+        let client =
+            |fd| Client { connection: Connection::kept(fd, until), waits: Some(Change::Upgrade), is_served: true };
+        let clients = kept.clients.into_iter().filter_map(take_inherited).map(client).collect();
+        Ok(Requests { bound: bound.transpose()?, clients })
     }
 
     /// Returns the descriptors to wait for: those of the clients, then that of the socket.
@@ -52,9 +97,9 @@ impl Requests {
         fds
     }
 
-    /// Returns the clients whose descriptors are waited for: one that waits for a reload has nothing to say.
+    /// Returns the clients whose descriptors are waited for: one that waits for a change has nothing to say.
     fn reading(&self) -> impl Iterator<Item = (usize, &Client)> {
-        self.clients.iter().enumerate().filter(|(_, client)| !client.waits)
+        self.clients.iter().enumerate().filter(|(_, client)| client.waits.is_none())
     }
 
     /// Returns when the next client has had its time.
@@ -62,41 +107,41 @@ impl Requests {
         self.reading().map(|(_, client)| client.connection.until).min()
     }
 
-    /// Serves what is ready, in the order of [`Requests::fds`]. Returns whether a client asks for a reload.
-    pub(super) fn serve(&mut self, ready: &[bool], state: impl Fn() -> ServiceState) -> bool {
+    /// Serves what is ready, in the order of [`Requests::fds`].
+    pub(super) fn serve(&mut self, ready: &[bool], state: impl Fn() -> ServiceState) {
         let now = Instant::now();
         let places: Vec<usize> = self.reading().map(|(at, _)| at).collect();
-        let (mut gone, mut asked) = (Vec::new(), false);
+        let mut gone = Vec::new();
         for (&at, ready) in places.iter().zip(ready) {
             let client = &mut self.clients[at];
             if now >= client.connection.until || *ready && !client.step(&state) {
                 gone.push(at);
             }
-            asked |= client.waits;
         }
         gone.into_iter().rev().for_each(|at| drop(self.clients.remove(at)));
         if ready.len() > places.len()
             && ready.last() == Some(&true)
             && let Some(connection) = self.bound.as_ref().and_then(|bound| bound.accept(now + CLIENT_TIME))
         {
-            self.clients.push(Client { connection, waits: false, is_served: false });
+            self.clients.push(Client { connection, waits: None, is_served: false });
         }
-        asked
     }
 
-    /// Notes that a reload begins: its outcome is for those that have asked until now.
-    pub(super) fn begin(&mut self) {
-        self.clients.iter_mut().for_each(|client| client.is_served = client.waits);
+    /// Returns whether a client has asked for a change that has not begun.
+    pub(super) fn wants(&self, change: Change) -> bool {
+        self.clients.iter().any(|client| client.waits == Some(change) && !client.is_served)
     }
 
-    /// Tells those that wait for this reload how it ended.
-    pub(super) fn answer(&mut self, outcome: &Result<Reloaded, Error>, text: &str) {
-        let response = match outcome {
-            Ok(reloaded) => ServiceResponse::Reloaded(Box::new(reloaded.clone())),
-            Err(error) => ServiceResponse::refused(error, text),
-        };
+    /// Notes that a change begins: its outcome is for those that have asked until now.
+    pub(super) fn begin(&mut self, change: Change) {
+        self.clients.iter_mut().for_each(|client| client.is_served = client.waits == Some(change));
+    }
+
+    /// Tells those that wait for the change that has begun how it ended; `text` is the error for people.
+    pub(super) fn answer(&mut self, outcome: Result<ServiceResponse, &Error>, text: &str) {
+        let response = outcome.unwrap_or_else(|error| ServiceResponse::refused(error, text));
         for client in self.clients.iter_mut().filter(|client| client.is_served) {
-            (client.waits, client.is_served) = (false, false);
+            (client.waits, client.is_served) = (None, false);
             client.connection.until = Instant::now() + CLIENT_TIME;
             client.connection.reply(&response.line());
         }
@@ -117,9 +162,15 @@ impl Client {
                 ReadOutcome::Closed => return false,
                 ReadOutcome::TooLong => ServiceResponse::from(too_long()),
                 ReadOutcome::Line(line) => match ServiceRequest::parse(&line) {
-                    Ok(ServiceRequest::Reload {}) if !self.connection.may_change => only_reading().into(),
+                    Ok(ServiceRequest::Reload {} | ServiceRequest::Upgrade {}) if !self.connection.may_change => {
+                        only_reading().into()
+                    }
                     Ok(ServiceRequest::Reload {}) => {
-                        self.waits = true;
+                        self.waits = Some(Change::Reload);
+                        return true;
+                    }
+                    Ok(ServiceRequest::Upgrade {}) => {
+                        self.waits = Some(Change::Upgrade);
                         return true;
                     }
                     Ok(ServiceRequest::Get(ServiceTopic::Service)) => ServiceResponse::Service(Box::new(state())),

@@ -2,6 +2,7 @@
 //! the service itself.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,8 +20,8 @@ use serde_json::{Value, json};
 
 use super::child::{Event, Instance, START, State, late};
 use super::notify::Notify;
-use super::requests::Requests;
-use super::spec::InstanceSpec;
+use super::requests::{Change, Requests};
+use super::spec::{InstanceSpec, Kind as InstanceKind};
 use crate::report::Report;
 use crate::sandbox;
 
@@ -49,6 +50,15 @@ pub trait Configuration {
     /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
     /// nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
+    /// Returns the instance of this kind and name with these words, which the configuration had before, and these
+    /// knobs.
+    fn spec(
+        &self,
+        kind: InstanceKind,
+        name: &str,
+        words: &[String],
+        knobs: &[(String, String)],
+    ) -> Result<InstanceSpec, Error>;
     /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their values before.
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
 }
@@ -85,6 +95,8 @@ pub struct Service {
     reload: bool,
     /// Whether a signal has requested the end of the service.
     pub(super) stop: bool,
+    /// The path of this program at the start of the service.
+    pub(super) program: Option<PathBuf>,
     /// Time of the last watchdog message to the service manager.
     alive: Instant,
     /// The state that the service manager knows.
@@ -115,6 +127,7 @@ impl Service {
             requests: Requests::default(),
             reload: false,
             stop: false,
+            program: std::env::current_exe().ok(),
             alive,
             reported: String::new(),
         })
@@ -139,10 +152,17 @@ impl Service {
             return Err(error);
         }
         self.ready();
+        self.attend();
+        Ok(())
+    }
+
+    /// Serves signals, clients and the events of the instances until the end of the service.
+    pub(super) fn attend(&mut self) {
         while !self.stop {
             self.instances.iter_mut().for_each(Instance::serve_absent_state);
             // A reload that was asked for during the start is due now.
-            self.wait(if self.reload { Duration::ZERO } else { self.pause() });
+            let is_due = self.reload || self.requests.wants(Change::Upgrade);
+            self.wait(if is_due { Duration::ZERO } else { self.pause() });
             self.restart();
             let status = self.status();
             if status != self.reported && !self.stop {
@@ -152,11 +172,13 @@ impl Service {
             if std::mem::take(&mut self.reload) && !self.stop {
                 self.reload();
             }
+            if self.requests.wants(Change::Upgrade) && !self.stop {
+                self.upgrade();
+            }
         }
         self.notify.stopping();
         self.requests.close();
         self.stop_all();
-        Ok(())
     }
 
     /// Starts the instances. One that does not come up is reported and started again later, unless none does.
@@ -334,8 +356,9 @@ impl Service {
             self.receive_requests();
         }
         let mut requests = std::mem::take(&mut self.requests);
-        self.reload |= requests.serve(ready.get(clients..).unwrap_or_default(), || self.state());
+        requests.serve(ready.get(clients..).unwrap_or_default(), || self.state());
         self.requests = requests;
+        self.reload |= self.requests.wants(Change::Reload);
         self.instances.iter_mut().for_each(Instance::tend);
         // The service manager watches this process; this process watches the instances.
         if let Some(often) = self.notify.watchdog
@@ -426,7 +449,7 @@ impl Service {
 /// Gives up the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
 /// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
 /// again, but for the system calls that none of them needs.
-fn confine() -> Result<(), Error> {
+pub(super) fn confine() -> Result<(), Error> {
     // Where they would not have them, they need what this process has.
     if !process::starts_with_all_rights() {
         return Ok(());

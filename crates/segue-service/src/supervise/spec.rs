@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use segue_control::knobs::is_of;
 use segue_host::netlink::Netlink;
+use serde::{Deserialize, Serialize};
 
 use crate::gateway::config::Config;
 use crate::tunnel::engine;
@@ -17,7 +18,8 @@ use crate::tunnel::resolve;
 pub const ALSO: &str = "also";
 
 /// The kind of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// One tunnel, or several with one port.
     Tunnel,

@@ -148,7 +148,7 @@ type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
 
 /// A change that an interface needs.
 struct Step<'a> {
-    /// The `ip` command without `ip`.
+    /// The arguments of the `ip` command.
     command: String,
     /// Action that failed, for `cannot ... of DEV`.
     what: String,

@@ -130,14 +130,14 @@ impl<T: Serialize> Serialize for Choice<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {
-    /// Where both directions can, and nothing on the host would show the difference but speed.
+    /// The path is used where both directions can, and nothing on the host would show the difference but speed.
     #[default]
     Auto,
     /// Wherever the kernel can.
     On,
-    /// Never.
+    /// The path is never used.
     Off,
-    /// In both directions; otherwise the tunnel does not start.
+    /// The path must carry both directions; otherwise the tunnel does not start.
     Require,
 }
 

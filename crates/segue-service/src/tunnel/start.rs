@@ -166,7 +166,7 @@ struct Outside {
 struct OpenedOutside {
     /// The port of the first worker.
     first: Outside,
-    /// Those of the others, each of which makes it in its thread.
+    /// The ports of the other workers, each of which makes its own in its thread.
     more: Vec<Box<dyn FnOnce() -> Outside + Send>>,
     /// The UDP ports from which the first worker sends.
     ports: Vec<u16>,

@@ -1,0 +1,109 @@
+//! The process of an instance: one that this service has started, or one that it has kept over the change of its own
+//! program.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+
+use segue_host::sys::{self, Ended, Pid};
+use serde::{Deserialize, Serialize};
+
+/// A child process.
+#[derive(Debug)]
+pub(super) enum Handle {
+    /// Started by this program.
+    Started(Child),
+    /// Started by the program that this process had before.
+    Kept {
+        /// The process id.
+        pid: u32,
+        /// The exit status, once it was read.
+        status: Option<ExitStatus>,
+    },
+}
+
+impl Handle {
+    /// Returns the process id, which is that of the group too.
+    pub(super) fn id(&self) -> Pid {
+        match self {
+            Handle::Started(child) => child.id() as Pid,
+            Handle::Kept { pid, .. } => *pid as Pid,
+        }
+    }
+
+    /// Returns whether the process has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        match self {
+            Handle::Started(child) => child.try_wait().is_ok_and(|status| status.is_some()),
+            Handle::Kept { pid, status } => {
+                if status.is_none() {
+                    *status = sys::wait(*pid as Pid, false).ok().flatten().map(status_of);
+                }
+                status.is_some()
+            }
+        }
+    }
+
+    /// Waits for the end of the process.
+    pub(super) fn wait(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Handle::Started(child) => child.wait(),
+            Handle::Kept { status: Some(status), .. } => Ok(*status),
+            Handle::Kept { pid, status } => {
+                let ended = sys::wait(*pid as Pid, true)?.ok_or(io::ErrorKind::NotFound)?;
+                Ok(*status.insert(status_of(ended)))
+            }
+        }
+    }
+}
+
+/// Returns the status as wait(2) has it.
+fn status_of(ended: Ended) -> ExitStatus {
+    ExitStatus::from_raw(match ended {
+        Ended::Exit(status) => status << 8,
+        Ended::Signal(number) => number,
+    })
+}
+
+/// A process that continues while its supervisor changes its program, with the numbers of its descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptProcess {
+    /// The process id.
+    pub(super) pid: u32,
+    /// The line to the standard input of the process.
+    pub(super) line: RawFd,
+    /// The standard output of the process.
+    pub(super) stdout: RawFd,
+    /// Output that was read and has no end of line yet.
+    pub(super) text: Vec<u8>,
+    /// Whether the process is up.
+    pub(super) is_up: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_kept_process_is_told_as_that_of_a_started_one() {
+        for (script, text) in [("exit 3", "exit status: 3"), ("kill -TERM $$", "signal: 15 (SIGTERM)")] {
+            let started = || Command::new("sh").args(["-c", script]).spawn().unwrap();
+            for mut handle in [Handle::Started(started()), Handle::Kept { pid: started().id(), status: None }] {
+                assert_eq!(handle.wait().unwrap().to_string(), text, "{handle:?}");
+                assert!(handle.has_ended());
+                assert_eq!(handle.wait().unwrap().to_string(), text, "{handle:?}, once more");
+            }
+        }
+        let mut waits = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut kept = Handle::Kept { pid: waits.id(), status: None };
+        assert!(!kept.has_ended());
+        waits.kill().unwrap();
+        while !kept.has_ended() {
+            std::thread::yield_now();
+        }
+        assert!(waits.wait().is_err(), "its end was read already");
+    }
+}

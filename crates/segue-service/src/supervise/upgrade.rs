@@ -1,0 +1,309 @@
+//! Live upgrade: the service continues with the program that has replaced its own file, and no packet is lost.
+//!
+//! The service executes the new program in its own process (execve(2)), with exactly the descriptors that [`Kept`]
+//! lists: those of its instances, its control socket, and the clients that wait for the outcome. Before that it has
+//! asked the new program whether it understands that list. Then the new program hands each tunnel over to a process of
+//! its own ([`crate::handover`]), one after the other.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use segue_control::error::{Error, Kind as ErrorKind, printable_line};
+use segue_control::event::{LogEntry, LogEvent};
+use segue_control::protocol::{ServiceResponse, Upgraded};
+use segue_host::process;
+use segue_host::sys;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::child::Instance;
+use super::handle::KeptProcess;
+use super::requests::{Change, KeptRequests, Requests};
+use super::service::{Configuration, Service, confine, end};
+use super::spec::{InstancePlan, InstanceSpec, Kind};
+
+/// The option of `segue run` with the number of the descriptor that holds what the program before has kept.
+pub const OPTION: &str = "--resume";
+/// The version of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Longest time for the new program to say whether it can continue.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Interval at which the answer is looked for.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a service leaves to the program that replaces its own. Later versions only add to it.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// The version of the program before.
+    version: String,
+    instances: Vec<KeptInstance>,
+    requests: KeptRequests,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptInstance {
+    kind: Kind,
+    name: String,
+    words: Vec<String>,
+    knobs: Vec<(String, String)>,
+    process: Option<KeptProcess>,
+}
+
+impl Kept {
+    /// Reads what the program before has left in the descriptor with this number.
+    pub fn read(number: RawFd) -> Result<Kept, Error> {
+        let wrong = |why: String| {
+            Error::new(ErrorKind::Usage, format!("{OPTION} {number} is for `segue run` alone"), "segue help reload")
+                .why(why)
+        };
+        let fd = process::take_inherited(number).ok_or_else(|| wrong("there is no such descriptor".to_owned()))?;
+        let mut text = Vec::new();
+        let mut file = File::from(fd);
+        // The one who has asked before has read it to its end.
+        let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
+        read.map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| wrong(printable_line(&error.to_string())))
+    }
+
+    /// Returns the specifications of the instances, or the first reason why this program does not understand one.
+    pub fn specs(&self, configuration: &dyn Configuration) -> Result<Vec<InstanceSpec>, Error> {
+        let spec = |kept: &KeptInstance| configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs);
+        self.instances.iter().map(spec).collect()
+    }
+}
+
+impl Service {
+    /// Continues with the program that has replaced this one. Returns where nothing has replaced it, or where the
+    /// change was refused; the clients that wait are told so.
+    pub(super) fn upgrade(&mut self) {
+        self.requests.begin(Change::Upgrade);
+        let refused = self.change_program().err();
+        let same = Upgraded {
+            file: self.configuration.name(),
+            before: VERSION.to_owned(),
+            version: VERSION.to_owned(),
+            ..Upgraded::default()
+        };
+        let text = refused.as_ref().map_or_else(String::new, |error| {
+            self.complain(error);
+            self.out.text_of(error)
+        });
+        let response = refused.as_ref().map_or(Ok(ServiceResponse::Upgraded(Box::new(same))), Err);
+        self.requests.answer(response, &text);
+        self.reported = self.status();
+        self.notify.ready(&self.reported);
+    }
+
+    /// Changes to the new program, if there is one. Returns only where there is none, or where that fails.
+    fn change_program(&mut self) -> Result<(), Error> {
+        let refused = |what: &str, error: &io::Error| {
+            Error::system(what, error, "systemctl restart segue, where packets may be lost")
+                .why("the service goes on with the program that it has")
+        };
+        let Some(program) = self.newer_program() else { return Ok(()) };
+        // What stands in for instances without a process has threads; one that is not up yet could not be handed over.
+        self.instances.iter_mut().for_each(Instance::stand_down);
+        self.settle();
+        self.notify.reloading();
+        let (kept, mut fds) = self.keep();
+        let state = sys::memory_file(c"segue-run").and_then(|mut file| {
+            file.write_all(&serde_json::to_vec(&kept).unwrap_or_default())?;
+            Ok(file)
+        });
+        let state = state.map_err(|error| refused("cannot describe the instances", &error))?;
+        process::set_inherited(state.as_fd(), true).map_err(|error| refused("cannot pass the instances on", &error))?;
+        ask(&program, &state)?;
+        fds.push(state.as_fd());
+        let set = |inherited: bool| fds.iter().try_for_each(|fd| process::set_inherited(*fd, inherited));
+        let environment: Vec<(OsString, OsString)> = environment().collect();
+        let error = match set(true) {
+            Ok(()) => process::replace_program(&program, &arguments(&state), &environment),
+            Err(error) => error,
+        };
+        // The programs that this one starts get none of them.
+        let _ = set(false);
+        Err(refused(&format!("cannot execute {}", program.display()), &error))
+    }
+
+    /// Returns the path of this program, where another file has replaced it.
+    fn newer_program(&self) -> Option<PathBuf> {
+        let path = self.program.as_ref()?;
+        let is = |path: &std::path::Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+        let (new, own) = (is(path).ok()?, is("/proc/self/exe".as_ref()).ok()?);
+        (new != own).then(|| path.clone())
+    }
+
+    /// Describes the instances, the control socket and the waiting clients, with their descriptors.
+    fn keep(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
+        let (requests, mut fds) = self.requests.kept();
+        let mut instances = Vec::new();
+        for instance in &self.instances {
+            let spec = &instance.spec;
+            let process = instance.kept().map(|(process, own)| {
+                fds.extend(own);
+                process
+            });
+            instances.push(KeptInstance {
+                kind: spec.kind,
+                name: spec.name.clone(),
+                words: spec.words(),
+                knobs: spec.knobs(),
+                process,
+            });
+        }
+        (Kept { version: VERSION.to_owned(), instances, requests }, fds)
+    }
+
+    /// Runs the service from the change of its program to its end: takes over what the program before has `kept`, and
+    /// hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
+    pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
+        let Kept { version, instances, requests } = kept;
+        let _ = process::adopt_orphans();
+        match Requests::of_kept(requests) {
+            Ok(requests) => self.requests = requests,
+            Err(error) => self.complain(
+                &Error::system(
+                    "the control socket of the service was lost",
+                    &error,
+                    "kill -HUP instead of segue reload",
+                )
+                .why("it could not be taken over from the program before"),
+            ),
+        }
+        for (kept, spec) in instances.into_iter().zip(specs) {
+            let running = kept.process.and_then(|process| Instance::of_kept(spec.clone(), process));
+            let mut instance = running.unwrap_or_else(|| Instance::new(spec));
+            if !instance.runs() {
+                (instance.again, instance.is_awaited) = (Some(Instant::now()), false);
+            }
+            self.instances.push(instance);
+        }
+        confine()?;
+        let done = self.renew(version);
+        let mut event = json!(done);
+        event["event"] = json!("upgraded");
+        self.say(&LogEntry::new(LogEvent::Upgraded, done.text()), event);
+        self.requests.answer(Ok(ServiceResponse::Upgraded(Box::new(done))), "");
+        self.reported = self.status();
+        self.notify.ready(&self.reported);
+        self.attend();
+        Ok(())
+    }
+
+    /// Replaces the processes of the program before by processes of this one, where that loses no packet.
+    fn renew(&mut self, before: String) -> Upgraded {
+        let (file, version) = (self.configuration.name(), VERSION.to_owned());
+        let mut done = Upgraded { file, before, version, is_new: true, ..Upgraded::default() };
+        let specs: Vec<(InstanceSpec, bool)> =
+            self.instances.iter().map(|instance| (instance.spec.clone(), instance.is_up())).collect();
+        for (spec, is_up) in specs {
+            let name = spec.name.clone();
+            let shared = spec.shared(&spec);
+            if is_up && matches!(spec.plan, InstancePlan::Metrics) {
+                let at = self.instances.iter().position(|instance| instance.spec.name == name);
+                at.into_iter().for_each(|at| end(self.instances.remove(at), &*self.out));
+                match self.start_all(vec![Instance::new(spec.clone())]) {
+                    Ok(()) => done.restarted.push(name),
+                    Err(error) => {
+                        self.complain(&error);
+                        self.put_back(vec![Instance::new(spec)]);
+                        done.failed.push(name);
+                    }
+                }
+            } else if !is_up {
+                done.restarted.push(name);
+            } else if shared.len() < spec.members() || shared.is_empty() {
+                done.kept.push(name);
+            } else {
+                match self.succeed(&name, &spec, &shared) {
+                    Ok(true) => done.handed_over.push(name),
+                    Ok(false) => done.restarted.push(name),
+                    Err(error) => {
+                        self.complain(&error);
+                        done.failed.push(name);
+                    }
+                }
+            }
+        }
+        done
+    }
+}
+
+/// Asks the new program whether it understands `state`; it does nothing else.
+fn ask(program: &PathBuf, state: &File) -> Result<(), Error> {
+    let refused = |why: String| {
+        let what = format!("{} cannot continue this service", program.display());
+        Error::new(ErrorKind::System, what, format!("{} run --check FILE", program.display())).why(why)
+    };
+    let failed = |error: io::Error| refused(error.to_string());
+    let mut command = Command::new(program);
+    command.args(arguments(state).into_iter().skip(1)).arg("--check").env_clear().envs(environment());
+    let output = sys::memory_file(c"segue-answer").map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output.try_clone().map_err(failed)?);
+    let mut child = command.spawn().map_err(failed)?;
+    let until = Instant::now() + ANSWER;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+            other => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let why = other.map_or_else(|error| error.to_string(), |_| "it does not answer".to_owned());
+                return Err(refused(why));
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let (mut text, mut output) = (Vec::new(), output);
+    let _ = output.rewind().and_then(|()| output.read_to_end(&mut text));
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    Err(refused(if line.is_empty() { status.to_string() } else { printable_line(line) }))
+}
+
+/// Returns the command line of this process, with the descriptor that holds the state.
+fn arguments(state: &File) -> Vec<OsString> {
+    let is_option = |word: &OsString| {
+        word.as_encoded_bytes().strip_prefix(OPTION.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    };
+    let mut words: Vec<OsString> = std::env::args_os().filter(|word| !is_option(word)).collect();
+    // In front of what may follow a `--`.
+    let at = words.iter().position(|word| word == "run").map_or(words.len(), |at| at + 1);
+    words.insert(at, format!("{OPTION}={}", state.as_raw_fd()).into());
+    words
+}
+
+/// Returns the environment for the new program: that of this one, without the sockets that were taken over from the
+/// service manager.
+fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LISTEN_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was_written_and_less_is_read_too() {
+        let process = KeptProcess { pid: 7, line: 8, stdout: 9, text: b"{\"ev".to_vec(), is_up: true };
+        let words = ["dev", "sg0", "remote", "198.18.0.2"].map(str::to_owned).to_vec();
+        let knobs = vec![("net.gro.dev.sg0.max_bytes".to_owned(), "1".to_owned())];
+        let instance =
+            KeptInstance { kind: Kind::Tunnel, name: "sg0".to_owned(), words, knobs, process: Some(process) };
+        let kept = Kept { version: "0.2.0".to_owned(), instances: vec![instance], requests: KeptRequests::default() };
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
+        assert!(text.contains(r#""kind":"tunnel""#), "{text}");
+        assert_eq!(serde_json::from_str::<Kept>(r#"{"version":"0.2.0","of_later":1}"#).unwrap().version, "0.2.0");
+    }
+}

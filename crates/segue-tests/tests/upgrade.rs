@@ -1,0 +1,156 @@
+//! Tests of the live upgrade: a service continues with the program that takes the place of its own.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use segue_lab::{Family, LinkForm, Peer, Process, reach};
+use segue_tests::capture::Directory;
+use segue_tests::{Ground, test_name, until};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Puts a file with this content into the place of `path`, as a package manager does.
+fn replace(path: &Path, content: &[u8]) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, content).expect("a file");
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).expect("its mode");
+    fs::rename(&beside, path).expect("a file in its place");
+}
+
+/// Returns whether the process executes the file that is now at `path`.
+fn executes(pid: u64, path: &Path) -> bool {
+    let is = |path: PathBuf| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    is(format!("/proc/{pid}/exe").into()).is_some_and(|own| Some(own) == is(path.to_owned()))
+}
+
+/// The tunnel of one end, and beside it at A another on its port, a gateway, and the metrics in a file.
+fn file(end: Peer, place: &Path) -> String {
+    let tunnel = |net: u8| {
+        let (here, there) = if end == Peer::A { (1, 2) } else { (2, 1) };
+        format!(
+            "[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"198.18.0.{here}\"\nremote = \"198.18.0.{there}\"\nencap = \"gue\"\n\
+             key = {net}\nport = 6080\nencap-dport = 6080\naddr = [\"{}\"]\n",
+            end.prefix(net, Family::V4)
+        )
+    };
+    let more = format!("[[gateway]]\nin = \"in0\"\nout = \"out0\"\n[metrics]\ntextfile = \"{}\"\n", place.display());
+    tunnel(1) + &tunnel(2) + if end == Peer::A { &more } else { "" }
+}
+
+#[test]
+fn a_service_continues_with_the_program_that_takes_the_place_of_its_own() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let directory = Directory::new();
+    let (program, near, far) = (directory.file("segue"), directory.file("near.toml"), directory.file("far.toml"));
+    let content = fs::read(&ground.program).expect("the program");
+    replace(&program, &content);
+    for line in ["link add in0 type veth peer name in1", "link add out0 type veth peer name out1"] {
+        ground.a.run("ip", &line.split_whitespace().collect::<Vec<_>>()).expect("links");
+    }
+    for link in ["in0", "out0"] {
+        ground.a.run("ip", &["link", "set", link, "up"]).expect("a link");
+    }
+    let begin = |host: &segue_lab::Host, program: &Path, end, file_name: &Path| {
+        fs::write(file_name, file(end, &directory.file("segue.prom"))).expect("a file");
+        let mut command = host.command(program);
+        command.args(["run", "-j", "-c"]).arg(file_name);
+        let mut service = Process::spawn(command, b"").expect("segue starts");
+        service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        service
+    };
+    let mut service = begin(&ground.a, &program, Peer::A, &near);
+    let mut other = begin(&ground.b, &ground.program, Peer::B, &far);
+    let ends = [Peer::A, Peer::B].map(|end| end.address(1, Family::V4));
+    reach((&ground.a, ends[0]), (&ground.b, ends[1]), PATIENCE).expect("the tunnel");
+    let segue = |line: &str| {
+        let output = ground.a.command(&program).args(line.split_whitespace()).output().expect("segue runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let json = |text: &str| -> Value { serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}")) };
+    let pid = |name: &str| {
+        let (_, stat, _) = segue("stat -j");
+        let found = json(&stat);
+        let instances = found["instances"].as_array().expect("a list").iter();
+        instances
+            .filter(|one| one["name"] == name)
+            .find_map(|one| one["pid"].as_u64())
+            .unwrap_or_else(|| panic!("{name} does not run"))
+    };
+    let files = |pid: u64| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let index = || ground.a.run("cat", &["/sys/class/net/sg1/ifindex"]).expect("an index");
+    assert_eq!(segue("set sg1 net.gro.dev.sg1.max_burst 40000").0, Some(0));
+    let (own, gateway, made) = (u64::from(service.id()), pid("in0-out0"), index());
+
+    // Nothing has taken its place.
+    let before = pid("sg1");
+    let (code, _, stderr) = segue("reload --upgrade");
+    assert!(code == Some(0) && stderr.contains("nothing has replaced the program"), "{stderr}");
+    assert_eq!(pid("sg1"), before);
+    let open = files(own);
+
+    // Twice, so that what is kept is kept again.
+    for round in 1..=2u8 {
+        let before = pid("sg1");
+        let mut newer = content.clone();
+        newer.push(round);
+        replace(&program, &newer);
+        assert!(!executes(own, &program));
+        let mut pings = ground.b.command("ping");
+        pings.args(["-q", "-n", "-i", "0.005", "-c", "600", "-W", "5", &ends[0].to_string()]);
+        let mut pings = Process::spawn(pings, b"").expect("ping");
+        let (code, stdout, stderr) = segue("reload --upgrade near -j");
+        let done = &json(&stdout)["services"][0];
+        assert_eq!(code, Some(0), "{stdout}{stderr}{}", service.last_words());
+        let names = |key: &str| {
+            done[key].as_array().into_iter().flatten().map(|name| name.as_str().unwrap()).collect::<Vec<_>>()
+        };
+        let lists = ["handed_over", "restarted", "kept", "failed"].map(names);
+        assert_eq!(lists, [vec!["sg1"], vec!["metrics"], vec!["in0-out0"], vec![]], "{done}");
+        assert!(executes(own, &program), "the service is of the new program");
+        let now = pid("sg1");
+        assert!(now != before && executes(now, &program), "{before} {now}");
+        assert_eq!((pid("in0-out0"), index()), (gateway, made.clone()), "the gateway and the interface are the same");
+        assert!(pings.wait(PATIENCE).expect("ping ends").success(), "{}", pings.stdout());
+        assert!(pings.stdout().contains(" 0% packet loss"), "{}", pings.stdout());
+        assert!(segue("set sg1 net.gro.dev.sg1.max_burst").1.contains("40000"), "what was set stays");
+        assert!(files(own) <= open, "a descriptor is left over");
+    }
+
+    // It is a service as before: a reload, an instance that ends, the metrics.
+    let (code, _, stderr) = segue("reload near");
+    assert!(code == Some(0) && stderr.contains(" 3 unchanged"), "{stderr}");
+    let before = pid("sg1");
+    segue_tests::sys::signal(u32::try_from(before).unwrap(), 9).expect("a signal");
+    until("sg1 is not started again", || (segue("stat sg1").0 == Some(0) && pid("sg1") != before).then_some(()));
+    reach((&ground.a, ends[0]), (&ground.b, ends[1]), PATIENCE).expect("the tunnel");
+    until("no metrics", || fs::read_to_string(directory.file("segue.prom")).ok()?.contains("sg1").then_some(()));
+
+    // What cannot continue is refused, and nothing changes.
+    for wrong in [&b"#!/bin/sh\necho 'error: too old' >&2\nexit 1\n"[..], b"no program"] {
+        let (before, open) = (pid("sg1"), files(own));
+        let kept = fs::read(format!("/proc/{own}/exe")).expect("the program");
+        let current = directory.file("current");
+        replace(&current, &kept);
+        replace(&program, wrong);
+        let mut command = ground.a.command(&current);
+        let refused = command.args(["reload", "--upgrade"]).output().expect("segue runs");
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && text.contains("cannot continue this service"), "{text}");
+        let why = if wrong == b"no program" { "cannot continue" } else { "too old" };
+        assert!(text.contains(why), "{text}");
+        replace(&program, &kept);
+        assert_eq!((pid("sg1"), files(own)), (before, open));
+    }
+
+    for service in [&mut service, &mut other] {
+        service.terminate();
+        assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.last_words());
+    }
+    assert!(!ground.a.has_device("sg1"));
+    let left = ground.a.run("ls", &["/run/segue"]).unwrap_or_default();
+    assert_eq!(left.trim(), "", "nothing is left");
+}
