@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use segue_control::client;
 use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::model::Tunnel;
+use segue_host::address::HostPort;
 
 use crate::out::Out;
 use crate::version::VERSION;
@@ -126,13 +127,9 @@ fn config() -> String {
     text
 }
 
-/// Returns the address and the port of one end: `198.18.0.2:6080`, `[2001:db8::2]:6080`, or an address alone.
+/// Returns the address and the port of one end of a tunnel.
 fn end(text: &str) -> (&str, Option<&str>) {
-    match text.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
-        Some((address, port)) => (address, Some(port)),
-        None if text.matches(':').count() == 1 => text.split_once(':').map_or((text, None), |(a, p)| (a, Some(p))),
-        None => (text, None),
-    }
+    HostPort::split(text).map_or((text, None), |parts| (parts.host, parts.port))
 }
 
 /// Returns the capture filter of a tunnel's outer packets: those of its remote, of its ports or of its IP protocols.

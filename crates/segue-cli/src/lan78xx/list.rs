@@ -3,6 +3,7 @@
 use std::net::SocketAddrV6;
 
 use segue_control::error::{Error, Kind, printable};
+use segue_host::address::{BracketFault, HostPort};
 use segue_lan78xx::regs::Chip;
 use segue_lan78xx::usb::usbip::{self, PORT};
 use segue_lan78xx::usb::{Speed, usbfs};
@@ -66,30 +67,24 @@ pub(super) fn server_address(text: &str) -> Result<String, Error> {
         Err(Error::new(Kind::BadValue, text, "HOST, HOST:PORT or [2001:db8::1]:PORT").why(why))
     };
     const FORM: &str = "it has the form HOST[:PORT], IPv6 in brackets";
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let Some((ip, behind)) = rest.split_once(']') else { return wrong("the bracket is not closed") };
-        // A link-local address may have a scope id.
-        if format!("[{ip}]:{PORT}").parse::<SocketAddrV6>().is_err() {
-            return wrong("what stands in brackets is an IPv6 address");
-        }
-        match behind.strip_prefix(':') {
-            None if !behind.is_empty() => return wrong(FORM),
-            port => (&text[..text.len() - behind.len()], port),
-        }
-    } else {
-        text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))
+    let HostPort { host, has_brackets, port } = match HostPort::split(text) {
+        Ok(parts) => parts,
+        Err(BracketFault::Open) => return wrong("the bracket is not closed"),
+        Err(BracketFault::Followed) => return wrong(FORM),
     };
-    let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
-    if !is_host || port.is_some_and(|port| port.contains(':')) {
+    // A link-local address may have a scope id.
+    if has_brackets && format!("[{host}]:{PORT}").parse::<SocketAddrV6>().is_err() {
+        return wrong("what stands in brackets is an IPv6 address");
+    }
+    let is_name = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || matches!(c, '/' | ':'));
+    if !has_brackets && !is_name {
         return wrong(FORM);
     }
-    let Some(port) = port else { return Ok(format!("{host}:{PORT}")) };
-    if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
-        return wrong("a port is a number");
-    }
-    match port.parse::<u16>() {
-        Ok(1..) => Ok(text.to_owned()),
-        _ => wrong("a port is 1 to 65535"),
+    match port {
+        None => Ok(format!("{text}:{PORT}")),
+        Some(port) if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) => wrong("a port is a number"),
+        Some(port) if !matches!(port.parse::<u16>(), Ok(1..)) => wrong("a port is 1 to 65535"),
+        Some(_) => Ok(text.to_owned()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use segue_control::error::{Error, Kind, printable};
+use segue_host::address::{self, HostPort};
 use segue_host::netlink::Netlink;
 use segue_lan78xx::usb::usbip::PORT;
 use segue_service::adapter::model::Plan;
@@ -18,7 +19,7 @@ use crate::out::Out;
 pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
     let config = config(&args.chip)?;
     let tap = args.wire.as_ref().map(|wire| Tap::parse(wire, args.wire_mtu)).transpose()?;
-    let address = address(&args.usbip)?;
+    let address = served_address(&args.usbip)?;
     let report = out.staying();
     let plan = Plan::new(args.name.clone(), address, config, tap, args.commands, Arc::clone(&report));
     let netlink = Netlink::open().map_err(|error| {
@@ -29,12 +30,9 @@ pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
 }
 
 /// Parses the address to serve: `ADDR:PORT`, or one of the two with the default of the other.
-fn address(text: &str) -> Result<SocketAddr, Error> {
-    if let Ok(address) = text.parse() {
+fn served_address(text: &str) -> Result<SocketAddr, Error> {
+    if let Some(address) = address::parse(text, PORT) {
         return Ok(address);
-    }
-    if let Ok(ip) = text.parse() {
-        return Ok(SocketAddr::new(ip, PORT));
     }
     let wrong = |why: &str| {
         let text = format!("`{}` is not an address to serve", printable(text));
@@ -45,13 +43,11 @@ fn address(text: &str) -> Result<SocketAddr, Error> {
         let port = text.parse().map_err(|_| wrong("a port is at most 65535"))?;
         return Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
     }
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, "3240"));
-    let ip = host.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
-    let port = (if ip.is_some() || !host.contains(':') { port } else { "" }).parse::<u16>();
-    let Some(port) = port.ok().filter(|_| !host.is_empty()) else {
+    let parts = HostPort::split(text).ok().filter(|parts| !parts.host.is_empty() && !parts.host.contains(':'));
+    let Some((host, port)) = parts.and_then(|parts| Some((parts.host, parts.port_or(PORT)?))) else {
         return Err(wrong("it is ADDR:PORT, ADDR or PORT, with an IPv6 address in brackets"));
     };
-    (ip.unwrap_or(host), port)
+    (host, port)
         .to_socket_addrs()
         .ok()
         .and_then(|mut addresses| addresses.next())
@@ -72,12 +68,12 @@ mod tests {
             ("2001:db8::1", "[2001:db8::1]:3240"),
             ("0.0.0.0:1", "0.0.0.0:1"),
         ] {
-            assert_eq!(address(text).unwrap().to_string(), at);
+            assert_eq!(served_address(text).unwrap().to_string(), at);
         }
-        let local = address("localhost:3240").unwrap();
+        let local = served_address("localhost:3240").unwrap();
         assert!(local.ip().is_loopback() && local.port() == 3240);
         for bad in ["", "70000", "127.0.0.1:70000", "127.0.0.1:", ":3240", "1:2:3:4", "[::1", "a b"] {
-            assert!(address(bad).is_err(), "{bad}");
+            assert!(served_address(bad).is_err(), "{bad}");
         }
     }
 }
