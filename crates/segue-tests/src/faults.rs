@@ -97,7 +97,13 @@ impl Service {
 
     /// Sends a request to the instance `name` at host A; `None` where nothing answers.
     pub fn ask(&self, name: &str, request: &str) -> Option<Value> {
-        let path = self.directory.file(self.ground.a.name()).join(format!("{name}.sock"));
+        self.ask_at(Peer::A, name, request)
+    }
+
+    /// Sends a request to the instance `name` at one end; `None` where nothing answers.
+    pub fn ask_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
+        let host = if matches!(end, Peer::A) { &self.ground.a } else { &self.ground.b };
+        let path = self.directory.file(host.name()).join(format!("{name}.sock"));
         let mut stream = UnixStream::connect(path).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
         stream.write_all(format!("{request}\n").as_bytes()).ok()?;

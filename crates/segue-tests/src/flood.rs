@@ -179,6 +179,17 @@ pub struct Stations {
 }
 
 impl Stations {
+    /// Reads the link addresses for frames from an interface of one host to one of another host.
+    #[track_caller]
+    pub fn between(from: (&Host, &str), to: (&Host, &str)) -> Stations {
+        let mac = |(host, device): (&Host, &str)| {
+            let text = host.run("cat", &[&format!("/sys/class/net/{device}/address")]).expect("an interface");
+            let bytes: Vec<u8> = text.trim().split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+            <[u8; 6]>::try_from(bytes).expect("an Ethernet address")
+        };
+        Stations { to: mac(to), from: mac(from) }
+    }
+
     fn frame(&self, to: [u8; 6], ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
         [&to[..], &self.from, &ethertype, payload].concat()
     }

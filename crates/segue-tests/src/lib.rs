@@ -17,6 +17,7 @@
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.
+//! - [`soak`]: slopes, round trips and the balance of packets of a long run.
 //! - [`theirs`]: programs of other projects, from the Go module proxy.
 //! - [`sys`]: socket options and raw sockets that the standard library lacks.
 //!
@@ -46,6 +47,7 @@ pub mod kernel;
 pub mod probe;
 mod random;
 pub mod routed;
+pub mod soak;
 mod stat;
 pub mod sys;
 pub mod theirs;

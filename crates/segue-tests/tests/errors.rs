@@ -32,7 +32,7 @@ const ERRORS: [&str; 9] = [
 /// The system calls of the process that moves packets, by what they are for.
 const OF_PACKETS: [&str; 6] =
     ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg", "ppoll", "accept4,recvfrom,getsockopt"];
-/// Those of its supervisor and of the service.
+/// The calls of its supervisor and of the service.
 const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
 /// The processes of an instance, from the one that moves packets up.
 const NAMES: [&str; 3] = ["worker", "supervisor", "service"];

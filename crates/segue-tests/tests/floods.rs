@@ -27,12 +27,7 @@ fn length() -> Duration {
 
 /// Returns the link addresses for frames from the client to the router.
 fn stations(routed: &Routed) -> Stations {
-    let mac = |host: &segue_lab::Host, device: &str| {
-        let text = host.run("cat", &[&format!("/sys/class/net/{device}/address")]).unwrap();
-        let bytes: Vec<u8> = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-        <[u8; 6]>::try_from(bytes).unwrap()
-    };
-    Stations { to: mac(&routed.router, "in"), from: mac(&routed.ground.a, "eth0") }
+    Stations::between((&routed.ground.a, "eth0"), (&routed.router, "in"))
 }
 
 /// An address of the client's network that no host has, most of the time.

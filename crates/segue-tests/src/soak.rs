@@ -1,0 +1,181 @@
+//! What a long run is judged by: slopes over time with their 95 % intervals, round trips of which each packet is
+//! counted, and a balance of the packets of an instance.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::traffic::{Place, socket};
+
+/// Number of windows into which samples are put. Their means, or their 99th percentiles, are independent of one another
+/// where single samples are not.
+const WINDOWS: usize = 24;
+
+/// A slope by least squares, a hour, and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slope {
+    /// The slope.
+    pub slope: f64,
+    /// Lower end of the interval.
+    pub least: f64,
+    /// Upper end of the interval.
+    pub most: f64,
+}
+
+impl Slope {
+    /// Returns the slope through points of (hours, value); `None` where there are less than four.
+    pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
+        if points.len() < 4 {
+            return None;
+        }
+        let count = points.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+        let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+        let slope = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>() / spread;
+        let rest: f64 = points.iter().map(|point| (point.1 - y - slope * (point.0 - x)).powi(2)).sum();
+        // The quantile of Student's distribution by Cornish and Fisher.
+        let free = count - 2.0;
+        let student = 1.96 + 2.37 / free + 2.82 / (free * free);
+        let error = student * (rest / free / spread).sqrt();
+        Some(Slope { slope, least: slope - error, most: slope + error })
+    }
+
+    /// Returns the slope divided by a value, in parts of it.
+    pub fn relative(self, to: f64) -> Slope {
+        Slope { slope: self.slope / to, least: self.least / to, most: self.most / to }
+    }
+}
+
+/// Returns the middle of each window of samples, hours, and what `of` makes of its values. The first tenth, in which
+/// caches fill, does not count.
+pub fn windows(samples: &[(Duration, f64)], of: fn(&mut [f64]) -> f64) -> Vec<(f64, f64)> {
+    let samples = &samples[samples.len() / 10..];
+    let each = samples.len().div_ceil(WINDOWS).max(1);
+    let window = |part: &[(Duration, f64)]| {
+        let mut values: Vec<f64> = part.iter().map(|(_, value)| *value).collect();
+        let middle = part.iter().map(|(at, _)| at.as_secs_f64()).sum::<f64>() / part.len() as f64 / 3600.0;
+        (middle, of(&mut values))
+    };
+    samples.chunks(each).map(window).collect()
+}
+
+/// Returns the mean.
+pub fn mean(values: &mut [f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Returns the 99th percentile.
+pub fn p99(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() * 99 / 100).copied().unwrap_or(0.0)
+}
+
+/// A way of datagrams through an instance, of which each is counted.
+#[derive(Debug)]
+pub struct Route {
+    /// Name of the instance.
+    pub name: &'static str,
+    near: UdpSocket,
+    far: UdpSocket,
+    /// Number of datagrams sent, both ways.
+    pub sent: u64,
+    /// Number of datagrams that came.
+    pub came: u64,
+    /// Round trips: the time since the begin, and seconds.
+    pub times: Vec<(Duration, f64)>,
+}
+
+impl Route {
+    /// Opens sockets at both ends.
+    #[track_caller]
+    pub fn new(name: &'static str, near: Place<'_>, far: Place<'_>) -> Route {
+        Route { name, near: socket(near), far: socket(far), sent: 0, came: 0, times: Vec::new() }
+    }
+
+    /// Sends a datagram, which the far end sends back, and waits at most `longest` each way. A datagram that is late is
+    /// counted once it is read.
+    pub fn round_trip(&mut self, begin: Instant, longest: Duration) {
+        let number = self.sent.to_ne_bytes();
+        let start = Instant::now();
+        let Ok(to) = self.far.local_addr() else { return };
+        if self.near.send_to(&number, to).is_err() {
+            return;
+        }
+        self.sent += 1;
+        let Some(from) = receive(&self.far, number, longest, &mut self.came) else { return };
+        if self.far.send_to(&number, from).is_err() {
+            return;
+        }
+        self.sent += 1;
+        if receive(&self.near, number, longest, &mut self.came).is_some() {
+            self.times.push((begin.elapsed(), start.elapsed().as_secs_f64()));
+        }
+    }
+
+    /// Returns the number of datagrams that have not come.
+    pub fn lost(&self) -> u64 {
+        self.sent - self.came
+    }
+}
+
+/// Receives datagrams until the one with this number comes, and counts them.
+fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u64) -> Option<std::net::SocketAddr> {
+    let begin = Instant::now();
+    while let Some(left) = longest.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left)).ok()?;
+        let mut bytes = [0; 64];
+        if let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            *came += 1;
+            if bytes[..len] == number {
+                return Some(from);
+            }
+        }
+    }
+    None
+}
+
+/// What became of the packets of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Packets of wire size that came in by any port, and those that the instance made itself.
+    pub came: BTreeMap<String, u64>,
+    /// Packets that left by any port, and those that are counted under a reason.
+    pub left: BTreeMap<String, u64>,
+}
+
+impl Balance {
+    /// Returns the balance of an instance by its state. Of the drops, those whose packets never came in (`early`) do
+    /// not count. `made` and `taken` are numbers of a port: packets that the instance made itself, and packets that
+    /// were for itself.
+    pub fn of(stat: &Value, early: &[&str], made: &[&str], taken: &[&str]) -> Balance {
+        let mut balance = Balance::default();
+        let ports = stat["ports"].as_object().expect("ports");
+        for (name, port) in ports {
+            let count = |way: &str, key: &str| port[way][key].as_u64().unwrap_or(0);
+            balance.came.insert(format!("{name} received"), count("receive", "segments"));
+            balance.left.insert(format!("{name} sent"), count("transmit", "segments"));
+            for key in made {
+                balance.came.insert(format!("{name} {key}"), count("numbers", key));
+            }
+            for key in taken {
+                balance.left.insert(format!("{name} {key}"), count("numbers", key));
+            }
+            for (reason, count) in port["drops"].as_object().into_iter().flatten() {
+                if !early.contains(&reason.as_str()) {
+                    balance.left.insert(format!("{name} {reason}"), count.as_u64().unwrap_or(0));
+                }
+            }
+        }
+        balance.came.retain(|_, count| *count > 0);
+        balance.left.retain(|_, count| *count > 0);
+        balance
+    }
+
+    /// Returns how many packets more came than left.
+    pub fn missing(&self) -> i64 {
+        self.came.values().sum::<u64>().cast_signed() - self.left.values().sum::<u64>().cast_signed()
+    }
+}
