@@ -1,4 +1,4 @@
-//! Reads one input of a reader of outside data: `readers NAME ENTRIES`, for `tools/trust.d/4-linear`. Without words it
+//! Reads one input of a reader of outside data: `readers NAME ENTRIES`, for `tools/trust.d/05-linear`. Without words it
 //! lists the readers.
 
 use std::process::ExitCode;

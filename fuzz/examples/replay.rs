@@ -1,5 +1,5 @@
 //! Runs a target on every file of some folders, once: `replay TARGET FOLDER...`. What it reaches is counted by
-//! `tools/trust.d/5-coverage`.
+//! `tools/trust.d/06-coverage`.
 
 use std::path::Path;
 use std::process::ExitCode;

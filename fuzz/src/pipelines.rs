@@ -187,7 +187,7 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
         gro: Some(gro::Config::default()),
         probe: matches!(carrier, Carrier::Gue { .. }).then(|| {
             let probe = Probe::new(1);
-            probe.ask(Kind::Question, NONCE);
+            probe.note_sent(Kind::EchoRequest, NONCE);
             Arc::new(probe)
         }),
     };
@@ -230,7 +230,7 @@ pub fn tunnelled(data: &[u8]) {
             let left: Vec<Vec<u8>> = outside.borrow_mut().sent.drain(..).collect();
             assert!(left.len() <= 2, "one comes and more leave");
             // What comes from outside is answered by nothing but answers to probes, which are no longer.
-            let is_answer = |sent: &Vec<u8>| ProbeMessage::parse(sent).is_some_and(|sent| sent.kind == Kind::Answer);
+            let is_answer = |sent: &Vec<u8>| ProbeMessage::parse(sent).is_some_and(|sent| sent.kind == Kind::EchoReply);
             if !from_inside {
                 assert!(left.iter().all(is_answer) && left.len() * MESSAGE_LEN <= before.len(), "{left:?}");
             }

@@ -43,7 +43,7 @@ impl Reading {
         (self.make)(count)
     }
 
-    /// Reads an input. Callgrind counts inside of this function alone (`tools/trust.d/4-linear`).
+    /// Reads an input. Callgrind counts inside of this function alone (`tools/trust.d/05-linear`).
     #[inline(never)]
     pub fn read(&self, input: &[u8]) -> usize {
         (self.read)(input)

@@ -29,6 +29,7 @@ impl Case {
         "link",
         "fastd",
         "wireguard-go",
+        "segue-default",
         "fastpath-ipip",
         "fastpath-sit",
         "fastpath-gre",
@@ -42,6 +43,7 @@ impl Case {
             "segue" => segue,
             "segue-plain" => segue_plain,
             "segue-no-csum" => segue_without_sums,
+            "segue-default" => segue_default,
             "vxlan" => |ground| vxlan(ground, true),
             "vxlan-no-csum" => |ground| vxlan(ground, false),
             "link" => |_| Ok(Prepared::Ready(Lane::plain(0))),
@@ -127,6 +129,15 @@ fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
 /// Sets up segue with all offloads and no outer checksums.
 fn segue_without_sums(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgz0", 6084, &["noencap-csum", "noencap-remcsum"])
+}
+
+/// Sets up segue as the first command of its README does, without a word on how.
+fn segue_default(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    start_segue(ground, "sgd0", |end| {
+        let fixed = ["tunnel", "dev", "sgd0", "remote", &ground.outer(end.other())].map(str::to_owned);
+        let addresses = ground.families.iter().flat_map(|family| ["addr".to_owned(), end.prefix(ground.net, *family)]);
+        fixed.into_iter().chain(addresses).collect()
+    })
 }
 
 /// Sets up segue with the path through the kernel.

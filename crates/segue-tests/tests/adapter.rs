@@ -31,6 +31,9 @@ fn only_the_chips(stat: &Stat) -> bool {
     stat.drops().keys().all(|reason| reason == CHIPS)
 }
 
+/// Length of each file: 16 whole trains.
+const CARRIED: u64 = 1 << 20;
+
 /// Sends all kinds of traffic through one form of the driver, between `lan0` in B and the cable's host.
 fn carry(near: (&Host, &str), far: (&Host, &str)) {
     address(near.0, near.1, "198.19.0.2/24", "2001:db8:9::2/64");
@@ -39,8 +42,8 @@ fn carry(near: (&Host, &str), far: (&Host, &str)) {
         let [here, there]: [IpAddr; 2] = ips.map(|ip| ip.parse().unwrap());
         let (here, there) = (Place { host: near.0, address: here }, Place { host: far.0, address: there });
         traffic::pings(here, there, &[56, 1400, 2500]);
-        traffic::file(here, there, traffic::SHORT, 1);
-        traffic::file(there, here, traffic::SHORT, 2);
+        traffic::file(here, there, CARRIED, 1);
+        traffic::file(there, here, CARRIED, 2);
         traffic::datagrams(here, there, &[1, 18, 19, 64, 501, 1472, 1473, 9000], 3);
         traffic::datagrams(there, here, &[1, 18, 19, 64, 501, 1472, 1473, 9000], 4);
     }
@@ -87,7 +90,7 @@ fn both_forms_of_the_driver_carry_everything_over_usbip_at_super_and_high_speed(
         // Halted endpoints run again by themselves, under load.
         for fault in ["stall-in", "stall-out", "fcs", "empty"] {
             writeln!(commands, "fault {fault}").unwrap();
-            traffic::file(Place { host: b, address: here }, Place { host: a, address: there }, 1 << 20, 5);
+            traffic::file(Place { host: b, address: here }, Place { host: a, address: there }, 256 << 10, 5);
         }
         let stat = Stat::read(b, &ground.program, "lan0");
         assert_eq!(stat.count("adapter", "numbers", "halts"), 2, "{speed} {mode}");

@@ -106,7 +106,7 @@ fn every_target_holds_on_damaged_inputs() {
     }
 }
 
-/// Each step of sizes is twice the one before. What `tools/trust.d/4-linear` counts are instructions.
+/// Each step of sizes is twice the one before. What `tools/trust.d/05-linear` counts are instructions.
 #[test]
 fn memory_and_allocations_of_each_reader_grow_no_more_than_its_input() {
     for reader in READERS {

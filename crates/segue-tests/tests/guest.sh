@@ -6,7 +6,7 @@
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
     net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0 net.ipv4.conf.all.rp_filter=0
-modprobe -a fou fou6 ipip ip_gre ip6_gre sit ip6_tunnel vxlan geneve
+modprobe -a fou fou6 ipip ip_gre ip6_gre sit ip6_tunnel vxlan geneve tun sch_ingress cls_bpf
 ip link set eth0 up
 # With GRO on, a receiving 6.1 kernel loses most bursts of GRE in UDP.
 ethtool -K eth0 gro off
@@ -42,6 +42,18 @@ tunnels() { # OUTER FIRST LAST: GRE and Ethernet in GRE in turn, told apart by k
         names="$names $n:4"
     done
 }
+owns=
+own() { # N INNER-FAMILIES WORDS...: segue at this end, by the path through this kernel, which has no tcx links
+    n=$1 inner=$2; shift 2
+    addrs="addr 198.19.$n.2/24"
+    case $inner in *6*) addrs="$addrs addr 2001:db8:$n::2/64" ;; esac
+    # shellcheck disable=SC2086
+    /mnt/share/$SEGUE tunnel dev t$n local 198.18.$n.2 remote 198.18.$n.1 "$@" $addrs fastpath require > /tmp/own$n 2>&1 &
+    eval "own$n=$!"
+    retry 60 sh -c "grep -q ' is up' /tmp/own$n || ! kill -0 $! 2> /dev/null"
+    grep -q ' is up' /tmp/own$n || { cat /tmp/own$n; exit 7; }
+}
+filters() { tc filter show dev eth0 ingress | grep -c segue_ingress; }
 gue="encap gue encap-sport auto encap-dport 6080 encap-csum"
 gue0="encap gue encap-sport auto encap-dport 6080"
 fou="encap fou encap-sport auto encap-csum encap-dport"
@@ -83,6 +95,15 @@ tunnel 33 6 4  type ip6tnl mode ipip6 hoplimit 64 encaplimit none $fou6 5604
 tunnel 34 4 46 type gre ttl 64 $gue0
 tunnel 35 4 4  type ipip ttl 64 encap fou encap-sport auto encap-dport 5554
 tunnel 36 4 46 type gre ttl 64
+tunnel 37 4 46 type vxlan id 44 dev eth0 dstport 4792 noudpcsum
+tunnel 38 4 46 type geneve id 44 dstport 6082 noudpcsum
+if [ -n "$SEGUE" ]; then
+    for n in 51 52; do ip addr add 198.18.$n.2/24 dev eth0; done
+    own 51 4 mode ipip
+    own 52 46 mode vxlan id 45 dstport 4793 noudpcsum
+    owns="51:4 52:46"
+    names="$names $owns"
+fi
 tunnels 40 41 48
 
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &
@@ -107,6 +128,20 @@ for t in $names; do
         say "client $n $f${res:- ok}"
     done
 done
+for t in $owns; do
+    say "stat ${t%%:*} $(/mnt/share/$SEGUE stat t${t%%:*} -j | tr -d '\n')"
+done
+if [ -n "$owns" ]; then
+    # What a killed one leaves passes everything on, and the next one removes it.
+    say filters before "$(filters)"
+    kill -9 $own51
+    retry 20 sh -c '! ip link show t51 2> /dev/null' || exit 8
+    ping -c1 -W5 198.18.51.1 > /dev/null || exit 8
+    say filters killed "$(filters)"
+    own 51 4 mode ipip
+    retry 20 ping -c1 -W5 198.19.51.1 > /dev/null || exit 8
+    say filters again "$(filters)"
+fi
 nstat -az | while read -r name value _; do
     case $name in *Csum*|*InErr*) say "counter $name $value" ;; esac
 done

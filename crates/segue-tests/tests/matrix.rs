@@ -1,5 +1,5 @@
 //! Tests of every combination of inner family, encapsulation and outer family, with all kinds of a host's traffic, on a
-//! link that segments and aggregates like a plain network card. Files have 4 MiB; with `SEGUE_FULL=1` 64 MiB, with
+//! link that segments and aggregates like a plain network card. Files have 1 MiB; with `SEGUE_FULL=1` 64 MiB, with
 //! `SEGUE_SOAK=1` 1 GiB.
 
 use segue_lab::Family::{V4, V6};
@@ -8,13 +8,18 @@ use segue_tests::Carrier::{Bare, Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Geneve, Gre, GreKeyCsum, Gretap, Ip6tnl, Ipip, Sit, Vxlan, VxlanRemcsum, VxlanZero};
 use segue_tests::{Ground, Pair, Shape, test_name, traffic};
 
+/// Returns the length of each file, bytes.
+fn file_len() -> u64 {
+    if traffic::long() == traffic::SHORT { 1 << 20 } else { traffic::long() }
+}
+
 fn carries_everything(name: &str, shape: Shape) {
     let Some(ground) = Ground::new(name, LinkForm::Nic, &["ping"]) else { return };
     let pair = Pair::start(&ground, shape, 1);
     for family in shape.inside.families() {
         let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         // Different content for every tunnel and family, so that nothing can pass for another's.
-        traffic::everything(a, b, traffic::long(), seed(name) ^ u64::from(family.number()));
+        traffic::everything(a, b, file_len(), seed(name) ^ u64::from(family.number()));
     }
     for stat in pair.stat() {
         for way in ["receive", "transmit"] {

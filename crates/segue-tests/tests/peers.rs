@@ -33,7 +33,7 @@ fn at(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns the drops of a tunnel, without those of what its host says to groups by itself.
+/// Returns the drops of a tunnel, without those of the multicast packets that its host sends by itself.
 fn drops(stat: &Stat) -> BTreeMap<String, u64> {
     let mut drops = stat.drops();
     drops.remove("no_group");

@@ -1,4 +1,4 @@
-//! What each process of an instance may do, and who may get in its way.
+//! Tests of the rights of each process of an instance, and of the processes that may disturb it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use segue_lab::{LinkForm, Peer, Process};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{field, parent, tunnel};
-use segue_tests::{Ground, Stat, sys, test_name};
+use segue_tests::{Ground, Stat, sys, test_name, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const WORDS: &str = "dev sg1 local 198.18.0.1 remote 198.18.0.2 encap gue";
@@ -139,8 +139,9 @@ fn no_other_user_can_hold_up_a_start() {
         Process::spawn(command, b"").unwrap()
     };
     // Before the start: the directory, which every user can open; and what the start leaves there.
+    ground.a.run("mkdir", &["-p", "-m", "755", "/run/segue"]).unwrap();
     let held = hold("/run/segue");
-    std::thread::sleep(Duration::from_millis(200));
+    until("another user locks the directory", || ground.a.run("flock", &["-n", "/run/segue", "true"]).err());
     let mut process = start(&ground, &format!("tunnel {WORDS}"));
     worker(&ground, &mut process);
     process.terminate();

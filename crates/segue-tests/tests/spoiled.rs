@@ -20,9 +20,9 @@ const SHAPE: Shape = Shape::new(Inside::GreKeyCsum, Carrier::GueRemcsum, V4);
 /// ECN codepoint CE, congestion experienced (RFC 3168).
 const CE: u8 = 3;
 
-/// The sender of a datagram to B's port, always on A's host.
+/// The source of a datagram to B's port; all of them are on A's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
+enum SenderKind {
     /// The remote that B knows.
     Peer,
     /// The same datagram without UDP checksum.
@@ -34,7 +34,7 @@ enum Voice {
 }
 
 struct Kind {
-    voice: Voice,
+    sender: SenderKind,
     reason: &'static str,
     bytes: Vec<u8>,
 }
@@ -58,8 +58,8 @@ fn good() -> Vec<u8> {
 
 fn kinds() -> Vec<Kind> {
     let mut kinds = Vec::new();
-    let mut add = |voice, reason, bytes: Vec<u8>| kinds.push(Kind { voice, reason, bytes });
-    let peer = Voice::Peer;
+    let mut add = |sender, reason, bytes: Vec<u8>| kinds.push(Kind { sender, reason, bytes });
+    let peer = SenderKind::Peer;
     let good = good();
     let whole = gre(KEY, 0x0800, 0, &inner("198.19.1.1", "198.19.1.2", 0, false).packet);
     let with = |first: [u8; 4], words: &[u32]| wire::gue(first, words, &whole);
@@ -124,34 +124,35 @@ fn kinds() -> Vec<Kind> {
         },
     );
     add(peer, "remcsum_primed", wire::gue_remcsum(47, start, offset, &covered));
-    add(Voice::Bare, "remcsum_no_outer_csum", remote(start, offset));
-    add(Voice::Marked, "ecn", good.clone());
-    add(Voice::Stranger, "unknown_peer", good);
+    add(SenderKind::Bare, "remcsum_no_outer_csum", remote(start, offset));
+    add(SenderKind::Marked, "ecn", good.clone());
+    add(SenderKind::Stranger, "unknown_peer", good);
     kinds
 }
 
 /// Sockets at A that speak to B's port.
-struct Voices(Vec<(Voice, UdpSocket)>);
+struct Senders(Vec<(SenderKind, UdpSocket)>);
 
-impl Voices {
-    fn new(ground: &Ground) -> Voices {
+impl Senders {
+    fn new(ground: &Ground) -> Senders {
         ground.a.run("ip", &["addr", "add", "198.18.0.77/24", "dev", segue_lab::DEVICE]).unwrap();
-        let speak = |voice: Voice| {
-            let from = if voice == Voice::Stranger { IpAddr::from([198, 18, 0, 77]) } else { Peer::A.address(0, V4) };
+        let speak = |sender: SenderKind| {
+            let from =
+                if sender == SenderKind::Stranger { IpAddr::from([198, 18, 0, 77]) } else { Peer::A.address(0, V4) };
             let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
             socket.connect((Peer::B.address(0, V4), Shape::port(NET))).unwrap();
-            match voice {
-                Voice::Bare => sys::send_without_checksum(&socket).unwrap(),
-                Voice::Marked => sys::set_tos(&socket, CE).unwrap(),
-                Voice::Peer | Voice::Stranger => {}
+            match sender {
+                SenderKind::Bare => sys::send_without_checksum(&socket).unwrap(),
+                SenderKind::Marked => sys::set_tos(&socket, CE).unwrap(),
+                SenderKind::Peer | SenderKind::Stranger => {}
             }
-            (voice, socket)
+            (sender, socket)
         };
-        Voices([Voice::Peer, Voice::Bare, Voice::Marked, Voice::Stranger].map(speak).into())
+        Senders([SenderKind::Peer, SenderKind::Bare, SenderKind::Marked, SenderKind::Stranger].map(speak).into())
     }
 
     fn say(&self, kind: &Kind) {
-        let (_, socket) = self.0.iter().find(|(voice, _)| *voice == kind.voice).expect("every voice has a socket");
+        let (_, socket) = self.0.iter().find(|(sender, _)| *sender == kind.sender).expect("every sender has a socket");
         // A full queue of the link is waited for by the socket itself.
         socket.send(&kind.bytes).unwrap();
     }
@@ -163,12 +164,12 @@ fn each_kind_ends_under_its_own_reason() {
     assert!(kinds.len() >= 100, "{} kinds", kinds.len());
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let _pair = Pair::start(&ground, SHAPE, NET);
-    let voices = Voices::new(&ground);
+    let senders = Senders::new(&ground);
     let device = Shape::device(NET);
     let read = || Stat::read(&ground.b, &ground.program, &device);
     let mut before = read().drops();
     for (number, kind) in kinds.iter().enumerate() {
-        voices.say(kind);
+        senders.say(kind);
         let want = before.get(kind.reason).copied().unwrap_or(0) + 1;
         let patience = Duration::from_secs(3);
         let after = Stat::until(&ground.b, &ground.program, &device, patience, |stat| stat.drops() != before).drops();
@@ -227,12 +228,12 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
     const ROUNDS: u64 = 40;
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let pair = Pair::start(&ground, SHAPE, NET);
-    let (kinds, voices) = (kinds(), Voices::new(&ground));
+    let (kinds, senders) = (kinds(), Senders::new(&ground));
     let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
     thread::scope(|scope| {
         let speaker = scope.spawn(|| {
             for kind in (0..ROUNDS).flat_map(|_| &kinds) {
-                voices.say(kind);
+                senders.say(kind);
                 thread::sleep(Duration::from_micros(20));
             }
         });
@@ -283,12 +284,12 @@ fn moved(ground: &Ground, length: Duration) -> u64 {
 }
 
 /// Sends `kinds` in turn at `rate` datagrams a second until `stop` is set; returns their number.
-fn speak(voices: &Voices, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
+fn speak(senders: &Senders, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
     let (begin, mut said) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
         let due = (begin.elapsed().as_micros() as u64 * rate / 1_000_000).min(said + 256);
         while said < due {
-            voices.say(&kinds[said as usize % kinds.len()]);
+            senders.say(&kinds[said as usize % kinds.len()]);
             said += 1;
         }
         thread::sleep(Duration::from_micros(50));
@@ -304,10 +305,10 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     let (rate, rounds, millis) = if is_soak { (100_000, 5, 3000) } else { (2000, 1, 300) };
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let _pair = Pair::start(&ground, SHAPE, NET);
-    let voices = Voices::new(&ground);
+    let senders = Senders::new(&ground);
     // The destination port of the small packets is open, or its host would answer each with an ICMP error.
     let _sink = traffic::inside(&ground.b, || UdpSocket::bind((Peer::B.address(NET, V4), 9))).unwrap();
-    let small = vec![Kind { voice: Voice::Peer, reason: "", bytes: good() }];
+    let small = vec![Kind { sender: SenderKind::Peer, reason: "", bytes: good() }];
     let loads = [("small packets", small), ("malformed", kinds())];
     let length = Duration::from_millis(millis);
     let mut gbps: [Vec<f64>; 2] = Default::default();
@@ -315,7 +316,7 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
         for (gbps, (name, kinds)) in gbps.iter_mut().zip(&loads) {
             let stop = AtomicBool::new(false);
             let (bytes, said) = thread::scope(|scope| {
-                let speaker = scope.spawn(|| speak(&voices, kinds, rate, &stop));
+                let speaker = scope.spawn(|| speak(&senders, kinds, rate, &stop));
                 let bytes = moved(&ground, length);
                 stop.store(true, Ordering::Relaxed);
                 (bytes, speaker.join().unwrap())

@@ -94,15 +94,24 @@ fn read(name: &str) -> String {
     fs::read_to_string(top().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the documents of the repository, by path.
+/// Returns the documents of the repository, by path: every `.md` file outside of what was built.
 fn documents() -> Vec<String> {
-    let list = |folder: &str| {
-        let entries = fs::read_dir(top().join(folder)).unwrap();
-        let names = entries.map(|entry| format!("{folder}{}", entry.unwrap().file_name().to_string_lossy()));
-        names.filter(|name| name.ends_with(".md")).collect::<Vec<_>>()
-    };
-    let mut all =
-        [list(""), list("docs/"), vec!["crates/segue/README.md".into(), "captures/README.md".into()]].concat();
+    fn list(folder: &str, all: &mut Vec<String>) {
+        for entry in fs::read_dir(top().join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = format!("{folder}{name}");
+            if entry.file_type().unwrap().is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    list(&format!("{path}/"), all);
+                }
+            } else if name.ends_with(".md") {
+                all.push(path);
+            }
+        }
+    }
+    let mut all = Vec::new();
+    list("", &mut all);
     all.sort();
     all
 }
@@ -126,6 +135,27 @@ fn blocks(text: &str) -> Vec<Block> {
     }
     assert!(!open, "a block is not closed");
     found
+}
+
+/// Returns the lines of a document outside of its fenced blocks, with their numbers from 1.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let inside: BTreeSet<usize> =
+        blocks(text).iter().flat_map(|block| block.begin..=block.begin + block.lines.len()).collect();
+    text.lines()
+        .enumerate()
+        .filter(move |(number, _)| !inside.contains(number))
+        .map(|(number, line)| (number + 1, line))
+}
+
+/// Returns whether the line is a command behind a prompt; `# ` begins a heading or a comment too.
+fn has_prompt(line: &str) -> bool {
+    prompt(line).is_some_and(|(_, command)| !line.starts_with("# ") || command.starts_with("segue "))
+}
+
+/// Returns whether a line of a block of this language, which is not `console`, is one of a transcript.
+fn is_transcript(language: &str, line: &str) -> bool {
+    let marks = ["error: ", "ROW ", "CASE "];
+    has_prompt(line.trim_start()) || (language == "text" && marks.iter().any(|mark| line.starts_with(mark)))
 }
 
 /// Returns the host's letter and the command, if the line begins with a prompt.
@@ -411,14 +441,17 @@ fn every_block_has_a_language_and_every_transcript_is_typed() {
             if block.language == "console" {
                 assert!(!commands(&block).is_empty(), "{place}: a transcript without a command");
                 typed.insert(name.clone());
-            } else if block.language == "text" {
-                let marks = ["$ ", "error: ", "ROW ", "CASE "];
-                let is_output = |line: &String| marks.iter().any(|mark| line.starts_with(mark));
-                assert!(!block.lines.iter().any(is_output), "{place}: a transcript has the language `console`");
+            } else if let Some(line) = block.lines.iter().find(|line| is_transcript(&block.language, line)) {
+                panic!("{place}: a transcript has the language `console`: {line}");
             }
         }
-        let indented = text.lines().position(|line| line.starts_with("    $ "));
-        assert!(indented.is_none(), "{name}:{}: a transcript is a fenced block", indented.unwrap_or(0) + 1);
+        let outside =
+            prose(&text).find(|(_, line)| has_prompt(line.trim_start()) || line.trim_start().starts_with("~~~"));
+        assert!(
+            outside.is_none(),
+            "{name}:{}: a transcript is a fenced block",
+            outside.map_or(0, |(number, _)| number)
+        );
     }
     assert_eq!(typed.iter().map(String::as_str).collect::<Vec<_>>(), TYPED);
 }
@@ -481,6 +514,22 @@ fn every_measurement_named_after_make_figures_exists() {
         }
     }
     assert!(named > 0, "no document names a measurement");
+}
+
+#[test]
+fn a_transcript_outside_of_a_console_block_is_found() {
+    for line in ["$ segue stat", "# segue stat", "b# ip link", "  $ segue stat", "$ ls"] {
+        assert!(is_transcript("sh", line), "{line}");
+        assert_eq!(prose(&format!("Text\n{line}\n")).filter(|(_, line)| has_prompt(line.trim_start())).count(), 1);
+        assert_eq!(
+            prose(&format!("```sh\n{line}\n```\n")).filter(|(_, line)| has_prompt(line.trim_start())).count(),
+            0
+        );
+    }
+    for line in ["segue stat", "# a comment of a script", "cost: $ 3"] {
+        assert!(!is_transcript("sh", line), "{line}");
+    }
+    assert!(is_transcript("text", "error: no such device") && !is_transcript("sh", "error: no such device"));
 }
 
 #[test]

@@ -1,4 +1,26 @@
 //! Tests of what people ran into who tried segue: each was a fault of the program once.
+//!
+//! Where a fault has its test elsewhere:
+//! - a dead peer was `ok`: in `health`,
+//!   `health_reports_refused_while_the_peer_is_stopped_and_ok_when_it_returns`
+//! - a lost underlay was `ok`: in `health`,
+//!   `each_fault_of_the_underlay_is_named_until_it_is_mended`
+//! - a wrong key, mode or port was not explained: in `health`,
+//!   `mismatched_tunnel_options_are_reported_by_the_dropping_end`
+//! - offloads that are off were not noticed: in `health`,
+//!   `an_offload_that_is_switched_off_is_named_with_the_command_that_switches_it_on`
+//! - rates were a mean of 10 s, and slow ones 0: in `operation`,
+//!   `a_watch_shows_the_rates_of_its_own_interval_with_units_that_fit`
+//! - tunnels of one port were one line: in `operation`,
+//!   `tunnels_that_share_a_port_have_a_line_each`
+//! - a hint that looped, and tunnels that root did not see: in `operation`,
+//!   `a_user_starts_a_tunnel_on_an_interface_that_root_has_made_and_root_sees_it`
+//! - a trace overwrote files and was not live: in `operation`,
+//!   `a_trace_is_live_in_a_pipe_overwrites_nothing_and_is_what_its_name_says`
+//! - nothing stopped a tunnel: in `operation`,
+//!   `a_tunnel_is_stopped_by_its_name`
+//! - GUE was opaque in Wireshark: in `dissector`,
+//!   `inner_tcp_with_a_remote_checksum_is_right_and_a_corrupted_one_is_wrong`
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

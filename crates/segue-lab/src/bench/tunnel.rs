@@ -19,10 +19,11 @@ use crate::{Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options,
 const NET: u8 = 1;
 
 /// The cases of the table.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "segue",
     "segue-plain",
     "segue-no-csum",
+    "segue-default",
     "fastpath-ipip",
     "fastpath-sit",
     "fastpath-gre",
@@ -91,7 +92,7 @@ impl Form {
             ("fastpath-ipip" | "segue-no-csum" | "vxlan-no-csum", Family::V6) | ("fastpath-sit", Family::V4)
         );
         // The loads by which the kernel's path is compared with VXLAN.
-        let is_more = self.name.starts_with("fastpath")
+        let is_more = (self.name.starts_with("fastpath") || self.name == "segue-default")
             && match self.traffic {
                 Traffic::Stream(flows) => flows == 16,
                 Traffic::Datagrams(_, len) => len != 1400 || self.family == Family::V6,
