@@ -13,10 +13,12 @@ use crate::Workload;
 use crate::frames::Flow;
 
 /// Payload of a full segment, bytes.
-const FULL: usize = 1448;
+pub const FULL: usize = 1448;
+/// Segments of the train that is cut.
+pub const SEGMENTS: usize = 44;
 
 /// The buffer of a frame, which lives as long as the program.
-type Bytes = &'static [u8];
+pub type Bytes = &'static [u8];
 
 fn keep(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Bytes> {
     frames.into_iter().map(|frame| &*frame.leak()).collect()
@@ -32,47 +34,83 @@ fn data(flows: &mut [Flow], count: usize) -> Vec<Bytes> {
     keep((0..count).map(|index| flows[index % number].frame(FULL, 0)))
 }
 
-/// Returns a workload that pushes a burst into GRO, flushes, and takes everything out.
-fn gro(name: &'static str, frames: Vec<Bytes>, csum: Csum) -> Workload {
-    let mut gro: Gro<Bytes> = Gro::new(Config::default());
-    let mut pool = Pool::new(2048);
-    let run = move |frames: &[Bytes]| {
+/// A burst of frames for GRO.
+pub struct Burst {
+    /// The name of the workload.
+    pub name: &'static str,
+    /// Frames of Ethernet.
+    pub frames: Vec<Bytes>,
+    /// Number of frames at the start that are held when those that count come.
+    pub held: usize,
+    /// What is known of the checksums.
+    pub csum: Csum,
+}
+
+impl Burst {
+    fn new(name: &'static str, frames: Vec<Bytes>, csum: Csum) -> Burst {
+        Burst { name, frames, held: 0, csum }
+    }
+
+    /// Returns the number of packets that count.
+    pub fn packets(&self) -> usize {
+        self.frames.len() - self.held
+    }
+
+    fn workload(self) -> Workload {
+        let (mut engine, packets) = (Engine::new(Config::default()), self.packets());
+        Workload {
+            name: self.name,
+            packets,
+            run: Box::new(move || _ = engine.join(black_box(&self.frames), self.csum)),
+        }
+    }
+}
+
+/// GRO by itself.
+pub struct Engine {
+    gro: Gro<Bytes>,
+    pool: Pool<Bytes>,
+}
+
+impl Engine {
+    /// Returns GRO with this configuration.
+    pub fn new(config: Config) -> Engine {
+        Engine { gro: Gro::new(config), pool: Pool::new(2048) }
+    }
+
+    /// Pushes a burst, flushes, and takes everything out. Returns into how many packets and trains the frames went.
+    pub fn join(&mut self, frames: &[Bytes], csum: Csum) -> usize {
+        let Engine { gro, pool } = self;
         for frame in frames {
-            gro.push_frame(Frame { bytes: Frag::all(*frame), start: Start::Ethernet, csum }, Nanos(1), &mut pool);
+            gro.push_frame(Frame { bytes: Frag::all(*frame), start: Start::Ethernet, csum }, Nanos(1), pool);
         }
         gro.flush();
+        let mut left = 0;
         while let Some(popped) = gro.pop_unparsed() {
+            left += 1;
             match black_box(popped) {
                 Popped::Packet(packet) => pool.put(packet),
                 Popped::Frame(_) => {}
             }
         }
-    };
-    let (mut run, packets) = (run, frames.len());
-    Workload { name, packets, run: Box::new(move || run(black_box(&frames))) }
-}
-
-/// Returns a workload that pushes `held` segments, which stay, and counts what `frames` take after them.
-fn behind(name: &'static str, held: Vec<Bytes>, frames: Vec<Bytes>) -> Workload {
-    let packets = frames.len();
-    let all = [held, frames].concat();
-    Workload { packets, ..gro(name, all, Csum::Verified) }
+        left
+    }
 }
 
 fn parse(name: &'static str, frame: Vec<u8>) -> Workload {
     let frame: Bytes = frame.leak();
     let run = move || {
         for _ in 0..64 {
-            black_box(wire::parse(black_box(frame), Start::Ethernet, black_box(&Tunnels::NONE)));
+            black_box(&wire::parse(black_box(frame), Start::Ethernet, black_box(&Tunnels::NONE)));
         }
     };
     Workload { name, packets: 64, run: Box::new(run) }
 }
 
-/// Returns a train of 44 full segments.
-fn train() -> Packet<Bytes> {
+/// Returns a train of full segments.
+pub fn train() -> Packet<Bytes> {
     let mut packet = Packet::default();
-    let bytes: Bytes = Flow::new(1).frame(44 * FULL, 0).leak();
+    let bytes: Bytes = Flow::new(1).frame(SEGMENTS * FULL, 0).leak();
     packet.load(Frag::all(bytes), Start::Ethernet, &Tunnels::NONE);
     packet.offload.unit =
         Unit::Train { csum: TrainCsum::Stale, gso: Gso { kind: GsoKind::Tcp, size: FULL as u16, fixed_ids: 0 } };
@@ -88,14 +126,15 @@ fn lengths(count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns every workload of the engine.
-pub(crate) fn all() -> Vec<Workload> {
+/// Returns the bursts of GRO.
+pub fn bursts() -> Vec<Burst> {
     let acks = |flows: &mut [Flow], count: usize| -> Vec<Bytes> {
         let number = flows.len();
         keep((0..count).map(|index| flows[index % number].frame(0, 0)))
     };
     let mut sixty_four = flows(64);
     let held = data(&mut sixty_four, 64);
+    let behind = [held, acks(&mut sixty_four, 448)].concat();
     let mut eight = flows(8);
     let random = keep(lengths(512).enumerate().map(|(index, len)| eight[index % 8].frame(len, 0)));
     let mut reversed = data(&mut flows(1), 64);
@@ -105,6 +144,24 @@ pub(crate) fn all() -> Vec<Workload> {
     let mut many = flows(10_000);
     let mut full = keep((0..10_000).map(|index| many[index].frame(FULL, 0)));
     full.truncate(4096);
+    vec![
+        Burst::new("GRO, checksums known, 1 flow", data(&mut flows(1), 64), Csum::Verified),
+        Burst::new("GRO, checksums known, 8 flows", data(&mut flows(8), 64), Csum::Verified),
+        Burst::new("GRO, checksums known, 64 flows in bursts of 64", data(&mut flows(64), 64), Csum::Verified),
+        Burst::new("GRO, verifying, 8 flows", data(&mut flows(8), 64), Csum::Unknown),
+        Burst::new("GRO, IPv6, verifying, 1 flow", data(&mut [Flow::v6(1)], 64), Csum::Unknown),
+        Burst::new("GRO, pure acknowledgments", acks(&mut flows(64), 512), Csum::Verified),
+        Burst { held: 64, ..Burst::new("GRO, pure acknowledgments behind 64 segments held", behind, Csum::Verified) },
+        Burst::new("GRO, ICMP", keep((0..512).map(|_| Flow::new(1).ping())), Csum::Unknown),
+        Burst::new("GRO, 64-byte segments with PSH, 64 flows", push, Csum::Verified),
+        Burst::new("GRO, random sizes, 8 flows", random, Csum::Verified),
+        Burst::new("GRO, reversed order", reversed, Csum::Verified),
+        Burst::new("GRO, 4096 flows through a table of 256", full, Csum::Verified),
+    ]
+}
+
+/// Returns every workload of the engine.
+pub fn all() -> Vec<Workload> {
     let scattered = {
         let (packet, mut arena) = (train(), Arena::new());
         let limits = Limits { csum: true, ..Limits::NONE };
@@ -126,23 +183,14 @@ pub(crate) fn all() -> Vec<Workload> {
             black_box(Sum::of(black_box(payload)));
         }
     };
-    vec![
+    let parsing = [
         parse("parse TCP over IPv4", Flow::new(1).frame(FULL, 0)),
         parse("parse TCP over IPv6", Flow::v6(1).frame(FULL, 0)),
-        gro("GRO, checksums known, 1 flow", data(&mut flows(1), 64), Csum::Verified),
-        gro("GRO, checksums known, 8 flows", data(&mut flows(8), 64), Csum::Verified),
-        gro("GRO, checksums known, 64 flows in bursts of 64", data(&mut flows(64), 64), Csum::Verified),
-        gro("GRO, verifying, 8 flows", data(&mut flows(8), 64), Csum::Unknown),
-        gro("GRO, IPv6, verifying, 1 flow", data(&mut [Flow::v6(1)], 64), Csum::Unknown),
-        gro("GRO, pure acknowledgments", acks(&mut flows(64), 512), Csum::Verified),
-        behind("GRO, pure acknowledgments behind 64 segments held", held, acks(&mut sixty_four, 448)),
-        gro("GRO, ICMP", keep((0..512).map(|_| Flow::new(1).ping())), Csum::Unknown),
-        gro("GRO, 64-byte segments with PSH, 64 flows", push, Csum::Verified),
-        gro("GRO, random sizes, 8 flows", random, Csum::Verified),
-        gro("GRO, reversed order", reversed, Csum::Verified),
-        gro("GRO, 4096 flows through a table of 256", full, Csum::Verified),
-        Workload { name: "GSO, scattered, checksums left to the port", packets: 44, run: Box::new(scattered) },
-        Workload { name: "GSO, copied, with checksums", packets: 44, run: Box::new(linear) },
+    ];
+    let others = [
+        Workload { name: "GSO, scattered, checksums left to the port", packets: SEGMENTS, run: Box::new(scattered) },
+        Workload { name: "GSO, copied, with checksums", packets: SEGMENTS, run: Box::new(linear) },
         Workload { name: "checksum of 1448 bytes", packets: 64, run: Box::new(sum) },
-    ]
+    ];
+    parsing.into_iter().chain(bursts().into_iter().map(Burst::workload)).chain(others).collect()
 }

@@ -6,25 +6,27 @@ use segue::wire::{ethertype, protocol, tcp};
 /// A flow of TCP segments. Everything else about it is fixed: addresses of 198.18.0.0/15 and 2001:db8::/32, timestamps,
 /// DF, an identification that counts up.
 #[derive(Clone, Debug)]
-pub(crate) struct Flow {
-    /// The number of the flow, which is its source port.
-    pub(crate) number: u16,
-    pub(crate) is_v6: bool,
+pub struct Flow {
+    /// The number of the flow is its source port.
+    number: u16,
+    is_v6: bool,
     sequence: u32,
     id: u16,
 }
 
 impl Flow {
-    pub(crate) fn new(number: usize) -> Flow {
+    /// Returns a flow over IPv4 with this number.
+    pub fn new(number: usize) -> Flow {
         Flow { number: number as u16, is_v6: false, sequence: 1, id: 0 }
     }
 
-    pub(crate) fn v6(number: usize) -> Flow {
+    /// Returns a flow over IPv6 with this number.
+    pub fn v6(number: usize) -> Flow {
         Flow { is_v6: true, ..Flow::new(number) }
     }
 
     /// Returns the next segment with `len` bytes of payload and these flags besides ACK, as an IP packet.
-    pub(crate) fn packet(&mut self, len: usize, flags: u8) -> Vec<u8> {
+    pub fn packet(&mut self, len: usize, flags: u8) -> Vec<u8> {
         let mut segment = [1024 + self.number, 5201].map(u16::to_be_bytes).concat();
         segment.extend(self.sequence.to_be_bytes());
         segment.extend([0, 0, 0, 1, 0x80, tcp::ACK | flags, 2, 0, 0, 0, 0, 0]);
@@ -36,13 +38,13 @@ impl Flow {
     }
 
     /// Returns the same as an Ethernet frame.
-    pub(crate) fn frame(&mut self, len: usize, flags: u8) -> Vec<u8> {
+    pub fn frame(&mut self, len: usize, flags: u8) -> Vec<u8> {
         let kind = if self.is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
         ethernet(kind, &self.packet(len, flags))
     }
 
     /// Returns an echo request in an Ethernet frame.
-    pub(crate) fn ping(&mut self) -> Vec<u8> {
+    pub fn ping(&mut self) -> Vec<u8> {
         let packet = self.ip(protocol::ICMP, None, [&[8, 0, 0, 0, 0, 1, 0, 1][..], &[7; 56]].concat());
         ethernet(ethertype::IPV4, &packet)
     }

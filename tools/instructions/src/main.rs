@@ -2,20 +2,10 @@
 //!
 //! The names and the numbers of packets of the workloads are printed in the order in which they run, a line for each.
 
-mod engine;
-mod frames;
-mod product;
-
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// A workload after its preparation and one run to warm up.
-pub(crate) struct Workload {
-    pub(crate) name: &'static str,
-    /// Number of packets that one run handles.
-    pub(crate) packets: usize,
-    pub(crate) run: Box<dyn FnMut()>,
-}
+use segue_instructions::{Workload, engine, product};
 
 /// Runs a workload. Callgrind counts inside of this function alone, and writes what it has counted when it is left.
 #[inline(never)]
@@ -23,13 +13,15 @@ fn measured(run: &mut dyn FnMut()) {
     run();
 }
 
-/// Prints the median time of each workload for a packet, in nanoseconds, and the tenth and the ninetieth hundredth.
-fn time() -> ExitCode {
+/// Prints the median time of each workload for a packet, in nanoseconds, and the tenth and the ninetieth hundredth; of
+/// one workload if `only` names it.
+fn time(only: Option<&str>) -> ExitCode {
     const RUNS: usize = 1001;
     if let Some(fastest) = segue::checksum::implementations().last() {
         fastest.choose();
     }
-    for mut workload in engine::all().into_iter().chain(product::all()) {
+    let chosen = |workload: &Workload| only.is_none_or(|only| workload.name == only);
+    for mut workload in engine::all().into_iter().chain(product::all()).filter(chosen) {
         let run = |_| {
             let begin = Instant::now();
             (workload.run)();
@@ -50,10 +42,11 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     avx2.choose();
-    // With a name that workload alone, for callgrind_annotate; with --time its time with the fastest vectors instead.
+    // With a name that workload alone, for callgrind_annotate; with --time, with or without a name, the time with the
+    // fastest vectors instead.
     let only = std::env::args().nth(1);
     if only.as_deref() == Some("--time") {
-        return time();
+        return time(std::env::args().nth(2).as_deref());
     }
     let chosen = |workload: &Workload| only.as_ref().is_none_or(|only| workload.name == only);
     for mut workload in engine::all().into_iter().chain(product::all()).filter(chosen) {

@@ -18,7 +18,9 @@ use segue_datapath::gateway::{self, Gateway, PortConfig};
 use segue_datapath::overlay::Prefixes;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Tunnel};
-use segue_port::{Burst, Counters, OffloadState, Page, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
+use segue_port::{
+    Burst, Counters, OffloadState, PAGE_LEN, Page, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch,
+};
 
 use crate::Workload;
 use crate::frames::Flow;
@@ -94,43 +96,62 @@ impl Port for Memory {
 /// The limits of a port that takes every train.
 const TRAINS: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, max_bytes: 65_600, ..Limits::NONE };
 
-fn pages(packets: &[Vec<u8>]) -> Vec<Page> {
+/// Returns packets as ports have them: one behind the other in pages, each at the start of a cache line.
+pub fn pages<P: AsRef<[u8]>>(packets: &[P]) -> Vec<Page> {
     // The pages outlive their pool.
-    let mut pool = PagePool::with_page_len(packets.len(), 1 << 16);
-    let page = |packet: &Vec<u8>| {
+    let mut pool = PagePool::new(packets.len());
+    let (mut made, mut rest) = (Vec::with_capacity(packets.len()), packets);
+    while !rest.is_empty() {
         let mut page = pool.take().expect("the pool is large enough");
-        page.bytes_mut()[..packet.len()].copy_from_slice(packet);
-        page.freeze(packet.len())
-    };
-    packets.iter().map(page).collect()
+        let (mut at, mut ranges) = (0, Vec::new());
+        while let Some((packet, more)) = rest.split_first() {
+            let packet = packet.as_ref();
+            let Some(room) = page.bytes_mut().get_mut(at..at + packet.len()) else { break };
+            room.copy_from_slice(packet);
+            ranges.push(at..at + packet.len());
+            (at, rest) = ((at + packet.len()).next_multiple_of(64), more);
+        }
+        let page = page.freeze(at.min(PAGE_LEN));
+        made.extend(ranges.into_iter().map(|range| page.slice(range)));
+    }
+    made
 }
 
-/// Returns a workload in which `pipeline` handles all that waits, which `packets` leave for the other port.
-fn pipeline(
-    name: &'static str,
-    mut pipeline: impl Pipeline + 'static,
+/// A pipeline between ports in memory, and what comes out of it.
+pub struct Passage {
+    pipeline: Box<dyn Pipeline>,
     waiting: Rc<RefCell<Waiting>>,
     sent: Rc<RefCell<usize>>,
-    packets: usize,
-) -> Workload {
-    let mut now = 0;
-    let run = move || {
-        waiting.borrow_mut().at = 0;
-        *sent.borrow_mut() = 0;
-        while *sent.borrow() < packets {
-            now += 1_000_000;
-            pipeline.round(Nanos(now)).expect("ports in memory do not fail");
-        }
-        assert_eq!(*sent.borrow(), packets);
-    };
-    Workload { name, packets, run: Box::new(run) }
+    now: u64,
 }
 
-/// Returns a gateway between two ports in memory, which receives these frames.
-fn gateway(name: &'static str, frames: &[Vec<u8>]) -> Workload {
-    let ports = [(); 2].map(|()| Memory::new(Start::Ethernet, Csum::Verified, TRAINS));
+impl Passage {
+    /// Lets the pipeline handle all that waits, which `packets` leave for the other port. It waits again the next time.
+    pub fn run(&mut self, packets: usize) {
+        self.waiting.borrow_mut().at = 0;
+        *self.sent.borrow_mut() = 0;
+        while *self.sent.borrow() < packets {
+            self.now += 1_000_000;
+            self.pipeline.round(Nanos(self.now)).expect("ports in memory do not fail");
+        }
+        assert_eq!(*self.sent.borrow(), packets);
+    }
+
+    /// Exchanges the frames that wait for others.
+    pub fn exchange(&mut self, frames: &mut Vec<Page>) {
+        std::mem::swap(&mut self.waiting.borrow_mut().frames, frames);
+    }
+
+    fn workload(mut self, name: &'static str, packets: usize) -> Workload {
+        Workload { name, packets, run: Box::new(move || self.run(packets)) }
+    }
+}
+
+/// Returns a gateway between two ports in memory, which receives these frames. `csum` is what their port knows.
+pub fn gateway(frames: Vec<Page>, csum: Csum) -> Passage {
+    let ports = [(); 2].map(|()| Memory::new(Start::Ethernet, csum, TRAINS));
     let (waiting, sent) = (Rc::clone(&ports[0].waiting), Rc::clone(&ports[1].sent));
-    waiting.borrow_mut().frames = pages(frames);
+    waiting.borrow_mut().frames = frames;
     let ports = ports.map(|port| PortConfig {
         name: "memory".to_owned(),
         port: Box::new(port),
@@ -138,7 +159,7 @@ fn gateway(name: &'static str, frames: &[Vec<u8>]) -> Workload {
         fragments: None,
     });
     let gateway = Gateway::new(gateway::Parts { ports, budget: 256, pages: PagePool::new(16) });
-    pipeline(name, gateway, waiting, sent, frames.len())
+    Passage { pipeline: Box::new(gateway), waiting, sent, now: 0 }
 }
 
 /// Returns a tunnel of GUE between ports in memory.
@@ -171,8 +192,8 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
 const ENDS: [IpAddr; 2] =
     [IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1)), IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2))];
 
-/// Returns a workload in which these packets come out of a tunnel, in bursts of equal datagrams.
-fn inward(name: &'static str, packets: &[Vec<u8>], at_once: usize) -> Workload {
+/// Returns a tunnel out of which these packets come, in bursts of equal datagrams.
+pub fn inward(packets: &[Vec<u8>], at_once: usize) -> Passage {
     let inside = Memory::new(Start::Ip, Csum::Unknown, TRAINS);
     let outside = Memory::new(Start::Ip, Csum::Unknown, Limits { outer_csum: true, ..Limits::NONE });
     let (waiting, sent) = (Rc::clone(&outside.waiting), Rc::clone(&inside.sent));
@@ -189,16 +210,16 @@ fn inward(name: &'static str, packets: &[Vec<u8>], at_once: usize) -> Workload {
         ttl: None,
     };
     waiting.borrow_mut().bursts = pages(&bytes).into_iter().map(burst).collect();
-    pipeline(name, tunnel(inside, outside), waiting, sent, packets.len())
+    Passage { pipeline: Box::new(tunnel(inside, outside)), waiting, sent, now: 0 }
 }
 
-/// Returns a workload in which these packets enter a tunnel.
-fn outward(name: &'static str, packets: &[Vec<u8>]) -> Workload {
+/// Returns a tunnel that these packets enter.
+fn outward(packets: &[Vec<u8>]) -> Passage {
     let inside = Memory::new(Start::Ip, Csum::Verified, TRAINS);
     let outside = Memory::new(Start::Ip, Csum::Unknown, Limits { outer_csum: true, ..Limits::NONE });
     let (waiting, sent) = (Rc::clone(&inside.waiting), Rc::clone(&outside.sent));
     waiting.borrow_mut().frames = pages(packets);
-    pipeline(name, tunnel(inside, outside), waiting, sent, packets.len())
+    Passage { pipeline: Box::new(tunnel(inside, outside)), waiting, sent, now: 0 }
 }
 
 /// Returns a workload of lookups in a peer table of `count` prefixes, of which each address has one.
@@ -228,7 +249,7 @@ fn lookups(name: &'static str, count: u32) -> Workload {
 }
 
 /// Returns every workload of the product.
-pub(crate) fn all() -> Vec<Workload> {
+pub fn all() -> Vec<Workload> {
     let mut flows: Vec<Flow> = (0..8).map(Flow::new).collect();
     let data: Vec<Vec<u8>> = (0..512).map(|index| flows[index % 8].frame(1448, 0)).collect();
     let acks: Vec<Vec<u8>> = (0..512).map(|index| flows[index % 8].frame(0, 0)).collect();
@@ -236,11 +257,11 @@ pub(crate) fn all() -> Vec<Workload> {
     let inner: Vec<Vec<u8>> = (0..512).map(|_| one.packet(1372, 0)).collect();
     let inner_acks: Vec<Vec<u8>> = (0..512).map(|_| one.packet(0, 0)).collect();
     vec![
-        gateway("gateway, 8 flows", &data),
-        gateway("gateway, pure acknowledgments", &acks),
-        inward("tunnel, inwards, 1 flow in bursts of 32", &inner, 32),
-        inward("tunnel, inwards, pure acknowledgments in bursts of 8", &inner_acks, 8),
-        outward("tunnel, outwards, pure acknowledgments", &inner_acks),
+        gateway(pages(&data), Csum::Verified).workload("gateway, 8 flows", data.len()),
+        gateway(pages(&acks), Csum::Verified).workload("gateway, pure acknowledgments", acks.len()),
+        inward(&inner, 32).workload("tunnel, inwards, 1 flow in bursts of 32", inner.len()),
+        inward(&inner_acks, 8).workload("tunnel, inwards, pure acknowledgments in bursts of 8", inner_acks.len()),
+        outward(&inner_acks).workload("tunnel, outwards, pure acknowledgments", inner_acks.len()),
         lookups("peer table, lookups among 10", 10),
         lookups("peer table, lookups among 10000", 10_000),
     ]

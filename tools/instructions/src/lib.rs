@@ -1,0 +1,16 @@
+//! The workloads whose instructions are counted, of the engine and of the product. `bench/peers` measures their time
+//! beside other implementations of the same.
+
+pub mod engine;
+pub mod frames;
+pub mod product;
+
+/// A workload after its preparation and one run to warm up.
+pub struct Workload {
+    /// Its name, as `expected.json` has it.
+    pub name: &'static str,
+    /// Number of packets that one run handles.
+    pub packets: usize,
+    /// Handles them once.
+    pub run: Box<dyn FnMut()>,
+}
