@@ -1,6 +1,8 @@
 """What the measurements of tools/figures.d share: rows of `segue bench` and `segue lab`, and a line for each figure."""
+import glob
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -9,6 +11,47 @@ import tempfile
 import time
 
 SEGUE = os.environ.get("SEGUE_BIN", "target/release/segue")
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def built_beside(name):
+    """A program of integrations/beside, just built."""
+    out = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target"))), "beside")
+    manifest = os.path.join(TOP, "integrations/beside/Cargo.toml")
+    command = ["cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", manifest, "--target-dir", out]
+    subprocess.run([*command, "--bin", name], check=True)
+    return os.path.join(out, "release", name)
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def of_commit(commit):
+    """The released program of an earlier commit: the one that SEGUE_OLD names, or it is built below target, from the sources
+    that git has, with the compiler of this one. A second call finds it built."""
+    if given := os.environ.get("SEGUE_OLD"):
+        return os.path.abspath(given)
+    made = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "of-commit", commit)
+    program = os.path.join(made, "release/segue")
+    if not os.path.exists(program):
+        source = os.path.join(made, "source")
+        os.makedirs(source, exist_ok=True)
+        archive = subprocess.run(["git", "archive", commit], cwd=TOP, stdout=subprocess.PIPE, check=False)
+        if archive.returncode:
+            sys.exit(f"the history here has no commit {commit}: git fetch --unshallow, or name its program by SEGUE_OLD")
+        subprocess.run(["tar", "-x", "-C", source], input=archive.stdout, check=True)
+        print(f"building the program of {commit} in {os.path.relpath(made)}", file=sys.stderr, flush=True)
+        words = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "segue-cli", "--target-dir", made]
+        subprocess.run(words, cwd=source, check=True)
+    return program
+
+
+def llvm(tool):
+    """The newest of the llvm tools, of the compiler or of the system."""
+    sysroot = subprocess.run(["rustc", "--print", "sysroot"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    found = glob.glob(f"{sysroot}/lib/rustlib/*/bin/{tool}")
+    found += [path for path in (shutil.which(f"{tool}-{version}") for version in range(30, 18, -1)) if path]
+    if not found:
+        sys.exit(f"no {tool}: rustup component add llvm-tools, or apt-get install llvm-19")
+    return found[0]
 
 
 def rows(*words):
