@@ -19,12 +19,12 @@ pub struct TunnelState {
     /// The generation of its table.
     pub generation: u64,
     /// The end of the tunnel on this host, by which leases are judged.
-    pub end: TunnelEnd,
+    pub end: LocalEndpoint,
 }
 
 /// This host's end of the tunnel, which stays as long as the tunnel is not started with other words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TunnelEnd {
+pub struct LocalEndpoint {
     /// The outer address of the tunnel, which no peer may have.
     pub local: Option<IpAddr>,
     /// The MAC address of its VTEP, where it has one.
@@ -35,7 +35,7 @@ pub struct TunnelEnd {
     pub remcsum: bool,
 }
 
-impl TunnelEnd {
+impl LocalEndpoint {
     /// Checks that the tunnel `name` can be an end of a network with this backend and can take what it offers.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ pub struct Tunnel {
 impl Datapath for Tunnel {
     fn state(&mut self) -> Result<TunnelState, Error> {
         let (process, table) = client::peer_table(&self.name)?;
-        let end = TunnelEnd {
+        let end = LocalEndpoint {
             local: table.local.parse().ok(),
             mac: table.mac.and_then(|mac| mac.parse().ok()),
             listen: table.listen,

@@ -9,7 +9,7 @@ use segue_control::error::{Error, Kind};
 use crate::allocate::{self, Choice};
 use crate::backoff::{Backoff, random};
 use crate::config::Config;
-use crate::datapath::TunnelEnd;
+use crate::datapath::LocalEndpoint;
 use crate::etcd::{Etcd, EtcdError, Made};
 use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
@@ -32,7 +32,7 @@ pub struct Terms {
     /// The interface of the tunnel.
     pub name: String,
     /// This host's end of the tunnel.
-    pub end: TunnelEnd,
+    pub end: LocalEndpoint,
     /// Encapsulation that is offered to other segue nodes.
     pub offer: Option<Offer>,
     /// The time to live of the lease.

@@ -15,7 +15,7 @@ use segue_control::peers::{self, Encap};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Call, Cli, Command, Etcd, Hook, Mode, Offered};
 use segue_fleet::connect;
-use segue_fleet::datapath::{Datapath, Tunnel, TunnelEnd};
+use segue_fleet::datapath::{Datapath, LocalEndpoint, Tunnel};
 use segue_fleet::event::Event;
 use segue_fleet::hook::{self, Takes};
 use segue_fleet::keeper::Terms;
@@ -92,7 +92,7 @@ fn etcd(args: &Etcd) -> Result<(), Error> {
     let before = SubnetEnv::read(&subnet_file).map(|file| file.subnet);
     let (prefix, name, ttl) = (args.prefix.clone(), args.dev.clone(), args.ttl);
     let mut tunnel = Tunnel { name: name.clone() };
-    let terms = Terms { prefix, address, name, end: TunnelEnd::default(), offer, ttl, before };
+    let terms = Terms { prefix, address, name, end: LocalEndpoint::default(), offer, ttl, before };
     let settings = Settings { terms, subnet_file, limit: args.max_peers };
     let done = agent::run(settings, &client, &mut tunnel, &mut Log { failed: false }, (events, inbox));
     fleet::remove(&args.dev);

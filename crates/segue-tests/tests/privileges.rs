@@ -135,7 +135,8 @@ fn no_other_user_can_hold_up_a_start() {
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
     let hold = |file: &str| {
         let mut command = ground.a.command("setpriv");
-        command.args(nobody).args(["flock", "-n", file, "sleep", "1000"]);
+        // It waits, since the question below takes the lock for a moment.
+        command.args(nobody).args(["flock", file, "sleep", "1000"]);
         Process::spawn(command, b"").unwrap()
     };
     // Before the start: the directory, which every user can open; and what the start leaves there.

@@ -272,8 +272,7 @@ docs/fleet.md.
         usage: "segue reload [SERVICE|FILE] [OPTION]...",
         examples: &[
             ("segue reload", "the only service of this host reads its file again"),
-            ("segue reload /etc/segue/blue.toml", "the service of that file"),
-            ("segue reload blue", "the same, by its name"),
+            ("segue reload /etc/segue/blue.toml", "the service of that file, or its name"),
             ("segue reload --upgrade", "after the program was replaced: no packet is lost"),
         ],
         more: "\

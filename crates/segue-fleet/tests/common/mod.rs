@@ -19,7 +19,7 @@ use segue_control::peers::{Change, Key, Mac, Table};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Cli, Command as Word};
 use segue_fleet::connect;
-use segue_fleet::datapath::{Datapath, TunnelEnd, TunnelState};
+use segue_fleet::datapath::{Datapath, LocalEndpoint, TunnelState};
 use segue_fleet::event::Event;
 use segue_fleet::keeper::Terms;
 use segue_lab::{Host, unavailable};
@@ -149,7 +149,7 @@ struct Kept(Arc<Mutex<Table>>, u8);
 
 impl Datapath for Kept {
     fn state(&mut self) -> Result<TunnelState, Error> {
-        let end = TunnelEnd {
+        let end = LocalEndpoint {
             local: Some(([198, 18, 0, self.1]).into()),
             mac: Some(Mac([2, 0, 0, 0, 0, self.1])),
             listen: vec!["vxlan:8472".to_owned()],
@@ -235,7 +235,7 @@ impl Agent {
             prefix: args.prefix.clone(),
             address: address.parse().unwrap(),
             name: format!("t{n}"),
-            end: TunnelEnd::default(),
+            end: LocalEndpoint::default(),
             offer: None,
             ttl: args.ttl,
             before: None,
