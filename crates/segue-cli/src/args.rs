@@ -129,6 +129,9 @@ pub(crate) struct Tunnel {
     /// Write the outer packets to a capture file, pipe or - (stdout), as they pass; pcapng where its name ends so
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
+    /// Size at which the trace ends, in millions of bytes; the tunnel goes on
+    #[arg(long, value_name = "MB", requires = "trace", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) trace_size: Option<u32>,
     /// Overwrite the capture file
     #[arg(short = 'f', long, requires = "trace")]
     pub(crate) force: bool,
@@ -147,6 +150,13 @@ pub(crate) struct Tunnel {
     /// Keywords and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
+}
+
+impl Tunnel {
+    /// Returns the capture file for the outer packets and the size at which it ends.
+    pub(crate) fn capture(&self) -> (Option<PathBuf>, Option<u32>) {
+        (self.trace.clone(), self.trace_size)
+    }
 }
 
 /// The arguments of `segue gateway`.

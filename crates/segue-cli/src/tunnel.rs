@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     let watched = daemon::follow(args.supervised, args.successor)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
     let plans: Result<Vec<_>, Error> =
-        parsed.iter().map(|parsed| plan::plan(parsed, args.trace.clone(), &args.set)).collect();
+        parsed.iter().map(|parsed| plan::plan(parsed, args.capture(), &args.set)).collect();
     let plans = plans?;
     if let Some(clash) = group::clash(&plans) {
         let parsed = &parsed[clash.at];

@@ -7,8 +7,8 @@ use crate::endpoint::LINK_DOWN;
 use crate::tunnel::REFUSED_FOR;
 
 /// Numbers of a port that are states: whether its interface is down, trains of datagrams are in use, the trace has
-/// ended; and the reason of the last refused packet.
-const STATES: [&str; 4] = [LINK_DOWN, segue_port::udp::UDP_SEGMENT_ON, "trace_failed", REFUSED_FOR];
+/// ended for an error or at its size; and the reason of the last refused packet.
+const STATES: [&str; 5] = [LINK_DOWN, segue_port::udp::UDP_SEGMENT_ON, "trace_failed", "trace_full", REFUSED_FOR];
 
 /// The boards of the workers of one instance, whose pipelines have the same counters.
 #[derive(Clone, Debug)]

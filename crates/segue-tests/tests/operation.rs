@@ -249,6 +249,32 @@ fn a_trace_is_live_in_a_pipe_overwrites_nothing_and_is_what_its_name_says() {
     assert!(segue(&ground.a, &ground.program, &["stat", "sg1"]).status.success());
 }
 
+#[test]
+fn a_trace_ends_at_its_size_with_a_whole_packet_and_the_tunnel_goes_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["tshark"]) else { return };
+    let directory = Directory::new("trace-size", 0);
+    let path = directory.0.join("sg1.pcap").to_str().expect("UTF-8").to_owned();
+    let mut words = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
+    words.extend(["--trace", &path, "--trace-size", "1"].map(str::to_owned));
+    let a = Tunnel::start(&ground.a, &ground.program, &words);
+    let b = Tunnel::start(&ground.b, &ground.program, &Shape::new(Gre, Gue, V4).words(Peer::B, 1));
+    let from = traffic::Place { host: &ground.a, address: Peer::A.address(1, V4) };
+    let to = traffic::Place { host: &ground.b, address: Peer::B.address(1, V4) };
+    // It compares what arrives.
+    traffic::file(from, to, 4 << 20, 1);
+    let stat = segue(&ground.a, &ground.program, &["stat", "-j", "sg1"]);
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+    let found = stat.to_string();
+    assert!(found.contains("\"trace_full\":1"), "{found}");
+    let len = fs::metadata(&path).expect("a file").len();
+    // A train has at most 65,535 bytes, and a record 16 more.
+    assert!((1_000_000 - 65_551..=1_000_000).contains(&len), "{len}");
+    ground.a.run("tshark", &["-r", &path, "-q"]).expect("a whole capture");
+    traffic::file(from, to, 1 << 20, 2);
+    assert_eq!(fs::metadata(&path).expect("a file").len(), len);
+    drop((a, b));
+}
+
 /// Returns the number of packets with a congestion mark that the kernel of a host has received.
 fn marks_received(host: &Host) -> u64 {
     let said = host.run("nstat", &["-asz", "IpExtInCEPkts"]).expect("nstat");

@@ -43,7 +43,7 @@ pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error
     {
         Some(Command::Tunnel(args)) => {
             let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
-            let plan = |parsed| plan(parsed, args.trace.clone(), &[]);
+            let plan = |parsed| plan(parsed, args.capture(), &[]);
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
         Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),

@@ -25,7 +25,13 @@ const GENEVE_PORT: u16 = 6081;
 const USUAL_TTL: u8 = 64;
 
 /// Converts the parsed keywords of one tunnel into its plan.
-pub fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
+///
+/// `trace` is the capture file for packets of the outside and the size at which it ends.
+pub fn plan(
+    parsed: &Parsed,
+    (trace, trace_size): (Option<PathBuf>, Option<u32>),
+    set: &[(String, String)],
+) -> Result<Plan, Error> {
     let table = table(parsed)?;
     let unnamed = match (&table, address(parsed, "local")) {
         (Some(_), Some(local)) => Some(unspecified(local)),
@@ -108,6 +114,7 @@ pub fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -
         workers: 1,
         probe: small(parsed, "probe").unwrap_or(0),
         trace,
+        trace_size,
         set: set.to_vec(),
     };
     plan.workers = workers(parsed, &plan)?;

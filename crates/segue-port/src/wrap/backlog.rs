@@ -12,12 +12,41 @@ pub(super) struct Backlog<W> {
     held: Vec<u8>,
     /// Number of bytes of `held` that were written.
     done: usize,
+    /// Number of bytes that were taken in all, and how many may be.
+    taken: u64,
+    limit: u64,
+    /// Whether a record did not fit into the limit, after which there is room for none.
+    is_full: bool,
 }
 
 impl<W: Write> Backlog<W> {
     /// Puts a backlog in front of an output.
     pub(super) fn new(out: W) -> Backlog<W> {
-        Backlog { out, held: Vec::new(), done: 0 }
+        Backlog { out, held: Vec::new(), done: 0, taken: 0, limit: u64::MAX, is_full: false }
+    }
+
+    /// Limits all that the output gets to this many bytes.
+    pub(super) fn limit(&mut self, bytes: u64) {
+        self.limit = bytes;
+    }
+
+    /// Returns whether a record did not fit into the limit.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns the place at which the next record begins, for [`Backlog::end_record`].
+    pub(super) fn begin_record(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Removes the record that begins at `start` if it goes beyond the limit. Nothing may be flushed in between.
+    pub(super) fn end_record(&mut self, start: usize) {
+        if self.taken > self.limit {
+            self.taken -= (self.held.len() - start) as u64;
+            self.held.truncate(start);
+            self.is_full = true;
+        }
     }
 
     /// Returns whether another record may be kept.
@@ -34,6 +63,7 @@ impl<W: Write> Backlog<W> {
 impl<W: Write> Write for Backlog<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.held.extend_from_slice(bytes);
+        self.taken += bytes.len() as u64;
         Ok(bytes.len())
     }
 
@@ -90,6 +120,21 @@ mod tests {
         backlog.out.room = 100;
         backlog.flush().unwrap();
         assert_eq!(backlog.into_inner().taken, b"0123456789abc");
+    }
+
+    #[test]
+    fn a_record_beyond_the_limit_leaves_nothing_behind() {
+        let mut backlog = Backlog::new(Narrow { taken: Vec::new(), room: 100 });
+        backlog.write_all(b"head").unwrap();
+        backlog.limit(8);
+        for (record, is_full) in [(&b"abcd"[..], false), (b"efg", true)] {
+            let start = backlog.begin_record();
+            backlog.write_all(record).unwrap();
+            backlog.end_record(start);
+            assert_eq!(backlog.is_full(), is_full);
+            backlog.flush().unwrap();
+        }
+        assert_eq!(backlog.into_inner().taken, b"headabcd");
     }
 
     #[test]

@@ -250,6 +250,35 @@ fn a_full_disk_costs_the_trace_and_not_the_port() {
 }
 
 #[test]
+fn a_trace_ends_with_the_last_packet_that_fits_and_the_port_goes_on() {
+    let mut pages = PagePool::new(8);
+    let mut inner = Scripted::new();
+    (0..3).for_each(|_| inner.packets.push_back(received(&mut pages, 0)));
+    let whole = {
+        let mut file = TraceFile::new(Vec::new(), false).unwrap();
+        let mut port = Trace::to(inner, file.clone());
+        let mut into = RxBatch::new(8);
+        port.receive(&mut into, 8).unwrap();
+        file = file.limited(u64::MAX);
+        drop(file);
+        port.into_inner().1.unwrap()
+    };
+    let record = (whole.len() - 24) / 3;
+    for (limit, records) in [(whole.len(), 3), (whole.len() - 1, 2), (24 + record, 1), (24, 0)] {
+        let mut inner = Scripted::new();
+        (0..3).for_each(|_| inner.packets.push_back(received(&mut pages, 0)));
+        let mut port = Trace::to(inner, TraceFile::new(Vec::new(), false).unwrap().limited(limit as u64));
+        let mut into = RxBatch::new(8);
+        port.receive(&mut into, 8).unwrap();
+        assert_eq!(into.packets.len(), 3);
+        let mut full = None;
+        port.extras(&mut |_, key, value| full = if key == "trace_full" { Some(value) } else { full });
+        assert_eq!(full, Some(u64::from(records < 3)), "{limit}");
+        assert_eq!(port.into_inner().1.unwrap().len(), 24 + records * record, "{limit}");
+    }
+}
+
+#[test]
 fn every_wrapper_forwards_the_properties_of_its_port() {
     fn knows(port: &dyn Port) {
         assert_eq!(port.path_mtu(2), Some(1323));

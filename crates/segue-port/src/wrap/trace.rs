@@ -42,6 +42,13 @@ impl<W: Write> TraceFile<W> {
         Ok(TraceFile(Arc::new(Mutex::new(writer))))
     }
 
+    /// Limits the file to this many bytes: all traces that write to it end with the last packet that fits whole.
+    #[must_use]
+    pub fn limited(self, bytes: u64) -> TraceFile<W> {
+        self.writer().get_mut().limit(bytes);
+        self
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer<Backlog<W>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +63,7 @@ impl<W: Write> TraceFile<W> {
 ///
 /// The file is written after every call, so that a reader of a pipe sees packets as they pass. What a non-blocking file
 /// does not take at once is kept, up to 16 MiB; packets beyond are not in the trace (`trace_lost`). Any other error of
-/// the file ends the trace (`trace_failed`), and not the port.
+/// the file ends the trace (`trace_failed`), and not the port; so does the limit of [`TraceFile::limited`] (`trace_full`).
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
@@ -67,6 +74,8 @@ pub struct Trace<P, W: Write> {
     lost: u64,
     /// Whether the trace has ended for an error of the file.
     has_failed: bool,
+    /// Whether the trace has ended at the limit of the file.
+    is_full: bool,
 }
 
 /// Outer fields of a made-up header.
@@ -99,7 +108,7 @@ impl<P: Port, W: Write> Trace<P, W> {
 
     /// Wraps `inner`, whose packets go to a file to which other traces may write as well.
     pub fn to(inner: P, file: TraceFile<W>) -> Trace<P, W> {
-        Trace { inner, file, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false }
+        Trace { inner, file, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false, is_full: false }
     }
 
     /// Writes what the records of a call have left in the backlog. An error ends the trace, and not the port.
@@ -107,10 +116,22 @@ impl<P: Port, W: Write> Trace<P, W> {
         if self.has_failed {
             return;
         }
-        if let Err(error) = written.and_then(|()| self.file.writer().get_mut().flush()) {
+        let mut writer = self.file.writer();
+        let flushed = written.and_then(|()| writer.get_mut().flush());
+        let is_full = writer.get_mut().is_full();
+        drop(writer);
+        if let Err(error) = flushed {
             self.has_failed = true;
             notice!(warn, %error, "the trace has ended, and the packets go on");
+        } else if is_full && !self.is_full {
+            self.is_full = true;
+            notice!(warn, "the trace has its size and has ended, and the packets go on");
         }
+    }
+
+    /// Returns whether no packet is written any more; what a slow reader has not taken may still wait.
+    fn has_ended(&self) -> bool {
+        self.has_failed || self.is_full
     }
 
     /// Returns the inner port, and the file unless another trace writes to it as well.
@@ -122,10 +143,14 @@ impl<P: Port, W: Write> Trace<P, W> {
 
     fn write(&mut self) -> io::Result<()> {
         let mut writer = self.file.writer();
+        if writer.get_mut().is_full() {
+            return Ok(());
+        }
         if !writer.get_mut().has_room() {
             self.lost += 1;
             return Ok(());
         }
+        let start = writer.get_mut().begin_record();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         writer.packet(&Outgoing {
@@ -134,7 +159,9 @@ impl<P: Port, W: Write> Trace<P, W> {
             len: self.record.len() as u32,
             data: &[&self.record[..self.record.len().min(SNAPLEN as usize)]],
             options: &[],
-        })
+        })?;
+        writer.get_mut().end_record(start);
+        Ok(())
     }
 
     fn write_unit(&mut self, unit: &TxUnit<'_>) -> io::Result<()> {
@@ -258,7 +285,8 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let (packets, bursts) = (into.packets.len(), into.bursts.len());
         let polled = self.inner.receive(into, budget)?;
-        if self.has_failed {
+        if self.has_ended() {
+            self.settle(Ok(()));
             return Ok(polled);
         }
         let mut written = Ok(());
@@ -278,7 +306,8 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
 
     /// Transmits by the inner port.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
-        if self.has_failed {
+        if self.has_ended() {
+            self.settle(Ok(()));
             return self.inner.transmit(batch);
         }
         let mut before = std::mem::take(&mut self.before);
@@ -324,6 +353,7 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.extras(put);
         put(Extra::Number, "trace_lost", self.lost);
         put(Extra::Number, "trace_failed", u64::from(self.has_failed));
+        put(Extra::Number, "trace_full", u64::from(self.is_full));
     }
 
     fn path(&self, slot: u16, to: u16) -> Option<Path> {

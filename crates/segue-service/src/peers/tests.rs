@@ -57,6 +57,7 @@ fn keeper() -> Keeper {
         workers: 1,
         probe: 0,
         trace: None,
+        trace_size: None,
         set: Vec::new(),
     };
     let link = Link { index: 2, name: "eth0".into(), mtu: 1500, ethernet: true, ..Link::default() };

@@ -219,8 +219,9 @@ impl InstanceSpec {
         self.tokens.extend(other.tokens);
         self.assignments.extend(other.assignments);
         if let (InstancePlan::Tunnels(plans), InstancePlan::Tunnels(others)) = (&mut self.plan, other.plan) {
-            let trace = plans.first().and_then(|first| first.trace.clone());
-            plans.extend(others.into_iter().map(|plan| Plan { trace: trace.clone(), ..plan }));
+            let (trace, trace_size) =
+                plans.first().map(|first| (first.trace.clone(), first.trace_size)).unwrap_or_default();
+            plans.extend(others.into_iter().map(|plan| Plan { trace: trace.clone(), trace_size, ..plan }));
         }
     }
 }

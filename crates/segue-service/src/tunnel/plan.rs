@@ -86,6 +86,8 @@ pub struct Plan {
     pub probe: u16,
     /// The capture file for packets of the outside.
     pub trace: Option<PathBuf>,
+    /// The size at which the capture file ends, in millions of bytes.
+    pub trace_size: Option<u32>,
     /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,

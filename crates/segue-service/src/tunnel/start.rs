@@ -134,7 +134,11 @@ pub(super) fn unkept(error: io::Error) -> Error {
 
 /// Opens the capture file of a plan, if it has one.
 pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile<File>>, Error> {
-    plan.trace.as_deref().map(open_trace).transpose()
+    let opened = plan.trace.as_deref().map(open_trace).transpose()?;
+    Ok(match plan.trace_size {
+        Some(size) => opened.map(|file| file.limited(u64::from(size) * 1_000_000)),
+        None => opened,
+    })
 }
 
 /// Opens a capture file: `-` is stdout, and a file that exists is overwritten. Nothing waits for the reader of a pipe

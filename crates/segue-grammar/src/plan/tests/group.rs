@@ -10,7 +10,7 @@ use crate::tunnel::WORDS;
 fn plans(line: &str) -> Vec<Plan> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let each = parse_each("segue tunnel", WORDS, &tokens).unwrap();
-    each.iter().map(|parsed| plan(parsed, None, &[]).unwrap()).collect()
+    each.iter().map(|parsed| plan(parsed, (None, None), &[]).unwrap()).collect()
 }
 
 const A: &str = "dev a remote 198.18.0.2 encap gue";

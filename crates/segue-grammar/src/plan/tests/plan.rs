@@ -8,7 +8,7 @@ use crate::tunnel::WORDS;
 
 fn made(line: &str) -> Result<Plan, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    plan(&parse("segue tunnel", WORDS, &tokens)?, None, &[])
+    plan(&parse("segue tunnel", WORDS, &tokens)?, (None, None), &[])
 }
 
 fn ok(line: &str) -> Plan {

@@ -10,7 +10,7 @@ use crate::tunnel::WORDS;
 
 fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None, &[]).unwrap();
+    let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), (None, None), &[]).unwrap();
     let link = Link { index: 2, name: "eth0".into(), mtu, ethernet: true, ..Link::default() };
     ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
 }
