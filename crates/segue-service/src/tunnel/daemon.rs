@@ -4,12 +4,13 @@ use segue_control::error::Error;
 use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
 use segue_datapath::tunnel::probe;
+use segue_fastpath::Direction;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 use serde_json::Value;
 
 use super::group::Group;
-use super::resolve::Ready;
+use super::resolve::{MAX_PACKET, Ready};
 use super::start::Senders;
 use super::{engine, overlay, plan, show, start};
 use crate::apply::Changes;
@@ -85,12 +86,17 @@ impl Daemon for Group {
             let queues = if plan.workers > 1 { " multi_queue" } else { "" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr{queues}", plan.dev), "TUNSETIFF");
         }
+        let limit = |fastpath: &Fastpath, netlink: &mut Netlink| {
+            let interfaces = self.members.iter().filter(|ready| ready.plan.gso && ready.plan.guest.is_none());
+            interfaces.for_each(|ready| limit_trains(ready, fastpath, netlink, out));
+        };
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
             let (opened, listeners) = overlay::open(ready, table, succession)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let of_table = overlay::path(ready, table, listeners, netlink)?;
             let request = start::fastpath_request(self, Vec::new(), is_successor);
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, netlink)?;
+            limit(&fastpath, netlink);
             opened.peers.iter().for_each(|keeper| keeper.feed(&fastpath));
             return Ok(Opened { fastpath: Some(fastpath), ..opened });
         }
@@ -107,6 +113,7 @@ impl Daemon for Group {
             Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
         }
         let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), netlink)?;
+        limit(&fastpath, netlink);
         Ok(Opened { fastpath: Some(fastpath), ..opened })
     }
 
@@ -187,6 +194,21 @@ fn steps<'a>(ready: &'a Ready, link: &Link, addresses: &[Prefix]) -> Vec<Step<'a
     steps
 }
 
+/// Sets the largest train that the stack passes to the interface of a tunnel: the largest packet where the kernel's
+/// path sends, which sends every train whole, and otherwise what fits one send of the daemon's socket.
+fn limit_trains(ready: &Ready, fastpath: &Fastpath, netlink: &mut Netlink, out: &dyn Report) {
+    let dev = &ready.plan.dev;
+    let is_whole = ready.plan.table.is_none() && fastpath.carries(Direction::Send);
+    let bytes = if is_whole { MAX_PACKET } else { ready.gso_max_size() };
+    let Ok(Some(link)) = netlink.link_named(dev) else { return };
+    let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
+    // Older kernels do not take the attribute for IPv4, and no user without rights may set it; segue then cuts the
+    // trains.
+    if changes.gso_max_size(bytes).is_err() && !is_whole {
+        out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
+    }
+}
+
 /// Configures the interface of a tunnel.
 fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
     let dev = &ready.plan.dev;
@@ -199,11 +221,6 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
     let steps = steps(ready, &link, &addresses);
     let is_made = steps.is_empty();
     let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
-    // Older kernels do not take the attribute for IPv4, and no user without rights may set it; segue then cuts the
-    // trains.
-    if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
-        out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
-    }
     // A kernel without IPv6 refuses this and generates no addresses either. With IPv6, the kernel's own packets would
     // count as drops of a tunnel that carries IPv4 only.
     // No peer of a table has a link-local address.

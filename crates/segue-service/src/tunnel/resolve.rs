@@ -11,7 +11,7 @@ use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
 use crate::health;
 
 /// Largest IP packet, bytes.
-const MAX_PACKET: u32 = 65_535;
+pub(super) const MAX_PACKET: u32 = 65_535;
 /// Largest number of segments of one send (UDP_MAX_SEGMENTS before Linux 6.9).
 const MAX_SEGMENTS: u32 = 64;
 /// Bytes that Linux's TCP reserves for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with
