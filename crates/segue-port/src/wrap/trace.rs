@@ -63,7 +63,8 @@ impl<W: Write> TraceFile<W> {
 ///
 /// The file is written after every call, so that a reader of a pipe sees packets as they pass. What a non-blocking file
 /// does not take at once is kept, up to 16 MiB; packets beyond are not in the trace (`trace_lost`). Any other error of
-/// the file ends the trace (`trace_failed`), and not the port; so does the limit of [`TraceFile::limited`] (`trace_full`).
+/// the file ends the trace (`trace_failed`), and not the port; so does the limit of [`TraceFile::limited`]
+/// (`trace_full`).
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
