@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use segue::packet::{Csum, Frag, Frame, Pool, Start};
 use segue_port::vhost::{Source, VhostConfig, VhostPort};
 use segue_port::{PagePool, Polled, Port, RxBatch, TxBatch};
-use segue_testkit::vhost::{Descriptor, FrontEnd, GUEST_BASE, MEMORY_LEN, feature};
+use segue_testkit::vhost::{Descriptor, Frontend, GUEST_BASE, MEMORY_LEN, feature};
 
 use crate::input::Input;
 use crate::resources::bounded;
@@ -29,7 +29,7 @@ fn play(mut input: Input<'_>) {
     let features = bits.zip(0..16).filter(|(_, n)| missing >> n & 1 == 0).fold(0, |all, (bit, _)| all | 1u64 << bit);
     let (near, far) = UnixStream::pair().expect("a socket pair");
     let mut port = VhostPort::new(Source::Connected(near), &VhostConfig { mtu: usize::MAX }).expect("a port");
-    let mut front = FrontEnd::over(far, features);
+    let mut front = Frontend::over(far, features);
     let mut rx = RxBatch::over(PagePool::of_frames(8));
     let (mut tx, mut pages) = (TxBatch::new(), PagePool::of_frames(4));
     let mut is_whole = true;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::{Host, LinkForm, Process, which};
-use segue_testkit::vhost::{Descriptor, FROM_GUEST, FrontEnd, GUEST_BASE, NEXT, feature};
+use segue_testkit::vhost::{Descriptor, FROM_GUEST, Frontend, GUEST_BASE, NEXT, feature};
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, sys, test_name, traffic};
 
@@ -56,8 +56,8 @@ impl<'a> Gateway<'a> {
 
     /// Connects a front end whose guest is ready and offers buffers.
     #[track_caller]
-    fn guest(&self, name: &str, features: u64) -> FrontEnd {
-        let mut front = FrontEnd::connect(&self.path(name), features);
+    fn guest(&self, name: &str, features: u64) -> Frontend {
+        let mut front = Frontend::connect(&self.path(name), features);
         front.start();
         front.offer_buffers(2048);
         self.wait_for(name, "guest_ready", 1);
@@ -142,14 +142,14 @@ fn announcement(station: u8) -> Vec<u8> {
 }
 
 /// Hands a guest's port a frame without offloads.
-fn send_plain(from: &mut FrontEnd, slot: u16, frame: &[u8]) {
+fn send_plain(from: &mut Frontend, slot: u16, frame: &[u8]) {
     from.send_packet(slot, &[0; 10], frame, &[]);
     from.kick(FROM_GUEST);
 }
 
 /// Waits for the next frames of a guest.
 #[track_caller]
-fn next_of(guest: &mut FrontEnd) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn next_of(guest: &mut Frontend) -> Vec<(Vec<u8>, Vec<u8>)> {
     let begin = Instant::now();
     loop {
         let got = guest.received();
@@ -173,7 +173,7 @@ fn sum16(bytes: &[u8]) -> u16 {
 
 /// Sends trains from one guest to the other one by one, and returns what arrived, each with its header.
 #[track_caller]
-fn send(from: &mut FrontEnd, to: &mut FrontEnd, count: u16, payload: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn send(from: &mut Frontend, to: &mut Frontend, count: u16, payload: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     for n in 0..count {
         let (header, frame) = train(payload, usize::from(n));
@@ -244,11 +244,11 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
         }
     }
     until(|| health(&gateway) == ["guest_gone"]);
-    let mut silent = FrontEnd::connect(&gateway.path("left"), feature::USUAL);
+    let mut silent = Frontend::connect(&gateway.path("left"), feature::USUAL);
     gateway.wait_for("left", "guest_connected", 1);
     until(|| health(&gateway) == ["driver_not_ready"]);
     // Another one is turned away while the first is there.
-    let mut other = FrontEnd::connect(&gateway.path("left"), feature::USUAL);
+    let mut other = Frontend::connect(&gateway.path("left"), feature::USUAL);
     let begin = Instant::now();
     while !other.is_closed() {
         assert!(begin.elapsed() < PATIENCE);
@@ -258,7 +258,7 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     drop(silent);
     gateway.wait_for("left", "guest_connected", 0);
     // A ring with a loop, and a file of memory that is cut off.
-    type Wrong = fn(&mut FrontEnd);
+    type Wrong = fn(&mut Frontend);
     let wrongs: [(&str, Wrong); 2] = [
         ("stop_ring_loop", |front| {
             let descriptor = Descriptor { address: GUEST_BASE + 0x50_0000, len: 64, flags: NEXT, next: 0 };
@@ -300,9 +300,9 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     drop((left, right));
     let gateway = Gateway::start(&ground, &directory);
     let [mut left, mut right] = ["left", "right"].map(|name| {
-        let stream = FrontEnd::connect(&gateway.path(name), feature::USUAL).stream.try_clone().unwrap();
+        let stream = Frontend::connect(&gateway.path(name), feature::USUAL).stream.try_clone().unwrap();
         let memory = memories[usize::from(name == "right")].try_clone().unwrap();
-        let mut front = FrontEnd::with_memory(stream, feature::USUAL, memory);
+        let mut front = Frontend::with_memory(stream, feature::USUAL, memory);
         front.resume(FROM_GUEST);
         front.resume(0);
         front.start();
@@ -376,13 +376,13 @@ fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no
     let directory = Directory::new();
     let names = ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7"];
     let gateway = Gateway::between(&ground, &directory, &names, &[]);
-    let mut guests: Vec<FrontEnd> = Vec::new();
+    let mut guests: Vec<Frontend> = Vec::new();
     for name in &names[..6] {
         guests.push(gateway.guest(name, feature::USUAL));
     }
     // The seventh offers no buffers, and the eighth kicks and has no packets.
     for name in &names[6..] {
-        let mut front = FrontEnd::connect(&gateway.path(name), feature::USUAL);
+        let mut front = Frontend::connect(&gateway.path(name), feature::USUAL);
         front.start();
         gateway.wait_for(name, "guest_ready", 1);
         guests.push(front);

@@ -154,7 +154,7 @@ struct Ring {
 
 /// A front end.
 #[derive(Debug)]
-pub struct FrontEnd {
+pub struct Frontend {
     /// The connection.
     pub stream: UnixStream,
     /// The memory.
@@ -167,13 +167,13 @@ pub struct FrontEnd {
     buffer_len: u32,
 }
 
-impl FrontEnd {
+impl Frontend {
     /// Connects to a back end that listens at `path`, which is waited for.
-    pub fn connect(path: &Path, features: u64) -> FrontEnd {
+    pub fn connect(path: &Path, features: u64) -> Frontend {
         let begin = Instant::now();
         loop {
             match UnixStream::connect(path) {
-                Ok(stream) => return FrontEnd::over(stream, features),
+                Ok(stream) => return Frontend::over(stream, features),
                 Err(error) if begin.elapsed() > PATIENCE => panic!("nobody listens at {}: {error}", path.display()),
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -181,21 +181,21 @@ impl FrontEnd {
     }
 
     /// Returns a front end on a connection, with queues of 256. Nothing is sent yet.
-    pub fn over(stream: UnixStream, features: u64) -> FrontEnd {
+    pub fn over(stream: UnixStream, features: u64) -> Frontend {
         let memory = sys::memory_file().expect("memory");
         memory.set_len(MEMORY_LEN).expect("memory");
-        FrontEnd::with_memory(stream, features, memory)
+        Frontend::with_memory(stream, features, memory)
     }
 
     /// Returns a front end whose memory is that of an earlier one, as a guest's is that goes on with a new back end.
-    pub fn with_memory(stream: UnixStream, features: u64, memory: File) -> FrontEnd {
+    pub fn with_memory(stream: UnixStream, features: u64, memory: File) -> Frontend {
         let ring = || Ring {
             kick: sys::event_counter().expect("an event counter"),
             call: sys::event_counter().expect("an event counter"),
             offered: 0,
             returned: 0,
         };
-        FrontEnd { stream, memory, size: 256, features, rings: [ring(), ring()], buffer_len: 0 }
+        Frontend { stream, memory, size: 256, features, rings: [ring(), ring()], buffer_len: 0 }
     }
 
     /// Sends a message without descriptors.

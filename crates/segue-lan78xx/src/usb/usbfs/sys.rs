@@ -42,7 +42,7 @@ struct Urb {
 }
 
 #[repr(C)]
-struct DisconnectClaim {
+struct DisconnectRequest {
     interface: c_uint,
     flags: c_uint,
     driver: [u8; 256],
@@ -70,7 +70,7 @@ const RELEASE: u64 = code(READ, 16, size_of::<c_uint>());
 const INNER: u64 = code(READ | WRITE, 18, size_of::<Inner>());
 const CLEAR_HALT: u64 = code(READ, 21, size_of::<c_uint>());
 const CONNECT: u64 = code(NONE, 23, 0);
-const DISCONNECT_CLAIM: u64 = code(READ, 27, size_of::<DisconnectClaim>());
+const DISCONNECT_CLAIM: u64 = code(READ, 27, size_of::<DisconnectRequest>());
 const SPEED: u64 = code(NONE, 31, 0);
 
 /// Ioctl numbers used while the device is in use.
@@ -88,7 +88,7 @@ fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
 
 /// Claims the interface, and detaches the kernel's driver if one is bound.
 pub(super) fn claim(file: &File) -> io::Result<()> {
-    let mut claim = DisconnectClaim { interface: 0, flags: 0, driver: [0; 256] };
+    let mut claim = DisconnectRequest { interface: 0, flags: 0, driver: [0; 256] };
     call(file, DISCONNECT_CLAIM, &raw mut claim).map(drop)
 }
 

@@ -183,7 +183,7 @@ fn chains_that_change_under_way_give_wrong_payload_at_most() {
 
 /// Sends messages with `send` to a port with a ready guest, and expects it to stop.
 #[track_caller]
-fn refused(reason: Stop, send: impl FnOnce(&mut FrontEnd)) {
+fn refused(reason: Stop, send: impl FnOnce(&mut Frontend)) {
     let mut bench = Bench::ready(feature::USUAL);
     send(&mut bench.front);
     bench.port.listen().unwrap();
@@ -256,7 +256,7 @@ fn wrong_sizes_addresses_and_kicks_are_refused() {
 
 #[test]
 fn wrong_regions_of_memory_are_refused() {
-    let add = |front: &mut FrontEnd, region: Vec<u8>| {
+    let add = |front: &mut Frontend, region: Vec<u8>| {
         let memory = front.memory.try_clone().unwrap();
         front.send_with(message::ADD_MEM_REG, 1, &[vec![0; 8], region].concat(), &[memory.as_fd()]);
     };
@@ -345,7 +345,7 @@ fn three_bytes_and_silence_hold_nothing_up_and_end_by_name() {
     let mut bench = Bench::new(feature::USUAL);
     bench.front.send_raw(&[1, 0, 0]);
     let (_, far) = UnixStream::pair().unwrap();
-    bench.front = FrontEnd::over(far, 0);
+    bench.front = Frontend::over(far, 0);
     bench.port.listen().unwrap();
     assert_eq!(bench.port.stops().of(Stop::MessageIncomplete), 1);
 }

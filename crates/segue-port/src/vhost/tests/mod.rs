@@ -5,7 +5,7 @@ mod session;
 mod traffic;
 
 use segue::packet::{Gso, GsoKind, Packet, Pool, TrainCsum, Unit};
-use segue_testkit::vhost::{FROM_GUEST, FrontEnd, TO_GUEST};
+use segue_testkit::vhost::{FROM_GUEST, Frontend, TO_GUEST};
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,7 +21,7 @@ use crate::testing::{self, Fill, bytes, ethernet, ip_packet, tcp};
 /// A port and a front end, with what a worker has around a port.
 struct Bench {
     port: VhostPort,
-    front: FrontEnd,
+    front: Frontend,
     rx: RxBatch,
     tx: TxBatch,
     pages: PagePool,
@@ -32,10 +32,10 @@ impl Bench {
     fn new(features: u64) -> Bench {
         let (near, far) = UnixStream::pair().unwrap();
         let port = VhostPort::new(Source::Connected(near), &VhostConfig { mtu: usize::MAX }).unwrap();
-        Bench::of(port, FrontEnd::over(far, features))
+        Bench::of(port, Frontend::over(far, features))
     }
 
-    fn of(port: VhostPort, front: FrontEnd) -> Bench {
+    fn of(port: VhostPort, front: Frontend) -> Bench {
         let (rx, tx) = (RxBatch::over(PagePool::of_frames(256)), TxBatch::new());
         Bench { port, front, rx, tx, pages: PagePool::of_frames(64) }
     }

@@ -130,7 +130,7 @@ fn a_guest_goes_on_with_a_new_back_end() {
     let memory = bench.front.memory.try_clone().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     let port = VhostPort::new(Source::Connected(near), &VhostConfig { mtu: 1500 }).unwrap();
-    let mut front = FrontEnd::with_memory(far, feature::USUAL, memory);
+    let mut front = Frontend::with_memory(far, feature::USUAL, memory);
     [TO_GUEST, FROM_GUEST].into_iter().for_each(|queue| front.resume(queue));
     front.start();
     let mut next = Bench::of(port, front);
@@ -150,7 +150,7 @@ fn a_listener_takes_one_front_end_at_a_time_and_the_next_one_after_it() {
     let listener = UnixListener::bind(&path).unwrap();
     let port = VhostPort::new(Source::Listener(listener), &VhostConfig { mtu: 1500 }).unwrap();
     assert_eq!(port.limits().mtu, 1500);
-    let mut bench = Bench::of(port, FrontEnd::connect(&path, feature::USUAL));
+    let mut bench = Bench::of(port, Frontend::connect(&path, feature::USUAL));
     for round in 0..3 {
         bench.front.start();
         wait_until_readable(bench.port.link_fd().unwrap());
@@ -158,11 +158,11 @@ fn a_listener_takes_one_front_end_at_a_time_and_the_next_one_after_it() {
         assert!(bench.port.is_ready(), "{round}");
         bench.front.offer_buffers(2048);
         bench.assert_traffic(round);
-        let mut other = FrontEnd::connect(&path, feature::USUAL);
+        let mut other = Frontend::connect(&path, feature::USUAL);
         bench.port.listen().unwrap();
         assert!(other.is_closed(), "two guests cannot have one port");
         bench.assert_traffic(round + 1);
-        bench.front = FrontEnd::connect(&path, feature::USUAL);
+        bench.front = Frontend::connect(&path, feature::USUAL);
         bench.port.listen().unwrap();
         assert_eq!(bench.port.stops().of(Stop::Ended), round as u64 + 1);
     }
@@ -183,7 +183,7 @@ fn relay_until(relay: &mut relay::Relay, bench: &mut Bench, mut holds: impl FnMu
 
 #[test]
 fn a_relay_hands_over_front_ends_and_checks_their_descriptors() {
-    type Wrong = fn(&mut FrontEnd);
+    type Wrong = fn(&mut Frontend);
     let wrongs: [(Stop, Wrong); 5] = [
         (Stop::MemoryLength, |front| {
             // One page of two is in the file.
@@ -208,14 +208,14 @@ fn a_relay_hands_over_front_ends_and_checks_their_descriptors() {
     ];
     let (supply, supplied) = segue_testkit::vhost::message_pair().unwrap();
     let port = VhostPort::new(Source::Supplied(supplied), &VhostConfig { mtu: 1500 }).unwrap();
-    let mut bench = Bench::of(port, FrontEnd::over(UnixStream::pair().unwrap().0, 0));
+    let mut bench = Bench::of(port, Frontend::over(UnixStream::pair().unwrap().0, 0));
     for (n, (reason, wrong)) in wrongs.into_iter().enumerate() {
         let (front, far) = UnixStream::pair().unwrap();
         let (near, inner) = UnixStream::pair().unwrap();
         segue_testkit::vhost::hand_over(&supply, &inner);
         drop(inner);
         let mut relay = relay::Relay::new(far, near).unwrap();
-        bench.front = FrontEnd::over(front, feature::USUAL);
+        bench.front = Frontend::over(front, feature::USUAL);
         bench.front.start();
         relay_until(&mut relay, &mut bench, |bench| bench.port.is_ready());
         bench.front.send(message::GET_QUEUE_NUM, &[]);

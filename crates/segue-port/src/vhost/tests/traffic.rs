@@ -248,7 +248,7 @@ fn a_train_that_waits_is_cut_for_a_guest_that_takes_none() {
     let (near, far) = UnixStream::pair().unwrap();
     bench.port.stop(Stop::Ended);
     bench.port.connect(near).unwrap();
-    bench.front = FrontEnd::over(far, feature::VERSION_1 | feature::PROTOCOL);
+    bench.front = Frontend::over(far, feature::VERSION_1 | feature::PROTOCOL);
     bench.front.start();
     bench.port.listen().unwrap();
     bench.front.offer_buffers(2048);
