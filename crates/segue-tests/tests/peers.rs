@@ -182,7 +182,8 @@ fn the_kernel_carries_the_peers_of_a_table_that_need_nothing_of_segue() {
             assert!(forms.iter().all(|form| stat.count(form, way, "packets") > 20), "{way}: {}", stat.json());
         }
         let taken = ["sent", "received"].map(|way| stat.count(DEVICE, "fastpath", way));
-        assert!(taken.iter().all(|count| *count > 700), "{taken:?}: {}", stat.json());
+        // How many acknowledgments there are depends on time.
+        assert!(taken.iter().all(|count| *count > 60) && taken.iter().sum::<u64>() > 700, "{taken:?}: {}", stat.json());
         assert_eq!(stat.json()["fastpath"]["on"], true);
         assert_eq!(stat.json()["fastpath"]["peers"]["segue"], Value::Null, "{}", stat.json()["fastpath"]);
     }
