@@ -101,13 +101,10 @@ fn of_a_service(path: &Path, data: &fs::Metadata) -> bool {
     sys::euid() == 0 && is_roots_choice && data.is_dir() && data.mode() & 0o022 == 0
 }
 
-/// Creates a directory where it is missing, and checks that this process can write to it and other users cannot.
+/// Creates a directory where it is missing, and checks that this process can write to it and other users cannot. A root
+/// directory that holds the program alone, as in a container, has no /run yet: parents are made too.
 fn make(place: &Place) -> io::Result<()> {
-    match DirBuilder::new().mode(place.mode).create(&place.path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
+    DirBuilder::new().recursive(true).mode(place.mode).create(&place.path)?;
     let data = fs::symlink_metadata(&place.path)?;
     if !data.is_dir() || !trusted(&data) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -158,5 +155,18 @@ mod tests {
         assert_eq!(mapped("0 1000 1", 1), None);
         assert_eq!(mapped("0 0 4294967295", 65_534), Some(65_534));
         assert_eq!(mapped("garbage", 0), None);
+    }
+
+    #[test]
+    fn a_directory_is_made_with_its_parents_and_not_in_the_place_of_a_file() {
+        let top = std::env::temp_dir().join(format!("segue-place-{}", std::process::id()));
+        let path = top.join("run/segue");
+        let made = make(&Place { path: path.clone(), mode: 0o755 });
+        let again = make(&Place { path: path.clone(), mode: 0o755 });
+        fs::write(path.join("file"), "").expect("a file");
+        let file = make(&Place { path: path.join("file"), mode: 0o755 });
+        fs::remove_dir_all(&top).expect("it is removed");
+        assert!(made.is_ok() && again.is_ok(), "{made:?} {again:?}");
+        assert!(file.is_err());
     }
 }
