@@ -111,9 +111,9 @@ impl Sender {
     }
 }
 
-/// `count` packets of `flows` flows, TCP and UDP over both versions of IP, as a gateway sees them: bursts of full
-/// segments with short ends, PSH, pure acknowledgments, CWR and ECE, timestamps that move, sequence and identification
-/// numbers that wrap, now and then an ICMP packet or a fragment.
+/// Returns `count` packets of `flows` flows, TCP and UDP over both versions of IP, as a gateway receives them: bursts
+/// of full segments with short ends, PSH, pure acknowledgments, CWR and ECE, timestamps that move, sequence and
+/// identification numbers that wrap, now and then an ICMP packet or a fragment.
 pub fn mixed(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
     let mut senders: Vec<Sender> = (0..flows.max(1)).map(|flow| sender(rng, flow)).collect();
     let mut numbers = vec![0; senders.len()];
@@ -191,9 +191,10 @@ fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
     }
 }
 
-/// `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on, with
-/// timestamps or without, and among them all that their senders must see: duplicates, window updates, windows taken
-/// back, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and end.
+/// Returns `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on,
+/// with timestamps or without, and among them all that their senders must receive: duplicates, window updates, windows
+/// taken back, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and
+/// end.
 pub fn acknowledging(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
     let mut senders: Vec<Sender> = (0..flows.max(1))
         .map(|flow| {

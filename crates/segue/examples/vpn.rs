@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, Read, Write};
 use segue::easy::{Joiner, Splitter};
 use segue::{hash::Key, packet::Start, virtio};
 
-/// What the cipher adds in front of a packet (a counter) and behind it (a tag).
+/// Bytes that the cipher adds in front of a packet (a counter) and behind it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
 /// One end of a VPN.
@@ -18,7 +18,7 @@ pub struct Vpn<T> {
 }
 
 impl<T: Read + Write> Vpn<T> {
-    /// `offloads` are the `TUN_F_` bits that the kernel accepted; `key` is random.
+    /// Creates one end of a VPN; `offloads` are the `TUN_F_` bits that the kernel accepted, and `key` is random.
     pub fn new(tun: T, offloads: u32, key: Key) -> Self {
         let splitter = Splitter::virtio(virtio::Form::Basic, Start::Ip);
         Vpn { tun, splitter, joiner: Joiner::tun(key, offloads), read: vec![0; 65_536 + 10] }

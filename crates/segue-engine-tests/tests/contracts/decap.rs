@@ -61,8 +61,8 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     }
 }
 
-/// Takes what follows the outer headers of a packet out over the short way too, and returns how often it could: with
-/// each state of the outer checksum that a port may report.
+/// Decapsulates the part behind the outer headers of a packet by the fast path too, and returns how often it could:
+/// with each state of the outer checksum that a port may report.
 ///
 /// # Errors
 /// A description of how the short way differs from the other one.

@@ -1,5 +1,5 @@
-//! Every sequence of up to four packets out of a set of variants, in every profile, against the contracts, and every
-//! pair of a checksum and a change. A sample of both; the whole with `SEGUE_SOAK=1` and a release build.
+//! Tests of every sequence of up to four packets out of a set of variants, in every profile, against the contracts, and
+//! of every pair of a checksum and a change. A sample of both; the whole with `SEGUE_SOAK=1` and a release build.
 
 use segue::checksum::Field;
 use segue::gro::{Config, Gro, Profile};
@@ -13,9 +13,9 @@ const SIZE: usize = 24;
 const SHORT: usize = 10;
 /// The number of variants.
 const VARIANTS: usize = 44;
-/// Longest sequence.
+/// Length of the longest sequence, in packets.
 const LONGEST: u32 = 4;
-/// Of so many sequences one is in the sample. It has no factor in common with the number of variants.
+/// Interval of the sequences that are in the sample. It has no factor in common with the number of variants.
 const SAMPLE: usize = 977;
 
 /// The next numbers of the flows, so that a sequence of good variants is a stream.

@@ -1,5 +1,5 @@
-//! Classes of faults that other GRO, GSO and tunnel code has had: each must break no contract, tested here with streams
-//! of hostile frames through GRO of every profile and GSO, with the oracle as judge.
+//! Tests of classes of faults that other GRO, GSO and tunnel code has had: each must break no contract, with streams of
+//! hostile frames through GRO of every profile and GSO, and the oracle as judge.
 //!
 //! Tested elsewhere: stacked VLAN tags (`gro::flush`, `many_vlan_tags_are_passed_on`), cut frames
 //! (`every_cut_of_a_frame_is_passed_on`), hash collisions and table bounds

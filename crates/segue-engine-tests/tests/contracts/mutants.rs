@@ -1,4 +1,4 @@
-//! Mergers that are broken on purpose, each in one way, and the contract that catches each.
+//! Tests of mergers that are broken on purpose, each in one respect: each is caught by a contract.
 //!
 //! They are kept as tests: a change that makes a property blind to one of them fails here.
 

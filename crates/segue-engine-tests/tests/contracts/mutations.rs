@@ -160,8 +160,8 @@ pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Leaves some frames unchanged, and damages others by bits, bytes, words, cuts, insertions; sometimes in a way that
-/// keeps the checksums right.
+/// Damages some of the frames by bits, bytes, words, cuts, insertions; sometimes in a form that keeps the checksums
+/// right.
 pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 0, 1, 1, 2, 4][rng.below(7)] {
         if frame.is_empty() {

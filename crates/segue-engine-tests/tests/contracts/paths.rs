@@ -7,7 +7,7 @@ use segue::wire::Layout;
 
 use crate::properties::{Arrival, Boxed, Setting, load};
 
-/// Everything that a user of the engine can observe of a packet.
+/// The properties of a packet that a user of the engine can observe.
 #[derive(Debug, PartialEq)]
 struct PacketImage {
     head: Vec<u8>,
@@ -107,7 +107,7 @@ impl PathRun {
     }
 }
 
-/// Describes where the paths differ on a stream; `None` where they agree.
+/// Describes the difference of the paths on a stream; `None` where they agree.
 pub(crate) fn disagreement(arrivals: &[Arrival], setting: &Setting) -> Option<String> {
     let mut paths = PathRun::all(setting);
     let mut now = Nanos(1);

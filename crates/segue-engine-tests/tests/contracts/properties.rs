@@ -1,4 +1,4 @@
-//! The contracts of the engine, as functions of a stream and of anything that merges it.
+//! The contracts of the engine, as functions of a stream and of a merger.
 //!
 //! [`check`] runs a stream through a [`Merger`] and checks all of them. The property tests and the fuzz targets call it
 //! with the engine, the mutation tests with something broken: the properties that catch those are the ones that guard
@@ -116,7 +116,7 @@ impl Merger for ByFrames {
 /// The state of a packet's transport checksum that a port reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortCsum {
-    /// The port knows nothing about the checksum.
+    /// The port does not know the state of the checksum.
     Nothing,
     /// The port has verified the checksum. Only for packets whose checksum is right.
     Verified,
@@ -136,7 +136,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Creates an arrival of which the port knows nothing.
+    /// Creates an arrival with a checksum of unknown state.
     pub(crate) fn new(bytes: Vec<u8>) -> Arrival {
         Arrival { bytes, known: PortCsum::Nothing }
     }
@@ -342,7 +342,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
     }
 }
 
-/// Returns a packet as its port hands it over, not parsed.
+/// Returns a packet as its port delivers it, not parsed.
 pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
     let csum = match arrival.known {
         PortCsum::Nothing => Csum::Unknown,
@@ -357,7 +357,7 @@ pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
     Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum }
 }
 
-/// Returns a packet as its port hands it over, parsed.
+/// Returns a packet as its port delivers it, parsed.
 pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
     frame(arrival, setting).parse(tunnels, pool)
 }
@@ -417,7 +417,7 @@ pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     bare(bytes, setting)
 }
 
-/// Returns what a port without offloads sends, by all forms of `gso`, which must agree.
+/// Returns the frames that a port without offloads sends, by all forms of `gso`, which must agree.
 pub(crate) fn cut(packet: &Packet<Vec<u8>>) -> Result<Vec<Vec<u8>>, Violation> {
     let refused = |refusal| Violation::new(Promise::Conservation, format!("refused by gso: {refusal:?}"));
     let differs = |what: &str| Violation::new(Promise::Transparency, format!("{what} gives other bytes"));

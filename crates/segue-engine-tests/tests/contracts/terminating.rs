@@ -11,7 +11,8 @@ use crate::properties::{Arrival, Promise, Released, Run, Setting, View, Violatio
 /// The relevant fields of a TCP packet.
 #[derive(Debug)]
 struct Tcp {
-    /// DSCP, ECN, TTL, flow label and everything else in front of TCP but lengths, identification and checksums.
+    /// The fields in front of TCP, such as DSCP, ECN, TTL and flow label, without lengths, identification and
+    /// checksums.
     front: Vec<u8>,
     seq: u32,
     ack: u32,

@@ -1,4 +1,4 @@
-//! Memory of a guest, which changes while the engine works on it.
+//! Tests on memory of a guest, which changes while the engine works on it.
 
 use std::cell::{Cell, RefCell};
 

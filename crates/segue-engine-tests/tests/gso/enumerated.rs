@@ -1,5 +1,5 @@
-//! Every train of up to five segments with every set of options, for every kind of port, against frames that the
-//! testkit builds one by one and its oracle judges. A sample; the whole with `SEGUE_SOAK=1` and a release build.
+//! Tests of every train of up to five segments with every set of options, for every kind of port, against frames that
+//! the testkit builds one by one and its oracle judges. A sample; the whole with `SEGUE_SOAK=1` and a release build.
 
 use segue::gso::Limits;
 use segue::packet::{LayerCsum, TrainCsum};
@@ -8,9 +8,9 @@ use segue_testkit::{Rng, is_set};
 
 use crate::case::*;
 
-/// Most segments of a train.
+/// Largest number of segments of a train.
 const MOST: usize = 5;
-/// Of so many trains in tunnels, and of so many others, one is in the sample: primes, so that the sample has every
+/// Intervals of the trains in tunnels, and of the others, that are in the sample: primes, so that the sample has every
 /// value of an option with every value of others.
 const SAMPLE: [usize; 2] = [4001, 307];
 
@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-/// Returns the segments of the trains that a port takes of this one; 1 where it takes none.
+/// Returns the number of segments of the trains into which a port takes this one; 1 where it takes none.
 fn taken(case: &Case, limits: &Limits) -> usize {
     let (takes, segs) = match (&case.inner.l4, &case.inner.ip) {
         (L4::Tcp(_), Ip::V4(_)) => (limits.tso4, limits.max_segs),
@@ -117,8 +117,8 @@ fn taken(case: &Case, limits: &Limits) -> usize {
     if takes && case.tunnels.is_empty() && !case.keeps_cwr { segs } else { 1 }
 }
 
-/// Checks the trains that leave for a port that takes trains of `segs` segments: each is what was built as one packet,
-/// with the checksum of its pseudo-header.
+/// Checks the trains that leave for a port that takes trains of `segs` segments: each equals one that was built as one
+/// packet, with the checksum of its pseudo-header.
 #[track_caller]
 fn assert_parts(case: &Case, limits: &Limits, segs: usize) {
     let out = split_both(&case.train(), limits).unwrap_or_else(|reason| panic!("{reason:?}: {case:?}")).0;

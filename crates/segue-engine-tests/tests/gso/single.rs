@@ -1,4 +1,4 @@
-//! Tests of single packets: owed checksums are filled in, and nothing else is changed.
+//! Tests of single packets: owed checksums are filled in, and no other field is changed.
 
 use segue::gso::{Limits, SegmentCsum, finish};
 use segue::packet::{Csum, Kind, LayerCsum, Offload, Packet, Remote, Start, Unit};

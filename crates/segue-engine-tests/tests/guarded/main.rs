@@ -6,9 +6,9 @@ mod sys;
 use segue::checksum::implementations;
 use sys::Guarded;
 
-/// Lengths of which every one is tried: more than a step of the widest vectors with its head and its rest.
+/// Largest length up to which every one is tested: more than a step of the widest vectors with its head and its rest.
 const EVERY: usize = 1200;
-/// Longer ones, around whole pages.
+/// Longer lengths, around whole pages.
 const LONG: [usize; 7] = [1499, 2048, 4095, 4096, 4097, 8191, 8192];
 
 /// The checksum as RFC 1071 describes it.

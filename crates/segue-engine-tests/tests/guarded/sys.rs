@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 use std::slice;
 
-/// Bytes between two guard pages: whoever reads or writes one beyond them ends the test program by a signal.
+/// Bytes between two guard pages: a read or write of one beyond them ends the test program by a signal.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     base: *mut u8,

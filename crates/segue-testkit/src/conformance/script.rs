@@ -47,7 +47,7 @@ impl Frame {
 /// Maximum number of flows in a case.
 const FLOWS: usize = 64;
 
-/// Builder of the frames of one conformance row, encapsulated as its carrier says.
+/// Builder of the frames of one conformance row, encapsulated by its carrier.
 #[derive(Clone, Debug)]
 pub struct Script {
     carrier: Carrier,

@@ -91,25 +91,25 @@ pub mod message {
     pub const REM_MEM_REG: u32 = 38;
 }
 
-/// The queue by which a guest receives, and that by which it sends.
+/// The queue by which a guest receives.
 pub const TO_GUEST: u16 = 0;
-/// See [`TO_GUEST`].
+/// The queue by which a guest sends.
 pub const FROM_GUEST: u16 = 1;
 
-/// Flags of a descriptor.
+/// Flag of a descriptor: another one follows.
 pub const NEXT: u16 = 1;
-/// See [`NEXT`].
+/// Flag of a descriptor: the device writes to it.
 pub const WRITE: u16 = 2;
-/// See [`NEXT`].
+/// Flag of a descriptor: it names a table of descriptors.
 pub const INDIRECT_TABLE: u16 = 4;
 
-/// Address of the memory in the guest, and in the front end.
+/// Address of the memory in the guest.
 pub const GUEST_BASE: u64 = 0x4000_0000;
-/// See [`GUEST_BASE`].
+/// Address of the memory in the front end.
 pub const USER_BASE: u64 = 0x7f00_0000_0000;
-/// Bytes of the memory, and where buffers begin in it: what is in front belongs to rings and tables.
+/// Length of the memory, bytes.
 pub const MEMORY_LEN: u64 = 24 << 20;
-/// See [`MEMORY_LEN`].
+/// Start of the buffers in the memory, behind the rings and tables.
 pub const BUFFERS: u64 = 0x20_0000;
 
 /// Places of a queue's parts, from the start of the queue's part of the memory.
@@ -122,9 +122,9 @@ const USED: u64 = 0xa_0000;
 pub struct Descriptor {
     /// Address in the guest.
     pub address: u64,
-    /// Bytes.
+    /// Length of the buffer, bytes.
     pub len: u32,
-    /// Flags.
+    /// Flags of the descriptor.
     pub flags: u16,
     /// Number of the next one.
     pub next: u16,
@@ -155,9 +155,9 @@ struct Ring {
 /// A front end.
 #[derive(Debug)]
 pub struct Frontend {
-    /// The connection.
+    /// The connection to the back end.
     pub stream: UnixStream,
-    /// The memory.
+    /// The memory of the guest, a file.
     pub memory: File,
     /// Size of both queues.
     pub size: u16,
@@ -187,7 +187,8 @@ impl Frontend {
         Frontend::with_memory(stream, features, memory)
     }
 
-    /// Returns a front end whose memory is that of an earlier one, as a guest's is that goes on with a new back end.
+    /// Returns a front end whose memory is that of an earlier one, as that of a guest that continues with a new back
+    /// end.
     pub fn with_memory(stream: UnixStream, features: u64, memory: File) -> Frontend {
         let ring = || Ring {
             kick: sys::event_counter().expect("an event counter"),
@@ -246,7 +247,7 @@ impl Frontend {
         closed
     }
 
-    /// Sends everything that makes the device ready: features, memory, both queues.
+    /// Sends all messages that make the device ready: features, memory, both queues.
     pub fn start(&mut self) {
         self.send(message::SET_OWNER, &[]);
         self.agree();
@@ -272,7 +273,7 @@ impl Frontend {
         self.send_with(message::SET_MEM_TABLE, 1, &payload, &[memory.as_fd()]);
     }
 
-    /// Sends everything of one queue; it goes on where the guest's memory says that it stopped.
+    /// Sends all messages of one queue, which continues at the index in the guest's memory.
     pub fn start_queue(&mut self, queue: u16) {
         let used = self.half(self.at(queue, USED + 2));
         let ring = &mut self.rings[usize::from(queue)];
@@ -290,7 +291,7 @@ impl Frontend {
         }
     }
 
-    /// Sends the same where `is_whole`: the memory has to be all there.
+    /// Sends all messages of one queue if `is_whole`: the memory has to be complete.
     pub fn start_queue_if(&mut self, queue: u16, is_whole: bool) {
         if is_whole {
             self.start_queue(queue);
@@ -353,7 +354,7 @@ impl Frontend {
         self.set_half(self.at(queue, AVAILABLE + 2), index);
     }
 
-    /// Lets both rings begin at this index, before the queue is started.
+    /// Sets the index at which both rings begin, before the queue is started.
     pub fn begin_at(&mut self, queue: u16, index: u16) {
         let ring = &mut self.rings[usize::from(queue)];
         (ring.offered, ring.returned) = (index, index);
@@ -361,7 +362,7 @@ impl Frontend {
         self.set_half(self.at(queue, USED + 2), index);
     }
 
-    /// Goes on with the indexes of an earlier front end with the same memory.
+    /// Continues with the indexes of an earlier front end with the same memory.
     pub fn resume(&mut self, queue: u16) {
         let offered = self.half(self.at(queue, AVAILABLE + 2));
         self.rings[usize::from(queue)].offered = offered;
@@ -552,7 +553,7 @@ pub fn addresses(queue: u16, [descriptors, used, available]: [u64; 3]) -> Vec<u8
     [u32::from(queue).to_le_bytes().to_vec(), vec![0; 4], words.map(u64::to_le_bytes).concat()].concat()
 }
 
-/// Returns a region of memory as it stands in messages.
+/// Returns a region of memory in the form that messages have.
 pub fn region(guest: u64, len: u64, user: u64, offset: u64) -> Vec<u8> {
     [guest, len, user, offset].map(u64::to_le_bytes).concat()
 }

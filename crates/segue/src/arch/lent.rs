@@ -48,11 +48,11 @@ pub(crate) struct Loan<'v, 'b, T: Borrower> {
 pub(crate) trait Borrower {
     /// Returns whether the value may hold bytes of an earlier loan, which was forgotten.
     fn is_stale(&self) -> bool;
-    /// Replaces whatever may hold bytes by fresh state, without reading them, and marks the value as lent to.
+    /// Replaces all state that may hold bytes by fresh state, without reading it, and marks the value as lent to.
     fn renew(&mut self);
     /// Marks the value as lent to.
     fn begin(&mut self);
-    /// Gives up all bytes and takes the mark away. Must not panic with bytes left.
+    /// Removes all bytes and the mark. Must not panic with bytes left.
     fn end(&mut self);
 }
 

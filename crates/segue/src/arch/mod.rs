@@ -103,8 +103,8 @@ impl Copier for Kernel {
     }
 }
 
-/// Asks the memory for the first `most` cache lines of `bytes`, for use a little later. Does nothing where the target
-/// has no such instruction.
+/// Prefetches the first `most` cache lines of `bytes`, for use a little later. Does nothing where the target has no
+/// such instruction.
 #[inline(always)]
 #[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
 pub(crate) fn prefetch(bytes: &[u8], most: usize) {

@@ -117,7 +117,7 @@ pub(super) fn choose(set: Option<Set>) {
     CHOICE.store(set.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
 }
 
-/// Asks the memory for the cache lines of `bytes`, of which at most `most`.
+/// Prefetches the cache lines of `bytes`, of which at most `most`.
 #[inline(always)]
 pub(super) fn prefetch(bytes: &[u8], most: usize) {
     let (first, len) = (bytes.as_ptr(), bytes.len().min(most * LINE));
@@ -159,8 +159,8 @@ struct Features {
     avx512vnni: bool,
 }
 
-/// Asks CPUID which instructions exist and XCR0 whether the system saves their registers (Intel SDM volume 1, 14.3 and
-/// 15.2). The standard library's macro for this is not in `core`.
+/// Reads from CPUID which instructions exist and from XCR0 whether the system saves their registers (Intel SDM volume
+/// 1, 14.3 and 15.2). The standard library's macro for this is not in `core`.
 fn detect() -> Features {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const YMM_STATE: u64 = 0b110;

@@ -25,8 +25,8 @@ use crate::arch::{self, Copier, scalar};
 /// ```
 #[derive(Clone, Copy, Default)]
 pub struct Sum {
-    /// Congruent modulo 65535 to the sum of the words in little-endian order (RFC 1071 section 2(B): byte order only
-    /// swaps the result); zero only if all was zero.
+    /// The sum, congruent modulo 65535 to that of the words in little-endian order (RFC 1071 section 2(B): byte order
+    /// only swaps the result); zero only if all was zero.
     plain: u64,
     /// The place of the next byte.
     next: Next,

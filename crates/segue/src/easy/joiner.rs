@@ -315,7 +315,7 @@ impl Batch<'_, '_> {
 }
 
 impl State {
-    /// Gives up what was given out.
+    /// Returns the train that was popped last to the pool.
     fn put_back(&mut self) {
         if !matches!(self.current, Current::Packet(_)) {
             self.current = Current::Nothing;
@@ -480,7 +480,7 @@ impl<'a> Train<'a> {
         })
     }
 
-    /// Returns what comes in front of payload: the virtio-net header, if there is one, and the headers of a train.
+    /// Returns the bytes in front of the payload: the virtio-net header, if there is one, and the headers of a train.
     /// Those of a packet that nothing joined are with its payload.
     pub fn front(&self) -> &'a [u8] {
         self.front
@@ -496,7 +496,7 @@ impl<'a> Train<'a> {
         self.front.len() + self.body.len()
     }
 
-    /// Returns whether there are none, which never is so.
+    /// Returns whether the train has no bytes, which is never so.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -75,7 +75,7 @@ impl Scattered<'_> {
         self.loan.value().arena.segments().len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -122,14 +122,14 @@ impl<'a> ScatteredPacket<'a> {
         [self.head].into_iter().filter(|head| !head.is_empty()).chain(self.segment.pieces(self.packet))
     }
 
-    /// Returns where a transport checksum that the port completes is, as the start of what it covers and the place of
-    /// its field; `None` if every checksum is complete.
+    /// Returns the place of a transport checksum that the port completes, as the start of what it covers and the place
+    /// of its field; `None` if every checksum is complete.
     pub fn owed(&self) -> Option<(usize, usize)> {
         let transport = self.packet.layout.transport().filter(|_| self.segment.csum == SegmentCsum::Partial)?;
         Some((transport.start(), transport.start() + field_offset(transport.kind)?))
     }
 
-    /// Returns how the port is to segment it; `None` for a single packet.
+    /// Returns how the port is to segment the packet; `None` for a single packet.
     pub fn gso(&self) -> Option<Gso> {
         self.segment.gso
     }

@@ -136,7 +136,7 @@ impl Packets<'_> {
         self.loan.value().arena.segments().len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -106,7 +106,7 @@ mod tests {
         all.map(|(mode, carrier)| Config::new(mode, carrier, address("198.18.0.1"), address("198.18.0.2"))).to_vec()
     }
 
-    /// Returns what `config` sends for a packet that it carries, without outer IP and UDP.
+    /// Returns the bytes that a tunnel with `config` sends for a packet that it carries, without outer IP and UDP.
     fn sent(config: &Config) -> Vec<u8> {
         use segue_testkit::build::{Ip, V4, V6};
         let ip = if config.mode == Mode::Sit { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };

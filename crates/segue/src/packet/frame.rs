@@ -31,9 +31,9 @@ impl<B: AsRef<[u8]>> Frame<B> {
         self.bytes.is_empty()
     }
 
-    /// Asks the memory for the bytes that GRO reads of the frame: its headers, and also its payload if the checksum is
-    /// not known yet. For a caller that pushes the frame one or two frames later; bytes that lie in no cache are
-    /// otherwise waited for frame by frame.
+    /// Prefetches the bytes that GRO reads of the frame: its headers, and also its payload if the checksum is not known
+    /// yet. For a caller that pushes the frame one or two frames later; bytes that lie in no cache are otherwise waited
+    /// for frame by frame.
     #[inline]
     pub fn prefetch(&self) {
         // More lines than those of a frame of Ethernet size are asked for by the processor itself.

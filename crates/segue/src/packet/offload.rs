@@ -88,7 +88,7 @@ impl Gso {
     }
 }
 
-/// Whether it is one packet or a train, with the state of the transport checksum.
+/// A single packet or a train, with the state of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A single packet.

@@ -35,7 +35,7 @@ const LENS: u16 = 0x0604;
 #[repr(u16)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Asks for the link address of the target.
+    /// Requests the link address of the target.
     Request = 1,
     /// Answers a request, or announces a link address.
     Reply = 2,

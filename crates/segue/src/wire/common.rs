@@ -8,7 +8,7 @@ use super::layout::{Layout, Start};
 use super::tunnels::Tunnels;
 use super::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
-/// Maximum number of headers in front of IP, and one.
+/// One more than the maximum number of headers in front of IP.
 const LINKS: usize = ethernet::MAX_TAGS + 2;
 
 /// The layouts, by the number of headers in front of IP, and by whether IP is IPv6 and the transport TCP.
@@ -78,7 +78,7 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
 
 /// The layout of a packet of one of the forms.
 pub(super) struct Common {
-    /// That of its form, with a transport header of the smallest length.
+    /// The layout of the packet's form, with a transport header of the smallest length.
     pub(super) layout: &'static Layout,
     transport_len: usize,
     end: usize,

@@ -186,7 +186,7 @@ impl Layout {
         (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
     }
 
-    /// Notes that the bytes after the outermost IP packet were cut off.
+    /// Records that the bytes after the outermost IP packet were cut off.
     pub(crate) fn trimmed(&mut self) {
         self.padded = false;
     }

@@ -47,14 +47,14 @@ pub const LINK_OPTION_LEN: usize = 8;
 /// The message behind the IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Asks for the link address of the target.
+    /// Requests the link address of the target.
     Solicitation {
         /// The address that the solicitation asks about.
         target: Ipv6Addr,
         /// Link address of the sender; never there in a message from the unspecified address.
         source_link: Option<[u8; 6]>,
     },
-    /// Tells the link address of the target.
+    /// Announces the link address of the target.
     Advertisement {
         /// The address that the advertisement is about.
         target: Ipv6Addr,
@@ -63,7 +63,7 @@ pub enum Body {
         /// The flags [`ROUTER`], [`SOLICITED`] and [`OVERRIDE`]; other bits are 0.
         flags: u8,
     },
-    /// Tells a better next hop for a destination.
+    /// Announces a better next hop for a destination.
     Redirect {
         /// The better next hop, or the destination itself where that is a neighbour.
         target: Ipv6Addr,

@@ -183,17 +183,17 @@ impl Decapsulator {
 /// The inner packet of a datagram, and what the tunnel headers say of its checksums.
 struct Contents<'a> {
     layout: Layout,
-    /// Offset of its IP header; 0 if it has none.
+    /// Offset of the inner IP header; 0 if there is none.
     l3: usize,
-    /// DSCP and ECN of that header, if there is one.
+    /// DSCP and ECN of the inner IP header, if there is one.
     tos: Option<u8>,
     /// Bytes of the inner packet, without padding if its checksum is still to be completed.
     packet: &'a [u8],
-    /// The bytes behind it.
+    /// The bytes behind the inner packet.
     trailer: &'a [u8],
-    /// The checksum that the far end left to us.
+    /// The checksum that the far end left to this end.
     option: Option<Remote>,
-    /// Value of the primed transport checksum, if that was left to us.
+    /// Value of the primed transport checksum, if the far end left it to this end.
     primed: Option<u16>,
     /// Set if this host's kernel left the transport checksum unfinished: whether the packet is a train.
     unfinished: Option<bool>,

@@ -9,7 +9,7 @@ pub enum OuterCsum {
     Verified,
     /// No checksum: the field was zero.
     Absent,
-    /// The port cannot tell.
+    /// The port does not know the state.
     #[default]
     Unknown,
 }

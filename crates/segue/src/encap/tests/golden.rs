@@ -8,7 +8,7 @@ use crate::reason::Reason;
 const PLAIN: Carrier = Carrier::Gue { remcsum: false };
 const RCO: Carrier = Carrier::Gue { remcsum: true };
 
-/// 198.18.1.1:1000 -> 198.18.1.2:2000, UDP, "hi".
+/// A UDP datagram from 198.18.1.1:1000 to 198.18.1.2:2000 with the payload "hi".
 const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
 /// UDP datagram above with a primed checksum.
 const UDP_PRIMED: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000a8e43 6869";
@@ -221,7 +221,8 @@ fn f_the_gue_header_of_an_ipv6_packet() {
     assert_eq!(bytes_of(&packet)[28..32], hex("00290000"));
 }
 
-/// 198.18.1.1 -> .2, TCP with a 32-byte header and 3000 bytes of payload, primed for the whole length.
+/// Returns a TCP train from 198.18.1.1 to 198.18.1.2 with a 32-byte header and 3000 bytes of payload, primed for the
+/// whole length.
 fn train(csum: TrainCsum) -> Packet<Vec<u8>> {
     let mut bytes = hex("45000bec123440004006 0000 c6120101c6120102
         03e80050 00000001 00000001 80182000 9a060000 0101080a0000000100000002");
