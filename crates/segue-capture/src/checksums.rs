@@ -121,7 +121,7 @@ pub struct Finding {
     pub at: usize,
     /// Value of the checksum field.
     pub field: u16,
-    /// Value that would be right.
+    /// The correct value of the checksum.
     pub expected: u16,
 }
 

@@ -293,7 +293,7 @@ impl Splitter {
         })
     }
 
-    /// Remembers the MSS option of a SYN.
+    /// Stores the MSS option of a SYN.
     fn learn(&mut self, frame: &Frame<'_>) {
         let Some(header) = frame.layout.transport().filter(|header| header.kind == Kind::Tcp) else { return };
         let bytes = &frame.bytes[header.start()..header.end()];

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind::WouldBlock};
 
 use segue_port::tun::{Tun, TunConfig};
 
-/// What the cipher adds in front of a packet (a counter) and behind it (a tag).
+/// Bytes that the cipher adds in front of a packet (a counter) and behind it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
 /// Reads the device once; `send` gets each packet with [`ROOM`] around it, to be sealed and sent.

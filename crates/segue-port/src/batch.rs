@@ -75,7 +75,7 @@ impl Received {
         }
     }
 
-    /// Returns whether it is a frame of whose checksum the port knows nothing.
+    /// Returns whether the packet is a frame with a checksum of unknown state.
     #[inline]
     pub fn is_unverified(&self) -> bool {
         matches!(self, Received::Frame(frame) if frame.csum == Csum::Unknown)

@@ -1,4 +1,4 @@
-//! Reads of a descriptor that fail: which errors pass, and for how long a port waits for that.
+//! Failed reads of a descriptor: which errors are transient, and for how long a port waits for their end.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const MOST_FAILURES: u32 = 1000;
 pub(crate) struct ReadFailures(u32);
 
 impl ReadFailures {
-    /// Takes note that a read has succeeded, or found nothing.
+    /// Records that a read has succeeded, or found nothing to read.
     pub(crate) fn end(&mut self) {
         self.0 = 0;
     }

@@ -24,7 +24,7 @@
     allow(dead_code, unused_imports, unused_macros, unused_variables)
 )]
 
-/// Tells of an event through `tracing`; without that feature to no one.
+/// Reports an event through `tracing`; does nothing without that feature.
 macro_rules! notice {
     ($level:ident, $($rest:tt)*) => {{
         #[cfg(feature = "tracing")]

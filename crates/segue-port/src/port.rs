@@ -88,7 +88,7 @@ pub trait Port {
         None
     }
 
-    /// Returns whether what is sent can arrive: the interface is up, a guest is ready.
+    /// Returns whether sent packets can arrive: the interface is up, or a guest is ready.
     fn is_up(&self) -> bool {
         self.link().is_none_or(|link| link.is_up)
     }

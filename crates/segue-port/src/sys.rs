@@ -34,7 +34,7 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Returns whether an error says something about the moment, or about one packet, and nothing about the descriptor.
+/// Returns whether an error is transient: it concerns the moment, or one packet, and not the descriptor.
 pub(crate) fn passes(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -60,7 +60,7 @@ impl Compression {
     }
 }
 
-/// An input whose first bytes were looked at.
+/// An input whose first bytes have been read ahead.
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 
 /// An input that counts the bytes read from it.

@@ -32,7 +32,7 @@ pub enum NoteKind {
     Pcap,
     /// A section header or interface description from before the merge.
     Block,
-    /// The packets that were merged.
+    /// The original headers, timestamps and options of the packets that were merged.
     Members,
     /// The number of acknowledgments that this one replaces (LEB128). They are not in the file, so it cannot be undone.
     Swallowed,

@@ -91,7 +91,7 @@ fn is_honest(unit: Unit) -> bool {
     matches!(unit, Unit::Whole(Csum::Unknown | Csum::Verified))
 }
 
-/// No tag, one, one of zeros, the highest priority, two, and a service tag alone.
+/// VLAN tags of a frame: none, one, one of zeros, the highest priority, two, and a service tag alone.
 const TAGS: [&[(u16, u16)]; 6] = [
     &[],
     &[(0x8100, 0x2005)],

@@ -19,7 +19,7 @@ const MAX_SEGMENTS: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
 /// Length of the memory for one message that is received: the longest run.
 const WINDOW: usize = 1 << 16;
-/// Messages of one receive.
+/// Number of messages of one receive.
 const WINDOWS: usize = 16;
 
 /// Sends datagrams through a UDP socket of the caller's, as few system calls as can be.

@@ -55,7 +55,7 @@ pub struct UdpPort {
     pub(super) peers: Arc<[SocketAddr]>,
     /// Connected sockets by peer address, which send no data and are queried for the path MTU.
     pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
-    /// A socket like these, which is connected to any other peer that is asked for.
+    /// A path MTU socket that is connected to any other peer on request.
     pub(super) mtu_probe: Option<OwnedFd>,
     pub(super) rx: OwnedFd,
     /// Whether received packets begin with an IPv4 header that must be removed, as on a raw port.

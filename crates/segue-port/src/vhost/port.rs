@@ -527,7 +527,7 @@ impl Port for VhostPort {
         &self.limits
     }
 
-    /// Returns nothing: what is in use is for each guest to choose, and among the numbers of [`Port::extras`].
+    /// Returns no offloads: each guest chooses those in use, and they are among the numbers of [`Port::extras`].
     fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
         Vec::new()
     }

@@ -48,8 +48,8 @@ impl Relay {
         self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()))
     }
 
-    /// Passes on what is there. Returns whether both sides are still connected; both connections are to be closed where
-    /// not. Never waits.
+    /// Passes on all messages and replies that wait. Returns whether both sides are still connected; both connections
+    /// are to be closed where not. Never waits.
     pub fn pass(&mut self) -> bool {
         match self.pass_messages().and_then(|()| self.pass_replies()) {
             Ok(()) => true,

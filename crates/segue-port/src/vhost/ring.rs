@@ -316,7 +316,7 @@ impl Ring {
         Ok(self.waiting(0)? > have)
     }
 
-    /// Tells the guest that it need not kick. With event indexes nothing is written: the old request is over.
+    /// Suppresses kicks of the guest. With event indexes nothing is written: the old request is over.
     pub(super) fn ignore(&self) -> Result<(), Stop> {
         if self.features.event_idx { Ok(()) } else { store(&self.parts()?.used, FLAGS, QUIET, Ordering::Relaxed) }
     }

@@ -12,7 +12,7 @@ pub(super) struct Backlog<W> {
     held: Vec<u8>,
     /// Number of bytes of `held` that were written.
     done: usize,
-    /// Number of bytes that were taken in all, and how many may be.
+    /// Number of bytes taken so far, and the limit.
     taken: u64,
     limit: u64,
     /// Whether a record did not fit into the limit, after which there is room for none.

@@ -5,7 +5,7 @@ use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
 use super::*;
 use crate::testing::checksum_is_good;
 
-/// The payload bytes of TCP in frames that a guest received, with the checksum of each one looked at.
+/// Returns the payload bytes of TCP in frames that a guest received, after checking the checksum of each.
 fn payload(v4: bool, features: u64, got: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let start = usize::from(transport(v4));
     for (header, frame) in got {
