@@ -79,7 +79,7 @@ impl Endpoint {
         self.tx.len()
     }
 
-    /// Drops what waits to leave. Returns the number of packets.
+    /// Drops the packets that wait to be sent. Returns the number of packets.
     pub(crate) fn drop_waiting(&mut self, rx: &mut RxBatch) -> u64 {
         let packets = self.tx.units().map(|unit| unit.segments() as u64).sum();
         self.tx.sent(self.tx.len());
@@ -133,7 +133,7 @@ impl Endpoint {
         self.polls.poll(&mut *self.port, rx, left)
     }
 
-    /// Hands the batch to the port. Trains that it refuses are split again and sent at once.
+    /// Transmits the batch by the port. Trains that it refuses are split again and sent at once.
     pub(crate) fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
         self.gone.take().map_or(Ok(()), Err)?;
         if self.tx.is_empty() {
@@ -313,7 +313,7 @@ impl Endpoint {
         self.told |= interest == LINK_INTEREST;
     }
 
-    /// Tells `wait` the endpoint's three interests: reading, unless the egress port is blocked, so that a slow port
+    /// Passes the endpoint's three interests to `wait`: reading, unless the egress port is blocked, so that a slow port
     /// holds back its source; writing while blocked; and the interface's state.
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         self.wait_to_read(other_blocked, wait);
@@ -326,7 +326,7 @@ impl Endpoint {
         wait(Interest { fd: link.unwrap_or(self.port.fd()), read: link.is_some(), write: false });
     }
 
-    /// Takes note that the state of the interface may have changed.
+    /// Records that the state of the interface may have changed.
     pub(crate) fn woken_by_link(&mut self) {
         self.told = true;
     }
@@ -363,13 +363,13 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
 }
 
-/// Number of interests that [`Endpoint::interests`] tells: reading, writing, the interface's state.
+/// Number of interests that [`Endpoint::interests`] passes on: reading, writing, the interface's state.
 pub(crate) const INTERESTS: usize = 3;
 const LINK_INTEREST: usize = 2;
 /// Key of the counter that is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
-/// Takes note that one of the interests of these endpoints, in their order, woke the loop.
+/// Records that one of the interests of these endpoints, in their order, woke the loop.
 pub(crate) fn woken(ends: &mut [Endpoint; 2], place: usize) {
     for (at, end) in ends.iter_mut().enumerate() {
         end.woken(place.wrapping_sub(at * INTERESTS));

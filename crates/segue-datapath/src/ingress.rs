@@ -93,7 +93,7 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Hands `packet` to `each`, or the packets that it is cut into, one after the other.
+    /// Passes `packet` to `each`, or the packets that it is cut into, one after the other.
     #[inline]
     pub(crate) fn each(
         &mut self,

@@ -117,7 +117,7 @@ impl Knobs {
         Some(before)
     }
 
-    /// Has `tune` take the values over if one was set since the generation `seen`, which is 0 at the start; for a
+    /// Calls `tune` to apply the values if one was set since the generation `seen`, which is 0 at the start; for a
     /// pipeline that is its `tune`.
     pub fn follow(&self, seen: &mut u64, tune: impl FnOnce(&mut Dial<'_>)) {
         let generation = self.generation.load(Ordering::Acquire);

@@ -25,9 +25,9 @@ pub trait Pipeline {
     /// # Errors
     /// Only where a port has become useless.
     fn round(&mut self, now: Nanos) -> io::Result<Round>;
-    /// Tells `wait` every interest, always the same number in the same order, for when a round was idle.
+    /// Passes every interest to `wait`, always the same number in the same order, for when a round was idle.
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
-    /// Takes note that the interest with this place in [`each_interest`](Self::each_interest), counted from 0, woke the
+    /// Records that the interest with this place in [`each_interest`](Self::each_interest), counted from 0, woke the
     /// loop.
     fn woken(&mut self, place: usize) {
         let _ = place;

@@ -218,7 +218,7 @@ impl PortPair {
         self.round_robin = round_robin;
     }
 
-    /// Takes note that one of the ports' interests, in their order, woke the loop.
+    /// Records that one of the ports' interests, in their order, woke the loop.
     pub(crate) fn woken(&mut self, place: usize) {
         endpoint::woken(&mut self.ends, place);
     }

@@ -13,12 +13,12 @@ use segue::time::Nanos;
 const FREE: u32 = 16;
 /// Number of such rounds that a round with a packet makes up for: one side at work does not let the other spin.
 const EARNED: u32 = 2;
-/// Interval, nanoseconds, from which on such rounds cost nothing that is worth a pause.
+/// Interval in nanoseconds from which on rounds without packets are too rare to be paused.
 const SELDOM: u64 = 50_000_000;
 /// The longest pause doubles this often from a quarter of a millisecond: 16 ms. It delays the first packet after.
 const DOUBLINGS: u32 = 6;
 
-/// The rounds that have moved nothing.
+/// The count of rounds that have moved nothing, and the present pause.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     taken: u64,
@@ -28,9 +28,9 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Takes note of a round that ended at `now`, which has been run for a reason and not for the time. `taken` and
-    /// `sent` are the packets of all rounds so far; `sent` is asked for only where nothing was taken. Returns the pause
-    /// to make.
+    /// Records a round that ended at `now`, which was run because of an event and not of a timer. `taken` and `sent`
+    /// are the packets of all rounds so far; `sent` is asked for only where nothing was taken. Returns the pause to
+    /// make.
     pub(crate) fn round(&mut self, taken: u64, sent: impl FnOnce() -> Option<u64>, now: Nanos) -> Option<Duration> {
         if taken != self.taken {
             self.taken = taken;

@@ -51,7 +51,7 @@ impl Ready {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Looks for readable descriptors. Returns how many were found, and whether there may be more.
+    /// Polls for readable descriptors without waiting. Returns how many were found, and whether there may be more.
     pub(crate) fn poll(&mut self) -> io::Result<(usize, bool)> {
         let most = Ready::MOST as libc::c_int;
         let (fd, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());

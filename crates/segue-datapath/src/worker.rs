@@ -157,7 +157,7 @@ enum Woken {
     Ports,
     /// The time is over.
     Time,
-    /// A signal arrived, or the kernel had no memory to wait; nothing is known.
+    /// The wait failed: a signal arrived, or the kernel had no memory; no descriptor was checked.
     Failed,
 }
 

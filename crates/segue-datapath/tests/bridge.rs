@@ -62,13 +62,14 @@ impl Bench {
         self.wires[port].borrow_mut().waiting.extend(frames);
     }
 
-    /// Runs a round so long after the one before that no port is left alone: those of these tests call all the time.
+    /// Runs a round so long after the one before that no port is muted: the ports of these tests wake the loop all the
+    /// time.
     fn round(&mut self) -> Round {
         self.now += 60 * MS;
         self.bridge.round(Nanos(self.now)).unwrap()
     }
 
-    /// Gives one frame and returns how many frames each port has sent after a round.
+    /// Passes one frame to a port and returns how many frames each port has sent after a round.
     fn pass(&mut self, port: usize, to: [u8; 6], from: [u8; 6]) -> Vec<usize> {
         self.give(port, [frame(to, from, 100, 0)]);
         self.round();
@@ -260,7 +261,7 @@ fn a_port_learns_a_limited_number_of_stations() {
     assert_eq!(here.pass(0, mac(5), mac(9)), [0, 1, 1, 1]);
 }
 
-/// Tests that a port that calls all the time without a packet is asked seldom, and that another one is served at once.
+/// A port that wakes the loop all the time without a packet is polled seldom, and another one is served at once.
 #[test]
 fn a_port_that_calls_without_packets_is_left_alone_for_a_while() {
     let mut here = Bench::default();

@@ -119,7 +119,7 @@ impl Bench {
         self.left()
     }
 
-    /// Lets the server answer a request.
+    /// Passes the server's answer to a request to the router.
     fn answers(&mut self, now: u64, mac: [u8; 6]) {
         let mut frame = [&OWN[1][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
         frame.extend([&mac[..], &[198, 18, 2, 2], &OWN[1], &[198, 18, 2, 1]].concat());

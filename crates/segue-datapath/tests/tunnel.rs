@@ -265,7 +265,7 @@ fn many_with(keys: u32, gro: gro::Config) -> Many {
     Many { tunnel, insides, outside: wire, configs }
 }
 
-/// Returns what the other end of a tunnel sends for these packets, from the UDP header on.
+/// Returns the datagrams that the other end of a tunnel sends for these packets, from the UDP header on.
 fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut encap = Encapsulator::new(*config).unwrap();
     let wrap = |bytes: &Vec<u8>| {
@@ -416,7 +416,7 @@ fn probing(interval: u64) -> (Bench, Arc<Probe>) {
 }
 
 impl Bench {
-    /// Gives a message from the remote, and returns what is sent for it.
+    /// Passes a message from the remote to the tunnel, and returns the datagrams that it sends in response.
     fn receives(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
         self.outside.borrow_mut().waiting.push_back(message.to_vec());
         self.rounds(1);

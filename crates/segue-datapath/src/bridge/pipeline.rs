@@ -160,7 +160,7 @@ impl Bridge {
         self.forget_when_down(at);
     }
 
-    /// Forgets the stations behind a port that has gone down.
+    /// Removes the stations behind a port that has gone down.
     fn forget_when_down(&mut self, at: usize) {
         let port = &mut self.ports[at];
         let is_up = port.end.port.is_up();
@@ -208,7 +208,7 @@ impl Bridge {
         outcome
     }
 
-    /// Gives each active port its turn, within `left` packets. Returns whether one of them has more.
+    /// Runs the turn of each active port, within `left` packets. Returns whether one of them has more.
     fn turns(&mut self, now: Nanos, left: &mut usize) -> io::Result<bool> {
         // Ports that have overdrawn wait as many turns as the first of them to have credit again.
         let turns_of = |port: &Port, quantum: i64| (quantum - port.credit).div_euclid(quantum.max(1));
@@ -289,7 +289,7 @@ impl Bridge {
         }
     }
 
-    /// Forwards what GRO has released of the packets of a port.
+    /// Forwards the packets of a port that GRO has released.
     fn release(&mut self, from: usize, now: Nanos) {
         while let Some(popped) = self.ports[from].stage.as_mut().and_then(|stage| stage.gro.pop_unparsed()) {
             self.forward(from, popped, now);
@@ -403,7 +403,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Leaves a port alone for a while that calls again and again and moves nothing.
+    /// Mutes a port for a while that wakes the loop again and again without packets.
     fn guard(&mut self, at: usize, now: Nanos) {
         let port = &mut self.ports[at];
         if !std::mem::take(&mut port.has_called) {

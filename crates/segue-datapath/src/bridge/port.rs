@@ -1,4 +1,4 @@
-//! One port of a bridge at work.
+//! One port of a running bridge: its queue, its credit and its counters.
 
 use std::cell::Cell;
 
@@ -45,16 +45,17 @@ pub(super) struct Port {
     mean: usize,
     /// Bytes that wait since the port took none.
     queued: usize,
-    /// Whether the port is among those that may have packets, that have something to send, and that are blocked.
+    /// Whether the port is in the lists of ports that may have packets, that have something to send, and that are
+    /// blocked.
     pub(super) is_active: bool,
     pub(super) is_touched: bool,
     pub(super) is_waiting: bool,
     pub(super) was_up: bool,
-    /// Whether the port has called since its last turn, and the guard against calls that bring nothing.
+    /// Whether the port has woken the loop since its last turn, and the guard against wake-ups without packets.
     pub(super) has_called: bool,
     pub(super) link_calls: u32,
     pub(super) guard: Stall,
-    /// Until when it is left alone.
+    /// The time until which the port is muted.
     pub(super) muted: Option<Nanos>,
     /// Whether counters may have changed since they were published.
     pub(super) moved: Cell<bool>,
@@ -63,7 +64,7 @@ pub(super) struct Port {
     pub(super) recent: Recent,
 }
 
-/// Numbers of a port beside those that all ports have.
+/// The counters of a port of a bridge that other ports do not have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
     pub(super) learned: u64,
@@ -79,7 +80,7 @@ pub(super) struct Recent {
     /// Destination and source.
     pub(super) addresses: [u8; 12],
     pub(super) to: usize,
-    /// The number of the stations by which it was made, and how long it holds.
+    /// The generation of the station table on which the decision is based, and the time until which it is valid.
     pub(super) generation: u64,
     pub(super) until: Nanos,
 }
@@ -133,7 +134,7 @@ impl Port {
         self.credit -= ((len + OVERHEAD) * copies.saturating_sub(1)) as i64;
     }
 
-    /// Queues what came in by the port `from`, unless the port takes none and its queue is full.
+    /// Queues a packet received from the port `from`, unless this port is blocked and its queue is full.
     pub(super) fn take(&mut self, from: &mut Port, popped: Popped<Page>, rx: &mut RxBatch) {
         self.moved.set(true);
         let len = len(&popped);
@@ -161,7 +162,7 @@ impl Port {
         path.swap_traffic(&mut from.entered);
     }
 
-    /// Hands over what waits.
+    /// Transmits the waiting packets.
     pub(super) fn transmit(&mut self, rx: &mut RxBatch) -> std::io::Result<()> {
         let sent = self.end.transmit(rx, &mut self.split_drops);
         if !self.end.blocked {
@@ -170,7 +171,7 @@ impl Port {
         sent
     }
 
-    /// Drops what waits for the port, which takes nothing.
+    /// Drops the packets that wait for the port, which accepts none.
     pub(super) fn shed(&mut self, rx: &mut RxBatch) {
         self.moved.set(true);
         self.drops.add_many(Dropped::Memory, self.end.drop_waiting(rx));

@@ -11,7 +11,7 @@ use segue::time::Nanos;
 /// Shortest interval between two searches for stations that have been silent for too long, nanoseconds.
 const SWEEP: u64 = 1_000_000_000;
 
-/// The stations.
+/// The stations of a bridge, learned ones and those of the host's interfaces.
 #[derive(Debug)]
 pub(super) struct Stations {
     map: HashMap<Mac, Station>,
@@ -21,7 +21,7 @@ pub(super) struct Stations {
     /// Nanoseconds of silence after which a station is forgotten.
     ageing: u64,
     swept: Nanos,
-    /// Number that changes whenever a station comes, moves or goes.
+    /// The generation of the table, which changes whenever a station is added, moved or removed.
     generation: u64,
 }
 
@@ -69,7 +69,7 @@ impl Stations {
         self.generation += 1;
     }
 
-    /// Returns a number that changes whenever a station comes, moves or goes.
+    /// Returns the generation of the table, which changes whenever a station is added, moved or removed.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
@@ -130,14 +130,14 @@ impl Stations {
         Learned::New
     }
 
-    /// Forgets the stations behind a port, which is down.
+    /// Removes the stations behind a port, which is down.
     pub(super) fn forget(&mut self, port: usize) {
         if self.learned_at(port) > 0 {
             self.retain(|station| station.is_own || usize::from(station.port) != port);
         }
     }
 
-    /// Forgets stations that have been silent for too long; most often it was done a moment ago, and is not done again.
+    /// Removes stations that have been silent for the ageing time, at most once in [`SWEEP`] nanoseconds.
     pub(super) fn sweep(&mut self, now: Nanos) {
         if now.0.saturating_sub(self.swept.0) >= SWEEP {
             self.swept = now;

@@ -88,7 +88,7 @@ impl Codel {
         Some(packet)
     }
 
-    /// Returns the packet, and whether its sender may be told.
+    /// Returns the packet, and whether its sender may be signalled.
     fn judge<P>(&mut self, times: &Times, now: Nanos, is_full: bool, taken: Option<Taken<P>>) -> Option<(P, bool)> {
         let Some(Taken { packet, sojourn, is_long }) = taken else {
             self.first_above = None;

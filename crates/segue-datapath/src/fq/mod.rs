@@ -62,7 +62,7 @@ struct Flow {
     next: u32,
 }
 
-/// A list of flows, first come, first served.
+/// A list of flows, first in, first out.
 #[derive(Debug)]
 struct List {
     head: u32,
@@ -179,7 +179,8 @@ impl<P> FlowQueues<P> {
         }
     }
 
-    /// Takes the packet whose turn it is. `signal` tells the sender of a flow that its packets wait too long.
+    /// Removes and returns the packet whose turn it is. `signal` tells the sender of a flow that its packets wait too
+    /// long.
     pub(crate) fn pop(&mut self, now: Nanos, mut signal: impl FnMut(P) -> Signalled<P>) -> Option<P> {
         loop {
             let is_new = self.new.head != NONE;

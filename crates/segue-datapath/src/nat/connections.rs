@@ -74,16 +74,16 @@ struct Connection {
 enum Stage {
     /// The sides that have sent.
     Opening([bool; 2]),
-    /// Both sides have sent; those that have closed.
+    /// Both sides have sent; the flags say which sides have closed.
     Open([bool; 2]),
-    /// Both sides have closed; those that have sent data since.
+    /// Both sides have closed; the flags say which sides have sent data since.
     Closed([bool; 2]),
-    /// One side has reset the connection; the sides that have sent anything else since.
+    /// One side has reset the connection; the flags say which sides have sent anything else since.
     Reset([bool; 2]),
 }
 
 impl Connections {
-    /// Returns the state of the most alive connection.
+    /// Returns the state of the most active connection.
     pub fn state(&self) -> TcpState {
         let mut state = None;
         for connection in self.known.iter().flatten() {

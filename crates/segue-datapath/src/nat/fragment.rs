@@ -125,7 +125,7 @@ impl FragmentTable {
         }
     }
 
-    /// Remembers what was done with a first fragment, and gives an outbound datagram an identification that is unique
+    /// Records the outcome of a first fragment, and gives an outbound datagram an identification that is unique
     /// outside.
     pub(super) fn first<B: AsRef<[u8]>>(
         &mut self,

@@ -31,7 +31,7 @@ pub struct Mapping {
     pub packets: [u64; 2],
     /// Address to which the last outbound packet went.
     asked: u32,
-    /// Whether an address that was asked has answered.
+    /// Whether an address to which the host has sent has answered.
     is_answered: bool,
 }
 

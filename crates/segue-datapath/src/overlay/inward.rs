@@ -29,7 +29,7 @@ impl Overlay {
         self.outsides[listener].drops.add_many(reason, burst.segments() as u64);
     }
 
-    /// Decapsulates a datagram and hands the packet to GRO, or right to the interface.
+    /// Decapsulates a datagram and passes the packet to GRO, or directly to the interface.
     fn take(&mut self, listener: usize, burst: &Burst, datagram: Page, now: Nanos) {
         let outside = &mut self.outsides[listener];
         let Some((network, decap)) = self.table.decap(listener, datagram.as_ref()) else {

@@ -94,8 +94,8 @@ impl Overlay {
         }
     }
 
-    /// Drops a packet that no peer takes, and tells its sender "net unreachable", or "no route" over IPv6, where the
-    /// rate limit allows.
+    /// Drops a packet without a matching peer, and sends its sender "net unreachable", or "no route" over IPv6, where
+    /// the rate limit allows.
     ///
     /// The source of the error is the packet's own destination, as for a packet that is too big: the host would take
     /// an error from one of its own addresses for a forgery.
@@ -114,7 +114,7 @@ impl Overlay {
         self.rx.pool.put(packet);
     }
 
-    /// Drops a packet that exceeds the path MTU and must not be fragmented, and tells its sender.
+    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends its sender an ICMP error.
     fn tell_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, now: Nanos) {
         self.drops.add_many(Dropped::PathMtu, packets(&packet));
         if let Some(sender) = address(&packet, true)

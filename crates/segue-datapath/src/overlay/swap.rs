@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::table::Table;
 
-/// The place where tables are exchanged.
+/// The slots in which the control thread and the worker exchange tables.
 #[derive(Debug, Default)]
 struct Exchange {
     /// Whether `next` holds a table.
@@ -40,7 +40,7 @@ impl Drop for Changing {
 #[derive(Debug)]
 pub struct TableReceiver {
     exchange: Arc<Exchange>,
-    /// Tables that could not be handed back yet.
+    /// Tables that could not be returned yet.
     #[allow(clippy::vec_box, reason = "as above")]
     kept: Vec<Box<Table>>,
 }

@@ -291,7 +291,7 @@ fn with_network(config: Config, network: Option<u32>) -> Config {
     }
 }
 
-/// Returns the configuration with some remote: a listener has none of its own, and a check wants one.
+/// Returns the configuration with some remote: a listener has none of its own, and the check requires one.
 fn reachable(config: Config) -> Config {
     Config { remote: config.local, ..config }
 }

@@ -199,7 +199,7 @@ impl Router {
         self.send_frame(from, &frame)
     }
 
-    /// Routes packets that have waited for a neighbour.
+    /// Routes the packets that waited for a neighbour.
     fn again(&mut self, held: impl IntoIterator<Item = Held>, now: Nanos) {
         for (from, packet) in held {
             self.forward(from, vec![packet], now);

@@ -13,7 +13,7 @@ use crate::ingress::packets;
 use crate::port_pair::PortPair;
 
 impl Router {
-    /// Routes a batch that came in by `from`, and then the packets that the router made because of it. Returns the
+    /// Routes a batch that came in by `from`, and then the packets that the router made in response to it. Returns the
     /// empty batch, for its memory.
     pub(super) fn route(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         if batch.is_empty() {

@@ -40,7 +40,7 @@ pub(super) struct Learned {
     pub(super) ready: VecDeque<Held>,
 }
 
-/// Work that a timer brings.
+/// The solicitations, deletions and failures that are due at a time.
 #[derive(Debug, Default)]
 pub(super) struct TimerActions {
     /// Neighbours to solicit: unicast to the link address, or else multicast.
@@ -195,7 +195,7 @@ mod tests {
         learned.change.is_linked.then_some(learned.ready.len())
     }
 
-    /// Lets one packet wait for a neighbour. Returns how many packets were evicted for it.
+    /// Queues one packet for a neighbour. Returns how many packets were evicted for it.
     fn wait(resolver: &mut Resolver, hop: Hop, now: u64) -> usize {
         assert!(resolver.takes(&hop));
         let dropped = resolver.make_room(&hop).len();

@@ -1,15 +1,15 @@
-//! The check of source addresses that come from inside against the routes back to them (BCP 38, RFC 3704; `rp_filter`
-//! in Linux), so that one station cannot use up what each host has a share of.
+//! The check of source addresses from inside against the routes back to them (BCP 38, RFC 3704; `rp_filter` in Linux),
+//! so that one station cannot use up the resources that are limited per host.
 
 use std::net::IpAddr;
 
 use crate::route::{Action, Routes};
 
-/// Settings by their numbers, which are the values of the knob.
+/// The settings of the check; their index is the value of the knob.
 pub(super) const MODES: &[&str] = &["off", "strict", "loose"];
 const OFF: u64 = 0;
 const STRICT: u64 = 1;
-/// Results that are remembered; a further one takes the place of another.
+/// Number of results that are cached; a further one replaces another.
 const REMEMBERED: usize = 256;
 
 /// The check, with the results for the last sources.
@@ -27,7 +27,7 @@ impl SourceCheck {
         SourceCheck { mode: STRICT, results: Box::new([None; REMEMBERED]), seed: seed | 1 }
     }
 
-    /// Forgets all results: the routes or the mode have changed.
+    /// Clears the cache: the routes or the mode have changed.
     pub(super) fn forget(&mut self) {
         self.results.fill(None);
     }

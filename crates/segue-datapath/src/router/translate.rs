@@ -46,7 +46,7 @@ impl Router {
         self.nat.as_ref().map(|(_, own)| *own)
     }
 
-    /// Translates a packet and hands it to `next`, and then the fragments that have waited for it.
+    /// Translates a packet and passes it to `next`, and then the fragments that have waited for it.
     fn translate(
         &mut self,
         from: u16,

@@ -36,7 +36,7 @@ pub(super) struct Common {
     pub(super) fdb: [u64; 3],
     /// Packets that wait for the ports.
     pub(super) queues: Queues,
-    /// Whether what has just been received passes the queues.
+    /// Whether the packets just received pass the queues.
     pub(super) queues_in: bool,
     pub(super) drops: Counts<Dropped>,
     pub(super) decap_drops: Counts<DecapRefusal>,

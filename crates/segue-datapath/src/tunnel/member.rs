@@ -139,7 +139,7 @@ impl Member {
         }
     }
 
-    /// Takes note of what has become of the guest, or of what else the inside port follows.
+    /// Reads the state of the guest or the interface that the inside port follows.
     pub(super) fn follow(&mut self, looks: bool) {
         self.inside.listen(looks);
         self.moved.set(true);
@@ -283,7 +283,7 @@ impl Member {
         }
     }
 
-    /// Decapsulates a datagram from `remote` and hands the packet to GRO, or right to the inside port.
+    /// Decapsulates a datagram from `remote` and passes the packet to GRO, or directly to the inside port.
     pub(super) fn take(&mut self, datagram: Page, remote: u16, tos: u8, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         let meta = Received { tos, csum: common.outer_csum, sum: None };
@@ -317,7 +317,7 @@ impl Member {
         }
     }
 
-    /// Hands an inner packet to GRO that is not parsed yet.
+    /// Passes an inner packet to GRO that is not parsed yet.
     #[inline(always)]
     fn take_frame(&mut self, frame: Frame<Page>, remote: u16, common: &mut Common, now: Nanos) {
         self.arrivals.received += 1;

@@ -66,7 +66,7 @@ pub struct Parts {
     pub inside_name: String,
     /// The packet port inside.
     pub inside: Box<dyn Port>,
-    /// Puts outer headers on.
+    /// The sending half of the tunnel.
     pub encap: Encapsulator,
     /// Takes outer headers off.
     pub decap: Decapsulator,

@@ -21,7 +21,7 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// Asks for the path MTU to these peers of the port; the smallest counts.
+    /// Queries the path MTU to these peers of the port; the smallest counts.
     pub(super) fn query(&mut self, port: &dyn Port, peers: Range<u16>, overhead: usize, now: Nanos) {
         if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {
             return;

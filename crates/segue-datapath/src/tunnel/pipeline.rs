@@ -290,7 +290,7 @@ impl Tunnel {
         outcome
     }
 
-    /// Hands every datagram of a burst to its tunnel.
+    /// Passes every datagram of a burst to its tunnel.
     fn take_apart(&mut self, burst: &Burst, now: Nanos) {
         let Some(tunnels) = self.lookup.of(burst.peer.ip()) else {
             return self.common.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);

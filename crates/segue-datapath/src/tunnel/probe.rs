@@ -34,7 +34,7 @@ pub enum Kind {
     Hello,
     /// An echo request to an end that has replied before.
     EchoRequest,
-    /// The reply to either of them.
+    /// The reply to an echo request or a hello.
     EchoReply,
 }
 
@@ -109,7 +109,7 @@ impl Message {
     }
 }
 
-/// Returns the identity of what `config` sends; `None` for a tunnel that has no probe: one without GUE.
+/// Returns the identity of the tunnel's sent datagrams; `None` for a tunnel that has no probe: one without GUE.
 pub fn outgoing(config: &Config) -> Option<Identity> {
     if !matches!(config.carrier, Carrier::Gue { .. }) {
         return None;
@@ -187,7 +187,7 @@ impl Probe {
         self.interval.store(seconds, Ordering::Relaxed);
     }
 
-    /// Notes that a request with this nonce leaves now. The place of the oldest one is used, which then is lost.
+    /// Records that a request with this nonce leaves now. The place of the oldest one is used, which then is lost.
     pub fn note_sent(&self, kind: Kind, nonce: u64) {
         let oldest = self.outstanding.iter().min_by_key(|request| match request.nonce.load(Ordering::Relaxed) {
             0 => 0,
@@ -219,12 +219,12 @@ impl Probe {
         }
     }
 
-    /// Notes that a request of the other end was received.
+    /// Records that a request of the other end was received.
     pub(super) fn note_peer_request(&self) {
         self.peer_request_at.store(segue_port::now().0.max(1), Ordering::Relaxed);
     }
 
-    /// Takes the request with this nonce off the list, as a reply to it was received. Returns false where there is
+    /// Removes the request with this nonce from the list, as a reply to it was received. Returns false where there is
     /// none: the reply is forged, repeated or too late.
     pub(super) fn receive_reply(&self, nonce: u64) -> bool {
         let now = segue_port::now().0;
@@ -248,7 +248,7 @@ impl Probe {
         true
     }
 
-    /// Returns what the probe has measured.
+    /// Returns the measurements of the probe.
     pub fn measured(&self) -> Measured {
         let now = segue_port::now().0;
         let value = |of: &AtomicU64| of.load(Ordering::Relaxed);

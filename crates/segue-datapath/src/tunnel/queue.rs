@@ -13,8 +13,8 @@ use crate::fq::{FlowQueues, Signalled};
 use crate::ingress::packets;
 use crate::tuning::QueueSettings;
 
-/// Bytes of one poll from which on its packets are put in order by flow, although nothing waits: a packet behind so
-/// many would notice.
+/// Bytes of one poll from which on its packets are put in order by flow even with empty queues: they would delay a
+/// packet behind them noticeably.
 const MANY: usize = 128 << 10;
 
 /// A packet, and the index of the tunnel that it is for.
@@ -31,9 +31,9 @@ pub(super) struct Next {
 /// A direction through the tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// To the outside port.
+    /// The direction to the outside port.
     Outward,
-    /// To the inside ports.
+    /// The direction to the inside ports.
     Inward,
 }
 
@@ -76,7 +76,7 @@ impl Queues {
         is_full
     }
 
-    /// Returns whether what a poll has read, so many pieces and bytes, has to pass the queues.
+    /// Returns whether the packets that a poll has read, so many pieces and bytes, have to pass the queues.
     pub(super) fn wants(&self, direction: Direction, count: usize, bytes: impl FnOnce() -> usize) -> bool {
         self.has(direction) || self.settings.on && count > 1 && bytes() > MANY
     }

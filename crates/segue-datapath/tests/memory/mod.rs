@@ -26,7 +26,7 @@ pub(crate) enum Carries {
 /// Form in which a port hands over single packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Gives {
-    /// Unparsed frames, as real ports.
+    /// Unparsed frames, as real ports deliver them.
     #[default]
     Frames,
     /// Parsed packets.
