@@ -7,13 +7,13 @@ use crate::error::{Error, printable_line};
 /// Importance of an event, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Something failed.
+    /// A failure.
     Error = 3,
-    /// Something is wrong, and the instance goes on.
+    /// A problem that the instance survives.
     Warning = 4,
-    /// Something that is worth knowing.
+    /// A notable event.
     Notice = 5,
-    /// The usual.
+    /// An ordinary event.
     Info = 6,
 }
 

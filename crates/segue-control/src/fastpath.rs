@@ -23,7 +23,7 @@ pub struct Fastpath {
     pub peers: Option<Box<FastpathPeers>>,
 }
 
-/// How many peers of a table take the path through the kernel, and how many do not.
+/// Numbers of the peers of a table by the path that their packets take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FastpathPeers {

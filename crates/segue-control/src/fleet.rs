@@ -20,16 +20,16 @@ const ENDING: &str = ".fleet.json";
 /// Longest file that is read, bytes.
 const FILE_LEN: u64 = 1 << 20;
 
-/// How the agent stands to the registry.
+/// The state of the agent's connection to the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
-    /// It has no lease yet.
+    /// The agent has no lease yet.
     #[default]
     Starting,
-    /// It follows the changes of the registry.
+    /// The agent follows the changes of the registry.
     Connected,
-    /// It does not reach the registry: the table is the last known one.
+    /// The agent does not reach the registry: the table is the last known one.
     Stale,
 }
 
@@ -47,9 +47,9 @@ impl Engine {
 /// The last change of the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastEvent {
-    /// The time at which the agent learnt of it, seconds since 1970.
+    /// The time at which the agent received the change, seconds since 1970.
     pub at: u64,
-    /// What it was, such as `put 198.19.59.0/24`.
+    /// Description of the change, such as `put 198.19.59.0/24`.
     pub what: String,
 }
 
@@ -57,7 +57,7 @@ pub struct LastEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FleetState {
-    /// [`SCHEMA`].
+    /// Always [`SCHEMA`].
     pub schema: String,
     /// The interface of the tunnel.
     pub name: String,
@@ -67,9 +67,9 @@ pub struct FleetState {
     pub engine: String,
     /// The member of the registry that answered last.
     pub endpoint: String,
-    /// How the agent stands to the registry.
+    /// The state of the connection to the registry.
     pub state: Engine,
-    /// The time since which it stands so.
+    /// The time since which the connection is in this state.
     pub since: u64,
     /// The last failure, while there is one.
     pub error: Option<String>,
@@ -99,7 +99,7 @@ pub struct FleetState {
     pub refused: BTreeMap<String, usize>,
     /// Some of the refused entries: key and reason.
     pub refused_keys: Vec<(String, String)>,
-    /// What of the fleet's configuration is not done here.
+    /// The parts of the fleet's configuration that are not supported here.
     pub notes: Vec<String>,
 }
 

@@ -185,7 +185,7 @@ pub struct Offload {
 /// A problem of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Complaint {
-    /// The problem in a few words.
+    /// A short description of the problem.
     pub what: String,
     /// The reason of this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,7 +235,7 @@ pub struct Tunnel {
     /// Seconds since the last packet that was sent, to half a second; missing where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_age_s: Option<f64>,
-    /// What the probe has measured; missing where it is off.
+    /// The measurements of the probe; missing where it is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
 }
@@ -245,11 +245,11 @@ pub struct Tunnel {
 pub struct Probe {
     /// Seconds between two echo requests.
     pub interval_s: u64,
-    /// Questions sent to an end that had said that it understands them.
+    /// Echo requests sent to an end that has announced that it answers them.
     pub sent: u64,
-    /// Questions that were answered, and the first contact.
+    /// Requests that were answered, and the first contact.
     pub answered: u64,
-    /// Questions without an answer.
+    /// Requests without an answer.
     pub lost: u64,
     /// The last round trip; missing until there was an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -136,7 +136,7 @@ impl Peer {
         }
     }
 
-    /// Returns what the peer is looked up by, for messages.
+    /// Returns the key by which the peer is looked up, for messages.
     pub fn key(&self) -> String {
         match (self.prefix, self.station) {
             (Some(prefix), _) => prefix.to_string(),
@@ -239,7 +239,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Key {
-    /// Inner addresses.
+    /// The prefix of the inner addresses.
     Prefix(#[serde(with = "plain")] Prefix),
     /// An inner Ethernet address.
     Match(#[serde(with = "plain")] Mac),
@@ -259,13 +259,13 @@ impl fmt::Display for Key {
 pub struct Changes {
     /// The number of the table afterwards.
     pub generation: u64,
-    /// Peers that are new.
+    /// Number of new peers.
     pub added: u64,
-    /// Peers whose remote, encapsulation or flags are others now.
+    /// Number of peers whose remote, encapsulation or flags have changed.
     pub replaced: u64,
-    /// Peers that are gone.
+    /// Number of removed peers.
     pub removed: u64,
-    /// Peers that are as they were.
+    /// Number of unchanged peers.
     pub unchanged: u64,
 }
 
@@ -274,11 +274,11 @@ pub struct Changes {
 pub struct PeerCounters {
     /// Packets and trains to the peer.
     pub sent_packets: u64,
-    /// The bytes of these, without outer headers.
+    /// Bytes of the packets and trains to the peer, without outer headers.
     pub sent_bytes: u64,
     /// Datagrams from the peer.
     pub received_packets: u64,
-    /// The bytes of these, without outer headers.
+    /// Bytes of the datagrams from the peer, without outer headers.
     pub received_bytes: u64,
 }
 

@@ -73,7 +73,7 @@ pub struct ServiceState {
     pub pid: u32,
     /// The names of the instances that are up.
     pub instances: Vec<String>,
-    /// The names of those that are not.
+    /// The names of the instances that are not up.
     pub absent: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct ServiceState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Upgraded {
-    /// The configuration file, as the service was given it.
+    /// The configuration file, as its name was given to the service.
     pub file: String,
     /// Version of the program that the service had before.
     pub before: String,
@@ -91,7 +91,7 @@ pub struct Upgraded {
     pub is_new: bool,
     /// Instances whose tunnels continue in a process of the new program.
     pub handed_over: Vec<String>,
-    /// Instances that were stopped and started anew: those that move no packets, and those that did not run.
+    /// Instances that were stopped and started anew: those that move no packets, and those that were not running.
     pub restarted: Vec<String>,
     /// Instances that continue in a process of the program before: gateways, adapters, and tunnels with a trace or a
     /// guest.
@@ -126,7 +126,7 @@ impl Upgraded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// The configuration file, as the service was given it.
+    /// The configuration file, as its name was given to the service.
     pub file: String,
     /// Instances that continue as they are.
     pub unchanged: Vec<String>,

@@ -1,4 +1,4 @@
-//! The client of services: it finds those of this user, and asks one to load its file again.
+//! The client of services: it finds those of this user, and requests a reload or an upgrade of one.
 
 use std::fs;
 use std::io;
@@ -39,8 +39,8 @@ pub fn all() -> Vec<Service> {
     found.collect()
 }
 
-/// Asks a service to load its file again, and waits for the outcome, at most `longest`. It is `wanted` by its name or
-/// its file; `None` is the only one that runs.
+/// Requests that a service loads its file again, and waits for the outcome, at most `longest`. It is `wanted` by its
+/// name or its file; `None` is the only one that runs.
 pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotReloaded> {
     let service = find(wanted).map_err(NotReloaded::from)?;
     match ask(&service, ServiceRequest::Reload {}, longest)? {
@@ -49,8 +49,8 @@ pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotRe
     }
 }
 
-/// Asks services to continue with the program that has replaced theirs, and waits for the outcome of each, at most
-/// `longest`. Without `wanted`, all that run are asked.
+/// Requests that services continue with the program that has replaced theirs, and waits for the outcome of each, at
+/// most `longest`. Without `wanted`, all that run are asked.
 pub fn upgrade(wanted: Option<&str>, longest: Duration) -> Result<Vec<Upgraded>, NotReloaded> {
     let services = wanted.map_or_else(|| Ok(all()), |wanted| find(Some(wanted)).map(|service| vec![service]));
     let upgrade = |service: &Service| match ask(service, ServiceRequest::Upgrade {}, longest)? {
@@ -90,7 +90,7 @@ fn unclear(name: &str, text: &str) -> Error {
         .why("its answer is not one that this version understands")
 }
 
-/// Returns why a service has not done what it was asked, by its answer.
+/// Returns why a service has not done what was requested, by its answer.
 fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
     let name = printable(&service.name);
     match answer {

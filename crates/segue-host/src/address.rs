@@ -18,7 +18,7 @@ pub struct HostPort<'a> {
 pub enum BracketFault {
     /// The closing bracket is missing.
     Open,
-    /// Something other than a colon follows the closing bracket.
+    /// The closing bracket is followed by something other than a colon.
     Followed,
 }
 

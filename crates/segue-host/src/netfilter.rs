@@ -1,4 +1,4 @@
-//! Use of netfilter and IPsec on this host, which a packet that bypassed the network layer would evade.
+//! The use of netfilter and IPsec on this host, whose rules a packet that bypasses the network layer would evade.
 
 use std::fs;
 use std::io;
@@ -128,7 +128,7 @@ impl Watch {
 struct Chain {
     table: String,
     name: String,
-    /// Whether the policy drops what no rule accepts.
+    /// Whether the policy drops packets that no rule accepts.
     drops: bool,
 }
 
@@ -164,7 +164,7 @@ fn attribute(mut bytes: &[u8], number: u16) -> Option<&[u8]> {
     }
 }
 
-/// Hands the type and the body of each message of an answer to `each`. Returns whether the answer has ended, or its
+/// Passes the type and the body of each message of an answer to `each`. Returns whether the answer has ended, or its
 /// error.
 fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io::Result<()>> {
     while let (Some(len), Some(kind)) = (bytes.first_chunk::<4>(), bytes.get(4..6)) {
@@ -184,7 +184,7 @@ fn each_message(mut bytes: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> Option<io
     None
 }
 
-/// Asks for a list and hands each entry to `each`. A kernel without the protocol has an empty list.
+/// Requests a list and passes each entry to `each`. A kernel without the protocol has an empty list.
 fn dump(protocol: isize, kind: u16, body: &[u8], each: &mut dyn FnMut(u16, &[u8])) -> io::Result<()> {
     let Ok(mut socket) = Socket::new(protocol) else { return Ok(()) };
     socket.bind_auto()?;

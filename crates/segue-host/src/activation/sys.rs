@@ -15,7 +15,7 @@ pub(crate) fn is_taken(fd: RawFd) -> bool {
     TAKEN.lock().is_ok_and(|taken| taken.contains(&fd))
 }
 
-/// Notes that a descriptor is taken over; returns `false` where it was before.
+/// Records that a descriptor is taken over; returns `false` where it was before.
 pub(crate) fn take(fd: RawFd) -> bool {
     TAKEN.lock().is_ok_and(|mut taken| {
         let is_free = !taken.contains(&fd);

@@ -18,7 +18,7 @@ pub enum Origin {
     Local,
     /// An ICMP or ICMPv6 message; the kernel of this host sends one too, where a neighbour does not answer.
     Icmp,
-    /// Anything else, such as a time stamp.
+    /// Another origin, such as a time stamp.
     Other,
 }
 
@@ -85,7 +85,7 @@ fn read_error(data: &[u8], into: &mut SocketError) {
     into.from = address(offender).map(|from| from.ip());
 }
 
-/// Hands each control message (cmsg(3)) to `each`: its level, its type and its data.
+/// Passes each control message (cmsg(3)) to `each`: its level, its type and its data.
 fn each_message(bytes: &[u8], mut each: impl FnMut(i32, i32, &[u8])) {
     const WORD: usize = size_of::<usize>();
     const HEADER: usize = WORD + 8;

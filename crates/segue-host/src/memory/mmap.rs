@@ -1,4 +1,5 @@
-//! Numbers in memory that a process shares with the children that it forks, or with any that have the same file open.
+//! Atomic numbers in memory that a process shares with the children that it forks, or with the processes that have the
+//! same file open.
 #![allow(unsafe_code, reason = "memory of mmap is behind a pointer")]
 
 use std::fs::File;

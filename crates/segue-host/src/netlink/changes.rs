@@ -1,4 +1,5 @@
-//! Notice of changes: the multicast groups of rtnetlink, read only as far as to know what to look at again.
+//! Notifications of changes: the multicast groups of rtnetlink, read only as far as is needed to know which state to
+//! read again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,7 @@ pub struct Changed {
     pub lost: bool,
 }
 
-/// A connection that the kernel tells of changes.
+/// A connection over which the kernel reports changes.
 pub struct Changes {
     socket: Socket,
 }

@@ -17,7 +17,7 @@ const CLSACT: &str = "clsact";
 /// The protocol of a filter for packets of any (`ETH_P_ALL`), in network byte order.
 const ANY: u32 = 3_u16.to_be() as u32;
 
-/// The priority of the filters that are added: behind those of others, which have lower numbers unless asked otherwise.
+/// The priority of the filters that are added: behind those of other programs, whose default is a lower number.
 const PRIORITY: u32 = 0xff00;
 
 /// A hook of an interface that filters are at.
@@ -43,9 +43,9 @@ impl Hook {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     header: TcHeader,
-    /// Its kind, such as `bpf` or `u32`.
+    /// The kind of the filter, such as `bpf` or `u32`.
     pub kind: String,
-    /// The name of a BPF program, as whoever added it gave it.
+    /// The name of a BPF program, as the adding program gave it.
     pub name: String,
     /// The number of a BPF program; 0 for other kinds.
     pub program: u32,
@@ -91,8 +91,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds a program, whose result is what becomes of the packet, to a hook of the link with this index, behind those
-    /// that are there. It stays until it is removed, or the link is.
+    /// Adds a program, whose result is the action on the packet, to a hook of the link with this index, behind the
+    /// filters that exist. It stays until it is removed, or the link is.
     pub fn add_filter(&mut self, index: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let mut hooks = TcMessage::with_index(index.cast_signed());
         hooks.header.parent = TcHandle::CLSACT;
@@ -117,7 +117,7 @@ impl Netlink {
         self.tell(RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Removes a filter; with the last one of a link also what had the filters.
+    /// Removes a filter; with the last one of a link also the queueing discipline of the filters.
     pub fn remove_filter(&mut self, filter: &Filter) -> io::Result<()> {
         let message = TcMessage::from_parts(filter.header.clone(), vec![TcAttribute::Kind(filter.kind.clone())]);
         self.tell(RouteNetlinkMessage::DelTrafficFilter(message), 0)?;

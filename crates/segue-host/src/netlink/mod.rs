@@ -204,8 +204,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Returns whether the kernel has given up the neighbour `address` of a link: it has asked for the link address and
-    /// got no answer. Kernels before 5.0 cannot look up one neighbour, which is an error.
+    /// Returns whether the kernel's entry for the neighbour `address` of a link has failed: solicitations for the link
+    /// address were not answered. Kernels before 5.0 cannot look up one neighbour, which is an error.
     pub fn has_failed(&mut self, link: u32, address: IpAddr) -> io::Result<bool> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
@@ -232,12 +232,12 @@ impl Netlink {
         Ok(answer)
     }
 
-    /// Sends a request that changes something and waits for the acknowledgement.
+    /// Sends a request for a change and waits for the acknowledgement.
     pub fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.exchange(request, flags | NLM_F_ACK, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Sends a request and hands every answer to `each`, until `each` breaks or the kernel ends the dump.
+    /// Sends a request and passes every answer to `each`, until `each` breaks or the kernel ends the dump.
     pub fn exchange(
         &mut self,
         request: RouteNetlinkMessage,
@@ -262,7 +262,7 @@ impl Netlink {
     }
 }
 
-/// Hands every answer to the request with the number `sequence` in a datagram of the kernel to `each`. Breaks where
+/// Passes every answer to the request with the number `sequence` in a datagram of the kernel to `each`. Breaks where
 /// `each` does, and at the end of a dump or an acknowledgement.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The options of a local socket that tell of its peer.
+//! The options of a local socket that identify its peer.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;

@@ -110,7 +110,7 @@ pub fn end(status: c_int) -> ! {
 /// The descriptors that this process had when it began, beside the standard streams.
 static INHERITED: OnceLock<Vec<c_int>> = OnceLock::new();
 
-/// Notes the descriptors that another program left open for this one, and keeps them from the programs that this one
+/// Records the descriptors that another program left open for this one, and keeps them from the programs that this one
 /// starts. To be called before anything is opened.
 pub fn note_inherited() {
     let listed = fs::read_dir("/proc/self/fd").map(|folder| {
@@ -127,7 +127,7 @@ pub fn note_inherited() {
     let _ = INHERITED.set(inherited);
 }
 
-/// Closes the descriptors that [`note_inherited`] has noted, but for those that were taken over since
+/// Closes the descriptors that [`note_inherited`] has recorded, except those that were taken over since
 /// ([`crate::activation`]). No value of this program owns one of the others.
 pub fn close_inherited() {
     for number in INHERITED.get().into_iter().flatten().filter(|number| !is_taken(**number)) {
@@ -137,7 +137,7 @@ pub fn close_inherited() {
     }
 }
 
-/// Takes over a descriptor that [`note_inherited`] has noted; `None` where it is none of them, or was taken before.
+/// Takes over a descriptor that [`note_inherited`] has recorded; `None` where it is none of them, or was taken before.
 pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     let is_noted = INHERITED.get().is_some_and(|noted| noted.contains(&number));
     // SAFETY: the descriptor was open before this program opened its first one, and stayed so; `take` gives each number
@@ -220,7 +220,7 @@ struct Sets {
 
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Gives up all capabilities of the calling thread but `keep`, of which it keeps those that it has. The inheritable and
+/// Drops all capabilities of the calling thread except `keep`, of which it keeps those that it has. The inheritable and
 /// the ambient set become empty.
 pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
     const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
@@ -258,8 +258,8 @@ pub struct Step {
     pub k: u32,
 }
 
-/// Filters the system calls of this thread and of all that it starts (seccomp(2)), without no_new_privs: it needs
-/// CAP_SYS_ADMIN.
+/// Filters the system calls of this thread and of the processes that it starts (seccomp(2)), without no_new_privs: it
+/// needs CAP_SYS_ADMIN.
 pub fn filter_calls(program: &[Step]) -> io::Result<()> {
     let steps = program.iter().map(|step| libc::sock_filter { code: step.code, jt: step.jt, jf: step.jf, k: step.k });
     let mut steps: Vec<libc::sock_filter> = steps.collect();

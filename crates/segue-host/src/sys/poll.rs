@@ -16,8 +16,8 @@ pub enum Want {
     Hangup,
 }
 
-/// Pause after a wait that has failed, for lack of memory or because of a signal, before none is said to be ready: a
-/// caller that waits again and again must not spin.
+/// Pause after a wait that has failed, for lack of memory or because of a signal, before no descriptor is reported
+/// ready: a caller that waits in a loop must not spin.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready. A wait that fails

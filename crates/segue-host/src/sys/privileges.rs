@@ -1,4 +1,4 @@
-//! The rights of a process: user, capabilities, no_new_privs, and what the kernel offers to confine it.
+//! The rights of a process: user, capabilities, no_new_privs, and the kernel's means to confine it.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
