@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     sent: usize,
     /// Whether the client may change something: it is root or the owner.
     pub(crate) may_change: bool,
-    /// The end of the connection, whatever is missing then.
+    /// The time at which the connection is closed, even if the request or the answer is not complete.
     pub(crate) until: Instant,
 }
 
@@ -66,7 +66,7 @@ impl Connection {
         self.stream.as_fd()
     }
 
-    /// Returns what to wait for: the request, or room for the answer.
+    /// Returns the event to wait for: the request, or room for the answer.
     pub(crate) fn want(&self) -> Want {
         if self.is_answered() { Want::Write } else { Want::Read }
     }
@@ -76,7 +76,7 @@ impl Connection {
         !self.answer.is_empty()
     }
 
-    /// Reads what has come.
+    /// Reads the bytes of the request that have arrived.
     pub(crate) fn read(&mut self) -> ReadOutcome {
         let mut bytes = [0; REQUEST_LEN];
         match self.stream.read(&mut bytes) {

@@ -61,9 +61,9 @@ pub trait KnobControl {
     fn change_peers(&self, _: peers::Change) -> Result<Changes, Error> {
         Err(no_table())
     }
-    /// Takes note that the server gets on.
+    /// Records that the server makes progress.
     fn beat(&self) {}
-    /// Causes a fault, for tests.
+    /// Injects a fault, for tests.
     fn fault(&self, _: &Fault) -> Result<(), Error> {
         Err(Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#))
     }
@@ -71,7 +71,7 @@ pub trait KnobControl {
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
 }
 
-/// Returns the refusal of a change of a table that there is not.
+/// Returns the error for a change of a peer table in an instance without one.
 pub(crate) fn no_table() -> Error {
     Error::new(Kind::Conflict, "this instance has no peer table", "segue tunnel dev NAME peers FILE ...")
         .why("only a tunnel that was started with the word `peers` has one")

@@ -1,5 +1,5 @@
-//! Diagnosis of devices and sockets that could not be opened: the cause, as far as this process can find out, and what
-//! to try.
+//! Diagnosis of devices and sockets that could not be opened: the cause, as far as this process can find out, and a
+//! remedy.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use segue_port::tun;
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
 
-/// The purpose of a device, which decides what to try after a refusal.
+/// The purpose of a device, on which the remedy after a refusal depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The interface of a tunnel.
@@ -49,7 +49,7 @@ impl Purpose {
         }
     }
 
-    /// Returns what a user without CAP_NET_ADMIN can do to have the interface `dev`.
+    /// Returns the remedy by which a user without CAP_NET_ADMIN gets the interface `dev`.
     fn without_rights(self, dev: &str) -> String {
         match self {
             Purpose::Tunnel => format!(
@@ -130,7 +130,7 @@ impl Container {
         }
     }
 
-    /// Returns how to give a container the TUN device and the right to use it.
+    /// Returns the remedy that gives a container the TUN device and the right to use it.
     pub fn remedy(self) -> &'static str {
         match self {
             Container::Docker => "docker run --cap-add NET_ADMIN --device /dev/net/tun ...",
@@ -256,7 +256,7 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Explains that a device exists that was made otherwise than segue needs it.
+/// Returns the error for a device that exists and was made otherwise than segue needs it.
 fn as_made(made: Error, dev: &str, (why, delete, options): (String, String, &str)) -> Error {
     let hint = format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER {options}");
     with(made.kind(Kind::InUse), why, hint)

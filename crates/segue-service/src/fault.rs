@@ -1,4 +1,4 @@
-//! Faults of segue itself: a panic ends the whole instance, and a test can ask a running instance for a fault.
+//! Faults of segue itself: a panic ends the whole instance, and a test can inject a fault into a running instance.
 //!
 //! Requests for faults come over the control socket, which only the instance's user and root can open, and are taken
 //! only by an instance that was started with `SEGUE_FAULTS=1` in its environment: whoever can do either can also kill
@@ -38,7 +38,7 @@ pub(crate) fn end_on_panic(out: &Arc<dyn Report>) {
     }));
 }
 
-/// The faults that a test can ask for.
+/// The faults that a test can inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Injected {
@@ -48,11 +48,11 @@ enum Injected {
     Loop,
     /// A wait that never ends.
     Hang,
-    /// A failure of what the thread asks of the kernel, until another request.
+    /// The failure of the thread's requests to the kernel, until another fault is injected.
     Fail,
 }
 
-/// The state of an instance's threads: their heartbeat, and the faults that they are asked for.
+/// The state of an instance's threads: their heartbeat, and the faults that are injected into them.
 #[derive(Clone, Debug)]
 pub struct Vitals {
     /// The heartbeat.
@@ -74,7 +74,7 @@ impl Vitals {
         self.requests.is_some()
     }
 
-    /// Notes that a thread gets on, and does what a test requests, as [`Vitals::grant`].
+    /// Records that a thread makes progress, and injects the fault that a test requested, as [`Vitals::grant`].
     pub fn beat(&self, thread: Thread) -> bool {
         self.heartbeat.beat(thread);
         self.grant(thread)

@@ -103,7 +103,7 @@ impl Heartbeat {
         &self.numbers[thread.place()]
     }
 
-    /// Notes the processor time that a further worker has used in its present round.
+    /// Records the processor time that a further worker has used in its present round.
     fn note_cpu(&self, worker: u16, used: Duration) {
         let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
         self.cpu_of(worker).store(nanos, Ordering::Relaxed);
@@ -113,13 +113,13 @@ impl Heartbeat {
         &self.numbers[Thread::Worker(self.workers - 1 + worker).place()]
     }
 
-    /// Notes that a thread gets on.
+    /// Records that a thread makes progress.
     pub fn beat(&self, thread: Thread) {
         let number = self.of(thread);
         number.store((number.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Notes that a thread waits for something that may never come.
+    /// Records that a thread waits for an event that may never come.
     pub fn wait(&self, thread: Thread) {
         self.of(thread).fetch_or(WAITS, Ordering::Relaxed);
     }
@@ -141,7 +141,7 @@ impl Heartbeat {
         false
     }
 
-    /// Notes that a thread ends as it should, and is no longer watched.
+    /// Records that a thread has ended in the expected way, and is no longer watched.
     pub fn over(&self, thread: Thread) {
         self.of(thread).store(OVER, Ordering::Relaxed);
     }
@@ -169,7 +169,7 @@ impl Clocks {
         Clocks { heartbeat: heartbeat.clone(), clocks }
     }
 
-    /// Notes the processor time of each worker in its present round.
+    /// Records the processor time of each worker in its present round.
     pub(crate) fn note(&mut self) {
         for (Clock { clock, round }, worker) in self.clocks.iter_mut().zip(1..) {
             let number = self.heartbeat.of(Thread::Worker(worker)).load(Ordering::Relaxed);
@@ -249,8 +249,8 @@ impl Watch {
         Watch { heartbeat, limits, stat, seen }
     }
 
-    /// Looks at the threads, `passed` after the last look; where more time passed than `tick`, the supervisor itself
-    /// did not run. Returns the first fault.
+    /// Checks the progress of the threads, `passed` after the last check; where more time passed than `tick`, the
+    /// supervisor itself did not run. Returns the first fault.
     pub fn check(&mut self, passed: Duration, tick: Duration) -> Option<Stall> {
         let main = self.stat.as_ref().and_then(read);
         if main.is_some_and(|main| main.is_traced) {

@@ -1,4 +1,4 @@
-//! The file of a control socket, which goes with its socket and with no other of that name.
+//! The file of a control socket, which is removed together with its socket and only if it is that socket's.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Threads that have begun by the time their creator goes on: the filters of system calls that come next do not allow
-//! what the C library does to begin one.
+//! Threads that run before their creator continues: the filters of system calls that come next do not allow the calls
+//! by which the C library starts one.
 
 use std::io;
 use std::sync::mpsc::{RecvError, channel};

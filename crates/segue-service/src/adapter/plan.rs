@@ -45,7 +45,7 @@ pub struct Plan {
     pub eee: bool,
     /// Knobs to set at the start.
     pub set: Vec<(String, String)>,
-    /// Whether the process that opens the adapter again goes on without a part of its sandbox.
+    /// Whether the process that opens the adapter again runs without a part of its sandbox if the kernel lacks it.
     pub is_weak: bool,
     pub(super) found: std::cell::OnceCell<Found>,
 }

@@ -45,7 +45,7 @@ pub struct Model {
     pub wire: Option<String>,
 }
 
-/// `segue.lan78xx/1`, `notes`
+/// The notes on an adapter: `segue.lan78xx/1`, event `notes`.
 #[derive(Serialize, JsonSchema)]
 pub struct Notes {
     /// Always `segue.lan78xx/1`.
@@ -60,7 +60,7 @@ pub struct Notes {
     pub notes: BTreeMap<String, u64>,
 }
 
-/// `segue.lan78xx/1`, `trace`
+/// The trace of an adapter's registers: `segue.lan78xx/1`, event `trace`.
 #[derive(Serialize, JsonSchema)]
 pub struct Trace {
     /// Always `segue.lan78xx/1`.

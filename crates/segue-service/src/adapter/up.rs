@@ -61,7 +61,7 @@ impl Plan {
         })
     }
 
-    /// Opens and sets up everything, under a guard.
+    /// Opens and sets up the adapter and its interface, under a guard.
     fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
         // The opener is forked before this process has any device open.
         let opener =

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The sources of events of the control loop, and what it answers them with.
+/// The sources of events of the control loop, and the state from which it answers them.
 pub(super) struct ControlLoop<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) line: Option<&'a Line>,

@@ -17,7 +17,7 @@ use crate::started;
 pub(super) struct Crew<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, Result<(), Error>>>,
     clocks: Vec<ThreadClock>,
-    /// Each thread begins with a message, and ends where there is no sender any more.
+    /// Senders of the start message of each thread; a thread ends when its sender is dropped.
     go: Vec<Sender<()>>,
 }
 
@@ -59,7 +59,7 @@ impl<'scope> Crew<'scope> {
         Clocks::new(&vitals.heartbeat, self.clocks.iter().copied())
     }
 
-    /// Has the threads move packets.
+    /// Lets the threads start to move packets.
     pub(super) fn begin(&self) {
         // A thread that has ended is found by `join`.
         for go in &self.go {
@@ -75,7 +75,7 @@ impl<'scope> Crew<'scope> {
     }
 }
 
-/// Assembles the pipeline of a worker, says so, and runs it once it may.
+/// Assembles the pipeline of a worker, reports that, and runs it after the start message.
 fn run(
     further: &Further,
     assemble: AssembleMore,

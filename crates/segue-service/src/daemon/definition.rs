@@ -57,7 +57,7 @@ pub trait Daemon {
     fn limits(&self) -> Limits {
         Limits::default()
     }
-    /// Opens and sets up everything with all rights. On success the instance is ready to move packets.
+    /// Opens and sets up all devices with all rights. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
     /// Returns the lines for people that report that the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String;
@@ -72,7 +72,7 @@ pub struct Succession {
     pub inherited: Ports,
     /// Whether the ports are kept for a successor.
     pub has_successors: bool,
-    /// Whether the instance goes on where the kernel lacks a part of the sandbox.
+    /// Whether the instance runs without a part of the sandbox that the kernel lacks.
     pub is_weak: bool,
 }
 

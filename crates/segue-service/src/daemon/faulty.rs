@@ -1,4 +1,4 @@
-//! A pipeline that has the faults that a test asks for.
+//! A pipeline that has the faults that a test injects.
 
 use std::io;
 

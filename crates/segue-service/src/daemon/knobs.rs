@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// A switch `first`, a switch `second` that needs it, and a fixed one.
+    /// Returns a switch `first`, a switch `second` that needs it, and a fixed one.
     fn knobs() -> Knobs {
         let knob = |name: &str| Knob {
             name: name.to_owned(),

@@ -48,7 +48,7 @@ use crate::report::Report;
 use crate::sandbox::{self, Sandbox, SandboxConfig};
 use crate::started;
 
-/// Longest round of the packet loop that is no problem, as far as the control socket looks.
+/// Longest round of the packet loop that the control socket does not report as a problem.
 const STUCK: Duration = Duration::from_millis(250);
 
 /// Largest number of workers of an instance.
@@ -75,7 +75,7 @@ pub struct Watched {
 pub struct Start {
     /// The supervisor that started this process, if one did.
     pub watched: Option<Watched>,
-    /// Whether the instance goes on where the kernel lacks a part of the sandbox.
+    /// Whether the instance runs without a part of the sandbox that the kernel lacks.
     pub is_weak: bool,
 }
 
@@ -117,7 +117,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     }
 }
 
-/// Runs an instance from its start to its end: opens everything, gives up the rights that are no longer needed, and
+/// Runs an instance from its start to its end: opens its devices, gives up the rights that are no longer needed, and
 /// moves packets until a signal.
 pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
     let Start { watched, is_weak } = start;
@@ -256,7 +256,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// Permits the path through the kernel, or not, by its knob.
+    /// Permits or forbids the path through the kernel, by its knob.
     fn permit(&self) {
         let Some(fastpath) = &self.fastpath else { return };
         let knobs = self.knobs.list();

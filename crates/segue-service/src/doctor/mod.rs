@@ -1,4 +1,5 @@
-//! Checks of this host for `segue doctor`: each feature that segue uses, with why it is missing and what would fix it.
+//! Checks of this host for `segue doctor`: each feature that segue uses, with the reason why it is missing and the
+//! remedy.
 
 mod probe;
 

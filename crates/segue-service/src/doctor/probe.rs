@@ -372,7 +372,7 @@ fn link_offloads(links: &[String]) -> Vec<Check> {
     checks
 }
 
-/// Tries whether the kernel can carry tunnels past the daemon.
+/// Checks whether the kernel can carry tunnels past the daemon.
 fn kernel_path() -> Check {
     const GAIN: &str = "with it the kernel itself carries plain tunnels, at about the speed of its own";
     if let Err(why) = fastpath::probe() {

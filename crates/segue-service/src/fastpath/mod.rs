@@ -1,4 +1,4 @@
-//! The path of tunnels through the kernel: whether it is used, why not, and its counters.
+//! The path of tunnels through the kernel: whether it is used, the reason if not, and its counters.
 //!
 //! The daemon loads the programs of `segue-fastpath` with all rights, attaches them, and keeps them for its own life. A
 //! thread follows routes and what would make the path visible; the packets themselves never reach the process.
@@ -41,7 +41,7 @@ use self::tunnel::{route, route_to};
 const TICK: Duration = Duration::from_millis(200);
 /// Number of tunnels whose routes are followed in one interval.
 const TUNNELS_A_TICK: usize = 64;
-/// Number of intervals after which the interfaces are looked at for what would make the path visible.
+/// Number of intervals after which the interfaces are checked for obstacles that would make the path visible.
 const LOOK_EVERY: u32 = 5;
 
 /// Length of an Ethernet header, bytes.
@@ -110,7 +110,7 @@ struct State {
 }
 
 impl State {
-    /// Switches the programs to what is permitted and possible.
+    /// Switches the programs to the directions that are permitted and possible.
     fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
         let on = self.is_allowed && self.why.is_none() && is_wanted;
@@ -125,8 +125,7 @@ impl State {
 }
 
 impl Fastpath {
-    /// Loads and attaches the path, unless it is switched off or something is in its way; needs the interfaces to be
-    /// there.
+    /// Loads and attaches the path, unless it is switched off or an obstacle is found; the interfaces must exist.
     ///
     /// # Errors
     /// With [`Mode::Require`], where the path cannot be used.
@@ -176,7 +175,7 @@ impl Fastpath {
         state.is_on && !state.path.as_ref().is_some_and(by_daemon)
     }
 
-    /// Returns which path packets take and why, in one line; `None` where only the daemon was asked for.
+    /// Returns the path that packets take and the reason, in one line; `None` where only the daemon was requested.
     pub fn choice(&self) -> Option<String> {
         let state = self.state();
         if self.0.request.mode == Mode::Off {
@@ -257,8 +256,8 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Follows a change of the peer table. Where the kernel refuses an entry, all packets are the daemon's until a
-    /// table is taken whole.
+    /// Applies a change of the peer table to the path. Where the kernel refuses an entry, all packets are the daemon's
+    /// until a table is taken whole.
     pub(crate) fn set_peers(&self, peers: &[PeerConfig]) {
         let mut state = self.state();
         let Some(Programs::Table(path)) = &mut state.path else { return };
@@ -278,7 +277,7 @@ impl Fastpath {
         path.peer_counts((prefix.address, prefix.len)).ok().flatten()
     }
 
-    /// Looks up the routes to remotes: those that are new, and some of the others.
+    /// Looks up the routes to remotes: those of new remotes, and some of the others.
     fn follow_peers(&self, table: &Table, netlink: &mut Netlink) {
         let Some(local) = table.config().map(|config| config.local) else { return };
         let remotes = match &mut self.state().path {
@@ -368,7 +367,7 @@ impl Drop for Follower {
     }
 }
 
-/// Loads and attaches the path; the reason where it is not to be used.
+/// Loads and attaches the path, or returns the reason why it is not to be used.
 fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, String> {
     if request.mode == Mode::Off {
         return Ok(None);
@@ -413,8 +412,8 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
     link.map(|link| link.index).ok_or_else(|| format!("{dev} is gone"))
 }
 
-/// Removes what earlier processes have left at these interfaces, and looks with `fastpath auto` for what would show
-/// that packets take the path through them.
+/// Removes programs that earlier processes have left at these interfaces, and checks with `fastpath auto` for obstacles
+/// that would show that packets take the path.
 fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
     interfaces.iter().for_each(|interface| tidy(*interface, netlink));
     if request.mode != Mode::Auto {
@@ -443,7 +442,7 @@ fn failure(error: &segue_fastpath::Error) -> String {
     }
 }
 
-/// Tries whether this process could use the path at all, for `segue doctor`.
+/// Checks whether this process could use the path at all, for `segue doctor`.
 ///
 /// # Errors
 /// The reason why not.
@@ -454,7 +453,8 @@ pub fn probe() -> Result<(), String> {
     Path::load(&[config], &[]).map(drop).map_err(|error| failure(&error))
 }
 
-/// Returns what on this host keeps `fastpath auto` off for an outer family, if anything; needs CAP_NET_ADMIN.
+/// Returns the obstacle on this host that keeps `fastpath auto` off for an outer family, if there is one; needs
+/// CAP_NET_ADMIN.
 pub fn host_obstacle(is_v4: bool) -> Option<String> {
     obstacle::of_host(is_v4)
 }

@@ -39,7 +39,7 @@ pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<Strin
     Some(format!("{name} has the program {program}"))
 }
 
-/// Returns whether a queueing discipline is one that an interface has without being given it.
+/// Returns whether an interface has a queueing discipline of this kind by default.
 fn is_usual(kind: &str, default: &str) -> bool {
     kind == default || matches!(kind, "noqueue" | "pfifo_fast" | "mq")
 }

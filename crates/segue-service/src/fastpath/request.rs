@@ -13,7 +13,7 @@ pub struct Request {
     pub mode: Mode,
     /// The tunnels with one remote.
     pub tunnels: Vec<Tunnel>,
-    /// The tunnel with a peer table, instead of these.
+    /// The tunnel with a peer table, in place of tunnels with one remote.
     pub table: Option<Table>,
     /// Name of the outside port in statistics.
     pub outside: &'static str,

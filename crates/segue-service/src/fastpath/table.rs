@@ -13,24 +13,24 @@ use super::filters::Added;
 /// Number of remotes whose routes are looked up for the first time in one interval.
 pub(super) const NEW_REMOTES_A_TICK: usize = 2048;
 
-/// The sentence about the path at the start, when there may be no peers yet.
+/// The statement on the path at the start, when there may be no peers yet.
 pub(crate) const OF_PEERS: &str =
     "kernel, for peers without outer checksum and remote checksum offload; segue for the others";
 
-/// A tunnel with a peer table, as the path needs to know it.
+/// A tunnel with a peer table, in the form for the path through the kernel.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Name of the interface.
     pub dev: String,
     /// Index of the interface that has the address of this end.
     pub underlay: u32,
-    /// The ways to receive, in the order that the table knows.
+    /// The listeners, in the order of the peer table.
     pub listeners: Vec<Listener>,
     /// The Ethernet address of this end.
     pub station: [u8; 6],
 }
 
-/// One way to receive.
+/// A listener: a UDP port with its encapsulation.
 #[derive(Clone, Debug)]
 pub struct Listener {
     /// Name of its port in statistics.
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-/// Returns why the path of a table has nothing to do.
+/// Returns why the path of a table carries no packets.
 pub(super) fn idle(served: &Served) -> Option<String> {
     match (served.kernel, &served.daemon) {
         (1.., _) => None,
@@ -81,13 +81,13 @@ pub(super) fn idle(served: &Served) -> Option<String> {
     }
 }
 
-/// Returns how many peers take which path.
+/// Returns the numbers of peers by the path that their packets take.
 pub(super) fn shown(served: &Served) -> model::FastpathPeers {
     let segue = served.daemon.iter().map(|(why, peers)| ((*why).to_owned(), *peers)).collect();
     model::FastpathPeers { kernel: served.kernel, segue }
 }
 
-/// Returns the peers of a table as the path knows them.
+/// Returns the peers of a table in the form for the path through the kernel.
 pub(super) fn peers(configs: &[PeerConfig]) -> Vec<Peer> {
     let of = |config: &PeerConfig| {
         let PeerConfig { prefix, listener, encap, mac, .. } = *config;

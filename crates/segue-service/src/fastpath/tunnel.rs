@@ -1,4 +1,4 @@
-//! A tunnel as the path through the kernel needs to know it, and where its packets leave.
+//! A tunnel in the form for the path through the kernel, and the route of its packets.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use segue_control::error::os_text;
 use segue_fastpath::Route;
 use segue_host::netlink::Netlink;
 
-/// One tunnel, as the path needs to know it.
+/// One tunnel in the form for the path through the kernel.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
     /// Name of the interface.
     pub dev: String,
-    /// The tunnel, as the daemon's own encapsulation has it.
+    /// The configuration of the tunnel's encapsulation in the daemon.
     pub config: Config,
 }
 
@@ -27,12 +27,12 @@ pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]>
     link.mac.filter(|_| link.master.is_none())
 }
 
-/// Returns where packets to the remote leave; the reason where the path cannot send them there.
+/// Returns the route to the remote, or the reason why the path cannot use it.
 pub(super) fn route(netlink: &mut Netlink, config: &Config) -> Result<Route, String> {
     route_to(netlink, config.remote, config.local)
 }
 
-/// Returns where packets from one address to another leave; the reason where the path cannot send them there.
+/// Returns the route from one address to another, or the reason why the path cannot use it.
 pub(super) fn route_to(netlink: &mut Netlink, remote: IpAddr, local: IpAddr) -> Result<Route, String> {
     let text = |error: io::Error| os_text(&error);
     let route = netlink.route(remote, Some(local)).map_err(text)?;

@@ -1,4 +1,5 @@
-//! Router advertisements on the interfaces of a router: the kernel is told to ignore them, where this process may.
+//! Router advertisements on the interfaces of a router: the kernel is made to ignore them, where this process has the
+//! right to.
 
 use std::fs;
 use std::io;

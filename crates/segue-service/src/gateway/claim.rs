@@ -102,7 +102,7 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// The process behind a socket name, as far as it can be found out.
+/// The process that holds a socket name, as far as it can be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     User(u32),

@@ -75,7 +75,7 @@ pub struct Config {
     pub workers: Workers,
     /// The name of the gateway; IN-OUT by default, by the first two ends.
     pub name: Option<String>,
-    /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
+    /// Whether the gateway runs without a part of the sandbox that the kernel lacks.
     pub is_weak: bool,
     /// The spelling of these options in messages.
     pub spelling: Spelling,
@@ -95,7 +95,7 @@ impl Config {
 pub enum Workers {
     /// A number of workers.
     Count(u16),
-    /// One for each processor ([`usual_workers`]) as far as several can do the work.
+    /// One worker for each processor ([`usual_workers`]) as far as several can be used.
     Auto,
 }
 

@@ -60,7 +60,7 @@ pub struct Plan {
     /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,
-    /// Whether the gateway goes on where the kernel lacks a part of the sandbox.
+    /// Whether the gateway runs without a part of the sandbox that the kernel lacks.
     #[serde(skip)]
     pub is_weak: bool,
     /// Notes for the user.

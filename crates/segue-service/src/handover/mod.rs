@@ -202,7 +202,7 @@ impl Ports {
         Some(self.interfaces.swap_remove(at).1)
     }
 
-    /// Takes the sockets out, where there are any.
+    /// Removes and returns the sockets, where there are any.
     pub fn outside(&mut self) -> Option<Sockets> {
         (!self.sockets.receive.is_empty()).then(|| std::mem::take(&mut self.sockets))
     }

@@ -45,9 +45,9 @@ pub(crate) struct Monitored {
 /// The kinds of ICMP errors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// No program has the UDP port.
+    /// No program listens on the UDP port.
     Port,
-    /// No program takes the IP protocol.
+    /// No program accepts the IP protocol.
     Protocol,
     /// A filter refuses.
     Filtered,
@@ -106,21 +106,21 @@ pub(super) struct PathState {
     pub(super) gateway: Option<IpAddr>,
     /// The MTU of the route, bytes, where it has one.
     pub(super) mtu: Option<u32>,
-    /// Whether the kernel has given up the neighbour.
+    /// Whether the kernel's entry for the neighbour has failed.
     pub(super) has_failed: bool,
 }
 
 /// The state of the underlay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// The last way to each remote, and whether the kernel still has a route.
+    /// The last path to each remote, and whether the kernel still has a route.
     pub(super) ways: HashMap<IpAddr, (Option<PathState>, bool)>,
     pub(super) links: HashMap<u32, LinkView>,
     /// The local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
     pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,
 }
 
-/// Everything that is known at a time.
+/// The observations at one time.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// The traffic of each tunnel, in the order of the facts.

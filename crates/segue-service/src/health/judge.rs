@@ -51,7 +51,7 @@ fn interface(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     })
 }
 
-/// Returns the problems of the ways to the remotes: link, local address, route, neighbour.
+/// Returns the problems of the paths to the remotes: link, local address, route, neighbour.
 fn ways(facts: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let mut found: Vec<Complaint> = Vec::new();
@@ -121,7 +121,7 @@ fn no_route(facts: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint
     )
 }
 
-/// Returns a problem where the other end, or a router or filter on the way, answers with ICMP errors.
+/// Returns a problem where the other end, or a router or filter on the path, answers with ICMP errors.
 fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
@@ -258,7 +258,7 @@ fn tx_off(link: &str) -> Complaint {
     complaint("underlay_tx_off", format!("{link} has tx off"), tx_off_cost().to_owned(), tx_on(link))
 }
 
-/// Returns what transmit checksum offload that is off costs.
+/// Returns the cost of transmit checksum offload that is off.
 pub(crate) fn tx_off_cost() -> &'static str {
     "the kernel then computes every outer checksum, and before Linux 6.11 it takes no trains of datagrams \
      (UDP_SEGMENT): about a third of the throughput"
@@ -290,7 +290,7 @@ fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
     ))
 }
 
-/// Returns a notice where nothing answers.
+/// Returns a notice on a tunnel without answers.
 fn unanswered(facts: &Monitored, flow: &Flow) -> Option<Complaint> {
     let (span, count) = flow.unanswered()?;
     let remote = facts.remotes.first()?;

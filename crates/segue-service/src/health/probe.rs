@@ -15,11 +15,11 @@ use segue::encap::Identity;
 use segue::hash;
 use segue_datapath::tunnel::probe::{Kind, Measured, Message, Probe};
 
-/// Tenths of an interval without a reply after which the other end is silent. One lost message makes twenty.
+/// Tenths of an interval without a reply after which the other end counts as silent. One lost message makes twenty.
 const SILENT: u32 = 24;
 /// Shortest time between two requests.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Hellos that leave at the interval while the other end has never said that it understands them.
+/// Number of hellos that leave at the interval while the other end has never announced that it supports them.
 const FIRST_HELLOS: u32 = 3;
 /// Shortest time between two hellos after those.
 const LATER_HELLOS: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl Prober {
         self.due
     }
 
-    /// Returns what was measured.
+    /// Returns the measurements of the probe.
     pub(super) fn measured(&self) -> Measured {
         self.probe.measured()
     }
@@ -112,7 +112,7 @@ impl Prober {
         now.checked_sub(Duration::from_nanos(self.probe.measured().reply_age?))
     }
 
-    /// Returns what the probe says; `None` while it is off.
+    /// Returns the verdict of the probe; `None` while it is off.
     pub(super) fn verdict(&self, now: Instant) -> Option<Verdict> {
         let began = self.began?;
         Some(verdict(&self.probe.measured(), now.saturating_duration_since(began)))

@@ -1,4 +1,4 @@
-//! The state of the underlay as the kernel tells it: links with their offloads, routes, neighbours and addresses.
+//! The state of the underlay as the kernel reports it: links with their offloads, routes, neighbours and addresses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,7 +28,7 @@ impl Underlay {
         Ok(Underlay { netlink: Netlink::open()?, socket: UdpSocket::bind("0.0.0.0:0")? })
     }
 
-    /// Reads everything that `facts` name, for the first time.
+    /// Reads the state of all links, routes and addresses that `facts` name, for the first time.
     pub(super) fn first(&mut self, facts: &[Monitored]) -> io::Result<View> {
         let mut view = View::default();
         let addresses = self.netlink.all_addresses()?;
@@ -41,8 +41,8 @@ impl Underlay {
         Ok(view)
     }
 
-    /// Reads again what may have changed. Of the tunnels' own interfaces only those in `changed` are read; `None` reads
-    /// all of them.
+    /// Reads the parts of the state again that may have changed. Of the tunnels' own interfaces only those in `changed`
+    /// are read; `None` reads all of them.
     pub(super) fn refresh(&mut self, facts: &[Monitored], changed: Option<&[u32]>, view: &mut View) -> io::Result<()> {
         let addresses = self.netlink.all_addresses()?;
         for (local, (_, is_here)) in &mut view.locals {
@@ -82,7 +82,7 @@ impl Underlay {
         Ok(())
     }
 
-    /// Returns the way to `remote`, if the kernel has a route.
+    /// Returns the path to `remote`, if the kernel has a route.
     fn way(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> Option<PathState> {
         let route = self.netlink.route_on(remote, Some(local), zone).ok()?;
         let next = route.gateway.unwrap_or(remote);

@@ -31,7 +31,7 @@ use crate::started;
 
 /// Interval at which the counters are read and the tunnels judged.
 const TICK: Duration = Duration::from_millis(500);
-/// Time for which notices and errors are left alone after some were read: it limits what a flood of them costs.
+/// Time for which notices and errors are not read after some were read: it limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice: the kernel reports no learned path MTU.
 const LOOK: Duration = Duration::from_secs(5);
@@ -329,7 +329,7 @@ impl Watch {
     }
 }
 
-/// Returns the line of the log that says that a problem has begun.
+/// Returns the line of the log on the begin of a problem.
 fn begun(complaint: &Complaint) -> LogEntry<'static> {
     let mut entry = LogEntry::new(LogEvent::Unhealthy, complaint.what.clone()).with("code", &*complaint.code);
     let tunnel = complaint.tunnels.first().map(|name| ("tunnel", name.clone()));
@@ -361,7 +361,7 @@ fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     }
 }
 
-/// Returns what a probe has measured in the form of `segue stat -j`; `None` where it is off.
+/// Returns the measurements of a probe in the form of `segue stat -j`; `None` where it is off.
 fn probe(prober: &Prober) -> Option<Probe> {
     let measured = prober.measured();
     let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();

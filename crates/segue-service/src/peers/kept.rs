@@ -65,7 +65,7 @@ impl Kept {
         len.store(text.len() as u64, Ordering::Release);
     }
 
-    /// Returns the table; `None` where there is none, or a half of one.
+    /// Returns the table; `None` where there is none, or an incomplete one.
     pub(super) fn read(&self) -> Option<Table> {
         let (len, words) = self.words.split_first()?;
         let len = usize::try_from(len.load(Ordering::Acquire)).ok().filter(|len| (1..=TABLE_LEN).contains(len))?;

@@ -74,7 +74,7 @@ impl Keeper {
         Ok((keeper, first))
     }
 
-    /// Gives the path through the kernel the table, now and after each change.
+    /// Passes the table to the path through the kernel, now and after each change.
     pub fn feed(&self, path: &Fastpath) {
         let state = self.state();
         if self.path.set(path.clone()).is_ok() {
@@ -231,13 +231,13 @@ impl Keeper {
         next
     }
 
-    /// Returns the peers as both paths know them.
+    /// Returns the peers in the form for both paths.
     fn configs(&self, state: &State) -> Vec<PeerConfig> {
         let config = |entry: &Entry| self.rules.config(&entry.peer, Arc::clone(&entry.counters));
         state.entries.values().filter_map(config).collect()
     }
 
-    /// Builds the worker's table, and returns the peers that it is made of.
+    /// Builds the worker's table, and returns the peers in it.
     fn build(&self, state: &State) -> Result<(Box<Table>, Vec<PeerConfig>), Error> {
         let configs = self.configs(state);
         let removed = Removed {
@@ -292,7 +292,7 @@ impl Keeper {
         }
     }
 
-    /// Returns what is wrong with the table.
+    /// Returns the problem of the table, if it has one.
     pub fn complaint(&self) -> Option<Complaint> {
         let why = self.state().file_refused.clone()?;
         Some(Complaint {

@@ -1,4 +1,4 @@
-//! The rules for entries of a peer table, and what the tunnel itself adds to them.
+//! The rules for entries of a peer table, and the tunnel's defaults for them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters};
 use crate::tunnel::kinds::{self, Choice};
 use crate::tunnel::resolve::Ready;
 
-/// The network identifier of VXLAN where neither the tunnel nor the peer says one: that of flannel.
+/// The default network identifier of VXLAN where neither the tunnel nor the peer has one: that of flannel.
 const USUAL_VNI: u32 = 1;
 
 /// The tunnel's own values, and the rules that follow from them.
@@ -75,7 +75,7 @@ impl Rules {
         self.mac
     }
 
-    /// Returns what other programs have to know of this end.
+    /// Returns the properties of this end that other programs need.
     pub(super) fn summary(&self) -> PeerTable {
         PeerTable {
             local: self.local.to_string(),

@@ -33,7 +33,7 @@ use message::{comes_from_advertisement, hop_of, is_advertised, is_exception, rea
 
 /// Largest number of routes that are copied: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
-/// Largest number of routes from router advertisements that are used where they are asked for.
+/// Largest number of routes from router advertisements that are used if the configuration requests them.
 pub const MOST_ADVERTISED: usize = 64;
 /// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
@@ -41,7 +41,7 @@ const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
 const NEXTHOPS: u32 = 32;
 /// Shortest time between two reads of the tables; changes in between are read together.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Time after which tables that could not be read, or changes that could not be heard of, are asked for again.
+/// Time after which the tables are read, or their changes subscribed to, again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Reader of the kernel's tables and of their changes.

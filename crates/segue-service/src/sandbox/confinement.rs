@@ -22,7 +22,7 @@ pub struct SandboxConfig<'a> {
     pub limits: Limits,
     /// Additional system calls of that process.
     pub allowed: Allowed<'a>,
-    /// Whether the process goes on where the kernel has no Landlock, or no filters of system calls.
+    /// Whether the process runs without Landlock or filters of system calls where the kernel lacks them.
     pub is_weak: bool,
 }
 
@@ -32,15 +32,15 @@ pub(super) fn weak(what: &str) -> Error {
     Error::new(Kind::System, what, hint).why("this kernel lacks Landlock, or filters of system calls")
 }
 
-/// The option by which a user goes on without a part of the sandbox.
+/// The option with which an instance runs without a part of the sandbox that the kernel lacks.
 pub const WEAK: &str = "--weak-sandbox";
 
 /// The processes that a process may signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signalling {
-    /// Processes of the same Landlock domain only, which is the process itself.
+    /// Signals only to processes of the same Landlock domain, which is the process itself.
     Inside,
-    /// Any that its user and capabilities allow.
+    /// Signals to all processes that its user and capabilities allow.
     Anybody,
 }
 

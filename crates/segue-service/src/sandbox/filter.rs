@@ -93,7 +93,7 @@ const STARTING: &[libc::c_long] = &[
 /// System calls that only the tables of older architectures have.
 #[cfg(target_arch = "x86_64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_unlink, libc::SYS_time, libc::SYS_newfstatat];
-/// The call behind `fstat` of the C library where the architecture has no older one.
+/// The system call behind `fstat` of the C library where the architecture has no older one.
 #[cfg(target_arch = "aarch64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -179,8 +179,8 @@ pub struct Allowed<'a> {
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
-    /// Whether a process that opens something for another one accepts connections at a socket that is open, and looks
-    /// what files come over them.
+    /// Whether a process that opens devices for another one accepts connections at an open socket, and reads the types
+    /// of the files that come over them.
     pub accepts: bool,
 }
 

@@ -35,8 +35,8 @@ pub use filter::Allowed;
 pub use opening::{AccessRights, NewUser, confine};
 pub use service::refuse_calls;
 
-/// Forks the process that moves packets, which gives up what it no longer needs, and returns in it; the supervisor
-/// never returns. The process must have one thread.
+/// Forks the process that moves packets, which gives up the rights that it no longer needs, and returns in it; the
+/// supervisor never returns. The process must have one thread.
 ///
 /// # Errors
 /// Where a right cannot be given up, which also ends the instance, unless [`SandboxConfig::is_weak`] allows it.
@@ -94,7 +94,7 @@ pub fn enter(
     Ok(sandbox)
 }
 
-/// Leaves this process the system calls of moving packets alone, once all of its threads run. Nothing changes where
+/// Restricts this process to the system calls of moving packets, once all of its threads run. Nothing changes where
 /// [`enter`] could not filter any.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The process that waits for the one that moves packets, and ends it where it makes no progress.
+//! The supervisor: it waits for the process that moves packets, and ends it where it makes no progress.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::heartbeat::{How, Stall, Watch};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
 
-/// Interval of the looks at the heartbeat.
+/// Interval at which the heartbeat is checked.
 const TICK: Duration = Duration::from_millis(250);
 /// Longest wait for the end of a process that was killed.
 const LAST: Duration = Duration::from_secs(5);
-/// Shortest time between two messages about a process that somebody stops again and again.
+/// Shortest time between two messages about a process that is stopped again and again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Waits for `child`, watches its heartbeat, passes signals on to it, removes the socket, and ends with the child's
@@ -106,7 +106,7 @@ pub(super) fn run(
     }
 }
 
-/// Gives up everything but signals to the child and the removal of the socket.
+/// Gives up all rights but signals to the child and the removal of the socket.
 fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let refused = |error: &std::io::Error| failed("cannot confine the supervisor", error);
     sys::drop_bounding_set();

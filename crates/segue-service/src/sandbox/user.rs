@@ -12,8 +12,8 @@ use segue_host::sys;
 
 /// The user that a package makes for segue. Where there is none, each instance takes a number of its own.
 const NAME: &str = "segue";
-/// Numbers of users that nothing else gives out: between those that systemd keeps for homes and for users of
-/// containers, and those of its dynamic users (systemd's UIDS-GIDS document).
+/// User ids that are not allocated otherwise: those between the ranges of systemd for homes and for users of
+/// containers, and for its dynamic users (systemd's UIDS-GIDS document).
 const RANGE: RangeInclusive<u32> = 60_706..=61_183;
 
 /// The user and the group that a process changes to.
@@ -77,7 +77,7 @@ fn has_id(line: &str, id: u32) -> bool {
     matches!(fields[..], [inside, _, len] if id >= inside && id - inside < len)
 }
 
-/// Returns the entry [`NAME`] of a passwd file, unless it has a number of root.
+/// Returns the entry [`NAME`] of a passwd file, unless it has a user id of root.
 fn named(passwd: &str) -> Option<User> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -87,7 +87,7 @@ fn named(passwd: &str) -> Option<User> {
     })
 }
 
-/// Returns a number of [`RANGE`] that neither the passwd file nor a process has, the same one for a name where
+/// Returns a user id of [`RANGE`] that neither the passwd file nor a process has, the same one for a name where
 /// possible.
 fn free(name: &str, passwd: &str, in_use: &BTreeSet<u32>) -> Option<u32> {
     let known: BTreeSet<u32> = passwd.lines().filter_map(|line| line.split(':').nth(2)?.parse().ok()).collect();

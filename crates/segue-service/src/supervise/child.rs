@@ -70,14 +70,14 @@ pub(super) struct Instance {
     faults: VecDeque<Instant>,
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
-    /// Answers on the control socket while the instance has no process.
+    /// The server of the control socket while the instance has no process.
     serve_absent_state: Option<Server>,
     /// Whether the instance is one side of a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
     /// the end of an instance that was up.
     pub(super) is_awaited: bool,
-    /// Whether another instance is about to replace this one, also where this one ends before that.
+    /// Whether another instance is about to replace this one, even if this one ends before that.
     pub(super) is_replaced: bool,
 }
 
@@ -195,8 +195,8 @@ impl Instance {
         made
     }
 
-    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause, and
-    /// the next time after a longer one.
+    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause that
+    /// doubles each time.
     fn put_off(&mut self, was_up: bool, error: &Error) {
         let now = Instant::now();
         let (most, span) = AT_ONCE;
@@ -212,13 +212,12 @@ impl Instance {
         self.absence = Some((since, error.clone()));
     }
 
-    /// Notes an error that keeps the instance from being started now.
+    /// Records an error that keeps the instance from being started now.
     pub(super) fn refuse(&mut self, error: &Error) {
         self.put_off(false, error);
     }
 
-    /// Answers on the control socket where the instance has no process for a while, so that its name and the reason are
-    /// among what runs.
+    /// Serves the control socket while the instance has no process, so that its name and the reason are listed.
     pub(super) fn serve_absent_state(&mut self) {
         let is_soon = self.again.is_none_or(|again| again.saturating_duration_since(Instant::now()) < GRACE / 4);
         let Some((since, error)) = self.absence.clone().filter(|_| !self.runs() && !is_soon) else { return };
@@ -247,19 +246,19 @@ impl Instance {
             bound.and_then(|bound| bound.serve(Vec::new(), move || absent.clone(), Absent(name)).ok());
     }
 
-    /// Gives the control socket up, for a process of the instance.
+    /// Closes the control socket, for a process of the instance.
     pub(super) fn stand_down(&mut self) {
         self.serve_absent_state.take().into_iter().for_each(Server::stop);
     }
 
-    /// Returns when this instance is to be tended next, where its state alone does not tell.
+    /// Returns when this instance needs attention next, where its state alone does not determine it.
     pub(super) fn due(&self) -> Option<Instant> {
         let process = self.process.as_ref()?;
         let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);
         process.died.map(|died| died + GRACE).or(starts)
     }
 
-    /// Sends SIGCONT to a stopped process, and kills what is left of one that ended or never came up.
+    /// Sends SIGCONT to a stopped process, and kills the rest of one that ended or never came up.
     pub(super) fn tend(&mut self) {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };
@@ -332,7 +331,7 @@ impl Instance {
         })
     }
 
-    /// Tells a successor that is ready to begin, with the next sequence numbers.
+    /// Sends a ready successor the message to begin, with the next sequence numbers.
     pub(super) fn go(&self, sequences: &[(String, u32)]) {
         let say = |record: &Record| self.process.as_ref().map(|process| process.line.say(record, None));
         // A process that does not receive it has ended, which its standard output shows.

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 /// A child process.
 #[derive(Debug)]
 pub(super) enum Handle {
-    /// Started by this program.
+    /// A process that was started by this program.
     Started(Child),
-    /// Started by the program that this process had before.
+    /// A process that was started by the program that this service had before.
     Kept {
         /// The process id.
         pid: u32,

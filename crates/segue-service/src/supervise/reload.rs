@@ -19,7 +19,7 @@ use super::spec::InstanceSpec;
 use super::tables;
 use crate::control_server::{forget_next, take_name};
 
-/// Longest wait for the end of an instance that no longer answers, beside [`STOP_EACH`]: one whose interface was
+/// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one whose interface was
 /// deleted needs half a second.
 const PARTING: Duration = Duration::from_secs(3);
 
@@ -360,7 +360,7 @@ impl Service {
     }
 }
 
-/// Notes which tunnels differ between an instance and its successor, which share those with the interfaces `shared`.
+/// Records which tunnels differ between an instance and its successor, which share those with the interfaces `shared`.
 fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &InstanceSpec, shared: &[String]) {
     let (had, has) = (old.devs(), new.devs());
     let (changed, added): (Vec<String>, Vec<String>) =
@@ -371,7 +371,7 @@ fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &Instance
 }
 
 /// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the
-/// values of the start for those that the configuration no longer has.
+/// initial values for those that the configuration no longer has.
 fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
     let (before, assignments) = (old.knobs(), new.knobs());
     if before == assignments {

@@ -50,9 +50,9 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Client {
     connection: Connection,
-    /// The change that it has asked for, and of whose outcome it is to be told.
+    /// The change that the client has requested and whose outcome it waits for.
     waits: Option<Change>,
-    /// Whether the change that it waits for is being made.
+    /// Whether the requested change is being made.
     is_served: bool,
 }
 
@@ -97,7 +97,7 @@ impl Requests {
         fds
     }
 
-    /// Returns the clients whose descriptors are waited for: one that waits for a change has nothing to say.
+    /// Returns the clients whose requests are read: one that waits for a change sends nothing.
     fn reading(&self) -> impl Iterator<Item = (usize, &Client)> {
         self.clients.iter().enumerate().filter(|(_, client)| client.waits.is_none())
     }
@@ -107,7 +107,7 @@ impl Requests {
         self.reading().map(|(_, client)| client.connection.until).min()
     }
 
-    /// Serves what is ready, in the order of [`Requests::fds`].
+    /// Handles the events of the descriptors that are ready, in the order of [`Requests::fds`].
     pub(super) fn serve(&mut self, ready: &[bool], state: impl Fn() -> ServiceState) {
         let now = Instant::now();
         let places: Vec<usize> = self.reading().map(|(at, _)| at).collect();
@@ -127,17 +127,17 @@ impl Requests {
         }
     }
 
-    /// Returns whether a client has asked for a change that has not begun.
+    /// Returns whether a client has requested a change that has not begun.
     pub(super) fn wants(&self, change: Change) -> bool {
         self.clients.iter().any(|client| client.waits == Some(change) && !client.is_served)
     }
 
-    /// Notes that a change begins: its outcome is for those that have asked until now.
+    /// Records that a change begins: its outcome is for the clients that have requested it until now.
     pub(super) fn begin(&mut self, change: Change) {
         self.clients.iter_mut().for_each(|client| client.is_served = client.waits == Some(change));
     }
 
-    /// Tells those that wait for the change that has begun how it ended; `text` is the error for people.
+    /// Sends the outcome of the change to the clients that wait for it; `text` is the error for people.
     pub(super) fn answer(&mut self, outcome: Result<ServiceResponse, &Error>, text: &str) {
         let response = outcome.unwrap_or_else(|error| ServiceResponse::refused(error, text));
         for client in self.clients.iter_mut().filter(|client| client.is_served) {

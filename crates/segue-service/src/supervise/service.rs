@@ -50,8 +50,7 @@ pub trait Configuration {
     /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
     /// nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
-    /// Returns the instance of this kind and name with these words, which the configuration had before, and these
-    /// knobs.
+    /// Returns the instance of this kind and name with these words and knobs, which the previous configuration had.
     fn spec(
         &self,
         kind: InstanceKind,
@@ -99,7 +98,7 @@ pub struct Service {
     pub(super) program: Option<PathBuf>,
     /// Time of the last watchdog message to the service manager.
     alive: Instant,
-    /// The state that the service manager knows.
+    /// The state that was reported last to the service manager.
     pub(super) reported: String,
 }
 

@@ -76,9 +76,9 @@ pub enum InstancePlan {
     Tunnels(Vec<Plan>),
     /// A gateway.
     Gateway(Box<Config>),
-    /// An adapter with this interface: the options of the command say the rest.
+    /// An adapter with this interface; its other settings are options of the command.
     Adapter(String),
-    /// The metrics of all instances: the options of the command say it all.
+    /// The metrics of all instances; their settings are options of the command.
     Metrics,
 }
 
@@ -114,8 +114,8 @@ impl InstanceSpec {
         words + knobs.map(|knob| "--set==".len() + knob.name.text.len() + knob.value.text.len() + EACH).sum::<usize>()
     }
 
-    /// Returns the addresses of the other ends, which the same words may have changed: a host name is looked up each
-    /// time that the configuration is read.
+    /// Returns the addresses of the other ends, which may have changed though the words are the same: a host name is
+    /// looked up each time that the configuration is read.
     pub(crate) fn remotes(&self) -> Vec<IpAddr> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.remote).collect(),
@@ -136,8 +136,8 @@ impl InstanceSpec {
         }
     }
 
-    /// Returns the interfaces of the tunnels that `old` has as well, with the same words and on the same socket, so
-    /// that this instance can take them over. A capture belongs to its process, so that with one there are none.
+    /// Returns the interfaces of the tunnels that `old` has too, with the same words and on the same socket, so that
+    /// this instance can take them over. A capture belongs to its process, so that with one there are none.
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
         fn members(spec: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
             let each = spec.tokens.split(|token| token.text == ALSO);

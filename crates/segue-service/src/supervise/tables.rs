@@ -1,5 +1,5 @@
-//! The peer tables of tunnels over a reload: one that is started anew has the table that it had, and one that goes on
-//! has that of its file again.
+//! The peer tables of tunnels over a reload: a restarted tunnel gets the table that it had, and one that continues gets
+//! that of its file again.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use segue_control::peers::{Change, Table};
 
 use super::spec::InstanceSpec;
 
-/// Returns the present tables of those of `specs` that are to be started anew and have one, with their names. `before`
-/// are the running instances. A file that was not there before has the table of the start.
+/// Returns the present tables of those of `specs` that are to be restarted and have one, with their names. `before` are
+/// the running instances. A file that was not there before has the table of the start.
 pub(super) fn present<'a>(
     specs: &[InstanceSpec],
     before: impl Iterator<Item = &'a InstanceSpec> + Clone,
@@ -23,8 +23,8 @@ pub(super) fn present<'a>(
     stay.filter_map(|spec| Some((spec.name.clone(), client::peers(&spec.name).ok()?.table()))).collect()
 }
 
-/// Puts the tables into force again that tunnels had before they were started anew, unless the file of the start has
-/// brought a later one. Returns the failures.
+/// Restores the tables that tunnels had before they were restarted, unless the file of the start has brought a later
+/// one. Returns the failures.
 pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
     let is_behind = |name: &str, table: &Table| {
         client::peers(name).is_ok_and(|now| table.generation.is_some_and(|before| before > now.generation))
@@ -33,7 +33,7 @@ pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
     lost.filter_map(|(name, table)| client::peer_sync(name, table).err()).collect()
 }
 
-/// Loads the file of each tunnel again that goes on and has one. Returns the failures, of which each tunnel is told
+/// Loads the file of each tunnel again that continues and has one. Returns the failures, of which each tunnel is told
 /// too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Error> {
     let load = |spec: &InstanceSpec| {

@@ -28,16 +28,16 @@ use super::requests::{Change, KeptRequests, Requests};
 use super::service::{Configuration, Service, confine, end};
 use super::spec::{InstancePlan, InstanceSpec, Kind};
 
-/// The option of `segue run` with the number of the descriptor that holds what the program before has kept.
+/// The option of `segue run` with the number of the descriptor that holds the state of the previous program.
 pub const OPTION: &str = "--resume";
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longest time for the new program to say whether it can continue.
+/// Longest time for the new program to answer whether it can continue.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Interval at which the answer is looked for.
+/// Interval at which the answer is polled.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a service leaves to the program that replaces its own. Later versions only add to it.
+/// The state that a service passes to the program that replaces its own. Later versions only add to it.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Kept {
@@ -57,7 +57,7 @@ struct KeptInstance {
 }
 
 impl Kept {
-    /// Reads what the program before has left in the descriptor with this number.
+    /// Reads the state that the previous program has left in the descriptor with this number.
     pub fn read(number: RawFd) -> Result<Kept, Error> {
         let wrong = |why: String| {
             Error::new(ErrorKind::Usage, format!("{OPTION} {number} is for `segue run` alone"), "segue help reload")
@@ -161,8 +161,8 @@ impl Service {
         (Kept { version: VERSION.to_owned(), instances, requests }, fds)
     }
 
-    /// Runs the service from the change of its program to its end: takes over what the program before has `kept`, and
-    /// hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
+    /// Runs the service from the change of its program to its end: takes over the state that the previous program has
+    /// `kept`, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
     pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
         let Kept { version, instances, requests } = kept;
         let _ = process::adopt_orphans();
@@ -197,7 +197,7 @@ impl Service {
         Ok(())
     }
 
-    /// Replaces the processes of the program before by processes of this one, where that loses no packet.
+    /// Replaces the processes of the previous program by processes of this one, where that loses no packet.
     fn renew(&mut self, before: String) -> Upgraded {
         let (file, version) = (self.configuration.name(), VERSION.to_owned());
         let mut done = Upgraded { file, before, version, is_new: true, ..Upgraded::default() };
@@ -236,7 +236,7 @@ impl Service {
     }
 }
 
-/// Asks the new program whether it understands `state`; it does nothing else.
+/// Runs the new program to check whether it understands `state`; it does nothing else.
 fn ask(program: &PathBuf, state: &File) -> Result<(), Error> {
     let refused = |why: String| {
         let what = format!("{} cannot continue this service", program.display());

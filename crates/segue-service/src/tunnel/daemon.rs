@@ -157,7 +157,7 @@ type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
 struct Step<'a> {
     /// The arguments of the `ip` command.
     command: String,
-    /// Action that failed, for `cannot ... of DEV`.
+    /// The action that failed, for `cannot ... of DEV`.
     what: String,
     make: Make<'a>,
 }

@@ -95,7 +95,7 @@ impl Encap {
     }
 }
 
-/// A number, or a word for a number that is not fixed.
+/// A fixed number, or a word for a number that is determined later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
     /// `auto`: segue chooses.
@@ -130,10 +130,10 @@ impl<T: Serialize> Serialize for Choice<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {
-    /// The path is used where both directions can, and nothing on the host would show the difference but speed.
+    /// The path is used where it can carry both directions, and no difference but speed would be visible on the host.
     #[default]
     Auto,
-    /// Wherever the kernel can.
+    /// The path is used wherever the kernel can.
     On,
     /// The path is never used.
     Off,
@@ -157,9 +157,9 @@ impl Fastpath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// Packets that can be restored byte for byte.
+    /// Joins packets that can be restored byte for byte.
     Strict,
-    /// Packets that Linux would join.
+    /// Joins the packets that Linux would join.
     Linux,
 }
 

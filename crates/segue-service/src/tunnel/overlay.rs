@@ -109,7 +109,7 @@ pub(super) fn open(
     Ok((opened, of_path))
 }
 
-/// Returns what the path through the kernel needs to know of the tunnel.
+/// Returns the tunnel in the form for the path through the kernel.
 pub(super) fn path(
     ready: &Ready,
     table: &PeerTable,
@@ -138,7 +138,7 @@ fn load(keeper: &Keeper, table: &PeerTable) -> Result<(), Error> {
     })
 }
 
-/// Takes the sockets of the listener on `port` out of those that `count` listeners had.
+/// Removes and returns the sockets of the listener on `port` from those that `count` listeners had.
 fn of_port(all: &mut Sockets, port: u16, count: usize) -> Option<Sockets> {
     let port_of = |fd: &OwnedFd| {
         let fd = fd.as_fd().try_clone_to_owned().ok()?;

@@ -91,7 +91,7 @@ impl Ready {
         (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).max(self.mtu + TCP_RESERVE).min(MAX_PACKET)
     }
 
-    /// Returns notes for the user on the plan and on what the system makes of it.
+    /// Returns notes for the user on the plan and on its resolution.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes();
         if self.link_tx == Some(false) {

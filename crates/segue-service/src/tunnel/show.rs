@@ -83,7 +83,7 @@ fn one_text(ready: &Ready) -> String {
     text
 }
 
-/// Returns what it means for a tunnel that segue itself sends its packets, where that is slow.
+/// Returns the consequence for a tunnel whose packets segue itself sends, where that is slow.
 fn slowly(plan: &Plan) -> &'static str {
     match (plan.sends_trains(), plan.has_udp(), plan.gso) {
         (true, ..) | (.., false) => "",
@@ -92,8 +92,8 @@ fn slowly(plan: &Plan) -> &'static str {
     }
 }
 
-/// Returns which path packets are to take, as far as the plan says, in one line; `None` where only the daemon was asked
-/// for.
+/// Returns the path that packets are to take, as far as the plan determines it, in one line; `None` where only the
+/// daemon was requested.
 fn intended(ready: &Ready) -> Option<String> {
     let plan = &ready.plan;
     if plan.fastpath == Fastpaths::Off {

@@ -60,11 +60,11 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
 /// The states of the probes of a group's tunnels; `None` for one that can have none.
 pub(super) type Probes = Vec<Option<Arc<Probe>>>;
 
-/// The sockets that send, and what asks through them.
+/// The sockets that send, and the probes that use them.
 pub(super) struct Senders {
     /// UDP ports of the tunnels.
     pub(super) ports: Vec<u16>,
-    /// Duplicates of them, to read their error queues.
+    /// Duplicates of the sockets that send, to read their error queues.
     pub(super) sockets: Vec<OwnedFd>,
     /// The probes.
     pub(super) probes: Probes,
@@ -166,7 +166,7 @@ struct Outside {
     slots: u16,
 }
 
-/// The outside ports of the workers, and what else knows their sockets.
+/// The outside ports of the workers, and the duplicates of their sockets.
 struct OpenedOutside {
     /// The port of the first worker.
     first: Outside,
@@ -321,7 +321,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
     }
 }
 
-/// Returns what is asked of the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
+/// Returns the request to the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
 pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);

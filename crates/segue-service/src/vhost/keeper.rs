@@ -20,10 +20,10 @@ use crate::sandbox::{AccessRights, NewUser, confine};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time between two attempts to connect to a front end that listens.
 const RETRY: Duration = Duration::from_millis(500);
-/// Longest wait for any event; nothing depends on its value.
+/// Longest wait for any event; no behaviour depends on its value.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Arguments of the process that is to be started.
+/// Arguments of the process that relays the connections of front ends.
 pub(super) struct Keeper<'a> {
     pub(super) name: &'a str,
     pub(super) path: &'a Path,

@@ -62,7 +62,7 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     Ok(listener)
 }
 
-/// Content of the path at which a socket is to be created.
+/// The file at the path at which a socket is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// No file.

@@ -13,7 +13,7 @@ const PREFIX: &str = "vhost:";
 /// Length of the longest path of a socket, bytes (`sun_path` without the final zero).
 const MOST_PATH: usize = 107;
 
-/// Who listens at the socket.
+/// The side that listens at the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -28,7 +28,7 @@ pub enum Role {
 pub struct Spec {
     /// The path of the socket.
     pub path: PathBuf,
-    /// Who listens.
+    /// The side that listens at the socket.
     pub role: Role,
     /// The permissions of the socket; 0600 by default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "octal")]
