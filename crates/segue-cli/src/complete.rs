@@ -20,7 +20,7 @@ const FISH: &str = include_str!("complete/segue.fish");
 /// The line that asks the shell to complete the name of a file.
 const FILES: &str = "@files";
 
-/// A word that may come next, and what it is.
+/// A word that may come next, with its description.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     word: String,
@@ -45,7 +45,7 @@ pub(crate) fn script(args: &Completions, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs `segue complete`: prints the candidates for the last word, one a line, each with a tab and what it is.
+/// Runs `segue complete`: prints the candidates for the last word, one a line, each with a tab and its description.
 pub(crate) fn run(args: &Complete, out: &Out) {
     // bash takes `--color=auto` for three words.
     let words: Vec<&str> = args.words.iter().map(String::as_str).filter(|word| *word != "=").collect();
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Complete, out: &Out) {
     }
 }
 
-/// Returns what may come behind the words `before`; `current` is the beginning of the word.
+/// Returns the candidates behind the words `before`; `current` is the beginning of the word.
 fn next(before: &[&str], current: &str) -> Next {
     let mut root = Cli::command();
     root.build();
@@ -161,7 +161,7 @@ fn options(tree: &Tree, root: &Tree) -> Vec<Candidate> {
     found.into_iter().collect()
 }
 
-/// Returns what may come behind the words of a tunnel: the value of the last one, or another word.
+/// Returns the candidates behind the words of a tunnel: the values of the last one, or another word.
 fn tunnel(words: &[&str]) -> Next {
     let known = |word: &str| WORDS.iter().find(|known| known.spellings().any(|(spelling, _)| spelling == word));
     let mut open: Option<&Word> = None;

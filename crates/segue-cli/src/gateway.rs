@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
     daemon::up(&plan, netlink, Start { watched, is_weak: args.weak_sandbox }, &out.staying())
 }
 
-/// Prints the plan of the gateway for `--check`, or returns what would keep it from starting. Changes nothing.
+/// Prints the plan of the gateway for `--check`, or returns the obstacle to its start. Changes nothing.
 fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     start::knobs(plan, &plan.set)?;
     start::check(plan, netlink)?;

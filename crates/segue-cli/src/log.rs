@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Largest number of lines that are remembered for that.
 const REMEMBERED: usize = 64;
 
-/// The form of what is not data.
+/// The form of output that is not data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Text, where an error has several lines.
@@ -40,7 +40,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Returns the form that the option asks for.
+    /// Returns the form that the option selects.
     pub(crate) fn new(option: LogFormat) -> Form {
         match (option, is_journal()) {
             (LogFormat::Text, _) | (LogFormat::Auto, false) => Form::Text,
@@ -62,7 +62,7 @@ pub(crate) fn to_stderr(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// A line that was written, with the times that it came again since.
+/// A line that was written, with the times of its repetitions since.
 struct Logged {
     line: String,
     at: Instant,
@@ -103,7 +103,7 @@ fn counted(seen: &mut VecDeque<Logged>, priority: Priority, line: &str, now: Ins
     Some(if repeated > 0 { format!("{line} repeated={repeated}") } else { line.to_owned() })
 }
 
-/// The receiver of what ports and drivers tell through `tracing`. Their field `id` names the event.
+/// The receiver of the events that ports and drivers report through `tracing`. Their field `id` names the event.
 pub(crate) struct Events {
     /// The form of the lines.
     pub(crate) form: Form,

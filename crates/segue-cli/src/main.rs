@@ -202,7 +202,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
     }
 }
 
-/// Prints what `segue` without a command shows: a line for each running instance, then the commands.
+/// Prints the output of `segue` without a command: a line for each running instance, then the commands.
 fn overview(out: &Out) -> Result<(), Error> {
     if out.json {
         return stat::run(

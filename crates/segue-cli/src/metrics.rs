@@ -106,7 +106,7 @@ fn serve(args: &Metrics, out: &Out) -> Result<(), Error> {
     })
 }
 
-/// Reports where the metrics are.
+/// Reports the addresses and files of the metrics.
 fn announce(args: &Metrics, listeners: &[Listener], out: &dyn Report) {
     let mut notes = Vec::new();
     for listener in listeners.iter().filter(|listener| listener.is_public()) {
@@ -134,7 +134,8 @@ fn announce(args: &Metrics, listeners: &[Listener], out: &dyn Report) {
     out.note(&format!("metrics: {}", places.join(", ")));
 }
 
-/// Gives up what serving does not need. Root keeps the right to reach control sockets and folders of other users.
+/// Drops the rights that serving does not need. Root keeps the right to reach control sockets and folders of other
+/// users.
 fn give_up_rights() -> Result<(), Error> {
     const CAP_DAC_OVERRIDE: u64 = 1 << 1;
     let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };

@@ -28,7 +28,7 @@ pub(crate) struct Out {
     pub(crate) quiet: bool,
     /// Whether each change to the system is shown.
     pub(crate) verbose: bool,
-    /// The form of what is not data.
+    /// The form of output that is not data.
     pub(crate) form: Form,
     /// The reaction to a stdout that its reader has closed.
     pub(crate) on_closed: OnClosed,
@@ -47,7 +47,7 @@ pub(crate) enum OnClosed {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 impl Out {
-    /// Returns the settings that the common options ask for; `--color` overrides the environment, in which NO_COLOR
+    /// Returns the settings that the common options select; `--color` overrides the environment, in which NO_COLOR
     /// overrides CLICOLOR_FORCE.
     pub(crate) fn new(common: &Common) -> Out {
         match common.color {

@@ -51,7 +51,7 @@ fn shown(refused: &Refused, what: &str, out: &Out) -> Error {
     Error::new(Kind::Shown, what, "segue run --check -c FILE")
 }
 
-/// Asks services to continue with the program that has replaced theirs.
+/// Requests that services continue with the program that has replaced theirs.
 fn upgrade(args: &Reload, longest: Duration, out: &Out) -> Result<(), Error> {
     let done = match services::upgrade(args.service.as_deref(), longest) {
         Ok(done) => done,

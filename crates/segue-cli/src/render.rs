@@ -1,4 +1,4 @@
-//! Errors as text for a terminal: what failed, why, and what to try.
+//! Errors as text for a terminal: the failure, its reason, and a remedy.
 
 use anstyle::{AnsiColor, Style};
 use segue_control::error::{Error, Place, Source, is_hidden, printable};

@@ -95,7 +95,7 @@ pub(crate) fn report(files: &[PathBuf], output: &Path, out: &Out) -> Result<(), 
     Ok(())
 }
 
-/// Refuses a name for the page that is not one of a page, before anything is measured.
+/// Refuses a name for the page that is not one of a page, before any measurement.
 pub(crate) fn check_output(output: &Path) -> Result<(), Error> {
     if output.extension().is_some_and(|end| end == "html") {
         return Ok(());
@@ -139,7 +139,7 @@ fn load(path: &Path) -> Result<Vec<Bench>, Error> {
     read(&name, &text)
 }
 
-/// Parses the results of a bench; `name` says where they are from.
+/// Parses the results of a bench; `name` names their source.
 pub(crate) fn read(name: &str, text: &str) -> Result<Vec<Bench>, Error> {
     parse(text).map_err(|why| {
         Error::new(Kind::Damaged, format!("{name} has no results of a bench"), "segue bench lro -j > lro.json").why(why)

@@ -5,8 +5,9 @@ use segue_simulation::fit::{self, TARGETS};
 use segue_simulation::{Bursts, Case, Form, Outcome, Target, Traffic, run};
 use serde_json::{Value, json};
 
-/// Answers `prices`, `fit`, or `TRAFFIC TARGET FORM SEED MILLISECONDS SPEED [MICROSECONDS]`, with the speed in per cent
-/// of the target's and a cost of a transfer instead of the fitted one. `None` for anything else.
+/// Answers a request for a simulation: `prices`, `fit`, or `TRAFFIC TARGET FORM SEED MILLISECONDS SPEED
+/// [MICROSECONDS]`, with the speed in per cent of the target's and a cost of a transfer instead of the fitted one.
+/// `None` for anything else.
 pub(crate) fn answer(words: &str) -> Option<Result<Value, String>> {
     let words: Vec<&str> = words.split_whitespace().collect();
     match words[..] {

@@ -1,4 +1,4 @@
-//! `segue top`: the live screen; without a terminal, what `segue stat --watch` prints.
+//! `segue top`: the live screen; without a terminal, the output of `segue stat --watch`.
 
 use std::env;
 use std::io::{self, IsTerminal};

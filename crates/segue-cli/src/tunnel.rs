@@ -60,7 +60,7 @@ fn check_trace(path: &Path, may_overwrite: bool, out: &Out) -> Result<(), Error>
     Ok(())
 }
 
-/// Prints the plan of the tunnels for `--check`, or returns what would keep them from starting. Changes nothing.
+/// Prints the plan of the tunnels for `--check`, or returns the obstacle to their start. Changes nothing.
 fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let ready = group.first();
     let dev = &ready.plan.dev;
@@ -104,7 +104,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// Returns why this user cannot start the tunnels, as far as that can be known without trying.
+/// Returns why this user cannot start the tunnels, as far as that can be known without an attempt.
 fn refusal(group: &Group, netlink: &mut Netlink) -> Option<Error> {
     let dev = &group.plans().find(|plan| plan.guest.is_none())?.dev;
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {

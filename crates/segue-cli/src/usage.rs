@@ -162,8 +162,8 @@ fn range(line: &str) -> Option<String> {
     Some(format!("expected {min} to {max}"))
 }
 
-/// Returns what an option accepts: its range, as clap reports it for a number outside of every range, or else the name
-/// of its value.
+/// Returns the values that an option accepts: its range, as clap reports it for a number outside of every range, or
+/// else the name of its value.
 fn named(option: &str, path: &[String]) -> Option<String> {
     const FAR_OUT: &str = "999999999999999999";
     let words = [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &[option, FAR_OUT]].concat();

@@ -1,4 +1,4 @@
-//! `segue --version`: one line, or with `-v` everything that a bug report needs.
+//! `segue --version`: one line, or with `-v` the details that a bug report needs.
 
 use segue::checksum::{self, Implementation};
 use segue_control::error::{Error, Kind, printable};

@@ -1,4 +1,5 @@
-//! What scripts rely on stays: the properties of each JSON document, the words and options of each command, exit codes.
+//! Tests of the interface that scripts rely on: the properties of each JSON document, the words and options of each
+//! command, exit codes.
 //!
 //! `golden/interface.txt` has one line for each, as the program of commit d2d84e5 had it. What is missing today must be
 //! named in CHANGELOG.md on a line that says `removed` or `renamed`; what is new does not matter. To write the file

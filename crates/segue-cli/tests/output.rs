@@ -1,4 +1,4 @@
-//! Help, versions, colour, pipes and JSON.
+//! Tests of help, versions, colour, pipes and JSON.
 
 mod common;
 

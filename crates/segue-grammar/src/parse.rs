@@ -146,12 +146,12 @@ impl Parsed {
         Error::new(kind, message, format!("{} --help", self.command)).at(place)
     }
 
-    /// Returns the place of something that is missing.
+    /// Returns the place of a missing word.
     pub fn end(&self) -> usize {
         self.own.end
     }
 
-    /// Returns whether another keyword lifts what `word` needs.
+    /// Returns whether another keyword makes the requirements of `word` unnecessary.
     fn is_lifted(&self, word: &Word) -> bool {
         !word.unless.is_empty() && self.place_of(word.unless).is_some()
     }

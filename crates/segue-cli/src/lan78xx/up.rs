@@ -103,8 +103,7 @@ fn plan(args: &args::Up) -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// Checks what the options say as far as that needs no adapter, and returns the name of the interface; for a
-/// configuration file.
+/// Checks the options as far as that needs no adapter, and returns the name of the interface; for a configuration file.
 pub(crate) fn checked(args: &args::Up) -> Result<String, Error> {
     Ok(plan(args)?.tap.name)
 }

@@ -203,7 +203,7 @@ impl Write for OutputFile {
 }
 
 impl OutputFile {
-    /// Gives the complete file its final name.
+    /// Renames the complete file to its final name.
     fn commit(mut self) -> io::Result<()> {
         self.watch.borrow_mut().check()?;
         let Some(beside) = &self.beside else { return Ok(()) };
@@ -462,7 +462,7 @@ impl Job {
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
-    /// Writes the rest of the output and gives the file its final name.
+    /// Writes the rest of the output and renames the file to its final name.
     pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
         done.and_then(Compressor::finish).and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))

@@ -108,7 +108,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Returns the refusal for an error of the file, whatever the host is like.
+    /// Returns the refusal for an error of the file, which does not depend on the host.
     pub(super) fn of_file(error: Error) -> Refusal {
         Refusal { error: Box::new(error), is_of_host: false }
     }

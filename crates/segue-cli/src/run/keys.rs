@@ -257,7 +257,7 @@ fn option_tokens(
     }
 }
 
-/// Checks the values of an option, each by itself, whatever else is in the table.
+/// Checks the values of an option, each by itself, without regard to the rest of the table.
 fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token]) -> Result<(), Error> {
     if !option.takes_value {
         return Ok(());

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
         .life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| *r.error))).collect())
 }
 
-/// Continues a service whose program this one replaces; with `check` it only says whether it can.
+/// Continues a service whose program this one replaces; with `check` it only reports whether it can.
 fn resume(path: &Path, number: i32, check: bool, netlink: Netlink, out: &Out) -> Result<(), Error> {
     let kept = Kept::read(number)?;
     // The file may have changed since it was read: what runs is in `kept`.
@@ -179,7 +179,7 @@ fn check(
     found
 }
 
-/// Shows what would run, for `--check`.
+/// Prints the instances that would run, for `--check`.
 fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
     if out.json {
         let specs: Vec<Value> = specs

@@ -15,8 +15,8 @@ const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out",
 const REASONS: usize = 8;
 
 /// Returns the text of `--why` for one instance: its problems, why trains ended and packets stayed alone, drops,
-/// offloads, hints, and what each reason means. With `only` it is that of one of several tunnels, whose outside port is
-/// that of all.
+/// offloads, hints, and the meaning of each reason. With `only` it is that of one of several tunnels, whose outside
+/// port is that of all.
 pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String {
     let name = only.unwrap_or(&instance.name);
     let mut instance = instance.clone();
@@ -164,7 +164,7 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     wrapped(&words, "fastpath  ", "          ")
 }
 
-/// Returns how many peers of a table take which path, and why; `None` without a table.
+/// Returns the numbers of peers of a table by path, with the reasons; `None` without a table.
 pub(super) fn peers(fastpath: &Fastpath) -> Option<String> {
     let peers = fastpath.peers.as_ref()?;
     let reasons = peers.segue.iter().map(|(why, count)| format!(", by segue {count}: {}", printable_line(why)));
@@ -185,7 +185,7 @@ fn trouble(note: &Complaint) -> String {
     text
 }
 
-/// Returns what the reasons mean that the lists show, one sentence each.
+/// Returns the meanings of the reasons that the lists show, one sentence each.
 fn meanings(instance: &Instance, lists: &[(&str, &BTreeMap<String, u64>)]) -> String {
     let mut text = String::new();
     for (group, reasons) in lists {
@@ -222,8 +222,8 @@ fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     gathered
 }
 
-/// Returns a table of what each stage of each direction saw: where trains are made, how far they get, where they are
-/// cut.
+/// Returns a table of the packets at each stage of each direction: where trains are made, how far they get, where they
+/// are cut.
 fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
     let row = |place: &str, what: &str, [units, trains, segments]: [u64; 3]| {
@@ -313,7 +313,7 @@ fn readable(name: &str) -> String {
     printable(&name.replace('_', " ")).replace('?', " ")
 }
 
-/// Returns hints for the user on what the counters show.
+/// Returns hints for the user on the counters.
 fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeMap<String, u64>) -> Vec<String> {
     let mut hints = Vec::new();
     let share = |reasons: &BTreeMap<String, u64>, word: &str| {

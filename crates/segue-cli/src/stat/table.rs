@@ -33,8 +33,7 @@ struct Line<'a> {
     drops: u64,
 }
 
-/// Returns the traffic that a line shows: of a tunnel what its interface hands in and out, of any other instance that
-/// of its outside.
+/// Returns the traffic that a line shows: of a tunnel that of its interface, of any other instance that of its outside.
 fn traffic(ports: &std::collections::BTreeMap<String, Port>, inside: Option<&str>) -> [Flow; 2] {
     let sum = |of: fn(&Port) -> Flow| {
         ports.values().filter(|port| port.side == Side::Outside).map(of).fold(Flow::default(), |sum, flow| Flow {
@@ -95,7 +94,7 @@ const fn number(head: &'static str, spare: u8, usual: usize, cell: fn(&Line<'_>,
     Column { head, number: true, spare, usual, cell }
 }
 
-/// Columns that are there on request only.
+/// Rank of columns that are shown on request only.
 const DETAIL: u8 = 9;
 
 const COLUMNS: &[Column] = &[
@@ -179,7 +178,7 @@ fn cpu(line: &Line<'_>, _raw: bool) -> String {
     }
 }
 
-/// Returns the time since something was received.
+/// Returns the time since the last packet was received.
 fn heard(line: &Line<'_>, raw: bool) -> String {
     match line.tunnel.and_then(|tunnel| tunnel.received_age_s) {
         Some(age) if raw => format!("{age:.1}"),

@@ -33,7 +33,7 @@ impl Ran {
     }
 }
 
-/// Returns exit status, stdout and stderr of a run, whatever bytes they are.
+/// Returns exit status, stdout and stderr of a run, with any bytes.
 pub(crate) fn text(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))

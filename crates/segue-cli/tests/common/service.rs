@@ -57,7 +57,7 @@ impl Pair {
         assert!(Command::new("kill").args(["-HUP", &self.service.id().to_string()]).status().unwrap().success());
     }
 
-    /// Rewrites the file and asks for a reload; returns the event that ends it.
+    /// Rewrites the file and requests a reload; returns the event that ends it.
     #[track_caller]
     pub(crate) fn reload(&self, file: &str) -> Value {
         std::fs::write(self.place.path().join("near.toml"), file).unwrap();

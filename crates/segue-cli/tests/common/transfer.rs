@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use segue_lab::Host;
 
-/// Sends `data` from one host to `address` of the other and returns what arrives. Each step of it may last `patience`.
+/// Sends `data` from one host to `address` of the other and returns the received bytes. Each step of it may last
+/// `patience`.
 pub(crate) fn transfer(from: &Host, to: &Host, address: SocketAddr, data: &[u8], patience: Duration) -> Vec<u8> {
     let listener = to.enter(|| TcpListener::bind(address)).unwrap().unwrap();
     let mut client = from.enter(|| TcpStream::connect_timeout(&address, patience)).unwrap().unwrap();

@@ -113,7 +113,7 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(len)
 }
 
-/// Sends `data` over a connection from one host to the other and checks what arrives.
+/// Sends `data` over a connection from one host to the other and compares the received bytes.
 pub(crate) fn stream(from: &Host, to: (&Host, Peer), family: Family, data: &[u8]) {
     stream_in(0, from, to, family, data);
 }

@@ -121,7 +121,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The words that go with `peers`.
+/// The words that are allowed with `peers`.
 const OF_TABLES: &[&str] = &[
     "dev",
     "peers",

@@ -1,4 +1,4 @@
-//! Tests from keywords through plans to what the service makes of them.
+//! Tests from keywords through plans to the service's settings.
 
 mod group;
 mod plan;
