@@ -1,4 +1,4 @@
-//! The commands of CNI: a pod gets a veth pair, an address and routes, and loses them again.
+//! The commands of CNI, which attach a pod by a veth pair, an address and routes, and detach it again.
 //!
 //! The pod's end has the address with a prefix of 32 bits and a default route by the gateway; the host's end has the
 //! gateway's address and a route to the pod. So the host routes between pods, and to the tunnel by the network's route.
@@ -99,7 +99,7 @@ pub(crate) fn status(request: &Request) -> Result<(), CniError> {
     known(ipam::delegate(request, "STATUS"))
 }
 
-/// Converts the error of an IPAM plugin that does not know a command of version 1.1 into a success.
+/// Converts the error of an IPAM plugin that lacks a command of version 1.1 into a success.
 fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
     match outcome {
         Err(error) if error.code == 4 => Ok(()),

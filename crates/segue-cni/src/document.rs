@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use segue_host::prefix::Prefix;
 use serde_json::{Value, json};
 
-/// The versions of the specification that the plugin speaks.
+/// The versions of the specification that the plugin supports.
 pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 
-/// A failure, as the specification has it.
+/// A failure, in the form of the specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CniError {
     /// The error code; those below 100 are of the specification.
@@ -17,7 +17,7 @@ pub(crate) struct CniError {
     pub(crate) message: String,
     /// The cause, or the remedy.
     pub(crate) details: String,
-    /// A document of the IPAM plugin, passed on as it is.
+    /// A document of the IPAM plugin, passed on unchanged.
     passed: Option<Value>,
 }
 

@@ -1,4 +1,4 @@
-//! Calls that need no rights: the version, and refusals with the codes of the specification.
+//! Tests of calls that need no rights: the version, and refusals with the codes of the specification.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

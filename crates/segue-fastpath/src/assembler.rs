@@ -124,7 +124,7 @@ const TO_BIG_ENDIAN: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// The instruction `lock *(u64 *)(to + offset) += from`: the immediate says that it is an addition.
+/// The instruction `lock *(u64 *)(to + offset) += from`: the immediate selects the addition.
 const ATOMIC_64: u8 = 0xdb;
 /// The immediate of the 64-bit load is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;

@@ -11,9 +11,9 @@ use crate::assembler::{Assembler, Helper, Reg};
 use crate::code::{LICENCE, NEXT};
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 
-/// What adds programs as filters, on kernels without tcx links (before Linux 6.6).
+/// An implementation that adds programs as filters, on kernels without tcx links (before Linux 6.6).
 pub trait Filters {
-    /// Adds a program to a hook of an interface, behind the filters that are there; `name` is that of the filter.
+    /// Adds a program to a hook of an interface, behind the filters that exist; `name` is that of the filter.
     ///
     /// # Errors
     /// The kernel's.

@@ -1,4 +1,4 @@
-//! The outer UDP checksum of a received packet: what has verified it, or proves it.
+//! The outer UDP checksum of a received packet: how it was verified, or is proved.
 
 use crate::assembler::{Assembler, Helper, If, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, Code};
@@ -81,7 +81,7 @@ fn prove(code: &mut Code, form: &Form, unproven: Label) {
     code.a.jump_if_value(If::Ne, Reg::R1, 0xffff, unproven);
 }
 
-/// Sets R1 to the sum of the pseudo-header of the inner packet, folded to 16 bits: what an unfinished checksum is.
+/// Sets R1 to the sum of the pseudo-header of the inner packet, folded to 16 bits: the value of an unfinished checksum.
 fn sum_pseudo_header(code: &mut Code) {
     let (v4, read) = (code.a.label(), code.a.label());
     let a = &mut code.a;

@@ -57,7 +57,7 @@ pub(crate) enum Index {
     Is(i32),
 }
 
-/// Licence of the programs, as the kernel wants to know it: some helpers are for GPL-compatible programs only.
+/// Licence of the programs, for the kernel: some helpers are for GPL-compatible programs only.
 pub(crate) const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// The result for a packet that this program leaves to the others and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
 pub(crate) const NEXT: i32 = -1;
@@ -86,7 +86,7 @@ const NUMBER: i16 = -504;
 /// A program under construction, with its exits.
 pub(crate) struct Code {
     pub(crate) a: Assembler,
-    /// Leaves the packet to the daemon without counting.
+    /// The exit that leaves the packet to the daemon without counting it.
     pub(crate) out: Label,
     /// Drops the packet for lack of memory, and counts it; where the program can.
     drop: Option<Label>,
@@ -158,7 +158,7 @@ impl Code {
         self.a.store(Size::D, value, at, Reg::R2);
     }
 
-    /// Notes how many packets of wire size the unit stands for; helpers that change its length forget it.
+    /// Records how many packets of wire size the unit stands for; helpers that change its length lose that number.
     pub(crate) fn note_segments(&mut self) {
         let a = &mut self.a;
         let (single, known) = (a.label(), a.label());

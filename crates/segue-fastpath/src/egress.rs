@@ -122,7 +122,7 @@ fn find_peer(code: &mut Code, maps: &Maps<'_>, table: &TableMaps<'_>) {
     code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
 }
 
-/// Reads the Ethernet header of a frame; what has a VLAN tag goes to the daemon.
+/// Reads the Ethernet header of a frame; a frame with a VLAN tag goes to the daemon.
 fn read_frame(code: &mut Code) {
     let [malformed, frame] = [Counter::InnerMalformed, Counter::InnerFrame].map(|why| code.leave(why));
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::VLAN_PRESENT);
@@ -273,8 +273,8 @@ fn choose_fields(code: &mut Code) {
     a.store(Size::D, Reg::R10, HASH, Reg::R0);
 }
 
-/// Makes room for the outer headers behind where a link header would be, and for one in front, which the kernel
-/// needs to see before it replaces it.
+/// Makes room for the outer headers behind the place of a link header, and for one in front, which the kernel checks
+/// before it replaces it.
 fn make_room(code: &mut Code, form: Form) {
     let refused = code.leave(Counter::Refused);
     let a = &mut code.a;

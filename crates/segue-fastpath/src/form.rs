@@ -1,4 +1,4 @@
-//! Conversion of the engine's description of a tunnel to what the programs read.
+//! Conversion of the engine's description of a tunnel to the values in the maps that the programs read.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ use crate::{egress, receive_form};
 /// A direction of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Outbound: from this host into the tunnel.
+    /// The direction from this host into the tunnel.
     Send,
-    /// Out of the tunnel to this host.
+    /// The direction out of the tunnel to this host.
     Receive,
 }
 
@@ -124,7 +124,7 @@ fn sample_packet(version: u8) -> Vec<u8> {
     bytes
 }
 
-/// Returns what the engine's encapsulator puts in front of [`sample`]; `None` if it refuses.
+/// Returns the headers that the engine's encapsulator puts in front of [`sample`]; `None` if it refuses.
 pub(crate) fn headers(config: &Config, version: u8) -> Option<Vec<u8>> {
     let bytes = sample(config.mode, version);
     let start = if config.mode.is_ethernet() { Start::Ethernet } else { Start::Ip };

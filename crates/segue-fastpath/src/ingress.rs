@@ -1,5 +1,5 @@
 //! The program at the ingress of the interface towards the remotes: it removes the outer headers of a packet or a whole
-//! train and hands it to the tunnel's interface.
+//! train and passes it to the tunnel's interface.
 //!
 //! It takes what is certain: packets of a configured sender, key and protocol, without options, whose lengths agree.
 //! Everything else goes on to the kernel's network layer and so to the sockets of the daemon, which judges it. What UDP
@@ -25,7 +25,8 @@ const IPV6: i32 = 41;
 const GRE_PROTOCOL: i32 = 47;
 /// The flag of a GRE header with a key.
 const GRE_HAS_KEY: i32 = 0x2000;
-/// Results of `bpf_fib_lookup`: the destination is no third host's, or this host forwards nothing from the interface.
+/// Results of `bpf_fib_lookup`: the packet is not forwarded to a third host, or this host forwards no packets from the
+/// interface.
 const NOT_FORWARDED: i32 = 4;
 const FORWARDING_OFF: i32 = 5;
 
@@ -320,8 +321,8 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
 }
 
-/// Checks version and length of the inner packet, and its source address where no frames are inside, whose addresses
-/// are not the tunnel's business. Afterwards R4 is its DSCP and ECN byte.
+/// Checks version and length of the inner packet, and its source address unless frames are inside, whose addresses the
+/// tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
 fn check_inner(code: &mut Code, form: &Form) {
     let [malformed, version, source, length] =
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource, Counter::OuterLength]
@@ -391,7 +392,7 @@ fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.place(station);
 }
 
-/// Notes whether the inner packet is to be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
+/// Records whether the inner packet is to be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
 /// combinations that drop the packet or change ECT(0) to ECT(1) are left to the daemon.
 fn combine_ecn(code: &mut Code, form: &Form) {
     let ecn = code.leave(Counter::Ecn);
@@ -515,7 +516,7 @@ fn remove_headers(code: &mut Code, form: &Form) {
     a.place(unmarked);
 }
 
-/// Counts the packet and hands it to the tunnel's interface.
+/// Counts the packet and passes it to the tunnel's interface.
 fn deliver(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     code.a.load(Size::W, HEADERS, CONTEXT, packet::LEN);
     if !form.delivers_frames() {

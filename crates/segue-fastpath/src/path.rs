@@ -34,7 +34,7 @@ pub enum Error {
     Unsupported(&'static str),
     /// The kernel refused a step.
     Refused(&'static str, io::Error),
-    /// The kernel took the program, but the program does not do here what it should.
+    /// The kernel accepted the program, but its result on a test packet was wrong.
     Broken(&'static str),
 }
 
@@ -158,7 +158,7 @@ impl Path {
         Ok(Path { egress, ingress, partial, ..path })
     }
 
-    /// Loads the program for receiving, with what this kernel can, as found by trying.
+    /// Loads the program for receiving, with the abilities of this kernel as found by trials.
     fn load_ingress(&self, first: &Config) -> Result<OwnedFd, Error> {
         let mut tried = Err(Error::Broken(UNREMOVED));
         let load = |form: &receive_form::Form| {
@@ -179,7 +179,8 @@ impl Path {
         tried
     }
 
-    /// Runs the program for receiving on a packet of each tunnel kind and inner IP version; it must come out bare.
+    /// Runs the program for receiving on a packet of each tunnel kind and inner IP version; the result must be the
+    /// inner packet.
     fn try_ingress(&self, program: &OwnedFd, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
@@ -216,7 +217,7 @@ impl Path {
         outcome
     }
 
-    /// Gives all tunnels this interface for received packets.
+    /// Sets the interface for received packets of all tunnels.
     #[cfg(test)]
     pub(crate) fn fill_peers(&self, interface: u32) -> io::Result<()> {
         for (index, member) in (1..).zip(&self.members) {
@@ -285,7 +286,7 @@ impl Path {
         self.tunnels.set(&member.interface.to_ne_bytes(), &value)
     }
 
-    /// Follows a change of the route of the tunnel with this index. Returns whether it was one.
+    /// Applies a change of the route of the tunnel with this index. Returns whether it was one.
     ///
     /// # Errors
     /// The kernel's.
@@ -299,7 +300,7 @@ impl Path {
         }
     }
 
-    /// Follows a change of the link address of the interface of the tunnel with this index, where frames are inside;
+    /// Applies a change of the link address of the interface of the tunnel with this index, where frames are inside;
     /// `None` where the interface is a port of a bridge or such, so that all aggregates are forwarded.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use crate::receive_form::Abilities;
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::{egress, ingress, receive_form};
 
-/// One way to receive, as the daemon's own decapsulation has it. Its remote is of no meaning.
+/// A listener, with the configuration of the daemon's own decapsulation. Its remote is of no meaning.
 #[derive(Clone, Debug)]
 pub struct Listener {
     /// The encapsulation.
@@ -135,10 +135,10 @@ pub struct PeerPath {
     fresh: u32,
     most: u32,
     served: Served,
-    /// Remotes whose routes were never asked for, in the order of their arrival, and the number of the next one.
+    /// Remotes whose routes were never looked up, in the order of their arrival, and the number of the next one.
     fresh_remotes: BTreeSet<(u64, IpAddr)>,
     arrivals: u64,
-    /// The remote whose route was asked for last, of those that have one.
+    /// The remote whose route was looked up last, of those that have one.
     turn: Option<IpAddr>,
 }
 
@@ -193,7 +193,7 @@ impl PeerPath {
         Ok(path)
     }
 
-    /// Loads the program of a listener, with what this kernel can, as found by trying.
+    /// Loads the program of a listener, with the abilities of this kernel as found by trials.
     fn load_ingress(&self, index: usize) -> Result<OwnedFd, Error> {
         let config = &self.listeners[index].config;
         let table = receive_form::OfTable { station: self.station, counters: index as i32 + 1 };
@@ -216,7 +216,7 @@ impl PeerPath {
         tried
     }
 
-    /// Runs the program of a listener on a packet of each inner IP version; it must come out bare.
+    /// Runs the program of a listener on a packet of each inner IP version; the result must be the inner packet.
     fn try_ingress(&self, program: &OwnedFd, index: usize, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
@@ -366,7 +366,7 @@ impl PeerPath {
         Ok(())
     }
 
-    /// Forgets that a prefix is behind a remote.
+    /// Removes a prefix from those behind a remote.
     fn leave(&mut self, remote: IpAddr, prefix: (IpAddr, u8)) {
         let Some(known) = self.remotes.get_mut(&remote) else { return };
         known.prefixes.remove(&prefix);
@@ -418,7 +418,7 @@ impl PeerPath {
         found
     }
 
-    /// Follows a change of the route to a remote. Returns whether it was one.
+    /// Applies a change of the route to a remote. Returns whether it was one.
     ///
     /// # Errors
     /// The kernel's.
@@ -438,13 +438,13 @@ impl PeerPath {
         Ok(true)
     }
 
-    /// Returns how many peers the path serves, and why not the others.
+    /// Returns the numbers of peers that the path serves, and of the others with the reasons.
     pub fn served(&self) -> &Served {
         &self.served
     }
 
-    /// Returns the counters of the listener with this index: what was received there, and sent to peers with its
-    /// encapsulation.
+    /// Returns the counters of the listener with this index: the packets received there, and those sent to peers with
+    /// its encapsulation.
     ///
     /// # Errors
     /// The kernel's.
@@ -503,8 +503,7 @@ enum Step {
     Remove((IpAddr, u8)),
 }
 
-/// Returns the changes, in their order, that make the table of these prefixes, as `present` knows them, that of
-/// `wanted`.
+/// Returns the changes, in their order, that turn the table of the prefixes in `present` into that of `wanted`.
 fn steps(
     prefixes: impl Iterator<Item = (IpAddr, u8)>,
     present: impl Fn((IpAddr, u8)) -> Option<Peer>,

@@ -53,7 +53,7 @@ pub(crate) fn find(
     code.a.copy(TUNNEL, Reg::R0);
 }
 
-/// Sets R1 to [`protocol`] of the packet as its interface knows it; leaves by `other` where that is not IP.
+/// Sets R1 to [`protocol`] of the packet as its interface reports it; leaves by `other` where that is not IP.
 pub(crate) fn version_of_packet(code: &mut Code, other: Label) {
     let known = code.a.label();
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::PROTOCOL);

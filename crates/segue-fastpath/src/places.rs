@@ -1,4 +1,4 @@
-//! Where the program for receiving keeps what it knows of a packet: places on the stack, and a register.
+//! The places of the program for receiving: on the stack, and a register.
 
 use crate::assembler::Reg;
 

@@ -13,7 +13,7 @@ const OVERLAY_LEN: i16 = 8;
 /// The encapsulation header between the outer IP header and the inner packet or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// No header: the IP protocol number says what is inside.
+    /// No header: the IP protocol number identifies the inner packet.
     Bare,
     /// UDP to this port.
     Fou(u16),
@@ -42,7 +42,7 @@ impl Carrier {
     }
 }
 
-/// What the kernel's helper for removing headers can do.
+/// The abilities of the kernel's helper for removing headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
     /// Whether it can remove a tunnel's marks from an aggregate, so that it can be forwarded (Linux of 2026).
@@ -71,7 +71,7 @@ pub(crate) struct Form {
     /// The address of this host.
     pub(crate) local: IpAddr,
     pub(crate) carrier: Carrier,
-    /// Whether GRE follows; behind GUE its header says so instead.
+    /// Whether GRE follows; behind GUE its header has the protocol instead.
     pub(crate) has_gre: bool,
     /// Whether datagrams without UDP checksum are accepted over IPv6.
     pub(crate) zero_csum6: bool,

@@ -10,7 +10,7 @@ use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg
 use crate::code::CONTEXT;
 use crate::sys::{self, ProgramKind};
 
-/// The hash of what was read so far.
+/// The hash of the bytes that were read so far.
 const HASH: Reg = Reg::R7;
 /// Offset of the next header.
 const AT: Reg = Reg::R8;
@@ -99,7 +99,7 @@ fn program(is_ethernet: bool, seed: u32) -> Result<Vec<Instruction>, Fault> {
     a.finish()
 }
 
-/// Finds the IP header of a frame; a frame without one is told by its addresses.
+/// Finds the IP header of a frame; a frame without one is identified by its addresses.
 fn begin_ethernet(a: &mut Assembler, [v4, v6]: [Label; 2], end: Label) {
     let (tagged, plain) = (a.label(), a.label());
     read(a, ETHERNET_LEN, end);
@@ -139,7 +139,7 @@ fn read(a: &mut Assembler, len: i32, short: Label) {
     a.jump_if_value(If::Ne, Reg::R0, 0, short);
 }
 
-/// Mixes the field at the offset `at` of what was read into the hash.
+/// Mixes the field at the offset `at` of the bytes read into the hash.
 fn mix(a: &mut Assembler, size: Size, at: i16) {
     mix_from(a, size, HEADER + at);
 }

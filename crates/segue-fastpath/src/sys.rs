@@ -42,7 +42,7 @@ const LOG_LEN: usize = 1 << 18;
 pub(crate) enum MapKind {
     Hash = 1,
     Array = 2,
-    /// Programs that others go on to; emptied when its last descriptor is closed.
+    /// Programs that tail calls continue in; emptied when its last descriptor is closed.
     Programs = 3,
     PerCpuHash = 5,
     PerCpuArray = 6,
@@ -66,7 +66,7 @@ pub enum Hook {
     Egress,
 }
 
-/// The argument of a call: `union bpf_attr`, cut to what the command reads; the rest must be zero.
+/// The argument of a call: `union bpf_attr`, cut to the part that the command reads; the rest must be zero.
 struct Attributes([u8; 144]);
 
 impl Attributes {
@@ -186,7 +186,7 @@ fn kind(hook: Hook) -> u32 {
     }
 }
 
-/// Attaches a program to a hook of an interface, behind those that are there. Closing the descriptor detaches it; an
+/// Attaches a program to a hook of an interface, behind the programs that exist. Closing the descriptor detaches it; an
 /// error EINVAL stands for a kernel without such links (before Linux 6.6).
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, hook: Hook) -> io::Result<OwnedFd> {
     Attributes::new().fd(0, program).word(4, interface).word(8, kind(hook)).open(LINK_CREATE, 48)

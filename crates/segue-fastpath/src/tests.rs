@@ -12,7 +12,7 @@ use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
-/// Every kind of tunnel that both directions of the path carry, by outer family.
+/// Returns every kind of tunnel that both directions of the path carry, by outer family.
 fn kinds() -> Vec<Config> {
     let key = Mode::Gre(GreOptions { ikey: Some(7), okey: Some(8), ..GreOptions::default() });
     let gre = Mode::Gre(GreOptions::default());
@@ -34,7 +34,7 @@ fn kinds() -> Vec<Config> {
     all
 }
 
-/// Returns what was loaded, or notes why this machine cannot.
+/// Returns the loaded path, or records why this machine cannot load it.
 #[track_caller]
 fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
     match loaded {
@@ -47,7 +47,7 @@ fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// Loads the path, or notes why this machine cannot.
+/// Loads the path, or records why this machine cannot.
 fn loaded(configs: &[Config]) -> Option<Path> {
     let path = permitted(Path::load(configs, &[50_000, 50_001]))?;
     path.fill_peers(1).unwrap();
@@ -283,7 +283,7 @@ fn listeners(is_v4: bool) -> Vec<Listener> {
     (9000..).zip(forms).map(of).collect()
 }
 
-/// Loads the path of a table with these peers, or notes why this machine cannot.
+/// Loads the path of a table with these peers, or records why this machine cannot.
 fn loaded_table(listeners: &[Listener], peers: &[Peer]) -> Option<PeerPath> {
     let mut path = permitted(PeerPath::load(listeners, STATION, 20_000))?;
     path.replace(peers).unwrap();

@@ -80,7 +80,7 @@ pub struct Agent<'a> {
     check: Sender<()>,
 }
 
-/// Runs the agent until a signal ends it, or it cannot go on.
+/// Runs the agent until a signal ends it, or it cannot continue.
 pub fn run(
     settings: Settings,
     etcd: &Etcd,
@@ -452,7 +452,7 @@ impl Agent<'_> {
     }
 }
 
-/// The lease says what the tunnel was: the next agent says what it is.
+/// Returns the error for a tunnel that was restarted with another end: the lease describes the old one.
 fn other_end(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("the tunnel {name} was started with other words"), "start the agent again")
         .why("its outer address, its MAC address or what it listens for is not what the lease says")

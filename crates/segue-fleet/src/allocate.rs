@@ -8,7 +8,8 @@ use crate::lease;
 use crate::network::Network;
 use crate::roster::Record;
 
-/// The number of free subnets among which chance decides, so that hosts that start together seldom want the same one.
+/// The number of free subnets among which one is chosen at random, so that hosts that start together seldom choose the
+/// same one.
 const CHOICE: usize = 100;
 
 /// The subnet to use for this host.

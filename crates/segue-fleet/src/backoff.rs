@@ -1,5 +1,5 @@
-//! The waiting time between attempts: it doubles up to a limit, and chance takes up to half of it, so that the hosts of
-//! a fleet do not come back all at once.
+//! The waiting time between attempts: it doubles up to a limit, less a random part of up to half of it, so that the
+//! hosts of a fleet do not come back all at once.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

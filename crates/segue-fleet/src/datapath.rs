@@ -1,4 +1,4 @@
-//! The tunnel as the agent uses it: its table of peers, over the control socket.
+//! The tunnel as seen by the agent: its table of peers, over the control socket.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use segue_host::prefix::Prefix;
 use crate::config::Backend;
 use crate::lease::{Lease, Offer};
 
-/// State of a tunnel as it reports it.
+/// State of a tunnel as the tunnel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelState {
     /// The process that has the table.
@@ -27,16 +27,17 @@ pub struct TunnelState {
 pub struct LocalEndpoint {
     /// The outer address of the tunnel, which no peer may have.
     pub local: Option<IpAddr>,
-    /// The MAC address of its VTEP, where it has one.
+    /// The MAC address of the VTEP, where the tunnel has one.
     pub mac: Option<Mac>,
     /// The encapsulations, each with its UDP port, such as `vxlan:8472`.
     pub listen: Vec<String>,
-    /// Whether it takes remote checksums.
+    /// Whether the tunnel accepts remote checksums.
     pub remcsum: bool,
 }
 
 impl LocalEndpoint {
-    /// Checks that the tunnel `name` can be an end of a network with this backend and can take what it offers.
+    /// Checks that the tunnel `name` can be an end of a network with this backend and can accept the encapsulation that
+    /// it offers.
     ///
     /// # Errors
     /// What it lacks, with the words that it needs.
@@ -71,7 +72,7 @@ impl LocalEndpoint {
 
 /// A tunnel with a table of peers.
 pub trait Datapath {
-    /// Reads what the tunnel has.
+    /// Reads the state of the tunnel.
     ///
     /// # Errors
     /// The tunnel does not run, or has no table.
@@ -118,7 +119,7 @@ impl Datapath for Tunnel {
     }
 }
 
-/// Returns the entries that are new or others in `after`, and the keys of those that only `before` has.
+/// Returns the entries that are new or changed in `after`, and the keys of those that only `before` has.
 pub fn difference(before: &[Peer], after: &[Peer]) -> (Vec<Peer>, Vec<Key>) {
     let prefixes = |peers: &[Peer]| -> BTreeMap<Prefix, usize> {
         (0..).zip(peers).filter_map(|(at, peer)| peer.prefix.map(|prefix| (prefix, at))).collect()

@@ -24,9 +24,10 @@ pub const CONNECT: Duration = Duration::from_secs(2);
 pub const REQUEST: Duration = Duration::from_secs(6);
 /// Longest answer, and longest message of a watch, bytes.
 const ANSWER_LEN: u64 = 64 << 20;
-/// The number of keys that one request of a list asks for.
+/// The number of keys that one request of a list requests.
 const PAGE: i64 = 1000;
-/// Status codes of gRPC after which another member is asked: deadline exceeded, aborted, unavailable.
+/// Status codes of gRPC after which the request is repeated with another member: deadline exceeded, aborted,
+/// unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
 /// Status codes of gRPC for a wrong or expired token, and for a revision that a compaction has removed.
 const UNAUTHENTICATED: i64 = 16;
@@ -124,7 +125,7 @@ impl Etcd {
         Etcd { agent, endpoints, at, login, token: None }
     }
 
-    /// Returns the member that answered last, or is asked next.
+    /// Returns the member that answered last, or to which the next request goes.
     pub fn endpoint(&self) -> &str {
         &self.endpoints[self.at]
     }

@@ -36,6 +36,6 @@ pub enum Event {
     Stale(String),
     /// The agent cannot go on.
     Fatal(Error),
-    /// The user has asked the agent to stop.
+    /// A signal to stop the agent.
     Stop,
 }

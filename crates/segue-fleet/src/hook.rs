@@ -28,7 +28,8 @@ use crate::lease::VALUE_LEN;
 use crate::network::{Network, is_host};
 use crate::refusal::Refusal;
 
-/// The encapsulation in which this host takes packets: what `pre` prints, and the other hosts get as data of its lease.
+/// The encapsulation in which this host accepts packets: `pre` prints it, and the other hosts get it as data of its
+/// lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Takes {
     /// The encapsulation.
@@ -76,7 +77,7 @@ struct Hooks {
     _lock: File,
 }
 
-/// `pre`: notes what this host takes, and returns what flanneld puts into its lease.
+/// `pre`: records the encapsulation that this host accepts, and returns the data that flanneld puts into its lease.
 pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     let mut hooks = Hooks::open(name)?;
     let text = serde_json::to_string(&takes).unwrap_or_default();
@@ -85,7 +86,7 @@ pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     Ok(text)
 }
 
-/// `post`: notes the subnet of this host, and begins a round in which every peer must be confirmed within `grace`
+/// `post`: records the subnet of this host, and begins a round in which every peer must be confirmed within `grace`
 /// seconds.
 pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) -> Result<(), Error> {
     let network = argument(network, Network::parse(network), "NETWORK")?;
@@ -100,7 +101,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
     leave_sweeper(name, round, grace)
 }
 
-/// `add`: adds or confirms the host `address` with its subnet; `data` is what its `pre` printed.
+/// `add`: adds or confirms the host `address` with its subnet; `data` is the output of its `pre`.
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
     match hooks.peer(subnet, address, data) {
@@ -225,7 +226,7 @@ impl Hooks {
             .map_err(|error| unnoted(&error))
     }
 
-    /// Writes what is known, for the next hook.
+    /// Writes the state for the next hook.
     fn remember(&self) -> io::Result<()> {
         self.write(".hook.json", &json!(self.known))
     }
@@ -299,7 +300,7 @@ impl Hooks {
         Ok((subnet.to_string(), peer))
     }
 
-    /// Notes a host that is refused.
+    /// Records a host that is refused.
     fn refuse(&mut self, subnet: &str, refusal: Refusal) -> Result<(), Error> {
         *self.known.refused.entry(refusal.name().to_owned()).or_default() += 1;
         self.save(&format!("refused {}", printable(subnet)))

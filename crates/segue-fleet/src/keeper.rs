@@ -19,7 +19,7 @@ use crate::network::Network;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Longest time between renewals.
 const RENEWAL: Duration = Duration::from_secs(3600);
-/// The number of other hosts that may win a race for a subnet before it is said; the attempts go on.
+/// The number of other hosts that may win a race for a subnet before it is reported; the attempts continue.
 const RACES: usize = 100;
 
 /// The intended content of the lease.

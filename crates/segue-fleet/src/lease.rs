@@ -1,4 +1,4 @@
-//! A lease in flannel's registry: its key, its value, and what segue nodes add to it.
+//! A lease in flannel's registry: its key, its value, and the additions of segue nodes to it.
 //!
 //! The key is `PREFIX/subnets/198.19.59.0-24`, on dual stack with `&2001:db8:1::-64` behind it. The value is written in
 //! the field order and the spelling of flannel's own encoder, so that both are equal byte for byte.
@@ -72,7 +72,8 @@ pub fn key_of(subnet: Network, directory: &str) -> String {
     format!("{directory}/{}-{}", subnet.first(), subnet.prefix_len())
 }
 
-/// Returns the PublicIP of a value, where it has one that can be read: whose lease it is, also where the rest is wrong.
+/// Returns the PublicIP of a value, where it has one that can be read: it names the owner of the lease even if the rest
+/// is wrong.
 pub fn public_address(value: &[u8]) -> Option<Ipv4Addr> {
     let value: Value = serde_json::from_slice(value.get(..VALUE_LEN).unwrap_or(value)).ok()?;
     field(value.as_object()?, "PublicIP")?.as_str()?.parse().ok()

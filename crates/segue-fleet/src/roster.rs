@@ -62,7 +62,7 @@ pub struct Judged {
     pub leases: Vec<Lease>,
     /// The keys that give no peer, in a form that is safe to print, with the reason.
     pub refused: Vec<(String, Refusal)>,
-    /// The number of entries that were not even kept, since there are too many.
+    /// The number of entries that were not kept, since there are too many.
     pub left_out: usize,
 }
 
@@ -170,7 +170,7 @@ impl Roster {
     }
 }
 
-/// Returns the form of a key in which it is kept: a long one is cut, and told from others by its hash.
+/// Returns the form of a key in which it is kept: a long one is cut, and distinguished from others by its hash.
 fn kept(key: &[u8]) -> Vec<u8> {
     if key.len() <= KEY_LEN {
         return key.to_vec();

@@ -1,4 +1,4 @@
-//! The file `subnet.env`, by which flannel tells other programs of a host its subnet.
+//! The file `subnet.env`, by which flannel passes a host's subnet to other programs.
 
 use std::io;
 use std::path::Path;

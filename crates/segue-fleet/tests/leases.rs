@@ -1,5 +1,5 @@
-//! Entries of the registry: what flannel writes is read, each hostile entry is refused under its reason, and none of
-//! them costs another peer its place.
+//! Tests of entries of the registry: those that flannel writes are read, each hostile entry is refused under its
+//! reason, and none of them displaces another peer.
 
 use segue_fleet::config::Config;
 use segue_fleet::datapath::{difference, peer};

@@ -1,5 +1,5 @@
-//! The agent against a real etcd on a loopback port, with a tunnel of the test's own: what it writes, what it makes of
-//! the changes of others, races, outages and compaction. The judge is etcdctl.
+//! Tests of the agent against a real etcd on a loopback port, with a tunnel of the test's own: its writes, its
+//! reactions to changes of others, races, outages and compaction. The judge is etcdctl.
 
 mod common;
 

@@ -26,7 +26,7 @@ use segue_lab::{Host, unavailable};
 
 /// The port of etcd for clients.
 pub(crate) const PORT: u16 = 2379;
-/// Longest wait for anything that is to happen.
+/// Longest wait for any expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -253,7 +253,7 @@ impl Agent {
         self.state().subnet
     }
 
-    /// Returns the state that the agent has told last.
+    /// Returns the state that the agent has published last.
     pub(crate) fn state(&self) -> FleetState {
         self.told.0.lock().unwrap().clone()
     }
