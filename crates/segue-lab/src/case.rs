@@ -131,7 +131,7 @@ fn segue_without_sums(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgz0", 6084, &["noencap-csum", "noencap-remcsum"])
 }
 
-/// Sets up segue as the first command of its README does, without a word on how.
+/// Sets up segue as the first command of its README does, without options.
 fn segue_default(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     start_segue(ground, "sgd0", |end| {
         let fixed = ["tunnel", "dev", "sgd0", "remote", &ground.outer(end.other())].map(str::to_owned);

@@ -87,7 +87,7 @@ impl LabError {
         }
     }
 
-    /// Returns what failed and why, without the hint: one or several lines.
+    /// Returns the failure and its reason, without the hint: one or several lines.
     pub fn message(&self) -> String {
         Lines(self).to_string()
     }

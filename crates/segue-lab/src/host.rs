@@ -235,7 +235,7 @@ fn user_namespace_hint(source: &io::Error) -> String {
 }
 
 /// Sends small datagrams from `from` to `to` until one is echoed, for at most `longest`, which shows that the path
-/// works both ways. The addresses belong to the respective hosts. Returns the time it took.
+/// works in both directions. The addresses belong to the respective hosts. Returns the time it took.
 pub fn reach(from: (&Host, IpAddr), to: (&Host, IpAddr), longest: Duration) -> Result<Duration, LabError> {
     let begin = Instant::now();
     let tick = Duration::from_millis(20);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{LabError, sys};
 
-/// Installs handlers that note SIGINT, SIGTERM and SIGHUP for [`pending`]; a second signal ends the process with status
-/// 130. For programs, once, at their start.
+/// Installs handlers that record SIGINT, SIGTERM and SIGHUP for [`pending`]; a second signal ends the process with
+/// status 130. For programs, once, at their start.
 pub fn catch() -> io::Result<()> {
     sys::catch_signals()
 }

@@ -88,7 +88,7 @@ impl Ground<'_> {
         wait_for_device(self.host(end), device, process)
     }
 
-    /// Gives a device the case's addresses and brings it up.
+    /// Adds the case's addresses to a device and brings it up.
     pub fn configure(&self, end: Peer, device: &str) -> Result<(), LabError> {
         link::address(self.host(end), end, device, self.net, self.families)?;
         self.host(end).run("ip", &["link", "set", device, "up"]).map(drop)

@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::path::Path;
 use std::thread;
 
-/// Notes that the test `name` cannot run on this machine: prints `skipped: REASON` on stderr and appends the line
+/// Records that the test `name` cannot run on this machine: prints `skipped: REASON` on stderr and appends the line
 /// `NAME: REASON` to the file that the environment variable `SEGUE_SKIPS` names, where it is set. The caller then
 /// returns.
 ///
@@ -23,7 +23,7 @@ pub fn skip(name: &str, reason: &str) {
     }
 }
 
-/// Notes a skip like [`skip`] for the test on whose thread this is called, named after the test program and that
+/// Records a skip like [`skip`] for the test on whose thread this is called, named after the test program and that
 /// thread, to which libtest gives the test's name. Where all tests run on the main thread (`--test-threads=1`) the
 /// place of the call stands for the name.
 #[track_caller]

@@ -184,15 +184,14 @@ pub(crate) fn run_when_idle() -> io::Result<()> {
     set_scheduler(0, libc::SCHED_IDLE, 0)
 }
 
-/// Sets policy and priority of a thread, 0 for the calling one (sched_setscheduler(2)). musl's function of this name
-/// always fails, since the call is not what POSIX says.
+/// Sets policy and priority of a thread, 0 for the calling one (sched_setscheduler(2)).
 fn set_scheduler(thread: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     // SAFETY: the kernel's struct sched_param is one int, which outlives the call.
     let code = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const priority) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives a thread precedence over all ordinary ones and those of the lowest real-time priority.
+/// Sets the priority of a thread above all ordinary ones and those of the lowest real-time priority.
 pub(crate) fn run_at_once(thread: u32) -> io::Result<()> {
     let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     set_scheduler(thread, libc::SCHED_FIFO, 2)
@@ -226,7 +225,7 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// An epoll instance that tells which of many descriptors can be read.
+/// An epoll instance that reports which of many descriptors can be read.
 #[derive(Debug)]
 pub(crate) struct Poller(OwnedFd);
 

@@ -49,7 +49,7 @@ pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     Ok(Prepared::Ready(lane))
 }
 
-/// Starts wireguard-go on a new device in `host`, and hands it settings in the protocol of its control socket, which
+/// Starts wireguard-go on a new device in `host`, and sends it settings in the protocol of its control socket, which
 /// lies under the device's name in a directory that hosts share. Returns why not where there is no such program and
 /// none can be built.
 pub fn start(host: &Host, device: &str, settings: &str) -> Result<Result<Process, String>, LabError> {

@@ -1,5 +1,5 @@
-//! Ctrl-C in the middle of a measurement, once and twice. The signals go to a process of its own (hence no test
-//! harness).
+//! Tests of Ctrl-C in the middle of a measurement, once and twice. The signals go to a process of its own (hence no
+//! test harness).
 
 use std::fs;
 use std::io::{BufRead, BufReader};

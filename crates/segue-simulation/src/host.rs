@@ -310,7 +310,7 @@ impl Host {
         }
     }
 
-    /// Hands a segment or train to the driver's queue.
+    /// Passes a segment or train to the driver's queue.
     fn send(&mut self, segment: Segment, len: usize) {
         self.id = self.id.wrapping_add(len.div_ceil(MSS).max(1) as u16);
         let frame = frames::tcp(Sender::Host, self.id, segment, len);
@@ -364,7 +364,7 @@ impl Host {
         }
     }
 
-    /// Lets the driver pack and send waiting packets, as far as it has transfers.
+    /// Packs and sends the driver's waiting packets, as far as it has transfers.
     fn transmit(&mut self) {
         let _ = self.driver.transmit(&mut self.tx);
         self.tx.recycle(&mut self.rx.pool);

@@ -212,7 +212,7 @@ const NEAR: &str = "w0";
 /// Name of the wire's device towards the far card.
 pub(super) const FAR: &str = "w1";
 
-/// Gives a host its address on a device: [`Peer::address`] of net 0.
+/// Adds a host's address to a device: [`Peer::address`] of net 0.
 pub(super) fn address(host: &Host, end: Peer, device: &str, family: Family) -> Result<(), LabError> {
     link::address(host, end, device, 0, &[family])
 }

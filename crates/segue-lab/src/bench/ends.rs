@@ -28,7 +28,7 @@ const PORT: u16 = 5202;
 /// Bytes that one `sendfile(2)` sends.
 pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Bytes that [`Taker::Drain`] asks of one `read(2)`.
+/// Bytes that [`Taker::Drain`] requests with one `read(2)`.
 const BUFFER: usize = 256 << 10;
 
 /// Runs one end of a load in a process of its own, with the arguments that the bench passes. Returns the line to print.

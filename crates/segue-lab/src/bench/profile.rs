@@ -33,7 +33,7 @@ const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "sc
 /// Length to which the kernel cuts a task's name.
 const NAME_LEN: usize = 15;
 
-/// Longest time that `perf` gets to begin, and to write what it has, on a machine that has no time for it.
+/// Longest time that `perf` gets to begin, and to write its data, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running `perf` profile.

@@ -1,4 +1,4 @@
-//! Measures the points of a bench in turn and makes the table.
+//! The measurement of the points of a bench in turn, and the table of their results.
 
 use std::time::Instant;
 

@@ -184,7 +184,7 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     Ok(Sample::Values(values))
 }
 
-/// Has TCP make single segments, each of which passes the stack. Linux otherwise makes trains, and segments them in
+/// Disables trains in TCP, so that single segments pass the stack. Linux otherwise makes trains, and segments them in
 /// front of the device at the latest, even with `gso off`.
 fn without_trains(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("ip", &["link", "set", "dev", device, "gso_max_segs", "1"]).map(drop)

@@ -1,4 +1,4 @@
-//! Settings of a bench: how to measure, and which points.
+//! Settings of a bench: its points, and the parameters of their measurement.
 
 use std::path::PathBuf;
 

@@ -84,7 +84,7 @@ struct Form {
 }
 
 impl Form {
-    /// Returns whether there is such a row.
+    /// Returns whether the table has such a row.
     fn exists(self) -> bool {
         // A socket takes IPv6 datagrams without checksums only where that is asked for.
         let is_none = matches!(

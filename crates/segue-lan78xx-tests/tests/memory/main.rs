@@ -20,7 +20,7 @@ use sys::{LEFT, Scarce};
 #[global_allocator]
 static ALLOCATOR: Scarce = Scarce;
 
-/// Allows this thread memory for `left` more transfers while `work` runs.
+/// Limits this thread to memory for `left` more transfers while `work` runs.
 fn with_memory_for<R>(left: usize, work: impl FnOnce() -> R) -> R {
     LEFT.set(left);
     let result = work();

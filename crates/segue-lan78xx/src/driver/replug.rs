@@ -28,7 +28,7 @@ impl<T: Transport> Driver<T> {
         tracing::warn!(id = "adapter", "the adapter is gone");
     }
 
-    /// Releases the transport.
+    /// Closes the device, so that it can be opened again.
     pub(super) fn let_go(&mut self) {
         // The descriptor of a device that is gone stays ready for ever.
         if let Some(fd) = self.chip.usb.fd() {
@@ -80,7 +80,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Notes that another device is in the place of this one.
+    /// Records that another device is in the place of this one.
     pub(super) fn note_stranger(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));

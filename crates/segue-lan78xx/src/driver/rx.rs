@@ -1,4 +1,4 @@
-//! The receive side: submits transfers to the chip, takes frames out of them, and holds back what exceeds a poll's
+//! The receive side: submits transfers to the chip, takes frames out of them, and holds back the frames beyond a poll's
 //! budget.
 
 use std::ops::Range;

@@ -63,7 +63,7 @@ impl Transmitter {
         self.lent.is_empty()
     }
 
-    /// Forgets the transfers under way; returns their number of frames.
+    /// Discards the transfers under way; returns their number of frames.
     pub(super) fn forget(&mut self) -> u64 {
         self.lent.drain(..).map(|(_, frames)| u64::from(frames)).sum()
     }

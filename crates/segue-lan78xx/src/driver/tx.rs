@@ -24,7 +24,7 @@ struct ChipOffload {
     tagged: bool,
 }
 
-/// Returns what the chip can do for a unit, or `None` where its checksum or cutting is left to software.
+/// Returns the offload that the chip can do for a unit, or `None` where its checksum or cutting is left to software.
 ///
 /// The chip finds a TCP or UDP header directly behind IPv4, or behind IPv6 without extension headers. It does not parse
 /// VLAN tags, but can insert one of 802.1Q.

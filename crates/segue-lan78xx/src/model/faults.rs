@@ -5,7 +5,7 @@
 pub enum Fault {
     /// The next frame from the wire is delivered with these error bits of [`crate::frame::rx::flag`], RED added.
     RxError(u32),
-    /// The header of the next frame from the wire says this length.
+    /// The header of the next frame from the wire states this length.
     RxLength(u16),
     /// The next frame from the wire is delivered with ICSM: its checksum field is to be ignored.
     RxIgnoreChecksum,

@@ -78,7 +78,7 @@ pub(super) struct BulkOut {
 }
 
 impl BulkOut {
-    /// Forgets an incomplete command or frame.
+    /// Discards an incomplete command or frame.
     pub(super) fn restart(&mut self) {
         self.rest.clear();
         self.offset = 0;

@@ -213,7 +213,7 @@ impl Model {
         self.mac.outgoing.push_back((self.mac.busy_out, frame));
     }
 
-    /// Lets the partner send its queued frames, as far as it may.
+    /// Sends the partner's queued frames, as far as the wire allows.
     pub(super) fn pump_wire(&mut self) {
         if !self.mac.incoming.is_empty() {
             self.mac.busy_in = self.free_since(self.mac.busy_in, self.mac.waited_in);

@@ -17,7 +17,7 @@ pub struct Notes {
     pub bulk_out_frames: u64,
     /// Bytes of frames in bulk-out transfers.
     pub bulk_out_bytes: u64,
-    /// Number of frames on the wire made from those: several for one with segmentation.
+    /// Number of frames on the wire made from the frames in bulk-out transfers: several for one with segmentation.
     pub bulk_out_segments: u64,
     /// Frames from the host with segmentation.
     pub lso_frames: u64,

@@ -108,7 +108,7 @@ fn fill_ip(frame: &mut [u8], place: &Place) {
     }
 }
 
-/// Computes the TCP or UDP checksum, whatever the field contains.
+/// Computes the TCP or UDP checksum, regardless of the value of the field.
 fn fill_transport(frame: &mut [u8], place: &Place) {
     let end = place.end.min(frame.len());
     let Some(field) = place.field().filter(|field| field + 2 <= end && !place.is_fragment) else { return };

@@ -106,7 +106,7 @@ pub enum Error {
     Overflow,
     /// The device did not answer in time.
     Timeout,
-    /// Memory could not be allocated.
+    /// Memory for the transfer could not be allocated.
     Memory,
 }
 

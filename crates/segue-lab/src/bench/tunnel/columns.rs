@@ -39,7 +39,7 @@ fn of<'a>(table: &'a Table, row: &Row, tunnel: &str) -> Option<&'a Row> {
     sibling(table, row, &[("tunnel", Some(tunnel)), ("program", None)])
 }
 
-/// Returns the same row of the program that stands beside.
+/// Returns the row of the other program for the same case.
 fn beside<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
     if row.case.find("program").is_some() {
         return None;

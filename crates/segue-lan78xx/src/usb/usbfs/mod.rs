@@ -140,7 +140,7 @@ impl Usbfs {
         Usbfs { file, identity, speed, next: 0, pending, done, gone: false, unreachable: false, guard: None }
     }
 
-    /// Converts the result of a request, and notes a device that is gone.
+    /// Converts the result of a request, and records that the device is gone.
     fn judge<T>(&mut self, result: io::Result<T>) -> Result<T, Error> {
         result.map_err(|error| self.note(from_io(&error)))
     }

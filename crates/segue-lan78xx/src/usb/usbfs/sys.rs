@@ -98,7 +98,7 @@ pub(super) fn release(file: &File) {
     let _ = call(file, RELEASE, &raw mut interface);
 }
 
-/// Has the kernel look for a driver of the interface; it returns when that driver has set the device up.
+/// Requests that the kernel looks for a driver of the interface; it returns when that driver has set the device up.
 pub(super) fn reattach(file: &File) {
     let mut inner = Inner { interface: 0, code: CONNECT as c_int, data: std::ptr::null_mut() };
     let _ = call(file, INNER, &raw mut inner);
@@ -131,7 +131,7 @@ pub(super) fn clear_halt(file: &File, endpoint: u8) -> io::Result<()> {
 /// A transfer that was submitted to the kernel. Its memory must stay in place until it is reaped: the kernel copies
 /// into it then.
 pub(super) struct Pending {
-    /// A box, as a pointer: the kernel has the same one, and moving a box would end what that may reach.
+    /// The URB's box as a pointer: the kernel has the same one, and moving a box would invalidate it.
     urb: *mut Urb,
     bytes: Vec<u8>,
     request: Request,

@@ -328,7 +328,7 @@ impl Client {
         self.waiting.clear();
     }
 
-    /// Gives the device up if the guard has stopped.
+    /// Closes the connection if the guard has stopped.
     fn check_guard(&mut self) {
         if self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some()) {
             self.lose();

@@ -28,7 +28,7 @@ pub struct Exported {
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No device was imported yet.
+    /// The state before a device was imported.
     Greeting,
     /// The client has the device.
     Attached,
