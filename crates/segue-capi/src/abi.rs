@@ -185,7 +185,7 @@ pub extern "C" fn segue_splitter_new(header_len: usize, ethernet: u32) -> *mut S
     Box::into_raw(Box::new(SegueSplitter(splitter)))
 }
 
-/// Frees a splitter; null is none.
+/// Frees a splitter; null does nothing.
 ///
 /// # Safety
 /// It must come from [`segue_splitter_new`] and not be used again.
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *
     Box::into_raw(Box::new(SegueJoiner { joiner, header_len, fronts, fronts_at, plan: Plan::default() }))
 }
 
-/// Frees a joiner; null is none.
+/// Frees a joiner; null does nothing.
 ///
 /// # Safety
 /// It must come from [`segue_joiner_new`] and not be used again.
@@ -482,7 +482,7 @@ pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *
     }
 }
 
-/// Frees a tunnel; null is none.
+/// Frees a tunnel; null does nothing.
 ///
 /// # Safety
 /// It must come from [`segue_tunnel_new`] and not be used again.
@@ -515,7 +515,7 @@ pub unsafe extern "C" fn segue_encap(
     })
 }
 
-/// Takes the headers of the tunnel off a packet, which begins with the outer IP header, and writes the packet in it,
+/// Removes the headers of the tunnel from a packet, which begins with the outer IP header, and writes the packet in it,
 /// complete. Addresses, ports and outer checksums are checked. Returns 1.
 ///
 /// # Safety

@@ -5,7 +5,7 @@
 pub struct SegueBuf {
     pub(crate) base: *const u8,
     pub(crate) len: usize,
-    /// 0: the checksum is unknown; 1: it was verified; 2: it is owed, and its field primed.
+    /// State of the checksum: 0 for unknown, 1 for verified, 2 for owed with a primed field.
     pub(crate) csum: u32,
 }
 
@@ -46,7 +46,7 @@ pub struct SegueTrain {
 pub struct SegueChain {
     pub(crate) pieces: *const SeguePiece,
     pub(crate) count: usize,
-    /// As in [`SegueBuf`].
+    /// State of the checksum, as in [`SegueBuf`].
     pub(crate) csum: u32,
 }
 
@@ -61,9 +61,9 @@ pub struct SegueJoinerConfig {
     pub(crate) offloads: u32,
     /// Length of the virtio-net header: 10, 12, 20 or 24; 0 with plain packets.
     pub(crate) header_len: u32,
-    /// 0: packets begin with an IP header; 1: with an Ethernet header.
+    /// First header of the packets: 0 for an IP header, 1 for an Ethernet header.
     pub(crate) ethernet: u32,
-    /// 0: profile strict; 1: linux.
+    /// Profile: 0 for strict, 1 for linux.
     pub(crate) profile: u32,
 }
 
@@ -72,11 +72,11 @@ pub struct SegueJoinerConfig {
 pub struct SegueTunnelConfig {
     /// Size of this struct in bytes, as the caller was compiled.
     pub(crate) size: usize,
-    /// 0: IP in IP; 1: GRE.
+    /// Mode: 0 for IP in IP, 1 for GRE.
     pub(crate) mode: u32,
-    /// 0: in IP; 1: in FOU; 2: in GUE; 3: in GUE with remote checksum offload.
+    /// Carrier: 0 for IP, 1 for FOU, 2 for GUE, 3 for GUE with remote checksum offload.
     pub(crate) carrier: u32,
-    /// 4 or 6: the version of the outer addresses.
+    /// Version of the outer addresses: 4 or 6.
     pub(crate) version: u32,
     /// UDP port of both ends; 0 for the usual one.
     pub(crate) port: u16,

@@ -1,4 +1,4 @@
-//! One tunnel: packets and trains around which headers are put, and datagrams from which they are taken.
+//! One tunnel, which encapsulates packets and trains, and decapsulates datagrams.
 
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode};
 use segue::gso::{Frames, Limits, split_linear};

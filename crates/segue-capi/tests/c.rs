@@ -1,4 +1,4 @@
-//! The C interface, used by a C program: the header compiles without warnings as C99 and C++17, the library exports
+//! Tests of the C interface by a C program: the header compiles without warnings as C99 and C++17, the library exports
 //! what the header declares and nothing else, structs have the same layout on both sides, and the conformance vectors
 //! give the same bytes as in Rust, with nothing leaked and no byte read past an end.
 
@@ -58,7 +58,7 @@ fn compile(out: &Path, options: &[&str]) {
     run(command.args(SYSTEM).arg("-o").arg(out));
 }
 
-/// Returns what a device hands out for a vector.
+/// Returns the packet or train that a device hands out for a vector.
 fn unit(vector: &Vector, skip: usize) -> Vec<u8> {
     let gso_type = match vector.gso.kind {
         GsoKind::Tcp4 => virtio::GSO_TCPV4,
@@ -169,7 +169,7 @@ fn judge(program: &mut Command, folder: &Path, (cases, results): (Records, Recor
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Prints that a test does not run, and notes it for tools/run-tests.
+/// Prints that a test does not run, and records it for tools/run-tests.
 fn skip(test: &str, why: &str) {
     println!("skipped: {why}");
     if let Some(skips) = std::env::var_os("SEGUE_SKIPS") {

@@ -14,7 +14,7 @@ pub enum Kind {
     Counter,
     /// A number that rises and falls.
     Gauge,
-    /// The number 1, with what is known in its labels.
+    /// The number 1, with the known properties in its labels.
     Info,
 }
 
@@ -39,7 +39,7 @@ type CountersOf = fn(&Port) -> &Counters;
 enum Values {
     /// One value for the whole program.
     Scrape(fn(&Scrape) -> f64),
-    /// The version.
+    /// The version of the program.
     Version,
     /// Name and kind of each instance.
     Kinds,

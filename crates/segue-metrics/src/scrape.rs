@@ -11,7 +11,7 @@ pub type Sentence = fn(&str, &str) -> Option<String>;
 /// The state of all instances at one time.
 #[derive(Debug, Default)]
 pub struct Scrape {
-    /// The version of the program that asked.
+    /// The version of the requesting program.
     pub version: String,
     /// The instances that answered.
     pub instances: Vec<Instance>,
@@ -20,7 +20,7 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Asks every instance that this user can see.
+    /// Requests the state of every instance that this user can see.
     pub fn now(version: &str) -> Scrape {
         let client::Found { instances, failed, .. } = client::all();
         Scrape { version: version.to_owned(), instances, failed }

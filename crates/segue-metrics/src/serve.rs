@@ -25,9 +25,9 @@ const FRESH: Duration = Duration::from_millis(250);
 /// A file that is written again and again for node_exporter.
 #[derive(Clone, Debug)]
 pub struct TextFile {
-    /// The path.
+    /// The path of the file.
     pub path: std::path::PathBuf,
-    /// The interval.
+    /// The interval between two writes of the file.
     pub every: Duration,
 }
 
@@ -44,7 +44,7 @@ pub struct Server {
     pub version: String,
     /// The sentences of reasons.
     pub sentence: Sentence,
-    /// Called when the file could not be written, and when it can be again.
+    /// The callback for a file that could not be written, and for the first success after that.
     pub report: Report,
 }
 
@@ -69,7 +69,7 @@ struct Answer {
 }
 
 impl Server {
-    /// Serves until a signal requests the end.
+    /// Serves requests until a signal requests the end.
     pub fn run(self, signals: &mut Signals) -> io::Result<()> {
         let mut clients: Vec<Client> = Vec::new();
         let mut last: Option<Last> = None;
@@ -200,7 +200,7 @@ impl Server {
         answer
     }
 
-    /// Returns the state of the instances, asked at most [`FRESH`] ago.
+    /// Returns the state of the instances, requested at most [`FRESH`] ago.
     fn fresh<'a>(&self, last: &'a mut Option<Last>) -> &'a Last {
         let now = Instant::now();
         let old = last.take().filter(|last| now.saturating_duration_since(last.at) < FRESH);

@@ -1,4 +1,4 @@
-//! The comparison of two measurements: what changed beyond the spread of the samples.
+//! The comparison of two measurements: the changes beyond the spread of the samples.
 
 use crate::document::{Bench, Better, Metric, better};
 
@@ -30,11 +30,11 @@ impl Verdict {
 /// One metric of one case in both measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// The bench.
+    /// Name of the bench.
     pub bench: String,
-    /// The case.
+    /// Labels of the case.
     pub case: String,
-    /// The metric.
+    /// Name of the metric.
     pub metric: String,
     /// The median before.
     pub old: f64,
@@ -44,14 +44,14 @@ pub struct Line {
     pub change_percent: f64,
     /// Half of the larger range of samples, in per cent of the median before.
     pub spread_percent: f64,
-    /// The verdict.
+    /// Verdict on the change.
     pub verdict: Verdict,
 }
 
 /// The result of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// Every metric that has a better and a worse, of every case of both measurements.
+    /// Every metric for which more or less is better, of every case of both measurements.
     pub lines: Vec<Line>,
     /// Cases that only one of the two measurements has.
     pub alone: Vec<String>,

@@ -15,7 +15,7 @@ pub const ALL: &str = "segue.benches/1";
 pub struct Bench {
     /// Always `segue.bench/1`.
     pub schema: String,
-    /// The name.
+    /// Name of the bench.
     pub bench: String,
     /// The machine, and how the figures were measured.
     pub machine: BTreeMap<String, Value>,
@@ -43,7 +43,7 @@ pub struct Row {
 pub struct Metric {
     /// Smallest sample.
     pub min: f64,
-    /// Median.
+    /// Median of the samples.
     pub median: f64,
     /// Largest sample.
     pub max: f64,
@@ -57,7 +57,7 @@ pub struct Metric {
 pub struct All {
     /// Always `segue.benches/1`.
     pub schema: String,
-    /// The benches.
+    /// The benches, in order.
     pub benches: Vec<Bench>,
 }
 
@@ -96,15 +96,15 @@ impl Metric {
 /// Whether more of a metric is better, worse, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// More is better.
+    /// More is better for the metric.
     More,
-    /// Less is better.
+    /// Less is better for the metric.
     Less,
     /// The metric only describes the load.
     Neither,
 }
 
-/// Returns what is better of a metric, by the unit in its name.
+/// Returns whether more or less is better for a metric, by the unit in its name.
 pub fn better(metric: &str) -> Better {
     match metric {
         "gbps" | "mpps" | "kpps" => Better::More,

@@ -40,7 +40,7 @@ pub fn page(benches: &[Bench], made: &str) -> String {
     )
 }
 
-/// Returns what the page says in one sentence.
+/// Returns the summary of the page, one sentence.
 fn sentence(benches: &[Bench]) -> String {
     let rows: usize = benches.iter().map(|bench| bench.rows.len()).sum();
     let (mut above, mut below) = (0, 0);

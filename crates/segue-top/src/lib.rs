@@ -35,7 +35,7 @@ pub use options::{Look, Options};
 use table::Table;
 use view::{Next, View};
 
-/// Longest wait for a key, after which new answers are looked for.
+/// Longest wait for a key, after which new answers are processed.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Shows the screen until a key ends it.
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     outcome
 }
 
-/// Asks all instances again and again, in a thread that ends with the receiver.
+/// Requests the state of all instances repeatedly, in a thread that ends with the receiver.
 fn poll_instances(interval: Duration) -> Receiver<Vec<Instance>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {

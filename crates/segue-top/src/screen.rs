@@ -143,7 +143,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
     frame.render_stateful_widget(rows, area, &mut state);
 }
 
-/// Returns the details of a line: where it goes, its problems, its rates so far, and its reasons.
+/// Returns the details of a line: its ends, its problems, its rates so far, and its reasons.
 fn describe(line: &Line, table: &Table, look: Look, width: usize) -> Vec<TextLine<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut text = vec![TextLine::styled(format!("{}   {}", printable(&line.name), printable_line(&line.kind)), bold)];

@@ -22,7 +22,7 @@ pub struct Line {
     pub rates: Option<[Rate; 2]>,
     /// Packets dropped since the start.
     pub drops: u64,
-    /// Seconds since the other end was last heard.
+    /// Seconds since the last packet from the other end.
     pub heard_s: Option<f64>,
     /// The problems and notices, the likeliest first.
     pub health: Vec<Complaint>,
@@ -49,7 +49,7 @@ impl Line {
         worst.map_or("ok", |complaint| complaint.what.as_str())
     }
 
-    /// Returns whether something is wrong, notices apart.
+    /// Returns whether the line has a problem, notices apart.
     pub fn is_sick(&self) -> bool {
         self.health.iter().any(|complaint| !complaint.notice)
     }
@@ -72,7 +72,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Every order, as a key goes through them.
+    /// Every order, in the sequence that a key steps through.
     pub const ALL: &[Order] = &[Order::Name, Order::Received, Order::Sent, Order::Drops, Order::Health];
 
     /// Returns the name for people.
@@ -118,7 +118,7 @@ impl Table {
         self.instances = instances;
     }
 
-    /// Returns the answer before that of the same process.
+    /// Returns the previous answer of the same process.
     fn before(&self, instance: &Instance) -> Option<&Instance> {
         let is =
             |old: &&Instance| old.name == instance.name && old.pid == instance.pid && old.uptime_s < instance.uptime_s;
@@ -167,8 +167,7 @@ impl Table {
     }
 }
 
-/// Returns the traffic of a line: of a tunnel what its interface gives and takes, of any other instance that of its
-/// outside.
+/// Returns the traffic of a line: of a tunnel that of its interface, of any other instance that of its outside.
 fn traffic(ports: &BTreeMap<String, Port>, inside: Option<&str>) -> [Flow; 2] {
     if let Some(port) = inside.and_then(|name| ports.get(name)) {
         return [port.transmit, port.receive];

@@ -10,7 +10,7 @@ const FILTER: usize = 40;
 /// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The screen goes on.
+    /// The screen stays.
     Stay,
     /// The program ends.
     End,
@@ -49,7 +49,7 @@ impl View {
         self.at
     }
 
-    /// Keeps the chosen line chosen where lines have come, gone or moved.
+    /// Keeps the selection on its line where lines were added, removed or moved.
     pub fn follow(&mut self, table: &Table) {
         let lines = table.ordered(self.order, self.is_reversed, &self.filter);
         let same = self.chosen.as_ref().and_then(|name| lines.iter().position(|line| line.name == *name));

@@ -1,5 +1,5 @@
-//! Every function of the C interface that takes pointers, called from Rust as C would, so that Miri can interpret both
-//! sides (`tools/miri`): memory out of bounds, freed or aliased, and leaks end it.
+//! Tests of every function of the C interface that takes pointers, called from Rust as C would, so that Miri can
+//! interpret both sides (`tools/miri`): memory out of bounds, freed or aliased, and leaks end it.
 
 mod sys;
 

@@ -65,7 +65,7 @@ struct TunnelConfig {
     remote: [u8; 16],
 }
 
-/// A packet and what is known of its checksum.
+/// A packet and the state of its checksum.
 pub(crate) struct Packet<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) csum: u32,
@@ -300,7 +300,7 @@ pub(crate) fn pseudo_v4([from, to]: [[u8; 4]; 2], protocol: u8, len: usize) -> u
     unsafe { segue_pseudo(4, from.as_ptr(), to.as_ptr(), protocol, len) }
 }
 
-/// Calls every function with no pointer at all.
+/// Calls every function with null pointers only.
 pub(crate) fn nothing() {
     // SAFETY: null is refused by each, and the free functions take it.
     unsafe {
