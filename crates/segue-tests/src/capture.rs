@@ -120,7 +120,7 @@ pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(frames)
 }
 
-/// Has tshark check the outer UDP checksums of the datagrams to one port; returns the number of good ones, and tshark's
+/// Checks the outer UDP checksums of the datagrams to one port by tshark; returns the number of good ones, and tshark's
 /// output for each other one. Checksums of the outer IPv4 header count too.
 #[track_caller]
 pub fn tshark_checksums(path: &Path, port: u16) -> (usize, Vec<String>) {

@@ -9,13 +9,13 @@ pub const NET: u8 = 1;
 
 /// The words of a tunnel that takes the path.
 pub const REQUIRE: &[&str] = &["fastpath", "require"];
-/// The words of one in UDP, without outer checksums.
+/// The words of a tunnel in UDP that takes the path, without outer checksums.
 pub const REQUIRE_ZERO: &[&str] = &["noencap-csum", "fastpath", "require"];
 
-/// The same for VXLAN and Geneve, over IPv6 too.
+/// The words of a VXLAN or Geneve tunnel that takes the path, over IPv6 too.
 pub const REQUIRE_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "require"];
 
-/// Returns the hosts of a test, or notes why the path cannot be loaded here.
+/// Returns the hosts of a test, or records why the path cannot be loaded here.
 pub fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
     let ground = Ground::new(name, form, tools)?;
     if let Some(why) = missing(&ground) {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::capture::Directory;
 use crate::{Ground, sys};
 
-/// Longest wait for anything that a test waits for.
+/// Longest wait for any expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
@@ -122,7 +122,7 @@ impl Service {
         u32::try_from(self.stat(name)?["pid"].as_u64()?).ok().filter(|pid| *pid != 0)
     }
 
-    /// Returns the same as [`Service::pid`], and waits for an answer.
+    /// Returns the same as [`Service::pid`], after a wait for an answer.
     pub fn patient_pid(&self, name: &str) -> Option<u32> {
         let begin = Instant::now();
         loop {
@@ -139,7 +139,7 @@ impl Service {
         (1..=count).map(|net| format!("sg{net}")).map(|name| (name.clone(), self.pid(&name))).collect()
     }
 
-    /// Returns whether datagrams pass through tunnel `net` both ways within `longest`.
+    /// Returns whether datagrams pass through tunnel `net` in both directions within `longest`.
     pub fn passes(&self, net: u8, longest: Duration) -> bool {
         let [a, b] = [Peer::A, Peer::B].map(|end| end.address(net, Family::V4));
         reach((&self.ground.a, a), (&self.ground.b, b), longest).is_ok()

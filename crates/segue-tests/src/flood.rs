@@ -1,4 +1,4 @@
-//! Floods of hostile frames at a pace, and an honest host beside them.
+//! Floods of hostile frames at a pace, and a well-behaved host beside them.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// Time within which the last answers of an honest host must come.
 const LATE: Duration = Duration::from_secs(2);
 
-/// A flood that goes on until it is dropped.
+/// A flood that continues until it is dropped.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,

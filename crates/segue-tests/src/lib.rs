@@ -1,4 +1,4 @@
-//! Tests of the built program `segue` as users run it: a black box between real network stacks.
+//! Tests of the built program `segue`, as a black box between real network stacks.
 //!
 //! Nothing here uses a crate of the engine. The hosts, links and the faulty relay are [`segue_lab`]'s; the judges are
 //! this crate's own naive parser, the kernel's stacks at both ends, tshark, and a guest with another kernel.

@@ -1,5 +1,5 @@
-//! What a long run is judged by: slopes over time with their 95 % intervals, round trips of which each packet is
-//! counted, and a balance of the packets of an instance.
+//! The criteria of a long run: slopes over time with their 95 % intervals, round trips of which each packet is counted,
+//! and a balance of the packets of an instance.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -49,8 +49,8 @@ impl Slope {
     }
 }
 
-/// Returns the middle of each window of samples, hours, and what `of` makes of its values. The first tenth, in which
-/// caches fill, does not count.
+/// Returns the middle of each window of samples, hours, and the result of `of` for its values. The first tenth, in
+/// which caches fill, does not count.
 pub fn windows(samples: &[(Duration, f64)], of: fn(&mut [f64]) -> f64) -> Vec<(f64, f64)> {
     let samples = &samples[samples.len() / 10..];
     let each = samples.len().div_ceil(WINDOWS).max(1);
@@ -73,16 +73,16 @@ pub fn p99(values: &mut [f64]) -> f64 {
     values.get(values.len() * 99 / 100).copied().unwrap_or(0.0)
 }
 
-/// A way of datagrams through an instance, of which each is counted.
+/// A route of datagrams through an instance, on which each is counted.
 #[derive(Debug)]
 pub struct Route {
     /// Name of the instance.
     pub name: &'static str,
     near: UdpSocket,
     far: UdpSocket,
-    /// Number of datagrams sent, both ways.
+    /// Number of datagrams sent, in both directions.
     pub sent: u64,
-    /// Number of datagrams that came.
+    /// Number of datagrams received.
     pub came: u64,
     /// Round trips: the time since the begin, and seconds.
     pub times: Vec<(Duration, f64)>,
@@ -95,8 +95,8 @@ impl Route {
         Route { name, near: socket(near), far: socket(far), sent: 0, came: 0, times: Vec::new() }
     }
 
-    /// Sends a datagram, which the far end sends back, and waits at most `longest` each way. A datagram that is late is
-    /// counted once it is read.
+    /// Sends a datagram, which the far end sends back, and waits at most `longest` in each direction. A datagram that
+    /// is late is counted once it is read.
     pub fn round_trip(&mut self, begin: Instant, longest: Duration) {
         let number = self.sent.to_ne_bytes();
         let start = Instant::now();
@@ -115,7 +115,7 @@ impl Route {
         }
     }
 
-    /// Returns the number of datagrams that have not come.
+    /// Returns the number of datagrams that were not received.
     pub fn lost(&self) -> u64 {
         self.sent - self.came
     }
@@ -137,7 +137,7 @@ fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u6
     None
 }
 
-/// What became of the packets of an instance.
+/// The packets of an instance by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     /// Packets of wire size that came in by any port, and those that the instance made itself.
@@ -174,7 +174,7 @@ impl Balance {
         balance
     }
 
-    /// Returns how many packets more came than left.
+    /// Returns by how many packets the received exceed the sent and counted ones.
     pub fn missing(&self) -> i64 {
         self.came.values().sum::<u64>().cast_signed() - self.left.values().sum::<u64>().cast_signed()
     }

@@ -9,12 +9,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel split each send into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
+/// Makes the kernel split each send into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
 pub fn set_udp_segment(socket: &UdpSocket, size: u16) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(size))
 }
 
-/// Has the socket send without UDP checksums.
+/// Makes the socket send without UDP checksums.
 pub fn send_without_checksum(socket: &UdpSocket) -> io::Result<()> {
     /// The socket option `UDP_NO_CHECK6_TX`, include/uapi/linux/udp.h.
     const UDP_NO_CHECK6_TX: libc::c_int = 101;
@@ -148,7 +148,7 @@ pub enum Hook {
 /// A BPF program in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The number that the kernel gave it, which is not soon given again.
+    /// The kernel's id of the program, which is not soon reused.
     pub id: u32,
     /// Name of the program.
     pub name: String,
@@ -200,8 +200,8 @@ fn bpf(command: libc::c_int, attributes: &mut [u64]) -> io::Result<libc::c_int> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
-/// Makes a command find a kernel without the system call `number`: it fails with ENOSYS, for all that the command
-/// starts. Needs root.
+/// Makes a command and the processes that it starts find a kernel without the system call `number`: it fails with
+/// ENOSYS. Needs root.
 pub fn without_call(command: &mut Command, number: libc::c_long) {
     // The number of the call is the first field of seccomp_data.
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };

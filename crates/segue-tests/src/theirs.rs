@@ -6,7 +6,7 @@ use std::process::Command;
 
 use segue_lab::skip;
 
-/// Returns the path of the program `name`, which is made where it is not there yet. `None` where this machine cannot
+/// Returns the path of the program `name`, which is built if it does not exist yet. `None` where this machine cannot
 /// make it, which is noted under `test`.
 ///
 /// # Panics

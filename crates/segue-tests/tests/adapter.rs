@@ -118,7 +118,7 @@ fn helpers(driver: &Process) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Checks that a process cannot open a file, connect to another port than that of its server, or start another one, by
-/// making it try.
+/// attempts in that process.
 #[cfg(target_arch = "x86_64")]
 fn reaches_no_file(pid: u32) {
     let held = match segue_tests::probe::Held::new(pid) {

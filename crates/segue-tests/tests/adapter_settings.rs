@@ -306,8 +306,8 @@ fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
     assert!(!b.has_device("lan0"));
 }
 
-/// Directory in a host's own mount namespace with what a user without rights needs: a TUN device node of mode 0666
-/// (bound over the machine's, whatever mode that has), the program, and a directory for control sockets.
+/// Directory in a host's own mount namespace with the files that a user without rights needs: a TUN device node of mode
+/// 0666 (bound over the machine's, whatever mode that has), the program, and a directory for control sockets.
 const UNPRIVILEGED: &str = "/run/segue/unprivileged";
 
 /// Creates [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.

@@ -1,6 +1,6 @@
 //! Tests of `segue-cni` as a container runtime calls it: pods on two nodes whose tunnels have each other as a peer, and
-//! each call with what must be left of it. The plugin for addresses is `cni_host_local.py`, and in the tests of full
-//! size the real `host-local`; there `cnitool` is the runtime too.
+//! the state that each call must leave. The plugin for addresses is `cni_host_local.py`, and in the tests of full size
+//! the real `host-local`; there `cnitool` is the runtime too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

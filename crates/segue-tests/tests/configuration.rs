@@ -1,4 +1,5 @@
-//! Configurations that are too large: each is answered soon, and what cannot run is refused before it is tried.
+//! Tests of configurations that are too large: each is answered soon, and one that cannot run is refused before it is
+//! tried.
 
 use std::fmt::Write;
 use std::fs;

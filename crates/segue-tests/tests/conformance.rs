@@ -131,8 +131,8 @@ const DIFFERENCES: &[Listed] = &[
     Listed { rows: &["tcp/data_1byte_remote"], holds: joins, came: "5", why: TINY },
 ];
 
-/// A header field that a kernel does not restore when it segments a train that it has joined. segue restores what the
-/// train tells: all but an urgent pointer that is not meant and, before 6.18, outer identifications.
+/// A header field that a kernel does not restore when it segments a train that it has joined. segue restores the fields
+/// that the train determines: all but an urgent pointer that is not meant and, before 6.18, outer identifications.
 struct Lost {
     /// Returns whether the kernel loses the fields in a case, given the trains that it made.
     holds: fn(&Case, Rules, &[Train]) -> bool,

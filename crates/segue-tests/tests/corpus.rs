@@ -78,7 +78,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Gives every target inputs of its corpus that are damaged at random: a sample, and 200 times as many with
+/// Runs every target on inputs of its corpus that are damaged at random: a sample, and 200 times as many with
 /// `SEGUE_SOAK=1`, from a seed that the clock gives and that is printed.
 #[test]
 fn every_target_holds_on_damaged_inputs() {

@@ -1,6 +1,6 @@
-//! Tunnels, a router with NAT, a gateway and an adapter together, under faults, reloads, changes of their links and
-//! floods: nothing of them grows, and each packet is accounted for. 15 seconds; `SEGUE_DRIFT` seconds where that is
-//! set.
+//! Test of tunnels, a router with NAT, a gateway and an adapter together, under faults, reloads, changes of their links
+//! and floods: none of their resources grows, and each packet is accounted for. 15 seconds; `SEGUE_DRIFT` seconds where
+//! that is set.
 //!
 //! At the end each process has a slope of its memory, and each way of packets one of its round trips, with the 95 %
 //! interval. From an hour on the upper end is bounded, from ten minutes on the lower end: a shorter run cannot show
@@ -36,7 +36,7 @@ const MOST_SLOWER: f64 = 0.1;
 /// Time from which on a slope that is above its bound is a fault, and from which on one that may be is.
 const LONG: Duration = Duration::from_secs(10 * 60);
 const LONGEST: Duration = Duration::from_secs(60 * 60);
-/// Time between two rounds, and round trips of each way in one.
+/// Time between two rounds, and round trips of each route in one.
 const PAUSE: Duration = Duration::from_millis(200);
 const TRIPS: usize = 10;
 /// Least number of rounds: each change happens.
@@ -46,7 +46,7 @@ const LATE: Duration = Duration::from_secs(10);
 /// Frames of the flood, a second; in a long run those of the figure.
 const PACE: u32 = 1000;
 const LONG_PACE: u32 = 10_000;
-/// Drops of packets that never came in: a port's receive counters have them not.
+/// Drops of packets that were never received: a port's receive counters do not include them.
 const EARLY: [&str; 4] = ["socket_overflow", "ring_full", "outer_csum", "device_down"];
 
 /// A gateway to a TAP and an adapter at a USB/IP server, between two hosts.
@@ -121,7 +121,7 @@ fn worker(host: &Host, ground: &Ground, name: &str) -> u32 {
     u32::try_from(stat.json()["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// Returns a process with all that it has started, by what they are.
+/// Records a process with all that it has started, by their names.
 fn tree(name: &str, pid: u32, found: &mut BTreeMap<u32, Held>) {
     found.insert(pid, Held { name: format!("{name} {pid}"), ..Held::default() });
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -130,7 +130,7 @@ fn tree(name: &str, pid: u32, found: &mut BTreeMap<u32, Held>) {
     }
 }
 
-/// Frames of all floods in turn.
+/// Sends the frames of all floods in turn.
 fn flood(routed: &Routed, pace: u32) -> Flood {
     let stations = Stations::between((&routed.ground.a, "eth0"), (&routed.router, "in"));
     let server = Ipv4Addr::new(198, 18, 2, 2);

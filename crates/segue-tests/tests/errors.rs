@@ -1,5 +1,5 @@
-//! Every system call of the processes of an instance may fail with any error, for as long as it likes: that ends no
-//! process, costs no more than a little processor time, and packets pass again when it ends.
+//! Tests of system calls of an instance that fail with any error for a time: that ends no process, costs no more than a
+//! little processor time, and packets pass again afterwards.
 //!
 //! The calls fail by strace's injection, in the running process. Processor time is judged by the number of system
 //! calls, which no other work on the machine changes. `make test` tries a part of the pairs of a call and an error,
@@ -16,7 +16,7 @@ use segue_tests::inject::{Calls, Traced};
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
 
-/// Errors that pass: they say nothing about the descriptor. An interrupt is by its nature not for long, since the
+/// Transient errors, which do not concern the descriptor. An interrupt is by its nature not for long, since the
 /// standard library repeats such calls itself; the last one is a call that returns fewer bytes than asked for.
 const ERRORS: [&str; 9] = [
     "error=EAGAIN",
@@ -29,22 +29,22 @@ const ERRORS: [&str; 9] = [
     "error=EINTR:when=1+2",
     "retval=3:when=1..20",
 ];
-/// The system calls of the process that moves packets, by what they are for.
+/// The system calls of the process that moves packets, by their purpose.
 const OF_PACKETS: [&str; 6] =
     ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg", "ppoll", "accept4,recvfrom,getsockopt"];
 /// The calls of its supervisor and of the service.
 const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
 /// The processes of an instance, from the one that moves packets up.
 const NAMES: [&str; 3] = ["worker", "supervisor", "service"];
-/// Number of datagrams each way while a call fails.
+/// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Most system calls for a datagram of a loop that handles each by itself: the wait, the read, the read that finds
-/// nothing more, the write, and what the control thread does meanwhile.
+/// nothing more, the write, and those of the control thread meanwhile.
 const EACH: u64 = 8;
 /// Most calls as a multiple of the normal number.
 const MOST: u64 = 3;
 
-/// Sends datagrams both ways, whether they arrive or not.
+/// Sends datagrams in both directions, whether they arrive or not.
 fn disturb(ends: &[UdpSocket; 2]) {
     for _ in 0..DATAGRAMS {
         for (from, to) in [(0, 1), (1, 0)] {
@@ -55,7 +55,7 @@ fn disturb(ends: &[UdpSocket; 2]) {
     }
 }
 
-/// Returns the calls of a process while datagrams are sent and the instance is asked for its counters.
+/// Returns the calls of a process while datagrams are sent and the counters of the instance are read.
 #[track_caller]
 fn traced(service: &Service, ends: &[UdpSocket; 2], pid: u32, fault: Option<(&str, &str)>) -> (Calls, Duration) {
     let begin = Instant::now();

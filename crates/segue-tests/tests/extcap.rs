@@ -12,7 +12,7 @@ use segue_tests::{Carrier, Ground, Inside, Pair, Shape, test_name, traffic};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a ping without end, which gives a capture something to see.
+/// Starts a ping without end, which sends packets for a capture.
 fn ping(host: &Host, to: IpAddr) -> Process {
     let mut command = host.command("ping");
     command.args(["-q", "-i", "0.1", &to.to_string()]);

@@ -1,5 +1,5 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
-//! carries, against itself and against the daemon, and what it leaves behind.
+//! carries, against itself and against the daemon, and the state that it leaves behind.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
 use serde_json::Value;
 
-/// Time for anything that the path follows by looking.
+/// Time for any change that the path finds by polling.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
 

@@ -1,4 +1,4 @@
-//! Tests of packets that nobody may deliver: the path through the kernel leaves them to the daemon, which drops them
+//! Tests of packets that must not be delivered: the path through the kernel leaves them to the daemon, which drops them
 //! for the reasons that they have without the path.
 
 use std::net::{IpAddr, UdpSocket};

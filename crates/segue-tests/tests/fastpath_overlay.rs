@@ -48,7 +48,7 @@ fn frames_received_by_the_path_pass_a_bridge_unchanged() {
     }
 }
 
-/// Creates the kernel's VXLAN at B for the tunnel; notes where the kernel has none.
+/// Creates the kernel's VXLAN at B for the tunnel; records a skip where the kernel has none.
 fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
     let [local, remote] = [Peer::B, Peer::A].map(|end| end.address(0, outer));
     let port = Shape::port(NET);

@@ -19,13 +19,13 @@ const LINK: usize = 14;
 /// The judgement of a capture.
 #[derive(Debug, Default)]
 struct Judged {
-    /// TCP segments of nearly the path MTU.
+    /// Number of TCP segments of nearly the path MTU.
     full: usize,
     /// Other packets of the tunnel.
     others: usize,
 }
 
-/// Has tshark judge every layer of packets behind `link` bytes: each checksum that is there is right, the outermost
+/// Checks every layer of packets behind `link` bytes by tshark: each checksum that is there is right, the outermost
 /// length is that of the frame, and the next one is `overhead` bytes less.
 fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
     const FIELDS: [&str; 10] = [
@@ -88,7 +88,7 @@ fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
     judged
 }
 
-/// Writes what is inside of the datagrams of a capture, behind `skipped` bytes, as a capture of IP packets.
+/// Writes the contents of the datagrams of a capture, behind `skipped` bytes, as a capture of IP packets.
 fn unwrapped(path: &Path, skipped: usize, to: &Path) {
     // Little-endian, version 2.4, snap length 65535, LINKTYPE_RAW.
     let mut file = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_le_bytes).concat();

@@ -1,5 +1,5 @@
-//! Whatever happens to a thread or a process of an instance, packets pass again, nothing says that it is well
-//! meanwhile, and no other instance notices.
+//! Tests of faults of a thread or a process of an instance: packets pass again, no report calls the instance healthy
+//! meanwhile, and no other instance is affected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -100,7 +100,7 @@ fn faults_of_one_instance_are_requested_only_where_it_was_started_for_that() {
     assert_eq!(service.patient_pid("sg1"), pid);
 }
 
-/// Returns what `done` finds, which it does within [`PATIENCE`].
+/// Returns the value that `done` finds within [`PATIENCE`].
 #[track_caller]
 fn until<T>(what: &str, service: &Service, mut done: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();

@@ -19,7 +19,7 @@ use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
 use serde_json::Value;
 
 /// Checks an overlay of two nodes of segue, 198.18.0.2 and 3, which offer GUE with remote checksums, and one whose
-/// VXLAN is the kernel's, 198.18.0.4: all six directed pairs, and which encapsulation goes where.
+/// VXLAN is the kernel's, 198.18.0.4: all six directed pairs, and the encapsulation of each.
 #[track_caller]
 fn mixed(fleet: &Fleet, a: &Node, b: &Node, (kernel, address): (&Host, &str)) {
     // The leases are flannel's but for the offer, which flannel ignores.
@@ -198,7 +198,7 @@ fn table_of(node: &Node, fleet: &Fleet) -> BTreeMap<String, (String, String)> {
     peers.iter().map(|peer| (text(peer, "prefix"), (text(peer, "remote"), text(peer, "mac")))).collect()
 }
 
-/// Returns the same of all leases but that of this host.
+/// Returns the leases of all hosts but this one.
 fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
     let parsed = fleet.leases().into_iter().map(|(key, value)| {
         let lease: Value = serde_json::from_str(&value).unwrap();

@@ -1,4 +1,5 @@
-//! An honest host behind a router with NAT keeps its packets and its new flows while another station floods the router.
+//! Tests of a well-behaved host behind a router with NAT, which keeps its packets and its new flows while another
+//! station floods the router.
 //!
 //! In `make test` each flood is short, and the bound is below the aim, since the machine may be busy: the best of three
 //! attempts counts, beside the success without a flood. `make trust` has the aim, and judges the lines that begin with

@@ -304,7 +304,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     true
 }
 
-/// Checks that segue in the guest carried its tunnels by the path through that kernel, and what it leaves when it is
+/// Checks that segue in the guest carried its tunnels by the path through that kernel, and the state after it is
 /// killed.
 fn by_the_guests_kernel(guest: &Guest) {
     let said = guest.said("stat");

@@ -1,5 +1,5 @@
-//! Two guests with Debian's Linux on one Ethernet between two vhost-user ports of `segue gateway`: what one of them
-//! hashes is what the other one sent, in both directions, over IPv4 and IPv6, with datagrams up to 60,000 bytes; and
+//! Tests of two guests with Debian's Linux on one Ethernet between two vhost-user ports of `segue gateway`: the hashes
+//! of received and sent files are equal, in both directions, over IPv4 and IPv6, with datagrams up to 60,000 bytes; and
 //! their trains cross whole.
 
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// Boots the guest `local`, whose interface is at the socket; with `turn` it asks the other one.
+    /// Boots the guest `local`, whose interface is at the socket; with `turn` it sends requests to the other one.
     fn boot(&self, socket: &Path, local: u8, remote: u8, turn: bool) -> Process {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest_pair.sh");
         let mut command = self.host.command("bash");

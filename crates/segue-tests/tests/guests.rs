@@ -26,13 +26,13 @@ struct Gateway<'a> {
 }
 
 impl<'a> Gateway<'a> {
-    /// Starts it between `left` and `right`, and returns once it is up.
+    /// Starts the gateway between `left` and `right`, and returns once it is up.
     #[track_caller]
     fn start(ground: &'a Ground, directory: &'a Directory) -> Gateway<'a> {
         Gateway::between(ground, directory, &["left", "right"], &[])
     }
 
-    /// Starts it between guests of these names and with more words, and returns once it is up.
+    /// Starts the gateway between guests of these names and with more words, and returns once it is up.
     #[track_caller]
     fn between(ground: &'a Ground, directory: &'a Directory, guests: &[&str], words: &[&str]) -> Gateway<'a> {
         let end = |name: &&str| format!("vhost:{}", directory.file(&format!("{name}.sock")).display());
@@ -41,7 +41,7 @@ impl<'a> Gateway<'a> {
         Gateway::run(ground, directory, NAME, command)
     }
 
-    /// Starts it by a command, and returns once it is up under this name.
+    /// Starts the gateway by a command, and returns once it is up under this name.
     #[track_caller]
     fn run(ground: &'a Ground, directory: &'a Directory, name: &'a str, command: Command) -> Gateway<'a> {
         let mut process = Process::spawn(command, b"").unwrap();
@@ -78,12 +78,12 @@ impl<'a> Gateway<'a> {
     }
 }
 
-/// A frame with a train of TCP over IPv4, whose checksum is partial, and its virtio-net header.
+/// Returns a frame with a train of TCP over IPv4, whose checksum is partial, and its virtio-net header.
 fn train(payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     train_between([1, 2], payload, seed)
 }
 
-/// The same from one station to another, each the last byte of its address.
+/// Returns a train like [`train`] from one station to another, each the last byte of its address.
 fn train_between(stations: [u8; 2], payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     let len = (40 + payload) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
@@ -106,12 +106,13 @@ fn ethernet([from, to]: [u8; 2]) -> [u8; 14] {
     [2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0]
 }
 
-/// A frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net header.
+/// Returns a frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net
+/// header.
 fn datagrams(stations: [u8; 2], port: u16, count: usize, size: usize) -> ([u8; 10], Vec<u8>) {
     datagrams_of([[198, 18, 0, 1], [198, 18, 0, 2]], stations, port, count, size)
 }
 
-/// The same between other addresses.
+/// Returns a train like [`datagrams`] between other addresses.
 fn datagrams_of(
     addresses: [[u8; 4]; 2],
     stations: [u8; 2],
@@ -133,7 +134,7 @@ fn datagrams_of(
     (header, [&ethernet(stations)[..], &ip, &udp, &payload].concat())
 }
 
-/// A frame to all, from a station that becomes known by it.
+/// Returns a broadcast frame from a station, by which bridges learn it.
 fn announcement(station: u8) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, station, 0x88, 0xb5]);
@@ -141,7 +142,7 @@ fn announcement(station: u8) -> Vec<u8> {
     frame
 }
 
-/// Hands a guest's port a frame without offloads.
+/// Sends a frame without offloads from a guest to its port.
 fn send_plain(from: &mut Frontend, slot: u16, frame: &[u8]) {
     from.send_packet(slot, &[0; 10], frame, &[]);
     from.kick(FROM_GUEST);
@@ -171,7 +172,7 @@ fn sum16(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Sends trains from one guest to the other one by one, and returns what arrived, each with its header.
+/// Sends trains from one guest to the other one by one, and returns the received frames, each with its header.
 #[track_caller]
 fn send(from: &mut Frontend, to: &mut Frontend, count: u16, payload: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
@@ -438,7 +439,7 @@ fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no
     assert_eq!(stat.count("g3", "numbers", "pauses"), 0);
 }
 
-/// Tells a thread that it is over, after a failure too.
+/// A guard that ends a thread when it is dropped, after a failure too.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

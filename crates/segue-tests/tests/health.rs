@@ -1,5 +1,5 @@
 //! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is mended; traffic
-//! that passes, or goes one way only, causes no alarm.
+//! that passes, or in one direction only, causes no alarm.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -13,7 +13,7 @@ use segue_tests::Inside::{Gre, Vxlan};
 use segue_tests::{Ground, Pair, Shape, Tunnel, test_name};
 use serde_json::Value;
 
-/// Time within which a fault must be named, and its cure be seen: five times what is usual.
+/// Time within which a fault must be named, and its end be noticed: five times the usual time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for which traffic must cause no alarm.
 const CALM: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ fn problems(host: &Host, program: &Path) -> Vec<Value> {
     document["instances"][0]["health"].as_array().cloned().unwrap_or_default()
 }
 
-/// Waits until the host names the problem `code`, and then for `--health` to fail and say so.
+/// Waits until the host reports the problem `code`, and then until `--health` fails with it.
 #[track_caller]
 fn await_problem(host: &Host, program: &Path, code: &str, words: &[&str]) {
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The model of a LAN78xx adapter, as the Linux kernel's own driver sees it: a guest with Debian's unmodified lan78xx
+//! Tests of the model of a LAN78xx adapter with the Linux kernel's own driver: a guest with Debian's unmodified lan78xx
 //! attaches models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up`
 //! takes one from it by usbfs. One boot for all.
 
@@ -88,7 +88,7 @@ fn set_mtu(host: &Host, number: u8, mtu: &str) {
     }
 }
 
-/// Datagrams that the guest echoes.
+/// Sends datagrams that the guest echoes.
 fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     let socket = traffic::inside(host, || UdpSocket::bind("[::]:0")).unwrap();
     let far = match far {

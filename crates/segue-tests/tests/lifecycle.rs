@@ -1,4 +1,4 @@
-//! Tests of the start and the end of `segue tunnel`: it leaves nothing behind, reports what it refuses, and exits with
+//! Tests of the start and the end of `segue tunnel`: it leaves no state behind, reports each refusal, and exits with
 //! one of three statuses.
 
 use std::fs;
@@ -35,7 +35,7 @@ fn ground(name: &str, tools: &[&str]) -> Option<Ground> {
     }
 }
 
-/// Returns all of a host's state in which a tunnel could leave something behind.
+/// Returns the parts of a host's state that a tunnel changes.
 fn state(host: &Host) -> String {
     let ask = |program: &str, words: &[&str]| host.run(program, words).unwrap();
     [

@@ -1,5 +1,5 @@
 //! Tests of the manual and of the completions: help, manual and completion have the same options and words, mandoc
-//! finds no fault, and each shell completes what the program says.
+//! finds no fault, and each shell completes the program's candidates.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tests of the metrics: what is served is what `segue stat` shows, promtool accepts it, and the documentation, the
+//! Tests of the metrics: they equal the numbers of `segue stat`, promtool accepts them, and the documentation, the
 //! dashboard and the alert rules name metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -46,7 +46,7 @@ link.send(frame)
 
 const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 
-/// Has the host send the message that the words describe; see [`SAY`].
+/// Sends the message that the words describe from the host; see [`SAY`].
 #[track_caller]
 fn say(host: &Host, words: &str) {
     host.run("python3", &[&["-c", SAY], &words.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of what an operator does with running tunnels: reading live figures, starting without root, stopping.
+//! Tests of an operator's tasks with running tunnels: reading live figures, starting without root, stopping.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -14,7 +14,7 @@ use segue_tests::Inside::Gre;
 use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name, traffic};
 use serde_json::Value;
 
-/// Time within which something must happen.
+/// Time within which an expected event must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A user without rights.
 const USER: u32 = 65_534;
@@ -140,7 +140,7 @@ fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Op
     Some(command)
 }
 
-/// Gives a host a TUN device of its own that any user may open; other hosts and this machine do not see it.
+/// Creates a TUN device of a host's own that any user may open; other hosts and this machine do not see it.
 fn open_tun_to_users(host: &Host) -> Result<(), segue_lab::LabError> {
     let own = "mount -t tmpfs -o mode=755 tun /dev/net && mknod -m 666 /dev/net/tun c 10 200";
     host.run("sh", &["-c", own]).map(drop)

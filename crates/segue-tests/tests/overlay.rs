@@ -78,7 +78,7 @@ fn kernel(host: &Host, outer: Family) {
     run(host, "ip", &format!("link set {DEVICE} up"));
 }
 
-/// Frames that the kernel's device has received.
+/// Returns the number of frames that the kernel's device has received.
 fn received(host: &Host) -> u64 {
     let devices = run(host, "cat", "/proc/net/dev");
     let line = devices.lines().find_map(|line| line.trim().strip_prefix("vx1:")).expect("the device");

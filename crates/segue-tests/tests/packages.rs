@@ -1,5 +1,5 @@
-//! Tests of what a release consists of: the Debian package on a clean system, and the static programs where there is
-//! nothing else.
+//! Tests of the artifacts of a release: the Debian package on a clean system, and the static programs in an empty file
+//! system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,7 +59,7 @@ impl System<'_> {
         System { host, root }
     }
 
-    /// Returns a command inside, with the mounts and devices of a running system, which go with it.
+    /// Returns a command inside, with the mounts and devices of a running system, which are removed with it.
     fn command(&self, words: &[&str]) -> Command {
         const SCRIPT: &str = "root=$1; shift; mount --bind \"$root\" \"$root\"; mount -t proc proc \"$root/proc\"; mount -t sysfs sysfs \"$root/sys\"; \
             mount -t tmpfs -o mode=755 tmpfs \"$root/dev\"; mkdir \"$root/dev/net\"; cd \"$root/dev\"; \
@@ -77,7 +77,7 @@ impl System<'_> {
         run(self.command(words), PATIENCE)
     }
 
-    /// Returns what stays on the disk: paths, and for files that are not the package manager's own their content.
+    /// Returns the content of the disk: paths, and for files that are not the package manager's own their content.
     fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         let mut folders = vec![self.root.clone()];

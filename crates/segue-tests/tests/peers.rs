@@ -1,6 +1,6 @@
 //! Tests of tunnels with a peer table, against the kernel's VXLAN device as flannel sets it up, and against another
-//! segue: peers of several encapsulations at once, changes while packets move, and what the table does not allow, by
-//! the process and by the path through the kernel.
+//! segue: peers of several encapsulations at once, changes while packets move, and packets that the table does not
+//! allow, by the process and by the path through the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -74,7 +74,7 @@ fn try_peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Output {
     child.wait_with_output().expect("segue peer ends")
 }
 
-/// Runs `segue peer ... -j`, which must work, and returns what it printed.
+/// Runs `segue peer ... -j`, which must work, and returns its output.
 #[track_caller]
 fn peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Value {
     let output = try_peer(ground, is_a, &format!("{words} -j"), text);
@@ -99,7 +99,7 @@ fn add_kernel(ground: &Ground, csum: &str) {
     host.run("bridge", &entry.split_whitespace().collect::<Vec<_>>()).unwrap();
 }
 
-/// Starts both tunnels, whose peers have every encapsulation, and sends everything between all of them.
+/// Starts both tunnels, whose peers have every encapsulation, and sends traffic between all of them.
 fn reach_every_encapsulation(ground: &Ground, [words_a, words_b]: [&str; 2]) -> [Tunnel; 2] {
     let tunnel_a = start_a(ground, words_a);
     let addresses = ["198.19.3.1/32", "2001:db8:3::1/128", "198.19.4.1/32"];
@@ -220,7 +220,7 @@ fn drops_of_a(ground: &Ground, reason: &str) -> u64 {
     count
 }
 
-/// Sends one datagram from an address of a host to another address, whether it gets there or not.
+/// Sends one datagram from an address of a host to another address, whether it arrives or not.
 fn send(host: &segue_lab::Host, from: &str, to: &str) {
     let (from, to) = (at(from), at(to));
     traffic::inside(host, || std::net::UdpSocket::bind((from, 0))?.send_to(b"hello", (to, 9)).map(drop)).unwrap();
@@ -288,7 +288,7 @@ fn refuse_what_the_table_does_not_allow(ground: &Ground, words: &str) {
     assert!(more(&Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, more)), "what comes from it");
 }
 
-/// Returns a table of `count` peers that nothing is behind, besides the kernel at B.
+/// Returns a table of `count` peers without hosts behind them, besides the kernel at B.
 fn large(generation: u64, count: u32) -> String {
     let mut text = format!(r#"{{"generation":{generation},"peers":["#);
     for number in 0..count {

@@ -18,7 +18,7 @@ const KILL: u64 = 1 << 5;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const SYS_RESOURCE: u64 = 1 << 24;
 
-/// Starts `segue` with these words at host A, from a shell that leaves a file and a secret to it.
+/// Starts `segue` with these words at host A, from a shell that passes a file and a secret on to it.
 fn start(ground: &Ground, words: &str) -> Process {
     let script = format!("exec 7</etc/hostname 8<>/dev/null; SECRET=hush exec {} {words}", ground.program.display());
     let mut command = ground.a.command("sh");
@@ -41,7 +41,7 @@ fn worker(ground: &Ground, process: &mut Process) -> u32 {
     }
 }
 
-/// Returns what the descriptors of a process lead to.
+/// Returns the targets of the descriptors of a process.
 fn descriptors(pid: u32) -> BTreeSet<String> {
     let folder = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     folder.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string())).collect()
@@ -67,7 +67,7 @@ fn capabilities(pid: u32) -> [u64; 2] {
     ["CapEff", "CapPrm"].map(|name| u64::from_str_radix(field(&status, name), 16).unwrap())
 }
 
-/// Checks that a process has nothing of the shell that it comes from.
+/// Checks that a process has inherited nothing from the shell that started it.
 #[track_caller]
 fn assert_clean(pid: u32) {
     let open = descriptors(pid);
@@ -184,14 +184,14 @@ fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
     }
 }
 
-/// Checks what a process that moves packets reaches from inside, by making it try.
+/// Checks the reach of a process that moves packets, by attempts in that process.
 #[cfg(target_arch = "x86_64")]
 mod inside {
     use segue_tests::probe::{Held, NOT_TRIED};
 
     use super::*;
 
-    /// Stops a process, or notes that this machine does not allow it.
+    /// Stops a process, or records that this machine does not allow it.
     #[track_caller]
     fn hold(pid: u32) -> Option<Held> {
         match Held::new(pid) {
@@ -204,7 +204,7 @@ mod inside {
         }
     }
 
-    /// Files that nothing of segue is to read or write while packets move.
+    /// Files that no process of segue may read or write while packets move.
     const FILES: [(&str, i32); 6] = [
         ("/etc/passwd", libc::O_RDONLY),
         ("/proc/self/mem", libc::O_RDWR),

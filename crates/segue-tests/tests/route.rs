@@ -1,5 +1,5 @@
 //! Tests of a router with NAT for IPv4 and without for IPv6, from the hosts around it: everyday traffic of a network,
-//! and the router's errors when something fails.
+//! and the router's errors after failures.
 
 use std::fs;
 use std::io::{Read, Write};

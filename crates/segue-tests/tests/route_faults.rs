@@ -217,7 +217,7 @@ fn a_scan_does_not_keep_others_from_being_found() {
     }
 }
 
-/// Resets that a host has sent.
+/// Returns the number of resets that a host has sent.
 fn resets(host: &Host) -> u64 {
     let text = host.run("cat", &["/proc/net/snmp"]).unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:")).map(|line| line.split_whitespace());

@@ -23,11 +23,11 @@ const CE: u8 = 3;
 /// The source of a datagram to B's port; all of them are on A's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderKind {
-    /// The remote that B knows.
+    /// The remote in B's configuration.
     Peer,
-    /// The same datagram without UDP checksum.
+    /// The remote's datagram without UDP checksum.
     Bare,
-    /// The same datagram, marked CE on its path.
+    /// The remote's datagram, marked CE on its path.
     Marked,
     /// A datagram from an address that is not a remote of B.
     Stranger,
@@ -130,7 +130,7 @@ fn kinds() -> Vec<Kind> {
     kinds
 }
 
-/// Sockets at A that speak to B's port.
+/// Sockets at A that send to B's port.
 struct Senders(Vec<(SenderKind, UdpSocket)>);
 
 impl Senders {

@@ -1,4 +1,4 @@
-//! Tests of `segue top` on a pseudo-terminal, and of what it does without one.
+//! Tests of `segue top` on a pseudo-terminal, and of its output without one.
 
 use std::path::Path;
 use std::thread;

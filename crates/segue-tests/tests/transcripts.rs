@@ -94,7 +94,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(top().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the documents of the repository, by path: every `.md` file outside of what was built.
+/// Returns the documents of the repository, by path: every `.md` file outside of build directories.
 fn documents() -> Vec<String> {
     fn list(folder: &str, all: &mut Vec<String>) {
         for entry in fs::read_dir(top().join(folder)).unwrap() {
@@ -349,7 +349,7 @@ impl Session {
 enum Part {
     /// All but the benches.
     Usual,
-    /// The benches: what each row takes in the program that the tests are built with is too long for every run.
+    /// The benches: the rows of their tables take too long in the program of the tests' build for every run.
     Benches,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of what people ran into who tried segue: each was a fault of the program once.
+//! Tests of faults that users met when they first tried segue.
 //!
 //! Where a fault has its test elsewhere:
 //! - a dead peer was `ok`: in `health`,
@@ -33,7 +33,7 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, sys, test_name, traffic, until};
 use serde_json::Value;
 
-/// Time within which something must happen.
+/// Time within which an expected event must happen.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn segue(host: &Host, program: &Path, line: &str) -> Output {
@@ -134,7 +134,7 @@ fn a_reload_waits_says_what_changed_and_fails_when_the_file_is_refused() {
     });
 }
 
-/// Puts the program where every user may run it.
+/// Copies the program to a path where every user may run it.
 fn copy_for_all(program: &Path, directory: &Directory) -> PathBuf {
     let copy = directory.file("segue");
     fs::copy(program, &copy).expect("a copy");
@@ -143,7 +143,7 @@ fn copy_for_all(program: &Path, directory: &Directory) -> PathBuf {
     copy
 }
 
-/// Runs a command line as a user without rights who belongs to a group.
+/// Runs a command line as a user without rights in a group.
 fn as_user(host: &Host, program: &Path, group: u32, line: &str) -> (Option<i32>, String, String) {
     let mut command = host.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", &format!("--groups={group}"), "--inh-caps=-all"]);

@@ -141,7 +141,7 @@ fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
 /// The words of a tunnel.
 const TUNNEL: &str = "tunnel dev sg41 local 198.18.0.1 remote 198.18.0.2 encap gue addr 198.19.41.1/30";
 
-/// Starts the program as a service manager does at the first connection to a socket, which it calls `control`.
+/// Starts the program as a service manager does at the first connection to a socket, with the name `control`.
 fn activate(ground: &Ground, socket: &str, line: &str) -> Process {
     let mut command = ground.a.command("systemd-socket-activate");
     command.args(["-l", socket, "--fdname=control"]).arg(&ground.program).args(line.split_whitespace());

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Puts a file with this content into the place of `path`, as a package manager does.
+/// Replaces the file at `path` by one with this content, as a package manager does.
 fn replace(path: &Path, content: &[u8]) {
     let beside = path.with_extension("new");
     fs::write(&beside, content).expect("a file");
@@ -26,7 +26,8 @@ fn executes(pid: u64, path: &Path) -> bool {
     is(format!("/proc/{pid}/exe").into()).is_some_and(|own| Some(own) == is(path.to_owned()))
 }
 
-/// The tunnel of one end, and beside it at A another on its port, a gateway, and the metrics in a file.
+/// Returns the configuration of one end: its tunnel, and at A beside it another on its port, a gateway, and the metrics
+/// in a file.
 fn file(end: Peer, place: &Path) -> String {
     let tunnel = |net: u8| {
         let (here, there) = if end == Peer::A { (1, 2) } else { (2, 1) };

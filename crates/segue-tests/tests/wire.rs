@@ -12,7 +12,7 @@ use segue_tests::capture::{Capture, Directory, frames, tshark_checksums};
 use segue_tests::wire::{Kind, judge_remcsum, outer};
 use segue_tests::{Ground, Pair, Shape, test_name, traffic};
 
-/// Bytes sent each way by TCP.
+/// Bytes sent in each direction by TCP.
 const FILE_LEN: u64 = 3 << 20;
 
 fn is_right_on_the_wire(name: &str, shape: Shape) {

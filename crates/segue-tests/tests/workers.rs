@@ -1,4 +1,4 @@
-//! Several workers: each moves a share of the flows, and the packets of a flow never overtake each other.
+//! Tests of several workers: each moves a share of the flows, and the packets of a flow never overtake each other.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -36,8 +36,8 @@ fn socket(place: Place<'_>) -> UdpSocket {
     socket
 }
 
-/// Receives numbered datagrams until all of `count` came, or none for a while after `is_sent`. Returns the numbers of
-/// each flow, which is a socket and a sender, in the order of their arrival.
+/// Receives numbered datagrams until all of `count` were received, or none for a while after `is_sent`. Returns the
+/// numbers of each flow, which is a socket and a sender, in the order of their arrival.
 #[track_caller]
 fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> Vec<Vec<u32>> {
     let mut flows: BTreeMap<(usize, SocketAddr), Vec<u32>> = BTreeMap::new();

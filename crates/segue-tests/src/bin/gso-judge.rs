@@ -1,4 +1,4 @@
-//! Has the running kernel segment the trains and datagrams of the conformance list and prints where its output differs
+//! Segments the trains and datagrams of the conformance list by the running kernel and prints where its output differs
 //! from the table.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use segue_testkit::conformance::{self, Datagram, Odd, Rules, Under, Vector, Wrapping};
 use segue_tests::kernel::{Gso, Stack, Underlay, what_differs};
 
-/// Label printed for frames that differ in the way that the conformance list records for Linux.
+/// Label printed for frames with a difference that the conformance list records for Linux.
 const LISTED: &str = "Linux's way";
 
 fn main() -> ExitCode {

@@ -43,8 +43,8 @@ impl Gso {
         Ok(Gso { device, near, far, around: None })
     }
 
-    /// Has the kernel segment a train on transmission; returns the frames that arrive, or `None` if the kernel does not
-    /// accept such a train.
+    /// Sends a train for the kernel to segment on transmission; returns the frames that arrive, or `None` if the kernel
+    /// does not accept such a train.
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -52,7 +52,7 @@ impl Gso {
         cut(&self.near, &self.far, (vnet_of(vector), &vector.frame), vector.segments.len())
     }
 
-    /// Has the kernel segment a train whose transport checksum is complete; otherwise the same as [`Gso::cut`].
+    /// Sends a train whose transport checksum is complete; otherwise the same as [`Gso::cut`].
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -78,7 +78,7 @@ impl Gso {
         Ok(())
     }
 
-    /// Has the kernel segment a train that an eBPF program has encapsulated; otherwise the same as [`Gso::cut`].
+    /// Sends a train that an eBPF program encapsulates; otherwise the same as [`Gso::cut`].
     ///
     /// # Errors
     /// Returns errors of the sockets and of bpf(2).
@@ -88,7 +88,7 @@ impl Gso {
         cut(&self.near, &self.far, inner, wrapped.segments.len())
     }
 
-    /// Has the kernel fragment a datagram on transmission, as for a guest whose device offers UFO.
+    /// Sends a datagram for the kernel to fragment on transmission, as for a guest whose device offers UFO.
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -168,7 +168,7 @@ pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Describes how frames differ from the expected ones.
+/// Describes the differences of frames from the expected ones.
 pub fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
     if came.len() != expected.len() {
         return format!("{} frames, not {}", came.len(), expected.len());

@@ -43,7 +43,7 @@ const TRIES: usize = 50;
 const LOSSES: usize = 2;
 /// Time without a frame after which no more are expected.
 const QUIET: Duration = Duration::from_millis(10);
-/// Source address of the frames that tell whether a burst was one poll.
+/// Source address of the frames that show whether a burst was one poll.
 const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
 
 /// Time between two polls of the receiving end.
@@ -261,7 +261,7 @@ impl Gro {
     }
 }
 
-/// Has the device behind the first pair segment a train, in the same way as [`Gso::cut`].
+/// Sends a train for the device behind the first pair to segment, in the same way as [`Gso::cut`].
 ///
 /// # Errors
 /// From the sockets.

@@ -59,7 +59,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Gives the stack the destination addresses of the datagrams.
+    /// Adds the destination addresses of the datagrams to the stack.
     ///
     /// # Errors
     /// A message with the command that the kernel refused.
@@ -68,8 +68,8 @@ impl Stack {
         batch("ip", &addresses.concat().replace("::2", "::2/128 nodad"))
     }
 
-    /// Gives the stack the source addresses of the datagrams, or else makes it the router between the hosts, with this
-    /// MTU on the egress device.
+    /// Adds the source addresses of the datagrams to the stack, or else makes it the router between the hosts, with
+    /// this MTU on the egress device.
     ///
     /// # Errors
     /// A message with the command that the kernel refused.
@@ -173,7 +173,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Frames of the addresses of `datagram`.
+    /// Returns the frames received from the addresses of `datagram`.
     fn heard(&self, datagram: &Datagram, count: usize) -> io::Result<Vec<Vec<u8>>> {
         let addresses = if datagram.is_v4() { 12..20 } else { 8..40 };
         let is_its = |frame: &Vec<u8>| {

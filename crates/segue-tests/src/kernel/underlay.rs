@@ -75,8 +75,8 @@ impl Underlay {
 }
 
 impl Entry<'_> {
-    /// Has the kernel send a train through the tunnel device; returns the packets that leave. `None` where it does not
-    /// take such a train.
+    /// Sends a train through the kernel's tunnel device; returns the packets that leave. `None` where it does not take
+    /// such a train.
     ///
     /// # Errors
     /// From the sockets.
@@ -90,8 +90,8 @@ impl Entry<'_> {
         cut(&self.near, &self.underlay.far, (vnet_of(&vector), &vector.frame), vector.segments.len())
     }
 
-    /// Has a socket send a train of IPv4 datagrams through the tunnel device (`UDP_SEGMENT`); returns the packets that
-    /// leave.
+    /// Sends a train of IPv4 datagrams from a socket through the tunnel device (`UDP_SEGMENT`); returns the packets
+    /// that leave.
     ///
     /// # Errors
     /// From the sockets.
@@ -100,7 +100,7 @@ impl Entry<'_> {
         self.send_as(Some(size), &train.frame[train.header_len..], train.segments.len())
     }
 
-    /// Has a socket send one IPv4 datagram, longer than the device's MTU, through the tunnel device; returns the
+    /// Sends one IPv4 datagram, longer than the device's MTU, from a socket through the tunnel device; returns the
     /// packets that leave.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! System calls made by another process, for this one (ptrace(2)). On x86-64 alone.
+//! System calls that this process makes another one perform (ptrace(2)). On x86-64 alone.
 #![allow(unsafe_code, reason = "ptrace exists only as a libc call")]
 
 use std::io;
@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes below the stack of the other process that are left alone: the red zone of its functions, and some more.
 const BELOW: u64 = 4096;
 
-/// A process that is stopped in a system call, and goes on with it when this is dropped.
+/// A process that is stopped in a system call, and continues when this is dropped.
 #[derive(Debug)]
 pub struct Held {
     pid: libc::pid_t,
@@ -86,7 +86,7 @@ impl Held {
         Ok(place)
     }
 
-    /// Has the process make a system call, and returns its result: a number, or a negative error number.
+    /// Performs a system call in the process, and returns its result: a number, or a negative error number.
     pub fn call(&self, number: i64, arguments: [u64; 6]) -> io::Result<i64> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         let mut registers = libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, ..self.registers };

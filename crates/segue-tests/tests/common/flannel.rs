@@ -9,7 +9,7 @@ use segue_tests::theirs;
 
 use crate::ground::{ETCD, Fleet, PATIENCE, until};
 
-/// A fleet, and the program flanneld; `None` where the test cannot run here, which is noted.
+/// Returns a fleet, and the program flanneld; `None` where the test cannot run here, which is recorded.
 pub(crate) fn fleet(test: &str) -> Option<(Fleet, PathBuf)> {
     // flanneld ends without it, also where it makes rules with nft.
     if which("iptables").is_none() {
@@ -68,14 +68,14 @@ impl Flanneld {
         });
     }
 
-    /// Ends the process without a word.
+    /// Kills the process.
     pub(crate) fn kill(&mut self, host: &Host) {
         let mut process = self.process.take().expect("a process");
         host.run("kill", &["-KILL", &process.id().to_string()]).unwrap();
         process.wait(PATIENCE).unwrap();
     }
 
-    /// Removes the subnet file, which is what a node remembers.
+    /// Removes the subnet file, by which a node keeps its subnet over a restart.
     pub(crate) fn forget(&self) {
         let _ = fs::remove_file(&self.file);
     }

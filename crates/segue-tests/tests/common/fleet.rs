@@ -210,14 +210,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts the tunnel and the agent, and gives the host its address, as docs/fleet.md says.
+    /// Starts the tunnel and the agent, and adds the host's address, as docs/fleet.md describes.
     pub(crate) fn start(fleet: &Fleet, n: u8, words: &str) -> Node {
         // Of the node 2 the kernel carries the packets that need nothing of segue.
         let path = if n == 2 && fleet.has_path { "noencap-csum fastpath require" } else { "" };
         Node::listening(fleet, n, &format!("vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 {path}"), words)
     }
 
-    /// Starts the same with other words for the tunnel behind `listen`.
+    /// Starts the tunnel and the agent with other words for the tunnel behind `listen`.
     pub(crate) fn listening(fleet: &Fleet, n: u8, listen: &str, words: &str) -> Node {
         let mut node = Node::without_agent(fleet, n, listen, words);
         node.start_agent(&fleet.program);
@@ -253,7 +253,7 @@ impl Node {
         self.agent = Some(Process::spawn(command, b"").expect("the agent starts"));
     }
 
-    /// Returns whether the agent has a lease, and follows those of the others. It must not have ended.
+    /// Returns whether the agent has a lease and follows the leases of the others. It must not have ended.
     pub(crate) fn has_lease(&mut self) -> bool {
         let ended = self.agent.as_mut().and_then(Process::ended);
         assert!(ended.is_none(), "{}", self.agent.as_mut().map(Process::last_words).unwrap_or_default());
@@ -268,7 +268,7 @@ impl Node {
         stat.json()["peers"]["mac"].as_str().expect("a MAC address").to_owned()
     }
 
-    /// Ends the agent without a word.
+    /// Kills the agent.
     pub(crate) fn kill_agent(&mut self) {
         let id = self.agent.as_ref().expect("an agent").id().to_string();
         self.host.run("kill", &["-KILL", &id]).unwrap();
@@ -281,7 +281,7 @@ impl Node {
         text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
-    /// Returns how many of the peers the kernel serves, and how many segue; `None` without the path.
+    /// Returns the numbers of peers that the kernel serves, and that segue serves; `None` without the path.
     pub(crate) fn served(&self, fleet: &Fleet) -> Option<[u64; 2]> {
         let stat = Stat::read(&self.host, &fleet.program, DEVICE);
         let peers = &stat.json()["fastpath"]["peers"];
@@ -333,7 +333,7 @@ pub(crate) fn at<'a>(host: &'a Host, address: &str) -> traffic::Place<'a> {
     traffic::Place { host, address: address.parse().unwrap() }
 }
 
-/// Returns what tshark reads of a capture: the fields of each datagram.
+/// Returns the fields of each datagram of a capture, as tshark reads them.
 pub(crate) fn datagrams(path: &Path) -> Vec<Vec<String>> {
     let fields = ["ip.src", "ip.dst", "udp.dstport", "udp.payload"];
     let mut command = std::process::Command::new("tshark");

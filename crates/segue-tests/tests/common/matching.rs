@@ -1,4 +1,4 @@
-//! Comparison of what a document says that a program prints with what it prints: words exactly, figures by their place.
+//! Comparison of a document's transcript with a program's output: words exactly, figures by their place.
 
 /// Returns a line in the form in which it is compared: each number becomes `#`, and white space between words becomes
 /// one blank. A figure is a word that begins with a digit, behind signs and brackets, and is no address: `6.03-6.68`
@@ -75,8 +75,8 @@ fn follows(expected: &[String], actual: &[String]) -> bool {
     }
 }
 
-/// Headings and rows of a table of measurements, until the first empty line. Of a row only its label stays: what
-/// stands before its first column of figures. A heading stays as it is, figures included.
+/// Returns headings and rows of a table of measurements, until the first empty line. Of a row only its label stays:
+/// what stands before its first column of figures. A heading stays as it is, figures included.
 fn table(lines: &[String]) -> Vec<String> {
     let is_head = |line: &String| ["ROW ", "CASE ", "NAPI TO STANDARD"].iter().any(|head| line.starts_with(head));
     let (mut is_lab, mut found) = (false, Vec::new());
