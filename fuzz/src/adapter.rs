@@ -65,7 +65,7 @@ pub fn framing(data: &[u8]) {
     });
 }
 
-/// Answers of a device, from the input.
+/// Answers of a device, read from the input.
 struct Answers {
     bytes: Vec<u8>,
     at: usize,
@@ -102,8 +102,8 @@ impl Meddler for Answers {
     }
 }
 
-/// Lets a device answer requests about its registers with arbitrary bytes, or with errors: the driver refuses it, or
-/// lives with it, and ends in bounded time.
+/// Tests a driver whose device answers requests about its registers with arbitrary bytes, or with errors: the driver
+/// refuses the device, or works with it, and ends in bounded time.
 pub fn registers(data: &[u8]) {
     bounded(data.len(), FREE, || {
         let answers = Answers { bytes: data.to_vec(), at: 0 };

@@ -84,8 +84,8 @@ fn has_impossible_time(data: &[u8]) -> bool {
     false
 }
 
-/// Runs the transformations on an arbitrary capture file: they end, and what a merge says that it can undo is undone
-/// byte for byte.
+/// Runs the transformations on an arbitrary capture file: they end, and a merge that reports that it can be undone is
+/// undone byte for byte.
 pub fn transform(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let open = || Reader::new(data).ok();
@@ -157,7 +157,7 @@ const MOST: u64 = 4 << 20;
 /// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, beside those of the shortest file.
 const WINDOW: usize = 20 << 20;
 
-/// Decompresses an arbitrary file, and reads what is in it as a capture: both end, and hold no more than a window.
+/// Decompresses an arbitrary file, and reads its content as a capture: both end, and hold no more than a window.
 pub fn compressed(data: &[u8]) {
     bounded(data.len(), FREE + WINDOW, || {
         let Ok(mut file) = Decompressor::new(data, 1000) else { return };

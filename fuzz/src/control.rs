@@ -34,8 +34,8 @@ pub fn control(data: &[u8]) {
     });
 }
 
-/// Gives arbitrary messages of a process that is to hand its ports over: those that are no handover are refused, and
-/// no descriptor of a refused one stays open.
+/// Sends arbitrary messages in place of a process that is to hand its ports over: those that are no handover are
+/// refused, and no descriptor of a refused one stays open.
 ///
 /// Before each message a byte says how long it is, and another whether it has a descriptor (bit 0).
 pub fn handover(data: &[u8]) {

@@ -17,7 +17,7 @@ use crate::resources::bounded;
 const FREE: usize = 4 << 20;
 const SECOND: u64 = 1_000_000_000;
 const OUTSIDE: [u8; 4] = [198, 19, 9, 9];
-/// Limits of the tables.
+/// Largest number of entries of each table.
 const MOST: usize = 24;
 const MOST_PER_HOST: usize = 8;
 /// Most packets of one input.

@@ -28,7 +28,7 @@ const FREE: usize = 128 << 20;
 const SECOND: u64 = 1_000_000_000;
 /// Most packets of one input.
 const PACKETS: usize = 100;
-/// Nonce of the question that a probe has sent.
+/// Nonce of the request that a probe has sent.
 const NONCE: u64 = 7;
 /// Longest packet.
 const LONGEST: usize = 9000;
@@ -100,7 +100,7 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
     (router, [a, b])
 }
 
-/// Gives arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation
+/// Passes arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation
 /// and fragments included. It ends, what leaves is bounded by what came, each frame that leaves by a port has that
 /// port's link address as its source, and the source address of no frame is one that no host can have.
 ///
@@ -202,7 +202,7 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
     (Tunnel::new(end, vec![parts]), inside, outside)
 }
 
-/// Gives arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes leave
+/// Passes arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes leave
 /// inside than came outside. Every packet that has left is counted, and every one that has not has a reason.
 ///
 /// The first byte chooses the kind of tunnel and the outer family (bit 7). Before each packet a byte says whether it

@@ -1,4 +1,4 @@
-//! Inputs of any size for each reader of outside data, and what reading them takes.
+//! Inputs of any size for each reader of outside data, and the memory and time of reading them.
 
 use std::io::{Read, Write};
 
@@ -22,11 +22,11 @@ pub struct Reading {
     pub name: &'static str,
     /// Makes an input of about so many entries: packets, instances, peers.
     make: fn(usize) -> Vec<u8>,
-    /// Reads it; returns its length without compression.
+    /// Reads an input; returns its length without compression.
     read: fn(&[u8]) -> usize,
 }
 
-/// What reading an input takes.
+/// The cost of reading an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// Bytes of the input, without compression.
@@ -49,7 +49,7 @@ impl Reading {
         (self.read)(input)
     }
 
-    /// Reads an input of `count` entries, and returns what that took.
+    /// Reads an input of `count` entries, and returns the cost.
     pub fn cost(&self, count: usize) -> Cost {
         let input = self.input(count);
         let mut len = 0;
@@ -103,7 +103,7 @@ fn pcap(count: usize) -> Vec<u8> {
     pcap_of((0..count).map(|number| frame(number, 0)))
 }
 
-/// Each packet is of a flow of its own.
+/// Returns a capture in which each packet is of a flow of its own.
 fn flows(count: usize) -> Vec<u8> {
     pcap_of((0..count).map(|number| frame(number, number as u16)))
 }
@@ -131,7 +131,7 @@ fn packed(count: usize, compression: Compression) -> Vec<u8> {
     compressor.finish().expect("memory takes everything")
 }
 
-/// A merge of a stream, with the notes of what it was.
+/// Returns a merge of a stream, with its notes.
 fn merged(count: usize) -> Vec<u8> {
     let file = pcap(count);
     let mut reader = Reader::new(&file[..]).expect("a capture");

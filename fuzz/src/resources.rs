@@ -1,4 +1,4 @@
-//! What a target may take: memory, output and processor time by the length of its input.
+//! The limits of a target: memory, output and processor time by the length of its input.
 
 use std::fs;
 use std::io::{self, Write};

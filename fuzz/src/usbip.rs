@@ -20,7 +20,7 @@ const TRANSFER: usize = 2048;
 /// Most bytes that the server's side writes at once, so that no buffer of the kernel is full.
 const MOST: usize = 32 << 10;
 
-/// Gives arbitrary bytes of a client to the server's side of a connection, in pieces of the length that the first byte
+/// Passes arbitrary bytes of a client to the server's side of a connection, in pieces of the length that the first byte
 /// names. Memory and output are bounded by what the client asks for, and pieces make no difference to how it ends.
 pub fn usbip_server(data: &[u8]) {
     let Some((&piece, data)) = data.split_first() else { return };
@@ -61,8 +61,8 @@ fn record() -> Record {
     }
 }
 
-/// Lets arbitrary bytes of a server answer a client that has some transfers and a control request waiting. Each
-/// transfer comes back once, with no more bytes than it has, and the connection's end is no wait.
+/// Passes arbitrary bytes of a server to a client that has some transfers and a control request waiting. Each transfer
+/// comes back once, with no more bytes than it has, and the connection's end is no wait.
 ///
 /// Six bytes say how the client behaves; the rest is what the server sends.
 pub fn usbip_client(data: &[u8]) {

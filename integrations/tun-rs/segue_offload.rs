@@ -12,7 +12,7 @@ use segue::virtio::{self, Form, VirtioNet, TUN_OFFLOADS};
 use super::offload::{ExpandBuffer, GsoOutputCapacity, TcpGROTable, UdpGROTable, VirtioNetHdr, VIRTIO_NET_HDR_LEN};
 
 thread_local! {
-    /// A program takes its key from the system's random numbers.
+    /// The joiners of a thread, whose keys a program would take from the system's random numbers.
     static JOINERS: RefCell<[Joiner; 2]> = RefCell::new([TUN_OFFLOADS[1], TUN_OFFLOADS[0]].map(|bits| Joiner::tun(Key([1, 2]), bits)));
     static SPLITTER: RefCell<Splitter> = RefCell::new(Splitter::virtio(Form::Basic, Start::Ip));
 }

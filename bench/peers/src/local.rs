@@ -66,7 +66,7 @@ pub(crate) fn all(rows: &[Row]) -> Vec<Box<dyn Peer>> {
     ]
 }
 
-/// Takes the time, without what taking it costs.
+/// A clock whose own cost is subtracted.
 #[derive(Clone, Copy)]
 struct Clock {
     cost: Duration,
@@ -94,7 +94,7 @@ impl Clock {
 }
 
 /// Copies of the packets that are handled before those in cold memory, so that code, tables and buffers of the peer are
-/// warm; and what empties the caches.
+/// warm; and the memory that empties the caches.
 struct Warm {
     packets: Vec<Bytes>,
     all: Vec<u64>,
@@ -106,7 +106,7 @@ impl Warm {
         Warm { packets: cold.frames.iter().map(|frame| &*frame.to_vec().leak()).collect(), all: vec![1; 12 << 20] }
     }
 
-    /// Reads and writes more than the caches hold.
+    /// Reads and writes more bytes than the caches hold.
     fn empty_caches(&mut self) {
         for line in self.all.chunks_exact_mut(8) {
             line[0] = line[0].wrapping_add(1);
@@ -115,7 +115,7 @@ impl Warm {
     }
 }
 
-/// The engine by itself.
+/// The engine without ports.
 struct Segue {
     clock: Clock,
     engine: Engine,
@@ -292,7 +292,7 @@ impl Peer for TunRs {
     }
 }
 
-/// The virtio-net header of the train that is cut.
+/// Returns the virtio-net header of the train that is cut.
 fn train_header() -> VirtioNet {
     VirtioNet {
         flags: virtio::NEEDS_CSUM,

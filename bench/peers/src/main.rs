@@ -1,4 +1,4 @@
-//! Measures the engine and other implementations of the same on the same packets, in turn: nanoseconds a packet.
+//! Measures the engine and other implementations on the same packets, in turn: nanoseconds a packet.
 //! `docs/bench-engine.md` describes the method.
 //!
 //! `segue-bench-peers ROUNDS FOLDER [NAME=PROGRAM]...`: the programs are peers that are not written in Rust. The
@@ -17,12 +17,12 @@ use crate::statistics::Measured;
 
 /// Number of repetitions in a round, of which the median counts, so that interruptions by other processes do not.
 const TIMES: usize = 101;
-/// The same from memory that is in no cache: each one empties the caches first.
+/// Number of repetitions in a round from memory that is in no cache: each one empties the caches first.
 const TIMES_COLD: usize = 9;
 
-/// An implementation.
+/// An implementation that is measured.
 trait Peer {
-    /// Its name in the table.
+    /// Returns the implementation's name in the table.
     fn name(&self) -> &str;
     /// Returns the nanoseconds of one packet: the median of `times` repetitions. `None` if it does not do this work.
     fn time(&mut self, row: &Row, times: usize) -> Option<f64>;

@@ -4,7 +4,7 @@ use segue::packet::Csum;
 use segue_instructions::engine::{self, Bytes, FULL, SEGMENTS};
 use segue_instructions::frames::Flow;
 
-/// What is done with the packets of a row.
+/// The work on the packets of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Frames of a burst are joined, everything is flushed, and trains and packets are taken out.
@@ -17,28 +17,28 @@ pub(crate) enum Work {
     Scatter,
     /// The bytes are summed.
     Sum,
-    /// Datagrams of GUE are decapsulated, and what is inside is joined: the whole pipeline of a tunnel.
+    /// Datagrams of GUE are decapsulated, and the inner packets are joined: the whole pipeline of a tunnel.
     Decapsulate,
 }
 
-/// A figure and its aim; "our" is the first line of the row.
+/// The aim of a figure, by the times of the engine, of a peer or of another row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Aim {
-    /// Ours takes at most so many nanoseconds.
+    /// The engine takes at most so many nanoseconds.
     AtMost(f64),
-    /// The peer takes at least so many times ours.
+    /// The peer takes at least so many times the engine's time.
     Faster(&'static str, f64),
-    /// Ours takes at most so many times the peer's.
+    /// The engine takes at most so many times the peer's time.
     Of(&'static str, f64),
-    /// Ours takes at most so many times that of another row.
+    /// The engine takes at most so many times the time of another row.
     OfRow(&'static str, f64),
-    /// Ours takes at most that of another row and so many times the peer's.
+    /// The engine takes at most the time of another row and so many times the peer's.
     Plus(&'static str, f64, &'static str),
 }
 
 /// A row of the table.
 pub(crate) struct Row {
-    /// A word for it, also the name of the file with its packets.
+    /// A word for the row, also the name of the file with its packets.
     pub(crate) key: String,
     pub(crate) title: String,
     pub(crate) work: Work,
@@ -77,7 +77,7 @@ impl Row {
     }
 }
 
-/// Returns what an implementation does in a row that others do not, or leaves out.
+/// Returns the parts of a row's work that an implementation does and others do not, or leaves out.
 pub(crate) fn note(name: &str, work: &Work) -> &'static str {
     match (name, work) {
         ("segue", Work::Join) => "the engine: IPv4 header sums verified, payload referred to",

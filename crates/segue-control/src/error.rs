@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Every kind.
+    /// Every kind of error, in the order of the documentation.
     const ALL: [Kind; 19] = [
         Kind::Usage,
         Kind::UnknownWord,

@@ -62,7 +62,7 @@ pub enum Encap {
 }
 
 impl Encap {
-    /// Every encapsulation.
+    /// Every encapsulation, in the order of the documentation.
     pub const ALL: [Encap; 3] = [Encap::Vxlan, Encap::Gue, Encap::Fou];
 
     /// Returns the word.
@@ -285,7 +285,7 @@ pub struct PeerCounters {
 /// A peer with its counters. What was left out has its value here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListedPeer {
-    /// The peer.
+    /// The peer, as the table has it.
     #[serde(flatten)]
     pub peer: Peer,
     /// The counters of the peer since it was added.

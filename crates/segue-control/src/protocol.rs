@@ -69,7 +69,7 @@ pub enum ServiceTopic {
 pub struct ServiceState {
     /// Absolute path of the service's configuration file.
     pub file: String,
-    /// Process id.
+    /// Process id of the service.
     pub pid: u32,
     /// The names of the instances that are up.
     pub instances: Vec<String>,
@@ -212,7 +212,7 @@ pub struct Refused {
 pub enum Topic {
     /// The state and the counters.
     Stat,
-    /// The knobs.
+    /// The knobs with their present values.
     Knobs,
     /// The mappings of the NAT.
     Nat,

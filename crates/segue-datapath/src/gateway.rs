@@ -29,7 +29,7 @@ pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> 
 
 /// The parts that a gateway is made of.
 pub struct Parts {
-    /// Both ports.
+    /// Both ports of the gateway.
     pub ports: [PortConfig; 2],
     /// Initial weight of both ports: most frames received from one port in one round.
     pub budget: usize,

@@ -16,9 +16,9 @@ pub enum Values {
     Switch,
     /// Any number of a range, its ends included.
     Number {
-        /// Smallest value.
+        /// Smallest value that the knob takes.
         min: u64,
-        /// Largest value.
+        /// Largest value that the knob takes.
         max: u64,
     },
     /// A name, whose index in the list is the knob's number.

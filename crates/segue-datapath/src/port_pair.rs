@@ -93,7 +93,7 @@ pub(crate) struct PortPair {
 pub(crate) enum Crossing {
     /// The port that did not receive the packet.
     Other,
-    /// Both ports.
+    /// Both ports, the one that received the packet included.
     Both,
 }
 

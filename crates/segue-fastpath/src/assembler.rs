@@ -25,13 +25,13 @@ pub(crate) enum Reg {
 /// The width of a load or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// One byte.
+    /// A memory access of one byte.
     B = 0x10,
-    /// Two bytes.
+    /// A memory access of two bytes.
     H = 0x08,
-    /// Four bytes.
+    /// A memory access of four bytes.
     W = 0x00,
-    /// Eight bytes.
+    /// A memory access of eight bytes.
     D = 0x18,
 }
 

@@ -27,7 +27,7 @@ use crate::{egress, ingress, receive_form};
 /// A listener, with the configuration of the daemon's own decapsulation. Its remote is of no meaning.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// The encapsulation.
+    /// The encapsulation of the listener.
     pub config: Config,
     /// UDP source ports of the daemon's sockets.
     pub sources: Vec<u16>,

@@ -19,7 +19,7 @@ pub struct Acquired {
     pub endpoint: String,
 }
 
-/// One event.
+/// An event that a thread reports to the agent's loop.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// This host has acquired a lease.

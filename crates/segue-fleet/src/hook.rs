@@ -32,7 +32,7 @@ use crate::refusal::Refusal;
 /// lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Takes {
-    /// The encapsulation.
+    /// The encapsulation that this host accepts.
     pub mode: Encap,
     /// The UDP port.
     pub port: u16,

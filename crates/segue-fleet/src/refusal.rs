@@ -11,7 +11,7 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// All reasons.
+            /// All reasons, in the order of their declaration.
             pub const ALL: &[Refusal] = &[$(Refusal::$variant,)+];
 
             /// Returns the name of the reason in JSON.

@@ -22,16 +22,16 @@ pub enum Takes {
     Switch,
     /// A number in this range, or one of the names.
     Number {
-        /// Smallest number.
+        /// Smallest number that the word takes.
         min: u64,
-        /// Largest number.
+        /// Largest number that the word takes.
         max: u64,
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
     /// A hexadecimal number of at most `max`, with or without `0x`, or one of the names: iproute2's `tos`.
     Hex {
-        /// Largest number.
+        /// Largest number that the word takes.
         max: u64,
         /// Names that stand for a number.
         or: &'static [&'static str],
@@ -77,7 +77,7 @@ impl Takes {
 /// One keyword of the grammar.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
-    /// The keyword.
+    /// The keyword as it is written.
     pub name: &'static str,
     /// Other spellings, for users of iproute2.
     pub aliases: &'static [&'static str],

@@ -18,13 +18,13 @@ use crate::{Takes, Word};
 pub enum Value {
     /// A switch, on or off.
     Switch(bool),
-    /// A number.
+    /// A number of any word.
     Number(u64),
     /// The first and the last port of a range.
     Range(u16, u16),
     /// A name from the table: one of a choice, or in the place of a number.
     Name(&'static str),
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
     /// A link-local address with its interface, as `fe80::1%eth0`.
     LinkLocal(Ipv6Addr, String),
@@ -38,7 +38,7 @@ pub enum Value {
     Mac(Mac),
     /// Encapsulations with their UDP ports.
     Listeners(Vec<(Encap, u16)>),
-    /// A path.
+    /// A path of a file.
     File(String),
     /// The name of an interface.
     Device(String),

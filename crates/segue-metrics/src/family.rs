@@ -74,7 +74,7 @@ enum Values {
 pub struct Family {
     /// The name, with the ending `_total` of a counter.
     pub name: &'static str,
-    /// The type.
+    /// The type of the family's samples.
     pub kind: Kind,
     /// Description of the counted events, one sentence. Families with reasons add the sentence of each reason that they
     /// show.
@@ -94,11 +94,11 @@ impl std::fmt::Debug for Family {
 /// The samples of one family.
 #[derive(Debug)]
 pub struct Samples<'a> {
-    /// The family.
+    /// The family of the samples.
     pub family: &'static Family,
     /// The help of the family, with the sentences of its reasons.
     pub help: String,
-    /// The samples.
+    /// The samples of the family.
     pub samples: Vec<Sample<'a>>,
 }
 

@@ -356,7 +356,7 @@ pub(crate) struct Scatter {
     /// Offset of the next read, counted over all pages.
     cursor: usize,
     frozen: Vec<Page>,
-    /// Whether the room for the next read is there.
+    /// Whether room for the next read is prepared.
     is_ready: bool,
 }
 

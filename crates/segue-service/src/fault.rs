@@ -55,7 +55,7 @@ enum Injected {
 /// The state of an instance's threads: their heartbeat, and the faults that are injected into them.
 #[derive(Clone, Debug)]
 pub struct Vitals {
-    /// The heartbeat.
+    /// The heartbeat of the threads.
     pub heartbeat: Heartbeat,
     /// The request for each thread; `None` where the instance takes none.
     requests: Option<Arc<[AtomicU8]>>,

@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
 #[derive(Debug)]
 pub struct Service {
-    /// The hosts.
+    /// The hosts of the services.
     pub ground: Ground,
     /// The service at host A, whose instances take requests for faults.
     pub near: Process,

@@ -16,7 +16,7 @@ const WINDOWS: usize = 24;
 /// A slope by least squares, a hour, and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slope {
-    /// The slope.
+    /// The slope, per hour.
     pub slope: f64,
     /// Lower end of the interval.
     pub least: f64,

@@ -18,7 +18,7 @@ use sys::counters;
 /// Beginning of the names of inputs that were grown.
 const GROWN: &str = "reaches-";
 
-/// Notes what has been reached; returns how much of it is new.
+/// Records the lines that have been reached; returns how many of them are new.
 fn note(seen: &mut [bool]) -> usize {
     let new = counters().iter().zip(seen.iter_mut()).filter(|(count, seen)| **count != 0 && !**seen);
     new.map(|(_, seen)| *seen = true).count()

@@ -18,7 +18,7 @@ use tun_rs::{GROTable, VIRTIO_NET_HDR_LEN, VirtioNetHdr, gso_split};
 const FULL: usize = 1448;
 const TRAIN: usize = 44;
 const BATCH: usize = 64;
-/// What a cipher puts in front of a packet.
+/// Bytes that a cipher puts in front of a packet.
 const FRONT: usize = 16;
 
 /// Returns a packet of TCP with timestamps and right checksums.
@@ -46,7 +46,7 @@ fn packet(v6: bool, flow: u16, number: usize, len: usize) -> Vec<u8> {
     ip
 }
 
-/// Returns what a read of a device gives: a virtio-net header and a train.
+/// Returns the bytes of a read of a device: a virtio-net header and a train.
 fn train(v6: bool) -> Vec<u8> {
     let header = VirtioNet {
         flags: virtio::NEEDS_CSUM,
@@ -72,7 +72,7 @@ fn batch(flows: usize) -> Vec<Vec<u8>> {
     (0..BATCH).map(one).collect()
 }
 
-/// The workloads and what they work on.
+/// The workloads and their packets.
 struct Work {
     splitter: Splitter,
     joiner: Joiner,
@@ -135,7 +135,8 @@ impl Work {
     }
 }
 
-/// The same as [`Work::split`] with a buffer that the packet owns, into the engine's memory. Gives the buffer back.
+/// Does the same as [`Work::split`] with a buffer that the packet owns, into the engine's memory. Gives the buffer
+/// back.
 #[inline(never)]
 fn split_owned(packet: &mut Packet<Vec<u8>>, frames: &mut Frames, read: Vec<u8>) -> (usize, Vec<u8>) {
     let header = VirtioNet::parse(&read, Form::Basic).unwrap();
@@ -146,7 +147,7 @@ fn split_owned(packet: &mut Packet<Vec<u8>>, frames: &mut Frames, read: Vec<u8>)
     (count, packet.payload.drain().next().unwrap().into_inner())
 }
 
-/// What joins packets that it owns.
+/// A joiner with packets that it owns.
 struct Owned {
     gro: Gro<Vec<u8>>,
     pool: Pool<Vec<u8>>,
@@ -154,7 +155,7 @@ struct Owned {
     limits: Limits,
 }
 
-/// The same as [`Work::join`] with packets that the engine owns. Gives their buffers back.
+/// Does the same as [`Work::join`] with packets that the engine owns. Gives their buffers back.
 #[inline(never)]
 fn join_owned(owned: &mut Owned, packets: &mut Vec<Vec<u8>>) -> (usize, usize) {
     let Owned { gro, pool, arena, limits } = owned;

@@ -9,7 +9,7 @@ use boringtun::noise::{Tunn, TunnResult};
 use segue_port::tun::Tun;
 use segue_port::udp::{Receiver, Sender};
 
-/// What WireGuard adds to a packet, and the least memory that `Tunn` wants for a datagram, in bytes.
+/// Bytes that WireGuard adds to a packet, and the least memory that `Tunn` needs for a datagram.
 const ROOM: (usize, usize) = (32, 148);
 
 /// One end of the tunnel.
@@ -27,7 +27,7 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Takes a device, a socket and a peer.
+    /// Creates an end with a device, a socket and a peer.
     pub fn new(tun: Tun, socket: UdpSocket, peer: SocketAddr, tunn: Tunn) -> Wireguard {
         let (receiver, plain) = (Receiver::new(&socket), vec![0; 1 << 16]);
         let (sender, memory, places) = (Sender::new(), Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ impl Wireguard {
         self.send()
     }
 
-    /// Receives what waits in the socket, opens it, and writes the packets to the device, joined.
+    /// Receives the datagrams that wait in the socket, opens them, and writes the packets to the device, joined.
     pub fn inward(&mut self) -> io::Result<()> {
         self.places.clear();
         let mut at = 0;
@@ -79,7 +79,7 @@ impl Wireguard {
         self.tun.write(self.places.iter().map(|place| &memory[place.clone()])).map(drop)
     }
 
-    /// Does what is due by time; to be called some four times a second.
+    /// Runs the timers that are due; to be called some four times a second.
     pub fn tick(&mut self) -> io::Result<()> {
         self.places.clear();
         self.memory.resize(self.memory.len().max(ROOM.1), 0);
@@ -89,7 +89,7 @@ impl Wireguard {
         self.send()
     }
 
-    /// Waits for the device, the socket, or the next tick, and does what there is to do.
+    /// Waits for the device, the socket, or the next tick, and handles the event.
     pub fn turn(&mut self) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut ready = [self.tun.as_fd(), self.socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

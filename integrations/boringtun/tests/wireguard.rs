@@ -1,4 +1,4 @@
-//! Two ends between two kernels, which run a TCP connection through them.
+//! Test of two ends between two kernels, which run a TCP connection through them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

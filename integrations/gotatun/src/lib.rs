@@ -13,10 +13,10 @@ use gotatun::udp::UdpTransportFactory;
 use gotatun::x25519::{PublicKey, StaticSecret};
 use segue_port::tun::{Tun, TunConfig};
 
-/// MTU of the device: what a link of 1500 bytes leaves, over IPv6 too.
+/// MTU of the device: the bytes that a link of 1500 bytes leaves, over IPv6 too.
 pub const MTU: u16 = 1420;
 
-/// What one end runs on.
+/// The device and the socket that one end uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// gotatun as it is: one packet a call of the device.

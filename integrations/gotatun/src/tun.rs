@@ -1,4 +1,4 @@
-//! A TUN device for gotatun: what is read is split, what is sent is joined.
+//! A TUN device for gotatun: reads are split, and sent packets are joined.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Ends of each form with each other, and with wireguard-go, carry TCP connections; trains reach the receiver's kernel.
+//! Tests of ends of each form with each other, and with wireguard-go: they carry TCP connections, and trains reach the
+//! receiver's kernel.
 
 mod common;
 
@@ -18,7 +19,7 @@ fn data(seed: usize) -> Vec<u8> {
     (0..DATA).map(|n| (n * 5 + n / 249 + seed) as u8).collect()
 }
 
-/// Sends the data from one host to the address of another, over TCP, and says whether every byte arrived.
+/// Sends the data from one host to the address of another, over TCP, and returns whether every byte arrived.
 fn carries(from: &Host, to: &Host, address: IpAddr, seed: usize) -> bool {
     let listener = to.enter(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -36,7 +37,7 @@ fn carries(from: &Host, to: &Host, address: IpAddr, seed: usize) -> bool {
     receiver.join().unwrap() == data(seed)
 }
 
-/// Returns what the kernel has counted of a device of a host: bytes and packets that the program wrote to it.
+/// Returns the kernel's counters of a device of a host: bytes and packets that the program wrote to it.
 fn written(host: &Host, device: &str) -> [u64; 2] {
     let text = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{device}:"))).unwrap().to_owned();
@@ -54,7 +55,7 @@ fn hosts() -> Option<[Host; 2]> {
     Some(hosts)
 }
 
-/// Sends both ways and in both families through the tunnel of this number.
+/// Sends in both directions and in both families through the tunnel of this number.
 fn both_ways([a, b]: &[Host; 2], net: u8) {
     let at = |end: Peer, family| end.address(net, family);
     reach((a, at(Peer::A, Family::V4)), (b, at(Peer::B, Family::V4)), PATIENCE).unwrap();

@@ -24,7 +24,7 @@ impl Buffer for Guest<'_> {
 pub type Descriptor = (GuestAddress, usize);
 
 /// Takes a chain from the transmit queue, which begins with the header of a modern virtio device, and appends the
-/// packets in it to `frames`, for a host that takes what `limits` say.
+/// packets in it to `frames`, for a host with these `limits`.
 pub fn transmit(
     memory: &GuestMemoryMmap,
     chain: &[Descriptor],

@@ -1,4 +1,4 @@
-//! What docs/adopting.md says beside its Rust programs, which are doctests of this crate.
+//! Tests of docs/adopting.md beside its Rust programs, which are doctests of this crate.
 
 use std::fs;
 use std::path::Path;

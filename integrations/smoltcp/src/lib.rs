@@ -1,5 +1,5 @@
-//! A device of smoltcp over a TUN device with virtio-net headers: what is read is split, what is sent is joined, and
-//! smoltcp computes no checksum.
+//! A device of smoltcp over a TUN device with virtio-net headers: reads are split, sent packets are joined, and smoltcp
+//! computes no checksum.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -8,7 +8,7 @@ use segue::packet::{Csum, Start};
 use segue::{gso, hash::Key, virtio};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 
-/// The device. Call [`Trains::flush`] after each poll of the interface.
+/// The device of smoltcp. Call [`Trains::flush`] after each poll of the interface.
 pub struct Trains {
     tun: std::fs::File,
     splitter: Splitter,
@@ -20,13 +20,14 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Takes a device that does not block; `offloads` are the `TUN_F_` bits that the kernel accepted, `key` is random.
+    /// Creates the device from one that does not block; `offloads` are the `TUN_F_` bits that the kernel accepted,
+    /// `key` is random.
     pub fn new(tun: std::fs::File, offloads: u32, key: Key, mtu: usize) -> Self {
         let (splitter, joiner) = (Splitter::virtio(virtio::Form::Basic, Start::Ip), Joiner::tun(key, offloads));
         Trains { tun, splitter, joiner, read: vec![0; 65_546], received: [].into(), sent: Vec::new(), mtu }
     }
 
-    /// Writes what smoltcp has sent since the last call, joined. Returns the number of writes.
+    /// Writes the packets that smoltcp has sent since the last call, joined. Returns the number of writes.
     pub fn flush(&mut self) -> io::Result<usize> {
         let mut sent = std::mem::take(&mut self.sent);
         let (mut batch, mut writes) = (self.joiner.batch(), 0);

@@ -1,4 +1,4 @@
-//! An echo server on smoltcp behind a TUN device: the kernel's TCP sends to it and reads everything back.
+//! Test of an echo server on smoltcp behind a TUN device: the kernel's TCP sends to it and reads every byte back.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 const DATA: usize = 2 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sets its flag when it is dropped, also by a panic, so that the server ends and the test with it.
+/// A guard that sets its flag when it is dropped, also by a panic, so that the server ends and the test with it.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

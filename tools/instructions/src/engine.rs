@@ -42,7 +42,7 @@ pub struct Burst {
     pub frames: Vec<Bytes>,
     /// Number of frames at the start that are held when those that count come.
     pub held: usize,
-    /// What is known of the checksums.
+    /// The state of the checksums.
     pub csum: Csum,
 }
 
@@ -66,7 +66,7 @@ impl Burst {
     }
 }
 
-/// GRO by itself.
+/// GRO without ports.
 pub struct Engine {
     gro: Gro<Bytes>,
     pool: Pool<Bytes>,
@@ -78,7 +78,8 @@ impl Engine {
         Engine { gro: Gro::new(config), pool: Pool::new(2048) }
     }
 
-    /// Pushes a burst, flushes, and takes everything out. Returns into how many packets and trains the frames went.
+    /// Pushes a burst, flushes, and pops all packets and trains. Returns into how many packets and trains the frames
+    /// went.
     pub fn join(&mut self, frames: &[Bytes], csum: Csum) -> usize {
         let Engine { gro, pool } = self;
         for frame in frames {

@@ -7,7 +7,7 @@ use segue::wire::{ethertype, protocol, tcp};
 /// DF, an identification that counts up.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// The number of the flow is its source port.
+    /// The number of the flow, which is its source port.
     number: u16,
     is_v6: bool,
     sequence: u32,
@@ -37,7 +37,7 @@ impl Flow {
         self.ip(protocol::TCP, Some(tcp::CHECKSUM), segment)
     }
 
-    /// Returns the same as an Ethernet frame.
+    /// Returns the next segment as an Ethernet frame.
     pub fn frame(&mut self, len: usize, flags: u8) -> Vec<u8> {
         let kind = if self.is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
         ethernet(kind, &self.packet(len, flags))

@@ -7,10 +7,10 @@ pub mod product;
 
 /// A workload after its preparation and one run to warm up.
 pub struct Workload {
-    /// Its name, as `expected.json` has it.
+    /// The name of the workload, as `expected.json` has it.
     pub name: &'static str,
     /// Number of packets that one run handles.
     pub packets: usize,
-    /// Handles them once.
+    /// Handles the packets once.
     pub run: Box<dyn FnMut()>,
 }

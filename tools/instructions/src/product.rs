@@ -25,7 +25,7 @@ use segue_port::{
 use crate::Workload;
 use crate::frames::Flow;
 
-/// What a port in memory receives in the next rounds.
+/// The frames that a port in memory receives in the next rounds.
 #[derive(Default)]
 struct Waiting {
     frames: Vec<Page>,
@@ -117,7 +117,7 @@ pub fn pages<P: AsRef<[u8]>>(packets: &[P]) -> Vec<Page> {
     made
 }
 
-/// A pipeline between ports in memory, and what comes out of it.
+/// A pipeline between ports in memory, and its output.
 pub struct Passage {
     pipeline: Box<dyn Pipeline>,
     waiting: Rc<RefCell<Waiting>>,
@@ -126,7 +126,8 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// Lets the pipeline handle all that waits, which `packets` leave for the other port. It waits again the next time.
+    /// Runs the pipeline until it has handled all waiting packets, of which `packets` leave by the other port. It waits
+    /// again the next time.
     pub fn run(&mut self, packets: usize) {
         self.waiting.borrow_mut().at = 0;
         *self.sent.borrow_mut() = 0;
@@ -192,7 +193,7 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
 const ENDS: [IpAddr; 2] =
     [IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1)), IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2))];
 
-/// Returns a tunnel out of which these packets come, in bursts of equal datagrams.
+/// Returns a tunnel that delivers these packets, in bursts of equal datagrams.
 pub fn inward(packets: &[Vec<u8>], at_once: usize) -> Passage {
     let inside = Memory::new(Start::Ip, Csum::Unknown, TRAINS);
     let outside = Memory::new(Start::Ip, Csum::Unknown, Limits { outer_csum: true, ..Limits::NONE });

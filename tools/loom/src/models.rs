@@ -1,4 +1,4 @@
-//! What holds in every interleaving.
+//! The invariants that hold in every interleaving.
 
 use loom::sync::Arc;
 use loom::thread;

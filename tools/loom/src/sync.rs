@@ -1,4 +1,5 @@
-//! Models of what threads share: loom's atomics and locks, and a bounded channel and a pipe that are made of them.
+//! Models of the types that threads share: loom's atomics and locks, and a bounded channel and a pipe that are made of
+//! them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -47,7 +48,7 @@ impl<T> Clone for SyncSender<T> {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a channel.
 #[derive(Debug)]
 pub(crate) struct Receiver<T>(Arc<Shared<VecDeque<T>>>);
 

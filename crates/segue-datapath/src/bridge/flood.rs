@@ -2,7 +2,7 @@
 
 use segue::time::Nanos;
 
-/// Part of a second whose packets may come at once.
+/// Fraction of a second whose packets may come in one burst.
 const BURST: u64 = 10;
 const SECOND: u64 = 1_000_000_000;
 

@@ -19,7 +19,7 @@ pub struct Mapping {
     pub protocol: Protocol,
     /// Address and port inside.
     pub inside: (u32, u16),
-    /// Port outside.
+    /// Port at the outside address.
     pub outside: u16,
     /// Whether the mapping was configured; it then never ends.
     pub is_static: bool,

@@ -271,7 +271,7 @@ impl Table {
 pub struct Removed {
     /// Inner addresses: address and prefix length.
     pub prefixes: Vec<(IpAddr, u8)>,
-    /// Outer addresses.
+    /// Outer addresses of removed remotes.
     pub remotes: Vec<IpAddr>,
 }
 

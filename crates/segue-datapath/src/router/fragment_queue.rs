@@ -28,7 +28,7 @@ pub(super) enum NatHook {
 #[derive(Debug)]
 pub(super) struct QueuedFragment {
     pub(super) datagram: Datagram,
-    /// Ingress port.
+    /// Ingress port of the fragment.
     pub(super) from: u16,
     pub(super) hook: NatHook,
     pub(super) packet: Box<Packet<Page>>,

@@ -30,7 +30,7 @@ const MEMBER: usize = 8;
 pub struct Nexthop {
     /// The index of the output interface.
     pub oif: Option<u32>,
-    /// The gateway.
+    /// The gateway of the nexthop, if it has one.
     pub via: Option<IpAddr>,
     /// Whether packets are to be encapsulated, for example in MPLS.
     pub has_encap: bool,

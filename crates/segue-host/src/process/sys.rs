@@ -248,13 +248,13 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
 /// One instruction of a filter of system calls (`struct sock_filter`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The operation.
+    /// The operation of the instruction.
     pub code: u16,
     /// Relative jump where the condition is true.
     pub jt: u8,
     /// Relative jump where the condition is false.
     pub jf: u8,
-    /// The operand.
+    /// The operand of the instruction.
     pub k: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Namespaces.
+//! Network and mount namespaces of a process.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::ffi::c_int;

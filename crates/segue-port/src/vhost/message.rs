@@ -110,7 +110,7 @@ impl Message {
 pub struct Region {
     /// Address in the guest's physical memory.
     pub guest: u64,
-    /// Length, bytes.
+    /// Length of the region, bytes.
     pub len: u64,
     /// Address in the front end, by which rings are named.
     pub user: u64,

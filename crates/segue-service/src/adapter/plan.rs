@@ -23,7 +23,7 @@ pub(super) struct Found {
 pub struct Plan {
     /// The location of the adapter.
     pub usb: Usb,
-    /// The interface.
+    /// The TAP that is the adapter's interface.
     pub tap: Tap,
     /// Whether the driver runs in standard mode, which has no budget of its own.
     pub standard: bool,

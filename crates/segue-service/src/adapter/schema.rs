@@ -16,7 +16,7 @@ pub struct Adapter {
     pub usb: String,
     /// `napi` or `standard`.
     pub mode: String,
-    /// The chip.
+    /// Name of the chip.
     pub chip: Option<String>,
     /// `full`, `high` or `super`.
     pub speed: Option<String>,
@@ -37,7 +37,7 @@ pub struct Model {
     pub usbip: String,
     /// The bus id of the device.
     pub bus_id: String,
-    /// The chip.
+    /// Name of the chip.
     pub chip: String,
     /// `full`, `high` or `super`.
     pub speed: String,

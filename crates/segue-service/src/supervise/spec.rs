@@ -54,7 +54,7 @@ impl Kind {
 /// A word of a command line, and its place in the file.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The word.
+    /// The word as it is passed to the command.
     pub text: String,
     /// The range of the word in the file, bytes.
     pub span: Range<usize>,

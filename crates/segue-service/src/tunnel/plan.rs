@@ -38,7 +38,7 @@ pub struct Plan {
     /// address then, and `mode`, `encap`, `encap_dport` and `port` stand for the first of its encapsulations.
     #[serde(rename = "peers", skip_serializing_if = "Option::is_none")]
     pub table: Option<PeerTable>,
-    /// The encapsulation.
+    /// The encapsulation of the tunnel.
     pub encap: Encap,
     /// The UDP port of the other end.
     #[serde(rename = "encap_dport")]

@@ -23,7 +23,7 @@ const IPV4_MIN_MTU: u32 = 68;
 /// A resolved plan, which can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ready {
-    /// The plan.
+    /// The plan that was resolved.
     pub plan: Plan,
     /// The address of this end.
     pub local: IpAddr,

@@ -66,7 +66,7 @@ pub(super) struct Senders {
     pub(super) ports: Vec<u16>,
     /// Duplicates of the sockets that send, to read their error queues.
     pub(super) sockets: Vec<OwnedFd>,
-    /// The probes.
+    /// The probes of the tunnels.
     pub(super) probes: Probes,
 }
 

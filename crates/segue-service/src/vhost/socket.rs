@@ -65,7 +65,7 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
 /// The file at the path at which a socket is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// No file.
+    /// There is no file.
     Nothing,
     /// The socket that an ended instance has left.
     Left,

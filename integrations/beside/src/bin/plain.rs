@@ -18,7 +18,7 @@ use segue_port::tun::{TunConfig, TunOffloads, TunPort};
 /// Packets of one batch.
 const BATCH: usize = 64;
 
-/// Reads what waits in `from`, at most a batch, and writes it to `to`.
+/// Reads the packets that wait in `from`, at most a batch, and writes them to `to`.
 fn pass(
     (from, to): (&mut File, &mut File),
     buffers: &mut [Vec<u8>],
@@ -45,7 +45,7 @@ fn pass(
     Ok(())
 }
 
-/// Carries packets both ways until `stop`.
+/// Carries packets in both directions until `stop`.
 fn relay(mut devices: [File; 2], is_joined: &AtomicBool, stop: &AtomicBool) {
     let mut joiner = Joiner::plain(Key([1, 2]));
     let mut buffers = vec![vec![0; 1 << 16]; BATCH];

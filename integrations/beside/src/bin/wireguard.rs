@@ -32,7 +32,7 @@ const PUBLICS: [&str; 2] = [
 const FORMS: [&str; 3] = ["segue", "tun-rs", "wireguard-go"];
 const LOADS: [(&str, u32); 2] = [("1 flow", 1), ("8 flows", 8)];
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What WireGuard adds to a packet, and the least memory that `Tunn` wants for a datagram, in bytes.
+/// Bytes that WireGuard adds to a packet, and the least memory that `Tunn` needs for a datagram.
 const ROOM: (usize, usize) = (32, 148);
 
 /// The program of the integration with tun-rs's device in place of segue's.

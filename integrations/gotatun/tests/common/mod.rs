@@ -19,7 +19,7 @@ pub fn secret(end: Peer) -> String {
     format!("{:02x}", SECRETS[end as usize]).repeat(32)
 }
 
-/// Starts an end of the tunnel of this number in its host, and gives its device the addresses of that network.
+/// Starts an end of the tunnel of this number in its host, and adds the addresses of that network to its device.
 pub fn start(host: &Host, end: Peer, net: u8, form: Form) -> Result<Process, Box<dyn Error>> {
     let (device, port) = (format!("got{net}"), 51_820 + u16::from(net));
     let secret_file = std::env::temp_dir().join(format!("segue-gotatun-{}-{end:?}", std::process::id()));
@@ -36,7 +36,7 @@ pub fn start(host: &Host, end: Peer, net: u8, form: Form) -> Result<Process, Box
     Ok(process)
 }
 
-/// Gives a device the addresses of a network, and brings it up.
+/// Adds the addresses of a network to a device, and brings it up.
 pub fn configure(host: &Host, end: Peer, net: u8, device: &str) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     while !host.has_device(device) && begin.elapsed() < Duration::from_secs(30) {
