@@ -1,21 +1,25 @@
 //! Tests of the C interface by a C program: the header compiles without warnings as C99 and C++17, the library exports
-//! what the header declares and nothing else, structs have the same layout on both sides, and the conformance vectors
-//! give the same bytes as in Rust, with nothing leaked and no byte read past an end.
+//! what the header declares and nothing else, structs have the same layout on both sides, and every vector of the
+//! conformance list, split, joined, sent through a tunnel and taken out of one, gives the same bytes or the same
+//! error as in Rust, with nothing leaked and no byte read past an end.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use segue::easy::Joiner;
-use segue::encap::{Carrier, Config, Encapsulator, GreOptions, Mode};
+use segue::easy::{Joiner, ReadError, Splitter};
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode};
+use segue::gro::Profile;
 use segue::gso::{Frames, Limits, split_linear};
 use segue::hash::Key;
 use segue::packet::{Frag, Packet, Start};
+use segue::reason::Reason;
 use segue::virtio::{self, Form, Loaded, TUN_OFFLOADS, VirtioNet};
 use segue_testkit::Rng;
-use segue_testkit::conformance::{GsoKind, Vector, vectors};
+use segue_testkit::conformance::{self, GsoKind, Under, Vector, Wrapping, odd_vectors, vectors, wrapped};
 use segue_testkit::flow;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -90,18 +94,97 @@ impl Records {
         self.put(&(packets.len() as i32).to_ne_bytes());
         packets.iter().for_each(|packet| self.put(packet));
     }
+
+    /// Adds a refusal; returns no packets.
+    fn refuse(&mut self, base: i32, reason: impl Reason) -> Vec<Vec<u8>> {
+        self.put(&(base - reason.index() as i32).to_ne_bytes());
+        Vec::new()
+    }
+}
+
+/// Adds what a device handed out, with what the engine makes of it: the packets, or the reason why there are none.
+fn add_split(unit: &[u8], cases: &mut Records, results: &mut Records) -> Vec<Vec<u8>> {
+    cases.put(b"s");
+    cases.put(unit);
+    let packets: Vec<Vec<u8>> = match Splitter::virtio(Form::Basic, Start::Ethernet).read(unit) {
+        Ok(packets) => packets
+            .iter()
+            .map(|packet| {
+                let mut bytes = Vec::new();
+                packet.append_to(&mut bytes, (0, 0));
+                bytes
+            })
+            .collect(),
+        Err(ReadError::Header(reason)) => return results.refuse(-100, reason),
+        Err(ReadError::Split(reason)) => return results.refuse(-200, reason),
+        Err(error) => panic!("{error}"),
+    };
+    results.put_all(&packets);
+    packets
 }
 
 /// Adds every `step`th vector to be split, and its packets.
 fn add_splits(step: usize, cases: &mut Records, results: &mut Records) {
-    for vector in vectors().iter().filter(|vector| vector.segments.len() <= 64).step_by(step) {
-        cases.put(b"s");
-        cases.put(&unit(vector, 0));
-        results.put_all(&vector.segments);
+    let odd = odd_vectors().into_iter().map(|odd| odd.vector);
+    for vector in vectors().into_iter().chain(odd).step_by(step) {
+        assert!(vector.segments.len() <= 64, "{} fits the places of the program", vector.name);
+        assert!(add_split(&unit(&vector, 0), cases, results) == vector.segments, "{}", vector.name);
     }
 }
 
-/// Adds batches to be joined of a stream whose packets begin with `link`, and the trains that `joiner` makes of them.
+/// Adds every `step`th train in a tunnel: to be split, and its packets to be decapsulated where `segue.h` has such a
+/// tunnel.
+fn add_wrapped(step: usize, cases: &mut Records, results: &mut Records) {
+    let (mut split, mut taken_out) = (0, 0);
+    for wrapped in wrapped().into_iter().step_by(step) {
+        let headers = wrapped.frame.len() - wrapped.inner.frame.len();
+        let moved = Vector { csum_start: wrapped.inner.csum_start + headers, frame: wrapped.frame, ..wrapped.inner };
+        let packets = add_split(&unit(&moved, 0), cases, results);
+        assert!(packets.is_empty() || packets == wrapped.segments, "{}", wrapped.name);
+        split += usize::from(!packets.is_empty());
+        let skip = 14 + 4 * wrapped.wrapping.tags.len();
+        let Some(far) = tunnel_of(&wrapped.wrapping, &wrapped.segments[0][skip..]) else { continue };
+        cases.put(b"T");
+        cases.put(&far.record());
+        let mut decap = Decapsulator::new(far.turned()).unwrap();
+        for segment in &wrapped.segments {
+            cases.put(b"d");
+            cases.put(&segment[skip..]);
+            taken_out += add_decap(&mut decap, &segment[skip..], results).len();
+        }
+    }
+    assert!(
+        split * step > 500 && taken_out * step > 1000,
+        "{split} trains in tunnels are split, {taken_out} packets taken out"
+    );
+}
+
+/// Adds what comes out of a tunnel for a packet.
+fn add_decap(decap: &mut Decapsulator, bytes: &[u8], results: &mut Records) -> Vec<Vec<u8>> {
+    let mut packet = Packet::default();
+    if let Err(reason) = decap.pull_packet(Frag::all(bytes), &mut packet) {
+        return results.refuse(-400, reason);
+    }
+    let inside = linear(&packet);
+    results.put_all(&inside);
+    inside
+}
+
+/// Adds a batch to be joined, and the trains that `joiner` makes of it.
+fn add_join(packets: &[Vec<u8>], joiner: &mut Joiner, cases: &mut Records, results: &mut Records) -> usize {
+    cases.put(b"j");
+    cases.put(&(packets.len() as u32).to_ne_bytes());
+    packets.iter().for_each(|packet| cases.put(packet));
+    let (mut batch, mut trains) = (joiner.batch(), Vec::new());
+    packets.iter().for_each(|packet| _ = batch.push(packet));
+    while let Some(train) = batch.pop() {
+        trains.push(train.pieces().flatten().copied().collect::<Vec<u8>>());
+    }
+    results.put_all(&trains);
+    trains.len()
+}
+
+/// Adds batches to be joined of a stream whose packets begin with `link`.
 fn add_joins(link: &[u8], mut joiner: Joiner, cases: &mut Records, results: &mut Records) {
     let sent = flow::mixed(&mut Rng::new(3), 9, 1000).into_iter().map(|sent| sent.bytes);
     let framed = |bytes: Vec<u8>| match (link, bytes[0] >> 4) {
@@ -111,47 +194,130 @@ fn add_joins(link: &[u8], mut joiner: Joiner, cases: &mut Records, results: &mut
     };
     let stream: Vec<Vec<u8>> = sent.map(framed).collect();
     for packets in stream.chunks(64) {
-        cases.put(b"j");
-        cases.put(&(packets.len() as u32).to_ne_bytes());
-        packets.iter().for_each(|packet| cases.put(packet));
-        let (mut batch, mut trains) = (joiner.batch(), Vec::new());
-        packets.iter().for_each(|packet| _ = batch.push(packet));
-        while let Some(train) = batch.pop() {
-            trains.push(train.pieces().flatten().copied().collect::<Vec<u8>>());
-        }
-        results.put_all(&trains);
+        add_join(packets, &mut joiner, cases, results);
     }
 }
 
-/// Returns the cases for the program, and the results that it must write.
-fn cases() -> (Records, Records) {
-    let (mut cases, mut results) = (Records::default(), Records::default());
-    add_splits(5, &mut cases, &mut results);
-    add_joins(&[], Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]), &mut cases, &mut results);
-    let ends = ("198.18.0.1".parse().unwrap(), "198.18.0.2".parse().unwrap());
-    let config = Config::new(Mode::Gre(GreOptions::default()), Carrier::Gue { remcsum: true }, ends.0, ends.1);
-    let mut encap = Encapsulator::new(config).unwrap();
-    let plain = |vector: &&Vector| vector.segments.len() <= 40 && !vector.name.starts_with("vlan");
-    for vector in vectors().iter().filter(plain).step_by(3) {
-        let unit = unit(vector, 14);
-        cases.put(b"t");
-        cases.put(&unit);
-        let mut packet = Packet::default();
-        let loaded = virtio::load(
-            &VirtioNet::parse(&unit, Form::Basic).unwrap(),
-            Frag::all(&unit[10..]),
-            Start::Ip,
-            &mut packet,
-        );
-        assert_eq!(loaded, Ok(Loaded::Ready));
-        encap.push(&mut packet).unwrap();
-        let mut frames = Frames::new();
-        split_linear(&packet, &Limits::NONE, &mut frames).unwrap();
-        results.put_all(&frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect::<Vec<_>>());
-        for segment in &vector.segments {
-            results.put_all(&[segment[14..].to_vec()]);
+/// Adds every `step`th case of GRO as one batch, for a joiner of each profile that C knows.
+fn add_cases(step: usize, cases: &mut Records, results: &mut Records) {
+    for (number, profile) in [Profile::Strict, Profile::linux()].into_iter().enumerate() {
+        cases.put(b"J");
+        cases.put(&[1, number as u8]);
+        let config = segue::gro::Config { profile, ..segue::gro::Config::vpn(Key([0, 0])) };
+        let joiner = Joiner::virtio(config, Limits::tun(TUN_OFFLOADS[0]), Form::Basic);
+        let (mut joiner, mut before, mut after) = (joiner.starting_with(Start::Ethernet), 0, 0);
+        for case in conformance::cases().into_iter().step_by(step) {
+            let frames: Vec<Vec<u8>> = case.frames.into_iter().map(|frame| frame.bytes).collect();
+            before += frames.len();
+            after += add_join(&frames, &mut joiner, cases, results);
+        }
+        assert!(after < before, "{after} trains of {before} packets");
+    }
+}
+
+/// A tunnel of `segue.h`.
+#[derive(Clone, Copy)]
+struct Ends {
+    mode: u8,
+    carrier: u8,
+    local: IpAddr,
+    remote: IpAddr,
+}
+
+impl Ends {
+    /// Returns all kinds of tunnels between two hosts.
+    fn all() -> impl Iterator<Item = Ends> {
+        let hosts = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
+        (0..16).map(move |kind| {
+            let (local, remote) = hosts[kind >> 3];
+            let (mode, carrier) = ((kind >> 2 & 1) as u8, (kind & 3) as u8);
+            Ends { mode, carrier, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+        })
+    }
+
+    /// Returns the record that describes them to the program.
+    fn record(self) -> Vec<u8> {
+        let bytes = |address| match address {
+            IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let version = if self.local.is_ipv4() { 4 } else { 6 };
+        [vec![self.mode, self.carrier, version], bytes(self.local), bytes(self.remote)].concat()
+    }
+
+    fn config(self) -> Config {
+        let mode = [Mode::Ip, Mode::Gre(GreOptions::default())][usize::from(self.mode)];
+        let carrier = [Carrier::Bare, Carrier::Fou, Carrier::Gue { remcsum: false }, Carrier::Gue { remcsum: true }];
+        Config::new(mode, carrier[usize::from(self.carrier)], self.local, self.remote)
+    }
+
+    /// Returns the configuration of the other end.
+    fn turned(self) -> Config {
+        Ends { local: self.remote, remote: self.local, ..self }.config()
+    }
+}
+
+/// Returns the tunnel of `segue.h` that a packet of the list belongs to, if there is one, by its outer IP header.
+fn tunnel_of(wrapping: &Wrapping, packet: &[u8]) -> Option<Ends> {
+    let words = || wrapping.name.split('/').filter(|word| !matches!(*word, "vlan" | "eth"));
+    let mode = u8::from(matches!(wrapping.under, Under::Gre));
+    let carrier = if words().any(|word| word == "gue") { 2 } else { u8::from(words().any(|word| word == "fou")) };
+    if words().any(|word| matches!(word, "vxlan" | "geneve")) {
+        return None;
+    }
+    let address = |at: usize| match packet[0] >> 4 {
+        4 => IpAddr::from(<[u8; 4]>::try_from(&packet[12 + 4 * at..][..4]).unwrap()),
+        _ => IpAddr::from(<[u8; 16]>::try_from(&packet[8 + 16 * at..][..16]).unwrap()),
+    };
+    Some(Ends { mode, carrier, local: address(0), remote: address(1) })
+}
+
+/// Returns the packets of a train, each complete.
+fn linear(packet: &Packet<&[u8]>) -> Vec<Vec<u8>> {
+    let mut frames = Frames::new();
+    split_linear(packet, &Limits::NONE, &mut frames).unwrap();
+    frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect()
+}
+
+/// Adds every `step`th vector, each to be sent through one kind of tunnel in turn, and what comes out.
+fn add_tunnels(step: usize, cases: &mut Records, results: &mut Records) {
+    let odd = odd_vectors().into_iter().map(|odd| odd.vector);
+    // Packets of these tunnels begin with an IP header.
+    let vectors: Vec<Vector> =
+        vectors().into_iter().filter(|vector| !vector.name.starts_with("vlan")).chain(odd).collect();
+    for (turn, ends) in Ends::all().enumerate() {
+        cases.put(b"T");
+        cases.put(&ends.record());
+        let (mut encap, mut decap) =
+            (Encapsulator::new(ends.config()).unwrap(), Decapsulator::new(ends.turned()).unwrap());
+        for (number, vector) in vectors.iter().enumerate() {
+            // The sizes of the vectors are in turn too.
+            if !number.is_multiple_of(step) || !(number / step + number / 8 + turn).is_multiple_of(16) {
+                continue;
+            }
+            let unit = unit(vector, 14);
+            cases.put(b"t");
+            cases.put(&unit);
+            let (header, mut packet) = (VirtioNet::parse(&unit, Form::Basic).unwrap(), Packet::default());
+            let loaded = virtio::load(&header, Frag::all(&unit[10..]), Start::Ip, &mut packet);
+            assert_eq!(loaded, Ok(Loaded::Ready));
+            encap.push(&mut packet).unwrap();
+            let packets = linear(&packet);
+            results.put_all(&packets);
+            let inside = packets.iter().flat_map(|packet| add_decap(&mut decap, packet, results));
+            assert!(inside.eq(vector.segments.iter().map(|segment| &segment[14..])), "{}", vector.name);
         }
     }
+}
+
+/// Returns every `step`th case for the program, and the results that it must write.
+fn cases(step: usize) -> (Records, Records) {
+    let (mut cases, mut results) = (Records::default(), Records::default());
+    add_splits(step, &mut cases, &mut results);
+    add_joins(&[], Joiner::tun(Key([0, 0]), TUN_OFFLOADS[0]), &mut cases, &mut results);
+    add_cases(step, &mut cases, &mut results);
+    add_wrapped(step, &mut cases, &mut results);
+    add_tunnels(step, &mut cases, &mut results);
     (cases, results)
 }
 
@@ -159,7 +325,7 @@ fn cases() -> (Records, Records) {
 fn judge(program: &mut Command, folder: &Path, (cases, results): (Records, Records)) -> String {
     let files = (folder.join("cases"), folder.join("results"));
     fs::write(&files.0, &cases.0).unwrap();
-    program.arg(&files.0).arg(&files.1);
+    program.env("RUST_BACKTRACE", "0").arg(&files.0).arg(&files.1);
     let output = program.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program:?}: {}\n{said}", output.status);
@@ -183,7 +349,7 @@ fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
     let folder = folder("asan");
     let program = folder.join("judge");
     compile(&program, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
-    judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder, cases());
+    judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder, cases(1));
 }
 
 #[test]
@@ -201,14 +367,24 @@ fn the_program_of_the_guide_compiles_and_runs() {
 
 #[test]
 fn a_c_program_leaks_nothing_under_valgrind() {
+    under_valgrind("a_c_program_leaks_nothing_under_valgrind", 23);
+}
+
+#[test]
+fn full_size_every_vector_leaks_nothing_under_valgrind() {
+    under_valgrind("full_size_every_vector_leaks_nothing_under_valgrind", 1);
+}
+
+/// Runs every `step`th case under valgrind, which ends with a fault or a leak.
+fn under_valgrind(test: &str, step: usize) {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("a_c_program_leaks_nothing_under_valgrind", "valgrind is not installed");
+        return skip(test, "valgrind is not installed");
     }
-    let folder = folder("valgrind");
+    let folder = folder(test);
     let program = folder.join("judge");
     compile(&program, &["-O1"]);
     let options = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"];
-    judge(Command::new("valgrind").args(options).arg(&program), &folder, cases());
+    judge(Command::new("valgrind").args(options).arg(&program), &folder, cases(step));
 }
 
 #[test]
