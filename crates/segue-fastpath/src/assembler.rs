@@ -98,7 +98,7 @@ pub(crate) struct Instruction {
 pub(crate) enum Fault {
     /// A jump to a label that was never placed.
     Unplaced,
-    /// A jump backwards or over more than 32,767 instructions.
+    /// A jump over more than 32,767 instructions.
     Distance,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Fault::Unplaced => "a jump leads nowhere",
-            Fault::Distance => "a jump leads too far or backwards",
+            Fault::Distance => "a jump leads too far",
         })
     }
 }
@@ -259,11 +259,11 @@ impl Assembler {
         self.push(0, Reg::R0, 0, 0, offset);
     }
 
-    /// Returns the program with its jumps resolved.
+    /// Returns the program with its jumps resolved. Of a jump backwards the kernel must be able to see that it ends.
     pub(crate) fn finish(mut self) -> Result<Vec<Instruction>, Fault> {
         for (at, label) in self.jumps {
             let to = self.places.get(label.0).copied().flatten().ok_or(Fault::Unplaced)?;
-            let distance = to.checked_sub(at + 1).ok_or(Fault::Distance)?;
+            let distance = to as isize - (at as isize + 1);
             self.code[at].offset = i16::try_from(distance).map_err(|_| Fault::Distance)?;
         }
         Ok(self.code)
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_to_nowhere_or_backwards_is_refused() {
+    fn a_jump_to_nowhere_or_too_far_is_refused() {
         let mut a = Assembler::default();
         let label = a.label();
         a.jump(label);
@@ -330,7 +330,15 @@ mod tests {
         let mut a = Assembler::default();
         let label = a.label();
         a.place(label);
+        a.exit(0);
         a.jump(label);
+        assert_eq!(a.finish().unwrap()[2], parse([0x05, 0, 0xfd, 0xff, 0, 0, 0, 0]));
+        let mut a = Assembler::default();
+        let label = a.label();
+        a.jump(label);
+        (0..0x8000).for_each(|_| a.set(Reg::R0, 0));
+        a.place(label);
+        a.end();
         assert_eq!(a.finish(), Err(Fault::Distance));
     }
 }

@@ -33,8 +33,10 @@ pub(crate) enum Tunnels<'a> {
 pub(crate) struct FamilyMaps<'a> {
     /// Peers by whole addresses.
     pub(crate) hosts: BorrowedFd<'a>,
-    /// Peers by shorter prefixes.
+    /// Peers by shorter prefixes: address, and length of the prefix.
     pub(crate) prefixes: BorrowedFd<'a>,
+    /// The lengths of prefixes that occur.
+    pub(crate) lengths: BorrowedFd<'a>,
 }
 
 /// The maps of a peer table.

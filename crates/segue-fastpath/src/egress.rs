@@ -115,7 +115,7 @@ fn find_peer(code: &mut Code, maps: &Maps<'_>, table: &TableMaps<'_>) {
         [Counter::NoPeer, Counter::InnerMalformed, Counter::InnerVersion, Counter::PeerByDaemon]
             .map(|why| code.leave(why));
     peer_table::version_of_packet(code, version);
-    peer_table::find(code, table, KEY, Exits { short, none }, |code, is_v4| {
+    peer_table::find(code, table, (KEY, LEN), Exits { short, none }, |code, is_v4| {
         code.a.set(Reg::R2, if is_v4 { 16 } else { 24 });
     });
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::FLAGS);

@@ -301,7 +301,7 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     code.a.jump_if_value(If::Eq, Reg::R2, 4, known);
     code.a.set(Reg::R1, protocol(false));
     code.a.place(known);
-    peer_table::find(code, table, FIB, Exits { short, none }, |code, is_v4| {
+    peer_table::find(code, table, (FIB, COUNTERS), Exits { short, none }, |code, is_v4| {
         code.a.copy(Reg::R2, HEADERS);
         code.a.op_value(Op::Add, Reg::R2, if is_v4 { 12 } else { 8 });
     });

@@ -64,6 +64,19 @@ pub(crate) mod tunnel {
     pub(crate) const BY_DAEMON: i32 = 64;
 }
 
+/// An entry of the map of the prefix lengths that occur, by length: a list from the longest to the shortest. That of a
+/// whole address is the first, and is always there.
+pub(crate) mod length {
+    /// The next shorter length of the list, 32 bits; [`END`] at its end.
+    pub(crate) const NEXT: i16 = 0;
+    /// The mask of the length, of 4 or 16 bytes.
+    pub(crate) const MASK: i16 = 8;
+    pub(crate) const LEN: usize = MASK as usize + 16;
+
+    /// No length, and so no entry.
+    pub(crate) const END: u32 = u32::MAX;
+}
+
 /// The key of the map of tunnels by their packets.
 pub(crate) mod peer {
     /// The kind of the identity: a protocol number, [`GRE`], [`GRE_KEY`] or [`NETWORK`]. 32 bits.

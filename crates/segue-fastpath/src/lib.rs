@@ -43,6 +43,7 @@ mod egress;
 mod form;
 mod ingress;
 mod layout;
+mod lengths;
 mod map;
 mod path;
 mod peer_path;

@@ -18,6 +18,7 @@ use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, PeerEndpoint, Place, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer_counts, settings, tunnel};
+use crate::lengths::Lengths;
 use crate::map::Map;
 use crate::path::{EGRESS, Error, INGRESS, REDIRECTED, UNREMOVED, assembled, received, refused};
 use crate::receive_form::Abilities;
@@ -36,7 +37,7 @@ pub struct Listener {
 /// One peer of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peer {
-    /// The inner addresses behind the peer: address and prefix length.
+    /// The inner addresses behind the peer: address, with zeros behind the prefix, and prefix length.
     pub prefix: (IpAddr, u8),
     /// The index of the listener whose encapsulation the peer has.
     pub listener: usize,
@@ -85,20 +86,25 @@ struct Remote {
 struct Family {
     hosts: Map,
     prefixes: Map,
+    lengths: Lengths,
 }
 
 impl Family {
     fn create(is_v4: bool, most: u32) -> io::Result<Family> {
-        let (len, names) =
-            if is_v4 { (4, ["segue_hosts4", "segue_nets4"]) } else { (16, ["segue_hosts6", "segue_nets6"]) };
+        let (len, [hosts, prefixes, lengths]) = if is_v4 {
+            (4, ["segue_hosts4", "segue_nets4", "segue_lens4"])
+        } else {
+            (16, ["segue_hosts6", "segue_nets6", "segue_lens6"])
+        };
         Ok(Family {
-            hosts: Map::growing(MapKind::Hash, len, tunnel::LEN, most, names[0])?,
-            prefixes: Map::growing(MapKind::Prefixes, 4 + len, tunnel::LEN, most, names[1])?,
+            hosts: Map::growing(MapKind::Hash, len, tunnel::LEN, most, hosts)?,
+            prefixes: Map::growing(MapKind::Hash, len + 4, tunnel::LEN, most, prefixes)?,
+            lengths: Lengths::create(8 * len as u8, lengths)?,
         })
     }
 
     fn maps(&self) -> FamilyMaps<'_> {
-        FamilyMaps { hosts: self.hosts.as_fd(), prefixes: self.prefixes.as_fd() }
+        FamilyMaps { hosts: self.hosts.as_fd(), prefixes: self.prefixes.as_fd(), lengths: self.lengths.as_fd() }
     }
 
     /// Returns the map of a prefix, and its key there.
@@ -110,7 +116,7 @@ impl Family {
         if len >= bits {
             return (&self.hosts, bytes);
         }
-        (&self.prefixes, [&u32::from(len).to_ne_bytes()[..], &bytes].concat())
+        (&self.prefixes, [&bytes[..], &u32::from(len).to_ne_bytes()].concat())
     }
 }
 
@@ -279,6 +285,10 @@ impl PeerPath {
         if address.is_ipv4() { &self.v4 } else { &self.v6 }
     }
 
+    fn lengths(&mut self, address: IpAddr) -> &mut Lengths {
+        if address.is_ipv4() { &mut self.v4.lengths } else { &mut self.v6.lengths }
+    }
+
     /// Attaches the programs to the tunnel's interface and to the one towards the peers. Other programs at these hooks
     /// come first and stay.
     ///
@@ -336,10 +346,18 @@ impl PeerPath {
         };
         let remote = peer.config.remote;
         let route = self.remotes.get(&remote).and_then(|remote| remote.route).unwrap_or_default();
-        let (map, key) = self.family(peer.prefix.0).place(peer.prefix);
+        let (address, len) = peer.prefix;
+        if before.is_none()
+            && let Err(error) = self.lengths(address).add(len)
+        {
+            self.free.push(slot);
+            return Err(error);
+        }
+        let (map, key) = self.family(address).place(peer.prefix);
         if let Err(error) = map.set(&key, &self.value(&peer, slot, route)) {
             if before.is_none() {
                 self.free.push(slot);
+                self.lengths(address).remove(len);
             }
             return Err(error);
         }
@@ -360,6 +378,7 @@ impl PeerPath {
         let (map, key) = self.family(prefix.0).place(prefix);
         map.remove(&key)?;
         if let Some(member) = self.members.remove(&prefix) {
+            self.lengths(prefix.0).remove(prefix.1);
             self.leave(member.peer.config.remote, prefix);
             self.free.push(member.slot);
         }
@@ -482,6 +501,12 @@ impl PeerPath {
     #[cfg(test)]
     pub(crate) fn run(&self, listener: usize, frame: &[u8], repeat: u32) -> io::Result<sys::Run> {
         sys::test_run(self.ingress[listener].as_fd(), frame, &[], repeat)
+    }
+
+    /// Returns the program of a listener.
+    #[cfg(test)]
+    pub(crate) fn program(&self, listener: usize) -> &OwnedFd {
+        &self.ingress[listener]
     }
 
     /// Switches the path on as if it had the loopback interface.

@@ -1,11 +1,11 @@
 //! The look-up of a peer by an inner address, which both programs of a tunnel with a peer table share: a hash for host
-//! routes, and longest-prefix match behind it.
+//! routes, and behind it one for shorter prefixes, which is asked for each length that occurs, from the longest on.
 
-use crate::assembler::{Helper, If, Label, Reg, Size};
-use crate::code::{CONTEXT, Code, TUNNEL, TableMaps, protocol};
-use crate::layout::packet;
+use crate::assembler::{Helper, If, Label, Op, Reg, Size};
+use crate::code::{CONTEXT, Code, FamilyMaps, TUNNEL, TableMaps, protocol};
+use crate::layout::{length, packet};
 
-/// Length of the key on the stack, in whole words: length of the prefix, and an address.
+/// Length of the key on the stack, in whole words: an address, and the length of the prefix.
 pub(crate) const KEY_LEN: i16 = 24;
 
 /// The exits of a look-up.
@@ -19,11 +19,11 @@ pub(crate) struct Exits {
 
 /// Sets [`TUNNEL`] to the entry of the peer that has an address of the inner packet. `offset` sets R2 to the offset of
 /// the address of an IPv4 (true) or IPv6 packet; R1 is [`protocol`] of the version, `key` a place of [`KEY_LEN`] bytes
-/// on the stack.
+/// on the stack, `free` a register that survives calls and has nothing in it.
 pub(crate) fn find(
     code: &mut Code,
     table: &TableMaps<'_>,
-    key: i16,
+    (key, free): (i16, Reg),
     exits: Exits,
     mut offset: impl FnMut(&mut Code, bool),
 ) {
@@ -35,22 +35,55 @@ pub(crate) fn find(
         }
         let (maps, len) = if is_v4 { (&table.v4, 4) } else { (&table.v6, 16) };
         offset(code, is_v4);
-        code.load_bytes(key + 4, len, exits.short);
+        code.load_bytes(key, len, exits.short);
         code.a.map(Reg::R1, maps.hosts);
-        code.a.frame(Reg::R2, key + 4);
-        code.a.call(Helper::MapLookupElem);
-        code.a.jump_if_value(If::Ne, Reg::R0, 0, found);
-        code.a.store_value(Size::W, Reg::R10, key, 8 * len);
-        code.a.map(Reg::R1, maps.prefixes);
         code.a.frame(Reg::R2, key);
         code.a.call(Helper::MapLookupElem);
-        code.a.jump_if_value(If::Eq, Reg::R0, 0, exits.none);
-        if !is_v4 {
-            code.a.jump(found);
-        }
+        code.a.jump_if_value(If::Ne, Reg::R0, 0, found);
+        find_prefix(code, maps, (key, free), len as i16, found);
+        code.a.jump(exits.none);
     }
     code.a.place(found);
     code.a.copy(TUNNEL, Reg::R0);
+}
+
+/// Goes to `found` with R0 as the entry of the longest prefix of the address at `key`, which has `len` bytes. The
+/// lengths get shorter, so that what remains of the address under one mask is enough for the next.
+fn find_prefix(code: &mut Code, maps: &FamilyMaps<'_>, (key, left): (i16, Reg), len: i16, found: Label) {
+    let a = &mut code.a;
+    let (again, none) = (a.label(), a.label());
+    let at_length = key + len;
+    let bits = 8 * i32::from(len);
+    a.set(left, bits);
+    a.store_value(Size::W, Reg::R10, at_length, bits);
+    a.map(Reg::R1, maps.lengths);
+    a.frame(Reg::R2, at_length);
+    a.call(Helper::MapLookupElem);
+    a.jump_if_value(If::Eq, Reg::R0, 0, none);
+    a.place(again);
+    a.load(Size::W, Reg::R1, Reg::R0, length::NEXT);
+    a.store(Size::W, Reg::R10, at_length, Reg::R1);
+    a.map(Reg::R1, maps.lengths);
+    a.frame(Reg::R2, at_length);
+    a.call(Helper::MapLookupElem);
+    a.jump_if_value(If::Eq, Reg::R0, 0, none);
+    a.copy(TUNNEL, Reg::R0);
+    let (size, step) = if len == 4 { (Size::W, 4) } else { (Size::D, 8) };
+    for at in (0..len).step_by(step) {
+        a.load(size, Reg::R1, TUNNEL, length::MASK + at);
+        a.load(size, Reg::R2, Reg::R10, key + at);
+        a.op(Op::And, Reg::R1, Reg::R2);
+        a.store(size, Reg::R10, key + at, Reg::R1);
+    }
+    a.map(Reg::R1, maps.prefixes);
+    a.frame(Reg::R2, key);
+    a.call(Helper::MapLookupElem);
+    a.jump_if_value(If::Ne, Reg::R0, 0, found);
+    a.copy(Reg::R0, TUNNEL);
+    // So that the kernel sees that the loop ends.
+    a.op_value(Op::Sub, left, 1);
+    a.jump_if_value(If::Ne, left, 0, again);
+    a.place(none);
 }
 
 /// Sets R1 to [`protocol`] of the packet as its interface reports it; leaves by `other` where that is not IP.

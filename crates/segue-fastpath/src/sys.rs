@@ -46,15 +46,6 @@ pub(crate) enum MapKind {
     Programs = 3,
     PerCpuHash = 5,
     PerCpuArray = 6,
-    /// Longest-prefix match: a key is the length of a prefix, 32 bits, and its address.
-    Prefixes = 11,
-}
-
-impl MapKind {
-    /// Returns the flags of a map whose entries take memory when they are added (`BPF_F_NO_PREALLOC`).
-    fn flags(self, grows: bool) -> u32 {
-        u32::from(grows || self == MapKind::Prefixes)
-    }
 }
 
 /// A hook of a network interface.
@@ -132,7 +123,8 @@ pub(crate) fn create_map(
     name: &str,
 ) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().word(0, kind as u32).word(4, key).word(8, value).word(12, entries);
-    let attributes = attributes.word(16, kind.flags(grows));
+    // BPF_F_NO_PREALLOC.
+    let attributes = attributes.word(16, u32::from(grows));
     attributes.name(28, name).open(MAP_CREATE, 48)
 }
 

@@ -1,5 +1,7 @@
 //! Tests of the programs on the running kernel: they are loaded, and run on packets by `BPF_PROG_TEST_RUN`.
 
+mod prefixes;
+
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
