@@ -37,7 +37,7 @@ dl{display:grid;grid-template-columns:minmax(6rem,auto) 1fr;gap:.15rem .8rem}dt{
  table,caption,tbody,tr,td,th[scope=row]{display:block}thead{display:none}
  tr{border:1px solid var(--line);border-radius:.4rem;margin:.4rem 0;padding:.3rem}
  td,td.n{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem .3rem;text-align:right}
- td::before{content:attr(data-head);color:var(--faint);text-align:left}th[scope=row]{border:0}
+ td::before{content:attr(data-head);color:var(--faint);text-align:left;white-space:normal}th[scope=row]{border:0}
 }
 @media print{main{max-width:none}figure,tr,.cards li{break-inside:avoid}h2{break-after:avoid}}
 ";
