@@ -22,6 +22,7 @@ use segue_control::peers::{self, Changes, Listed};
 use segue_control::place::{self, INSTANCE, SERVICE};
 use segue_control::protocol::{Fault, Request, Response, Topic};
 use segue_host::activation::passed;
+use segue_host::peer;
 use segue_host::sys::{self, Want};
 
 use crate::connection::{CLIENT_TIME, Connection, ReadOutcome, only_reading, too_long};
@@ -119,6 +120,12 @@ fn directory() -> Result<PathBuf, Error> {
     })
 }
 
+/// Returns whether the parent of this process answers at a socket.
+fn is_of_parent(path: &Path) -> bool {
+    let answers = UnixStream::connect(path).and_then(|stream| peer::pid(&stream));
+    answers.is_ok_and(|pid| pid == sys::parent_pid())
+}
+
 fn path_in(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}{INSTANCE}"))
 }
@@ -148,12 +155,14 @@ pub(crate) fn forget_next(name: &str) {
 
 impl Bound {
     /// Opens the socket of the instance `name`, or takes it over from the service manager. A stale socket is replaced;
-    /// one that answers is a failure.
+    /// one that answers is a failure, unless it is the parent that answers for an instance that did not start before:
+    /// it has the name until it calls `take_name`.
     ///
     /// The process must have one thread, since the file mode mask is changed for a moment.
     pub fn new(name: &str, naming: &str) -> Result<Bound, Error> {
         match passed(CONTROL) {
             Some(socket) => Bound::adopt(socket, |file| file.strip_suffix(INSTANCE) == Some(name), name, INSTANCE),
+            None if is_of_parent(&path_in(&directory()?, name)) => Bound::next(name),
             None => Bound::in_directory(&directory()?, name, naming),
         }
     }

@@ -140,10 +140,10 @@ fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
     // It has a name and a reason, and the service is alive.
     let absent = |service: &Service| {
         let stat = service.stat("gw9")?;
-        (stat["pid"] == 0 && stat["health"][0]["what"] == "down").then_some(stat)
+        (stat["pid"] == 0 && stat["health"][0]["code"] == "down").then_some(stat)
     };
     let stat = until("gw9 is named", &service, || absent(&service));
-    assert!(stat["health"][0]["why"].as_str().unwrap().contains("late0"), "{stat}");
+    assert!(stat["health"][0]["what"].as_str().unwrap().contains("late0"), "{stat}");
     alive(3);
     // Its interface comes, and goes again while the gateway runs.
     let ip = |words: &[&str]| service.ground.a.run("ip", words).unwrap();

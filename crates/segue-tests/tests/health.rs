@@ -1,6 +1,11 @@
 //! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is mended; traffic
 //! that passes, or in one direction only, causes no alarm.
+//!
+//! `make figures ONLY=health` measures how long alarms and cures take: the tests then write their times to a file.
 
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::thread;
@@ -9,7 +14,8 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::V4;
 use segue_lab::{DEVICE, Host, LinkForm, Peer, Process};
 use segue_tests::Carrier::{Bare, Gue};
-use segue_tests::Inside::{Gre, Vxlan};
+use segue_tests::Inside::{Gre, Ipip, Vxlan};
+use segue_tests::capture::Directory;
 use segue_tests::{Ground, Pair, Shape, Tunnel, test_name};
 use serde_json::Value;
 
@@ -38,6 +44,18 @@ fn problems(host: &Host, program: &Path) -> Vec<Value> {
     document["instances"][0]["health"].as_array().cloned().unwrap_or_default()
 }
 
+thread_local! {
+    /// The problem that was awaited last and is not mended yet.
+    static LAST: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Writes how long something took to the file that `SEGUE_TIMES` names, where it is set.
+fn note_time(what: &str, begin: Instant) {
+    let Some(path) = std::env::var_os("SEGUE_TIMES") else { return };
+    let mut file = File::options().append(true).create(true).open(path).expect("a file for times");
+    writeln!(file, "{:.3} {what}", begin.elapsed().as_secs_f64()).expect("written");
+}
+
 /// Waits until the host reports the problem `code`, and then until `--health` fails with it.
 #[track_caller]
 fn await_problem(host: &Host, program: &Path, code: &str, words: &[&str]) {
@@ -51,6 +69,8 @@ fn await_problem(host: &Host, program: &Path, code: &str, words: &[&str]) {
             let seen = stat(host, program, &["--health"]);
             let what = problem["what"].as_str().unwrap_or_default();
             assert_eq!(seen.code, Some(1), "{}{}", seen.stdout, seen.stderr);
+            note_time(code, begin);
+            LAST.set(Some(code.to_owned()));
             let same = problems(host, program).iter().any(|problem| problem["code"] == code);
             assert!(!same || seen.stdout.contains(what.split(' ').next().unwrap_or_default()), "{}", seen.stdout);
             return;
@@ -67,6 +87,9 @@ fn await_ok(host: &Host, program: &Path) {
     loop {
         let seen = stat(host, program, &["--health"]);
         if seen.code == Some(0) {
+            if let Some(code) = LAST.take() {
+                note_time(&format!("ok after {code}"), begin);
+            }
             return;
         }
         assert!(begin.elapsed() < PATIENCE, "not well again: {}{}", seen.stdout, seen.stderr);
@@ -187,6 +210,96 @@ fn health_reports_refused_while_the_peer_is_stopped_and_ok_when_it_returns() {
 }
 
 #[test]
+fn a_refusal_is_over_as_soon_as_the_other_end_is_heard_although_nothing_is_sent() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let shape = Shape::new(Gre, Gue, V4);
+    let Pair { at_a, mut at_b, .. } = Pair::start(&ground, shape, 1);
+    let traffic = ping(a, Peer::B, 1);
+    await_ok(a, program);
+    at_b.process.stop(Duration::from_secs(5));
+    await_problem(a, program, "refused", &["refuses UDP 6081"]);
+    drop(traffic);
+    // What arrives is taken, so that A answers nothing.
+    let sink = a.enter(|| UdpSocket::bind((Peer::A.address(1, V4), 9000))).expect("a host").expect("a socket");
+    let at_b = Tunnel::start(b, program, &shape.words(Peer::B, 1));
+    let source = b.enter(|| UdpSocket::bind((Peer::B.address(1, V4), 0))).expect("a host").expect("a socket");
+    let begin = Instant::now();
+    while stat(a, program, &["--health"]).code != Some(0) {
+        source.send_to(b"one way", sink.local_addr().expect("an address")).expect("sent");
+        assert!(begin.elapsed() < PATIENCE, "{:?}", problems(a, program));
+        thread::sleep(Duration::from_millis(50));
+    }
+    drop((at_a, at_b));
+}
+
+#[test]
+fn what_cannot_start_is_down_with_the_reason_and_the_command_until_it_starts() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let (a, program) = (&ground.a, ground.program.as_path());
+    let directory = Directory::new();
+    let file = directory.file("near.toml");
+    let tunnel = |dev: &str, local: &str, port: u16| {
+        let ends = format!("dev = \"{dev}\"\nlocal = \"{local}\"\nremote = \"198.18.0.2\"\n");
+        format!("[[tunnel]]\n{ends}encap = \"gue\"\nport = {port}\n")
+    };
+    let text = tunnel("blue", "198.18.0.1", 6080)
+        + &tunnel("red", "198.18.0.1", 6099)
+        + &tunnel("green", "198.18.0.77", 6070)
+        + "[[gateway]]\nin = \"late0\"\nout = \"tap:tap9\"\nname = \"gw9\"\n";
+    std::fs::write(&file, text).expect("a file");
+    let taken = a.enter(|| UdpSocket::bind("198.18.0.1:6099")).expect("a host").expect("a free port");
+    let mut command = a.command(program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let service = Process::spawn(command, b"").expect("segue starts");
+    let down = |name: &str| -> Option<Value> {
+        let document: Value = serde_json::from_str(&stat(a, program, &[name, "-j"]).stdout).ok()?;
+        let problems = document["instances"][0]["health"].as_array()?.clone();
+        problems.into_iter().find(|problem| problem["code"] == "down")
+    };
+    let cases = [
+        ("red", "port 6099", "ss -ulpn", None),
+        ("green", "198.18.0.77", "ip", Some("addr add 198.18.0.77/24 dev eth0")),
+        ("gw9", "late0", "ip", Some("link add late0 type veth peer name late1")),
+    ];
+    for (name, what, fix, _) in cases {
+        let problem = segue_tests::until(&format!("{name} is not named: {}", service.stderr()), || down(name));
+        assert!(problem.to_string().contains(what), "no `{what}` in {problem}");
+        assert!(problem["fix"].as_str().is_some_and(|text| text.contains(fix)), "no `{fix}` in {problem}");
+    }
+    // At no time, also while they are tried again, is one of them missing.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(7) {
+        let seen = stat(a, program, &["--health"]);
+        assert_eq!(seen.code, Some(1), "after {:?}: {}", begin.elapsed(), seen.stderr);
+        for (name, what, ..) in cases {
+            let line = seen.stdout.lines().find(|line| line.starts_with(&format!("{name}: down: ")));
+            assert!(
+                line.is_some_and(|line| line.contains(what)),
+                "{name} after {:?}: {}",
+                begin.elapsed(),
+                seen.stdout
+            );
+        }
+    }
+    // The table says it too.
+    let table = stat(a, program, &[]).stdout;
+    assert!(table.lines().any(|line| line.starts_with("red ") && line.contains("down: ")), "{table}");
+    drop(taken);
+    for line in cases.iter().filter_map(|case| case.3) {
+        ip(a, &line.replace("eth0", DEVICE));
+    }
+    ip(a, "link set late0 up");
+    let begin = Instant::now();
+    while stat(a, program, &["--health"]).code != Some(0) {
+        assert!(begin.elapsed() < PATIENCE, "{}{}", stat(a, program, &[]).stdout, service.stderr());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(cases.iter().all(|(name, ..)| down(name).is_none()));
+    assert!(a.has_device("red") && a.has_device("green") && a.has_device("tap9"));
+}
+
+#[test]
 fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
@@ -198,24 +311,26 @@ fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
         words
     };
     let vxlan = Shape::new(Vxlan, Bare, V4);
+    let gre = key(&["key", "1"]);
     let cases = [
-        (key(&["key", "1"]).words(Peer::A, 1), key(&["key", "2"]).words(Peer::B, 1), "gre mismatch", "`key`"),
-        (
-            key(&[]).words(Peer::A, 1),
-            Shape::new(segue_tests::Inside::Ipip, Gue, V4).words(Peer::B, 1),
-            "inner",
-            "`mode`",
-        ),
-        (vxlan.words(Peer::A, 1), vni(&vxlan.words(Peer::B, 1), "43"), "vni", "`id`"),
+        (gre, key(&["key", "2"]).words(Peer::B, 1), "gre mismatch", "`key`"),
+        (key(&[]), Shape::new(Ipip, Gue, V4).words(Peer::B, 1), "inner", "`mode`"),
+        (vxlan, vni(&vxlan.words(Peer::B, 1), "43"), "vni", "`id`"),
     ];
-    for (at_a, at_b, reason, words) in cases {
-        let tunnels = [Tunnel::start(a, program, &at_a), Tunnel::start(b, program, &at_b)];
+    for (right, wrong, reason, words) in cases {
+        let [at_a, at_b] = [Tunnel::start(a, program, &right.words(Peer::A, 1)), Tunnel::start(b, program, &wrong)];
         // Static, since ARP in VXLAN gets no answer either; every datagram of A is dropped at B, and the reverse.
         let traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
         for host in [a, b] {
             await_problem(host, program, "all_dropped", &[reason, words]);
         }
-        drop((traffic, tunnels));
+        // With the same words at both ends everything is taken.
+        drop(at_b);
+        let at_b = Tunnel::start(b, program, &right.words(Peer::B, 1));
+        for host in [a, b] {
+            await_ok(host, program);
+        }
+        drop((traffic, at_a, at_b));
     }
     // A sends to a port that B does not have.
     let mut wrong = Shape::new(Gre, Gue, V4).words(Peer::A, 1);

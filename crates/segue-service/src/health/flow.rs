@@ -14,12 +14,27 @@ pub(super) struct Counts {
     pub(super) why: Option<&'static str>,
 }
 
+/// ICMP errors about a tunnel's datagrams, each soon after the one before.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    first: Instant,
+    last: Instant,
+    /// Whether nothing was received for a while since the first one.
+    was_quiet: bool,
+    /// Whether packets were received between two of them, so that what arrives says nothing about what is refused.
+    despite: bool,
+}
+
 /// The traffic of one tunnel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) counts: Counts,
     pub(super) last_sent: Option<Instant>,
     pub(super) last_received: Option<Instant>,
+    /// The time of the last update, and the one after which the last packet was certainly received.
+    updated: Option<Instant>,
+    received_after: Option<Instant>,
+    refusals: Option<Refusals>,
     pub(super) last_refused: Option<Instant>,
     /// The time of the first packet that was sent since something was received, and the number of them.
     unanswered: Option<(Instant, u64)>,
@@ -34,6 +49,8 @@ pub(super) struct Flow {
 const UNANSWERED: Duration = Duration::from_secs(10);
 /// Time after which refused datagrams no longer count, where nothing else arrives.
 const STALE: Duration = Duration::from_secs(60);
+/// Longest time between two ICMP errors of which the later one still belongs to the earlier one.
+const REFUSALS: Duration = Duration::from_secs(10);
 /// Number of refused datagrams that make a problem; a single one may be a stray.
 const STRAY: u64 = 2;
 
@@ -44,13 +61,19 @@ impl Flow {
         let risen = |now: u64, before: u64| now.saturating_sub(before);
         let sent = risen(counts.sent, before.sent);
         let refused = risen(counts.refused, before.refused);
+        let updated = self.updated.replace(now);
         if risen(counts.received, before.received) > 0 {
             self.last_received = Some(now);
+            self.received_after = updated;
             self.unanswered = None;
             self.refused_in_a_row = 0;
         } else if sent > 0 {
             let (since, count) = self.unanswered.unwrap_or((now, 0));
             self.unanswered = Some((since, count + sent));
+        }
+        if let Some(refusals) = &mut self.refusals {
+            let was_quiet = self.last_received != Some(now) && updated.is_some_and(|at| at >= refusals.first);
+            refusals.was_quiet |= was_quiet;
         }
         if sent > 0 {
             self.last_sent = Some(now);
@@ -59,6 +82,25 @@ impl Flow {
             self.last_refused = Some(now);
             self.refused_in_a_row += if self.last_received == Some(now) { 0 } else { refused };
         }
+    }
+
+    /// Notes the time of the last ICMP error about a datagram of the tunnel.
+    pub(super) fn note_refusal(&mut self, at: Instant) {
+        match &mut self.refusals {
+            Some(known) if at <= known.last => {}
+            Some(known) if at - known.last < REFUSALS => {
+                known.despite |= self.received_after.is_some_and(|after| after >= known.last);
+                known.last = at;
+            }
+            refusals => *refusals = Some(Refusals { first: at, last: at, was_quiet: false, despite: false }),
+        }
+    }
+
+    /// Returns whether the other end was quiet while it refused, and was heard after the last ICMP error. An end that
+    /// sends all the time although another port of it is asked says nothing by that.
+    pub(super) fn is_heard_again(&self) -> bool {
+        let is_after = |refusals: Refusals| self.received_after.is_some_and(|after| after >= refusals.last);
+        self.refusals.is_some_and(|refusals| refusals.was_quiet && !refusals.despite && is_after(refusals))
     }
 
     /// Returns the reason where everything that arrives is refused.
@@ -109,6 +151,38 @@ mod tests {
         flow.update(Counts { sent: 1_000_000, ..Counts::default() }, begin);
         flow.update(flow.counts, at(begin, 3600));
         assert_eq!(flow.unanswered(), None);
+    }
+
+    #[test]
+    fn an_end_that_was_quiet_while_it_refused_is_heard_again_and_one_that_sends_all_the_time_is_not() {
+        let (begin, mut flow) = (Instant::now(), Flow::default());
+        let mut received = 0;
+        let mut tick = |flow: &mut Flow, half: u64, hears: bool, refusal: Option<u64>| {
+            received += u64::from(hears);
+            flow.update(Counts { received, ..Counts::default() }, begin + Duration::from_millis(500 * half));
+            if let Some(ms) = refusal {
+                flow.note_refusal(begin + Duration::from_millis(ms));
+            }
+            flow.is_heard_again()
+        };
+        // It is killed between two updates, in the first of which it was still heard.
+        assert!(!tick(&mut flow, 1, true, None));
+        assert!(!tick(&mut flow, 2, true, Some(900)), "before the error");
+        assert!(!tick(&mut flow, 3, false, None) && !tick(&mut flow, 4, false, Some(1900)));
+        assert!(!tick(&mut flow, 5, false, None));
+        assert!(tick(&mut flow, 6, true, None), "it is back");
+        // An end that answers from another port than the one that is asked.
+        let mut flow = Flow::default();
+        assert!(!tick(&mut flow, 1, true, Some(100)));
+        for half in 2..9 {
+            assert!(!tick(&mut flow, half, true, Some(500 * half - 400)), "{half}");
+        }
+        // One that does so now and then: the next error shows that its packets say nothing.
+        let mut flow = Flow::default();
+        assert!(!tick(&mut flow, 1, false, Some(400)) && !tick(&mut flow, 2, false, None));
+        assert!(tick(&mut flow, 3, true, None));
+        assert!(!tick(&mut flow, 4, true, Some(1_900)));
+        assert!(!tick(&mut flow, 5, false, None) && !tick(&mut flow, 6, true, None));
     }
 
     #[test]

@@ -125,8 +125,10 @@ fn no_route(facts: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint
 fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
-    // An answer to a probe shows that packets arrive there again.
-    if flow.last_sent.is_some_and(is_over) || flow.last_reply.is_some_and(|reply| reply > refused.at) {
+    // An answer to a probe shows that packets arrive there again, and so does whatever else the only other end sends.
+    let replies = flow.last_reply.is_some_and(|reply| reply > refused.at);
+    let is_back = facts.remotes.len() == 1 && flow.is_heard_again();
+    if flow.last_sent.is_some_and(is_over) || replies || is_back {
         return None;
     }
     let Refused { kind, from, at } = *refused;

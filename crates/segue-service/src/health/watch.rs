@@ -284,6 +284,10 @@ impl Watch {
             let prober = probes.probers.get(at).and_then(Option::as_ref);
             counts.sent += prober.map_or(0, |prober| prober.sent);
             flow.update(counts, now);
+            let refusals = facts.get(at).into_iter().flat_map(|facts| &facts.remotes);
+            if let Some(at) = refusals.filter_map(|remote| evidence.refused.get(remote)).map(|error| error.at).max() {
+                flow.note_refusal(at);
+            }
             flow.probe = prober.and_then(|prober| prober.verdict(now));
             flow.last_reply = prober.and_then(|prober| prober.last_reply(now));
         }

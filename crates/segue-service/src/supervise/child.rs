@@ -9,17 +9,16 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
-use segue_control::knobs::{Change, Knob};
+use segue_control::place;
 use segue_control::protocol::Failure;
-use segue_control::{model, place, units};
 use segue_host::{process, sys};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::handle::{Handle, KeptProcess};
+use super::placeholder::{self, Placeholder};
 use super::spec::InstanceSpec;
-use crate::control_server::{Bound, KnobControl, Server};
-use crate::daemon::NAMING;
+use crate::control_server::take_name;
 use crate::fault;
 use crate::handover::{Line, Ports, Record};
 
@@ -28,8 +27,11 @@ use crate::handover::{Line, Ports, Record};
 const LINE_LEN: usize = 64 << 10;
 /// Longest time in which an instance must come up.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// The first and the longest pause before an instance is restarted that does not start, or that ends again and again.
+/// The first and the longest pause before an instance is restarted that ends again and again.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// The longest pause before an instance is restarted that does not start, for each of those: what keeps it from that
+/// may be over at any time, and an attempt costs some milliseconds.
+const PAUSE_EACH: Duration = Duration::from_secs(2);
 /// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
 /// Number of faults, and the time in which they happen, up to which an instance that was up is restarted at once.
@@ -66,12 +68,16 @@ pub(super) struct Instance {
     /// The time of the next restart.
     pub(super) again: Option<Instant>,
     pause: Duration,
+    /// The longest pause after a failed start.
+    longest: Duration,
     /// The times of its latest faults.
     faults: VecDeque<Instant>,
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
-    /// The server of the control socket while the instance has no process.
-    serve_absent_state: Option<Server>,
+    /// Whether the last fault differs from the one before.
+    pub(super) is_news: bool,
+    /// The server of the control socket while the instance has no process that is up.
+    placeholder: Option<Placeholder>,
     /// Whether the instance is one side of a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
@@ -126,9 +132,11 @@ impl Instance {
             process: None,
             again: None,
             pause: PAUSES[0],
+            longest: PAUSE_EACH,
             faults: VecDeque::new(),
             absence: None,
-            serve_absent_state: None,
+            is_news: true,
+            placeholder: None,
             is_quiet,
             is_awaited,
             is_replaced,
@@ -187,7 +195,10 @@ impl Instance {
         options: &[String],
     ) -> Result<(), Error> {
         self.again = None;
-        self.stand_down();
+        // What answers in its place stays until the process is up, except where another process has the name.
+        if ports.is_some() {
+            self.stand_down();
+        }
         let made = self.make(assignments, ports, options);
         if let Err(error) = &made {
             self.put_off(false, error);
@@ -195,8 +206,14 @@ impl Instance {
         made
     }
 
-    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause that
-    /// doubles each time.
+    /// Sets the longest pause by the number of instances that do not start, so that their attempts are spread.
+    pub(super) fn is_one_of(&mut self, absent: usize) {
+        let absent = u32::try_from(absent).unwrap_or(u32::MAX).max(1);
+        self.longest = PAUSE_EACH.saturating_mul(absent).min(PAUSES[1]);
+    }
+
+    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause, and
+    /// the next time after a longer one.
     fn put_off(&mut self, was_up: bool, error: &Error) {
         let now = Instant::now();
         let (most, span) = AT_ONCE;
@@ -205,9 +222,11 @@ impl Instance {
         if was_up && self.faults.len() <= most {
             self.again = Some(now);
         } else {
-            self.again = Some(now + self.pause);
+            let longest = if was_up { PAUSES[1] } else { self.longest };
+            self.again = Some(now + self.pause.min(longest));
             self.pause = (self.pause * 2).min(PAUSES[1]);
         }
+        self.is_news = self.absence.as_ref().is_none_or(|(_, known)| known.message != error.message);
         let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
         self.absence = Some((since, error.clone()));
     }
@@ -220,35 +239,25 @@ impl Instance {
     /// Serves the control socket while the instance has no process, so that its name and the reason are listed.
     pub(super) fn serve_absent_state(&mut self) {
         let is_soon = self.again.is_none_or(|again| again.saturating_duration_since(Instant::now()) < GRACE / 4);
-        let Some((since, error)) = self.absence.clone().filter(|_| !self.runs() && !is_soon) else { return };
-        if self.serve_absent_state.is_some() {
-            return;
+        let Some((since, error)) = self.absence.as_ref().filter(|_| !self.runs() && !is_soon) else { return };
+        let state = placeholder::state(&self.spec, *since, error);
+        match &self.placeholder {
+            Some(placeholder) => placeholder.show(state),
+            // Without a socket the instance is missing from what runs, which is no reason to end.
+            None => self.placeholder = Placeholder::open(state),
         }
-        let why = error.message;
-        let absent = model::Instance {
-            name: self.spec.name.clone(),
-            kind: self.spec.kind.command().to_owned(),
-            is_managed: true,
-            ports: self.spec.devs().into_iter().map(|dev| (dev, model::Port::default())).collect(),
-            health: vec![model::Complaint {
-                what: "down".to_owned(),
-                why: Some(format!("{why}; it is started again and again")),
-                since: Some(units::rfc3339(since)),
-                code: "down".to_owned(),
-                ..model::Complaint::default()
-            }],
-            ..model::Instance::default()
-        };
-        let name = absent.name.clone();
-        // Without a socket the instance is missing from what runs, which is no reason to end.
-        let bound = Bound::new(&name, NAMING).ok();
-        self.serve_absent_state =
-            bound.and_then(|bound| bound.serve(Vec::new(), move || absent.clone(), Absent(name)).ok());
+    }
+
+    /// Gives the name to the process of the instance, which is up and answers, and closes the control socket here.
+    fn give_name(&mut self) {
+        // Without another socket the process has had the name from its start.
+        let _ = take_name(&self.spec.name);
+        self.stand_down();
     }
 
     /// Closes the control socket, for a process of the instance.
     pub(super) fn stand_down(&mut self) {
-        self.serve_absent_state.take().into_iter().for_each(Server::stop);
+        self.placeholder.take().into_iter().for_each(Placeholder::close);
     }
 
     /// Returns when this instance needs attention next, where its state alone does not determine it.
@@ -377,7 +386,7 @@ impl Instance {
             Err(_) => 0,
         };
         process.text.extend_from_slice(&bytes[..len]);
-        let mut begin = 0;
+        let (mut begin, mut is_up) = (0, false);
         while let Some(len) = process.text[begin..].iter().position(|&byte| byte == b'\n') {
             let line = &process.text[begin..begin + len];
             begin += len + 1;
@@ -392,6 +401,7 @@ impl Instance {
                 Some("up") => {
                     process.state = State::IsUp;
                     self.absence = None;
+                    is_up = true;
                 }
                 Some("down") => process.state = State::IsDown(sequences(&value)),
                 _ => {}
@@ -411,6 +421,8 @@ impl Instance {
         // The standard output is closed by all its users: the process has ended, or is about to.
         if len == 0 {
             events.push(Event::Ended(self.ended()));
+        } else if is_up {
+            self.give_name();
         }
         events
     }
@@ -481,20 +493,6 @@ impl Process {
         if !self.child.has_ended() {
             let _ = sys::kill(self.child.id(), libc::SIGKILL);
         }
-    }
-}
-
-/// The answers of an instance without a process.
-struct Absent(String);
-
-impl KnobControl for Absent {
-    fn list(&self) -> Vec<Knob> {
-        Vec::new()
-    }
-
-    fn set(&self, _: &[(String, String)]) -> Result<Vec<Change>, Error> {
-        let hint = format!("segue stat {} -j", self.0);
-        Err(Error::new(Kind::System, format!("{} does not run now", self.0), hint).why("it could not be started"))
     }
 }
 
@@ -588,12 +586,14 @@ mod tests {
         let _ = end(&mut instance);
         instance.faults.clear();
         let error = Error::new(Kind::System, "a fault", "none");
-        let mut pause = |was_up: bool| {
+        let mut pause = |was_up: bool, absent: usize| {
+            instance.is_one_of(absent);
             instance.put_off(was_up, &error);
             instance.again.unwrap().saturating_duration_since(Instant::now()).as_millis().div_ceil(1000)
         };
-        assert_eq!([true, true, true, true, true, true].map(&mut pause), [0, 0, 0, 2, 4, 8]);
-        assert_eq!([false; 4].map(&mut pause), [16, 30, 30, 30], "one that does not start waits");
+        assert_eq!([true; 10].map(|was_up| pause(was_up, 1)), [0, 0, 0, 2, 4, 8, 16, 30, 30, 30]);
+        // What keeps an instance from starting may be over soon; where there are many, each waits longer.
+        assert_eq!([1, 1, 5, 1000].map(|absent| pause(false, absent)), [2, 2, 10, 30]);
     }
 
     #[test]

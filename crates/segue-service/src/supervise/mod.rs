@@ -4,6 +4,7 @@
 mod child;
 mod handle;
 mod notify;
+mod placeholder;
 mod reload;
 mod requests;
 pub mod service;

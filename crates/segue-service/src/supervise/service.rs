@@ -158,7 +158,11 @@ impl Service {
     /// Serves signals, clients and the events of the instances until the end of the service.
     pub(super) fn attend(&mut self) {
         while !self.stop {
-            self.instances.iter_mut().for_each(Instance::serve_absent_state);
+            let absent = self.names(false).len();
+            for instance in &mut self.instances {
+                instance.is_one_of(absent);
+                instance.serve_absent_state();
+            }
             // A reload that was asked for during the start is due now.
             let is_due = self.reload || self.requests.wants(Change::Upgrade);
             self.wait(if is_due { Duration::ZERO } else { self.pause() });
@@ -267,8 +271,12 @@ impl Service {
         self.out.error(error);
     }
 
-    /// Reports why an instance ended by itself, and when it is restarted.
+    /// Reports why an instance ended by itself, and when it is restarted. The reason that is known is not reported
+    /// again.
     pub(super) fn tell_end(&self, instance: &Instance, error: &Error) {
+        if !instance.is_news {
+            return;
+        }
         self.complain(error);
         self.tell_pause(instance);
     }
