@@ -25,6 +25,18 @@ fn a_short_help_is_one_screen_and_a_long_one_begins_with_examples() {
 }
 
 #[test]
+fn the_first_tunnel_of_every_help_is_that_of_the_readme() {
+    let readme = include_str!("../../../README.md");
+    let first = readme.lines().find_map(|line| line.strip_prefix("a# ")).expect("a command of host a");
+    assert!(first.starts_with("segue tunnel dev "), "{first}");
+    for line in ["", "help", "--help", "help tunnel", "tunnel --help"] {
+        let output = segue(line);
+        let shown = output.stdout.lines().map(str::trim).find(|line| line.starts_with("segue tunnel dev "));
+        assert_eq!(shown, Some(first), "segue {line}");
+    }
+}
+
+#[test]
 fn help_of_a_command_is_the_same_by_both_ways() {
     for command in COMMANDS {
         assert_eq!(segue(&format!("help {command}")).stdout, segue(&format!("{command} --help")).stdout);

@@ -34,11 +34,11 @@ pub(crate) fn overview() -> String {
     text.push_str(
         "
   segue doctor
-  segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30
+  FIRST_TUNNEL
   segue stat sg0 --why
 ",
     );
-    text
+    text.replace("FIRST_TUNNEL", pages::FIRST_TUNNEL)
 }
 
 /// Returns the help of the whole program: one screen, or with examples and every option if `long`.

@@ -8,19 +8,19 @@ pub(crate) struct Page {
     pub(crate) more: &'static str,
 }
 
+/// The first tunnel, which is that of README too.
+pub(super) const FIRST_TUNNEL: &str = "segue tunnel dev sg0 remote 198.18.0.2 addr 198.19.0.1/24";
+
 /// The pages, in the order of the commands.
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
         usage: "segue tunnel dev NAME remote ADDR [WORD...] [also ...] [OPTION]...",
         examples: &[
+            (FIRST_TUNNEL, "GRE right in IP, carried by the kernel where it can"),
             (
-                "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
-                "GRE in GUE on UDP port 6080, checksums left to the other end",
-            ),
-            (
-                "segue tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 \\\n      encap fou encap-dport 5555 --check",
-                "what would be done, and the MTU",
+                "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/24 --check",
+                "in UDP, checksums left to the other end; what would be done, and the MTU",
             ),
             (
                 "segue tunnel dev sg0 mode vxlan id 42 remote 198.18.0.2 dstport 4789",
@@ -399,6 +399,6 @@ values, the words of a tunnel, names of running instances, knobs, interfaces.
 /// The examples of the whole program.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("segue lab", "two hosts, a tunnel between them, one table"),
-    ("segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30", "a tunnel until Ctrl-C"),
+    (FIRST_TUNNEL, "a tunnel until Ctrl-C; the other end has the addresses turned round"),
     ("segue stat sg0 --why", "what it does, and why"),
 ];
