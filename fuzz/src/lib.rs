@@ -7,6 +7,7 @@
 mod adapter;
 mod capture;
 mod checksum;
+mod configuration;
 mod control;
 mod decap;
 mod gro;
@@ -50,6 +51,7 @@ mod memory;
 pub use adapter::{framing, registers};
 pub use capture::{capture, compressed, transform, undo_notes};
 pub use checksum::checksum;
+pub use configuration::configuration;
 pub use control::{control, handover};
 pub use decap::decap;
 pub use gro::gro;
@@ -74,6 +76,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("capture", capture),
     ("checksum", checksum),
     ("compressed", compressed),
+    ("configuration", configuration),
     ("control", control),
     ("decap", decap),
     ("framing", framing),

@@ -52,6 +52,8 @@ mod tunnel;
 mod usage;
 mod version;
 
+pub use run::parse_configuration;
+
 use std::panic;
 use std::process::ExitCode;
 

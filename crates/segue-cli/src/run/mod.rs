@@ -83,8 +83,13 @@ fn open(path: &Path) -> Result<Text, Error> {
         Error::system(format!("cannot read {file}"), error, format!("ls -l {file}")).why("it holds what is to run")
     };
     let mut bytes = Vec::new();
-    let read = read(path, &mut bytes);
-    if read.map_err(|error| failed(&error))? as u64 > FILE_LEN {
+    read(path, &mut bytes).map_err(|error| failed(&error))?;
+    decode(file, bytes)
+}
+
+/// Returns the text of a configuration file with these bytes.
+fn decode(file: String, bytes: Vec<u8>) -> Result<Text, Error> {
+    if bytes.len() as u64 > FILE_LEN {
         return Err(Error::new(Kind::Config, format!("{file} is too large"), "segue help run")
             .why(format!("a configuration has at most {FILE_LEN} bytes")));
     }
@@ -99,8 +104,17 @@ fn open(path: &Path) -> Result<Text, Error> {
     }
 }
 
+/// Parses the bytes of a configuration as `segue run` does, without asking the system anything. `file` is the name
+/// that errors show.
+///
+/// # Errors
+/// All errors of the file in one, each with its line and column.
+pub fn parse_configuration(file: &str, bytes: Vec<u8>) -> Result<Vec<InstanceSpec>, Error> {
+    config::read(&decode(file.to_owned(), bytes)?)
+}
+
 /// Reads a file of any type: some have no end, and a pipe may have no writer.
-fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
+fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let until = Instant::now() + PATIENCE;
     while bytes.len() as u64 <= FILE_LEN {
@@ -121,7 +135,7 @@ fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
     }
-    Ok(bytes.len())
+    Ok(())
 }
 
 /// Returns the descriptions of all instances, or all errors.
