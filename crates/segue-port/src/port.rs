@@ -119,26 +119,75 @@ pub trait Port {
     }
 }
 
+/// The methods of a wrapper of a [`Port`] that pass on the inner port's answers: all but receiving, sending and
+/// [`Port::extras`]. `pass_on!(self, self.inner)`: the names of the wrapper and of the port in it.
+macro_rules! pass_on {
+    ($this:ident, $inner:expr) => {
+        fn limits(&$this) -> &Limits {
+            $inner.limits()
+        }
+
+        fn offloads(&$this) -> Vec<(&'static str, OffloadState)> {
+            $inner.offloads()
+        }
+
+        fn fd(&$this) -> BorrowedFd<'_> {
+            $inner.fd()
+        }
+
+        fn blocked_fd(&$this) -> BorrowedFd<'_> {
+            $inner.blocked_fd()
+        }
+
+        fn blocked_event(&$this) -> Blocked {
+            $inner.blocked_event()
+        }
+
+        fn limit_burst(&mut $this, bytes: usize) {
+            $inner.limit_burst(bytes);
+        }
+
+        fn set_peers(&mut $this, peers: &Arc<[SocketAddr]>) {
+            $inner.set_peers(peers);
+        }
+
+        fn link_fd(&$this) -> Option<BorrowedFd<'_>> {
+            $inner.link_fd()
+        }
+
+        fn listen(&mut $this) -> io::Result<()> {
+            $inner.listen()
+        }
+
+        fn link(&$this) -> Option<LinkState> {
+            $inner.link()
+        }
+
+        fn is_up(&$this) -> bool {
+            $inner.is_up()
+        }
+
+        fn counters(&$this) -> &Counters {
+            $inner.counters()
+        }
+
+        fn path_mtu(&$this, to: u16) -> Option<usize> {
+            $inner.path_mtu(to)
+        }
+
+        fn mac(&$this) -> Option<[u8; 6]> {
+            $inner.mac()
+        }
+
+        fn path(&$this, slot: u16, to: u16) -> Option<Path> {
+            $inner.path(slot, to)
+        }
+    };
+}
+pub(crate) use pass_on;
+
 impl<P: Port + ?Sized> Port for Box<P> {
-    fn limits(&self) -> &Limits {
-        (**self).limits()
-    }
-
-    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
-        (**self).offloads()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        (**self).fd()
-    }
-
-    fn blocked_fd(&self) -> BorrowedFd<'_> {
-        (**self).blocked_fd()
-    }
-
-    fn blocked_event(&self) -> Blocked {
-        (**self).blocked_event()
-    }
+    pass_on!(self, (**self));
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         (**self).receive(into, budget)
@@ -148,48 +197,8 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).transmit(batch)
     }
 
-    fn limit_burst(&mut self, bytes: usize) {
-        (**self).limit_burst(bytes);
-    }
-
-    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
-        (**self).set_peers(peers);
-    }
-
-    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).link_fd()
-    }
-
-    fn listen(&mut self) -> io::Result<()> {
-        (**self).listen()
-    }
-
-    fn link(&self) -> Option<LinkState> {
-        (**self).link()
-    }
-
-    fn is_up(&self) -> bool {
-        (**self).is_up()
-    }
-
-    fn counters(&self) -> &Counters {
-        (**self).counters()
-    }
-
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         (**self).extras(put);
-    }
-
-    fn path(&self, slot: u16, to: u16) -> Option<Path> {
-        (**self).path(slot, to)
-    }
-
-    fn path_mtu(&self, to: u16) -> Option<usize> {
-        (**self).path_mtu(to)
-    }
-
-    fn mac(&self) -> Option<[u8; 6]> {
-        (**self).mac()
     }
 }
 

@@ -9,8 +9,9 @@ use segue::gso::Limits;
 use segue::packet::{Csum, Frag, Unit};
 
 use crate::batch::{Burst, Received, RxBatch, TxBatch};
+use crate::link::LinkState;
 use crate::page::{Page, PagePool};
-use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent, pass_on};
 
 /// Odds of each fault: once in this many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -244,25 +245,7 @@ fn copy_of(received: &Received, into: &mut RxBatch) -> Received {
 }
 
 impl<P: Port> Port for Faults<P> {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
-        self.inner.offloads()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd()
-    }
-
-    fn blocked_fd(&self) -> BorrowedFd<'_> {
-        self.inner.blocked_fd()
-    }
-
-    fn blocked_event(&self) -> Blocked {
-        self.inner.blocked_event()
-    }
+    pass_on!(self, self.inner);
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         // Packets that are in the caller's batch already have passed here before.
@@ -279,35 +262,7 @@ impl<P: Port> Port for Faults<P> {
         self.inner.transmit(batch)
     }
 
-    fn limit_burst(&mut self, bytes: usize) {
-        self.inner.limit_burst(bytes);
-    }
-
-    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
-        self.inner.set_peers(peers);
-    }
-
-    fn counters(&self) -> &Counters {
-        self.inner.counters()
-    }
-
-    fn path_mtu(&self, to: u16) -> Option<usize> {
-        self.inner.path_mtu(to)
-    }
-
-    fn mac(&self) -> Option<[u8; 6]> {
-        self.inner.mac()
-    }
-
-    fn is_up(&self) -> bool {
-        self.inner.is_up()
-    }
-
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
-    }
-
-    fn path(&self, slot: u16, to: u16) -> Option<Path> {
-        self.inner.path(slot, to)
     }
 }

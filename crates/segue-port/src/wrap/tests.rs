@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -12,8 +12,9 @@ use segue::wire::protocol;
 
 use super::*;
 use crate::batch::{Burst, Received, RxBatch, TxBatch};
+use crate::link::LinkState;
 use crate::page::{Page, PagePool};
-use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 use crate::testing::{self, Fill, bytes};
 use crate::udp::{Source, UdpConfig, UdpPort};
 
@@ -69,6 +70,26 @@ impl Port for Scripted {
 
     fn path_mtu(&self, to: u16) -> Option<usize> {
         Some(1321 + usize::from(to))
+    }
+
+    fn blocked_event(&self) -> Blocked {
+        Blocked::Readable
+    }
+
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
+    fn link(&self) -> Option<LinkState> {
+        Some(LinkState { is_up: false, mtu: 1400, is_gone: false })
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        Some([2, 0, 0, 0, 0, 7])
     }
 
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
@@ -367,4 +388,21 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
             }
         }
     }
+}
+
+#[test]
+fn a_wrapper_gives_every_answer_of_the_port_in_it() {
+    /// The answers that a port gives beside packets.
+    fn answers(port: &mut dyn Port) -> String {
+        let listened = port.listen().map_err(|error| error.raw_os_error());
+        let (path_mtu, path) = (port.path_mtu(3), port.path(0, 3).map(|path| path.peer));
+        let same_fd = port.link_fd().map(|fd| fd.as_raw_fd()) == Some(port.fd().as_raw_fd());
+        format!("{:?} {:?}", (listened, path_mtu, path, same_fd), (port.link(), port.is_up(), port.mac()))
+            + &format!("{:?} {:?}", port.blocked_event(), port.offloads())
+    }
+    let expected = answers(&mut Scripted::new());
+    assert!(expected.contains("1400") && expected.contains("1324") && expected.contains("Readable"), "{expected}");
+    assert_eq!(answers(&mut Box::new(Scripted::new())), expected);
+    assert_eq!(answers(&mut Faults::new(Scripted::new(), Odds::default(), 1)), expected);
+    assert_eq!(answers(&mut Trace::new(Scripted::new(), Vec::new()).unwrap()), expected);
 }

@@ -13,7 +13,8 @@ use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Resolution, Write
 
 use super::backlog::Backlog;
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
-use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::link::LinkState;
+use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent, pass_on};
 
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
@@ -262,25 +263,7 @@ fn length(len: usize) -> [u8; 2] {
 }
 
 impl<P: Port, W: Write> Port for Trace<P, W> {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
-        self.inner.offloads()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd()
-    }
-
-    fn blocked_fd(&self) -> BorrowedFd<'_> {
-        self.inner.blocked_fd()
-    }
-
-    fn blocked_event(&self) -> Blocked {
-        self.inner.blocked_event()
-    }
+    pass_on!(self, self.inner);
 
     /// Receives from the inner port.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
@@ -326,38 +309,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         sent
     }
 
-    fn limit_burst(&mut self, bytes: usize) {
-        self.inner.limit_burst(bytes);
-    }
-
-    fn set_peers(&mut self, peers: &Arc<[SocketAddr]>) {
-        self.inner.set_peers(peers);
-    }
-
-    fn counters(&self) -> &Counters {
-        self.inner.counters()
-    }
-
-    fn path_mtu(&self, to: u16) -> Option<usize> {
-        self.inner.path_mtu(to)
-    }
-
-    fn mac(&self) -> Option<[u8; 6]> {
-        self.inner.mac()
-    }
-
-    fn is_up(&self) -> bool {
-        self.inner.is_up()
-    }
-
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
         put(Extra::Number, "trace_lost", self.lost);
         put(Extra::Number, "trace_failed", u64::from(self.has_failed));
         put(Extra::Number, "trace_full", u64::from(self.is_full));
-    }
-
-    fn path(&self, slot: u16, to: u16) -> Option<Path> {
-        self.inner.path(slot, to)
     }
 }
