@@ -9,13 +9,13 @@ use std::env;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anstream::AutoStream;
 use segue_control::event::{LogEntry, LogEvent, Priority};
 use segue_control::units;
+use segue_host::file::Identity;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Level, Metadata, Subscriber};
@@ -53,7 +53,7 @@ impl Form {
 fn is_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     let own = io::stderr().as_fd().try_clone_to_owned().map(File::from).and_then(|stderr| stderr.metadata());
-    own.is_ok_and(|data| stream == format!("{}:{}", data.dev(), data.ino()))
+    own.is_ok_and(|data| stream == Identity::from(&data).to_string())
 }
 
 /// Writes to stderr, ignoring errors such as a closed stderr.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_host::file::Identity;
 use segue_host::sys;
 
 /// Name of the file in the directory; no control socket has it.
@@ -61,8 +62,7 @@ impl Lock {
                 continue;
             }
             // A holder before this one has removed the file: the lock is that of the file that has the name.
-            let is_same = |named: fs::Metadata| (named.dev(), named.ino()) == (data.dev(), data.ino());
-            if fs::symlink_metadata(&path).is_ok_and(is_same) {
+            if Identity::of(&path).is_ok_and(|named| named == Identity::from(&data)) {
                 return Ok(Lock { _file: file, path, is_own: true });
             }
         }

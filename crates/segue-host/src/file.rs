@@ -1,5 +1,6 @@
 //! Files that other processes may read or replace meanwhile: replaced in one step, and removed by identity.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,7 +13,7 @@ pub struct Identity(u64, u64);
 impl Identity {
     /// Returns the identity of the file at `path`; a symbolic link is not followed.
     pub fn of(path: &Path) -> io::Result<Identity> {
-        fs::symlink_metadata(path).map(|file| Identity(file.dev(), file.ino()))
+        fs::symlink_metadata(path).map(|data| Identity::from(&data))
     }
 
     /// Removes the file at `path`, unless another file has replaced it.
@@ -20,6 +21,19 @@ impl Identity {
         if Identity::of(path).is_ok_and(|present| present == self) {
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+impl From<&fs::Metadata> for Identity {
+    fn from(data: &fs::Metadata) -> Identity {
+        Identity(data.dev(), data.ino())
+    }
+}
+
+/// `DEVICE:INODE`, as `$JOURNAL_STREAM` has it (systemd.exec(5)).
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0, self.1)
     }
 }
 

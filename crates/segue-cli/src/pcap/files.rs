@@ -15,6 +15,7 @@ use segue_capture::file::compression::{Compression, Compressor, Decompressor};
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
 use segue_control::units;
+use segue_host::file::Identity;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{Want, poll};
 
@@ -251,8 +252,8 @@ pub(super) struct Job {
     allow_cut: bool,
     watch: Shared,
     input: Option<PathBuf>,
-    /// Device and inode of the input where it is a regular file, stdin included.
-    regular: Option<(u64, u64)>,
+    /// Identity of the input where it is a regular file, stdin included.
+    regular: Option<Identity>,
     /// Compression format of the input.
     compression: Compression,
 }
@@ -293,7 +294,7 @@ impl Job {
         }
         let shown = args.progress == "auto" && !out.quiet && io::stderr().is_terminal();
         let data = data.filter(|_| regular);
-        let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| (data.dev(), data.ino())));
+        let (total, regular_file) = (data.as_ref().map(|data| data.len()), data.map(|data| Identity::from(&data)));
         let bar = shown.then(|| Bar { total, start: Instant::now(), drawn: None });
         let signals = Signals::new().map_err(|error| Error::system("cannot listen to signals", &error, "try again"))?;
         let watch = Watch { signals: Some(signals), stopped: false, bar, done: 0, looks: 0 };
@@ -381,7 +382,7 @@ impl Job {
             out.note(&format!("note: {} becomes {} in {}", from.name(), form.name(), path.display()));
         }
         let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
-            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+            (Ok(a), Ok(b)) => Identity::from(&a) == Identity::from(&b),
             _ => false,
         };
         if !args.in_place && self.input.as_deref().is_some_and(|input| same(input, &path)) {
@@ -450,7 +451,7 @@ impl Job {
         let file = File::from(fd.map_err(|error| Error::system("cannot write to stdout", &error, "name a file"))?);
         let data = file.metadata().ok().filter(fs::Metadata::is_file);
         if let Some(data) = &data
-            && self.regular == Some((data.dev(), data.ino()))
+            && self.regular == Some(Identity::from(data))
         {
             let hint = format!("segue pcap {} IN OUT", self.action);
             return Err(Error::new(Kind::Usage, format!("stdout is the input itself ({})", self.name), hint)

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use segue_control::error::{Error, Kind as ErrorKind, printable_line};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{ServiceResponse, Upgraded};
+use segue_host::file::Identity;
 use segue_host::process;
 use segue_host::sys;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest time for the new program to answer whether it can continue.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Interval at which the answer is polled.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The state that a service passes to the program that replaces its own. Later versions only add to it.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl Kept {
 
 impl Service {
     /// Continues with the program that has replaced this one. Returns where nothing has replaced it, or where the
-    /// change was refused; the clients that wait are told so.
+    /// change was refused; the clients that wait get that answer.
     pub(super) fn upgrade(&mut self) {
         self.requests.begin(Change::Upgrade);
         let refused = self.change_program().err();
@@ -119,7 +119,7 @@ impl Service {
         });
         let state = state.map_err(|error| refused("cannot describe the instances", &error))?;
         process::set_inherited(state.as_fd(), true).map_err(|error| refused("cannot pass the instances on", &error))?;
-        ask(&program, &state)?;
+        try_program(&program, &state)?;
         fds.push(state.as_fd());
         let set = |inherited: bool| fds.iter().try_for_each(|fd| process::set_inherited(*fd, inherited));
         let environment: Vec<(OsString, OsString)> = environment().collect();
@@ -135,7 +135,7 @@ impl Service {
     /// Returns the path of this program, where another file has replaced it.
     fn newer_program(&self) -> Option<PathBuf> {
         let path = self.program.as_ref()?;
-        let is = |path: &std::path::Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+        let is = |path: &std::path::Path| fs::metadata(path).map(|data| Identity::from(&data));
         let (new, own) = (is(path).ok()?, is("/proc/self/exe".as_ref()).ok()?);
         (new != own).then(|| path.clone())
     }
@@ -237,7 +237,7 @@ impl Service {
 }
 
 /// Runs the new program to check whether it understands `state`; it does nothing else.
-fn ask(program: &PathBuf, state: &File) -> Result<(), Error> {
+fn try_program(program: &PathBuf, state: &File) -> Result<(), Error> {
     let refused = |why: String| {
         let what = format!("{} cannot continue this service", program.display());
         Error::new(ErrorKind::System, what, format!("{} run --check FILE", program.display())).why(why)
@@ -252,7 +252,7 @@ fn ask(program: &PathBuf, state: &File) -> Result<(), Error> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+            Ok(None) if Instant::now() < until => std::thread::sleep(POLL_INTERVAL),
             other => {
                 let _ = child.kill();
                 let _ = child.wait();
