@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use segue_host::address::is_host_v4;
 use segue_host::prefix::Prefix;
 use serde_json::{Value, json};
 
@@ -93,8 +94,5 @@ pub(crate) fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
 
 /// Returns whether an address can be that of a host: IPv4, and neither 0/8, loopback, multicast nor 240/4 (RFC 6890).
 fn is_host(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(four) => !matches!(four.octets()[0], 0 | 127 | 224..),
-        IpAddr::V6(_) => false,
-    }
+    matches!(address, IpAddr::V4(four) if is_host_v4(four))
 }

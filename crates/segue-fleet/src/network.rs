@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
+use segue_host::address::is_host_v4;
+
 /// An IPv4 network without host bits, such as `198.19.59.0/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
@@ -86,8 +88,7 @@ pub(crate) fn decimal(text: &str) -> Option<u8> {
 /// Returns whether a datagram can be sent to `address` as that of one host: not 0/8, loopback, link-local, multicast or
 /// 240/4 (RFC 6890).
 pub(crate) fn is_host(address: Ipv4Addr) -> bool {
-    let [first, ..] = address.octets();
-    !(first == 0 || address.is_loopback() || address.is_link_local() || first >= 224)
+    is_host_v4(address) && !address.is_link_local()
 }
 
 #[cfg(test)]

@@ -1,6 +1,14 @@
-//! Addresses with a port as users write them: `198.18.0.1:80`, `[2001:db8::1]:80`, `host:80`, or without a port.
+//! Addresses with a port as users write them: `198.18.0.1:80`, `[2001:db8::1]:80`, `host:80`, or without a port; and
+//! the addresses that one host may have.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Returns whether `address` may be that of one host on a network: not "this network" (0.0.0.0/8), loopback, multicast,
+/// or the reserved range with the limited broadcast address (240.0.0.0/4). See RFC 1122, section 3.2.1.3; the rule of
+/// the engine, for programs that know no packets.
+pub const fn is_host_v4(address: Ipv4Addr) -> bool {
+    !matches!(address.octets()[0], 0 | 127 | 224..)
+}
 
 /// A host, which may be an address, and the text of its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

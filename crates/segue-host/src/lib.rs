@@ -10,8 +10,8 @@
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
 //! - [`activation`] takes over the sockets that a service manager passes, and [`clock`] knows the time zone;
-//! - [`address`] parses addresses with a port; [`capability`], [`interface`] and [`prefix`] are the small types for
-//!   these.
+//! - [`address`] parses addresses with a port, and has the rule for those of one host; [`capability`], [`interface`]
+//!   and [`prefix`] are the small types for these.
 //!
 //! # Lifecycle
 //! [`netlink::Netlink::open`] and [`signals::Signals::new`] open one descriptor each, which is closed when the value is

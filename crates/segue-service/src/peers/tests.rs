@@ -212,3 +212,17 @@ fn what_is_remembered_of_removed_peers_is_bounded() {
     let state = keeper.state();
     assert_eq!((state.prefixes.len(), state.remotes.len()), (MOST_REMOVED, MOST_REMOVED));
 }
+
+/// Programs that know no packets have rules of their own for addresses, which must be those of the engine.
+#[test]
+fn the_engine_and_the_host_have_the_same_rules_for_addresses() {
+    for number in (0..=u32::MAX).step_by(65_521) {
+        let address = std::net::Ipv4Addr::from(number);
+        assert_eq!(segue_host::address::is_host_v4(address), segue::wire::address::is_host_v4(address), "{address}");
+    }
+    for first in 0..=255 {
+        for mac in [[first, 0, 0, 0, 0, 0], [first, 0, 0, 0, 0, 1], [first; 6]] {
+            assert_eq!(peers::Mac(mac).is_station(), segue::wire::ethernet::is_station(mac), "{mac:x?}");
+        }
+    }
+}
