@@ -220,6 +220,11 @@ pub unsafe extern "C" fn segue_split(
     })
 }
 
+/// Reads a virtio-net header, whose length says its form.
+pub(crate) fn header_of(bytes: &[u8]) -> Result<VirtioNet, isize> {
+    Form::of_len(bytes.len()).and_then(|form| VirtioNet::parse(bytes, form)).ok_or(ARGUMENT)
+}
+
 /// Does the same as [`segue_split`] for a packet whose virtio-net header lies elsewhere.
 ///
 /// # Safety
@@ -241,8 +246,7 @@ pub unsafe extern "C" fn segue_split_with(
         let (splitter, header, packet, outs) = unsafe {
             (splitter.as_mut().ok_or(NULL)?, many(header, header_len)?, many(packet, len)?, many_mut(outs, count)?)
         };
-        let form = Form::of_len(header_len).ok_or(ARGUMENT)?;
-        let header = VirtioNet::parse(header, form).ok_or(ARGUMENT)?;
+        let header = header_of(header)?;
         // SAFETY: as above.
         unsafe { place(splitter.0.read_with(&header, packet).map_err(Code::code)?, outs, offset) }
     })

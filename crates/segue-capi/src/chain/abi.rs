@@ -3,9 +3,9 @@
 
 use segue::easy::ScatteredPacket;
 use segue::gso::Limits;
-use segue::virtio::{Form, VirtioNet};
+use segue::virtio::VirtioNet;
 
-use crate::abi::{SegueJoiner, SegueSplitter, csum_of, guarded, list, many, many_mut};
+use crate::abi::{SegueJoiner, SegueSplitter, csum_of, guarded, header_of, list, many, many_mut};
 use crate::error::{ARGUMENT, Code, NULL, ROOM};
 use crate::structs::{SegueChain, SeguePiece, SegueTrain};
 
@@ -51,11 +51,7 @@ pub unsafe extern "C" fn segue_split_chain(
             unsafe { (splitter.as_mut().ok_or(NULL)?, many(header, header_len)?, chain.as_ref().ok_or(NULL)?) };
         // SAFETY: as above.
         let (packets, pieces) = unsafe { (many_mut(packets, packet_count)?, many_mut(pieces, piece_count)?) };
-        let header = match (header_len, Form::of_len(header_len)) {
-            (0, _) => VirtioNet::default(),
-            (_, Some(form)) => VirtioNet::parse(header, form).ok_or(ARGUMENT)?,
-            (_, None) => return Err(ARGUMENT),
-        };
+        let header = if header.is_empty() { VirtioNet::default() } else { header_of(header)? };
         // SAFETY: as above.
         let given = unsafe { many(chain.pieces, chain.count)? };
         are_there(given)?;
