@@ -12,7 +12,8 @@
 //! 4. An error is shown, and its kind becomes the exit status.
 //!
 //! # Promises
-//! - Data goes to stdout, all else to stderr; with `-j` both are JSON, whose keys stay (`segue schema`).
+//! - Data goes to stdout, all else to stderr; with `-j` data and errors are JSON on stdout, whose keys stay (`segue
+//!   schema`).
 //! - Every failure is a [`segue_control::error::Error`]: what failed, why, and what to try.
 //! - The exit status is 0 for done, 1 for failed, 2 for a wrong use, 130 for interrupted. A panic is shown as a fault
 //!   of segue, with status 1.

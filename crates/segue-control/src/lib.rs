@@ -1,5 +1,6 @@
-//! The control protocol of a running instance: one request line and one answer line of JSON, over a socket that only
-//! the owner of the instance and root can use.
+//! The control protocol of a running instance: one request line and one answer line of JSON, over a socket of the
+//! instance's owner, which root can use too, and to read also the members of one group, where one is named
+//! ([`place::READERS`]).
 //!
 //! Both sides use this crate, the instances that answer and the commands that ask:
 //!

@@ -10,7 +10,7 @@
 //! 3. It publishes the counters, and sleeps until a port is ready or a deadline has come ([`napi`]), unless a port has
 //!    more.
 //!
-//! When it is told to stop, it sends the packets that it holds, for at most 200 ms.
+//! When it is to stop, it sends the packets that it holds, for at most 200 ms.
 //!
 //! # Promises
 //! - A worker owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing; other threads

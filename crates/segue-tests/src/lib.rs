@@ -3,17 +3,17 @@
 //! Nothing here uses a crate of the engine. The hosts, links and the faulty relay are [`segue_lab`]'s; the judges are
 //! this crate's own naive parser, the kernel's stacks at both ends, tshark, and a guest with another kernel.
 //!
-//! - [`Ground`]: what a test stands on: the program, two hosts and a link, or a reason to skip.
+//! - [`Ground`]: the base of a test: the program, two hosts and a link, or a reason to skip.
 //! - [`Shape`], [`Tunnel`], [`Pair`]: a tunnel's command line, one end, both ends.
 //! - [`routed`]: a client, a router and a server.
 //! - [`Stat`]: counters of a running instance.
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
-//! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
+//! - [`capture`]: outbound frames at a host, and tshark's verdict on them.
 //! - [`faults`]: a service with many instances, and faults of them.
 //! - [`fastpath`]: tunnels by the path through the kernel.
 //! - `probe`: what a running process can still reach.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
-//! - [`guest`]: where the guest is.
+//! - [`guest`]: the place of the guest.
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.

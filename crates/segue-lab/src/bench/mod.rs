@@ -2,7 +2,7 @@
 //!
 //! A bench is a list of `Point`s, each with labels that tell it from the others and a function that builds everything,
 //! measures once, and takes everything away. [`Bench::run`] measures every point once, then every point once more, so
-//! that a change of the machine's mood meets all alike, and makes a [`Table`](crate::Table) of medians with their
+//! that a change of the machine's speed affects all alike, and makes a [`Table`](crate::Table) of medians with their
 //! spread.
 //!
 //! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways; `pair`

@@ -9,7 +9,7 @@ impl Model {
     }
 
     /// Makes some bits of a register always read as set and others as clear, whatever is written. A driver that waits
-    /// for such a bit to change waits in vain.
+    /// for such a bit to change never ends its wait.
     pub fn stick(&mut self, register: u16, set: u32, clear: u32) {
         self.stuck.retain(|(at, _, _)| *at != register);
         if set | clear != 0 {
