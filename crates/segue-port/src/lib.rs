@@ -18,6 +18,10 @@
 //! Features, on by default: `tun`, `udp` and `packet` for the kinds of ports, `capture` for [`wrap::Trace`], `tracing`
 //! for warnings where a kernel refuses an offload. `vhost-user` adds the port of a virtual machine, [`vhost`]; `tokio`
 //! adds devices and sockets for which tasks of a runtime wait, on any of its threads (`tun::Tun::into_async`).
+//!
+//! `SEGUE_OFFLOAD=0` in the environment of a program switches the trains of `tun::Tun::open`, `udp::Sender::new` and
+//! `udp::Receiver::new` off for one run; `-tun`, `-uso` (UDP trains of a device) and `-udp` (UDP_SEGMENT and UDP_GRO)
+//! switch off parts.
 // A part alone does not use all that the parts share.
 #![cfg_attr(
     not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),
@@ -33,6 +37,8 @@ macro_rules! notice {
 }
 
 mod batch;
+#[cfg(any(feature = "tun", feature = "udp"))]
+mod environment;
 mod failures;
 mod link;
 mod messages;

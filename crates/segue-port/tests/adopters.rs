@@ -1,14 +1,16 @@
 //! The example programs of adopters, between two kernels: each end is a device in a network namespace of its own, the
 //! kernels on top run a TCP connection, and every byte must arrive.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue::gro::Config;
 use segue::hash::Key;
@@ -17,6 +19,7 @@ use segue::virtio::{Form, TUN_OFFLOADS};
 use segue_lab::Host;
 use segue_port::Port;
 use segue_port::tun::{Existing, OpenError, Tun, TunConfig, TunOffloads, TunPort};
+use segue_port::udp::{Receiver, Sender};
 
 #[path = "../../segue/examples/vpn.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
@@ -82,6 +85,33 @@ impl Endpoint for Tun {
     fn joined(&mut self) -> (u64, u64) {
         let stats = self.joiner().stats();
         (stats.packets, stats.segments)
+    }
+}
+
+/// An end whose device is opened as a program of an adopter's does; each read must give one packet.
+struct Preset(Tun);
+
+impl Endpoint for Preset {
+    fn open(config: &TunConfig) -> Result<Self, OpenError> {
+        Tun::open(config, [5, 6]).map(Preset)
+    }
+
+    fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let packets = self.0.read()?;
+        assert_eq!(packets.len(), 1, "a train was read");
+        packets.iter().try_for_each(|packet| {
+            let mut datagram = Vec::new();
+            packet.append_to(&mut datagram, with_the_engine::ROOM);
+            send(&datagram)
+        })
+    }
+
+    fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
+        self.0.inward(datagrams)
+    }
+
+    fn joined(&mut self) -> (u64, u64) {
+        self.0.joined()
     }
 }
 
@@ -216,6 +246,33 @@ fn a_vpn_on_a_port_carries_a_connection_in_trains() {
 fn a_device_without_headers_takes_plain_packets_of_64_kb() {
     let Some((packets, segments)) = connect::<Tun>(TunOffloads::None) else { return };
     assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
+}
+
+/// The variable is that of a whole process: the test runs itself in another.
+#[test]
+fn the_environment_switches_trains_off() {
+    if env::var_os("SEGUE_OFFLOAD").is_none() {
+        let mut again = Command::new(env::current_exe().unwrap());
+        let output = again.args(["--exact", "the_environment_switches_trains_off", "--nocapture"]);
+        let output = output.env("SEGUE_OFFLOAD", "0").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let [from, to] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let (address, datagrams) = (to.local_addr().unwrap(), [[7; 1000]; 20]);
+    let sent = Sender::new().send(&from, &datagrams, |datagram| (datagram, Some(address))).unwrap();
+    assert_eq!(sent, datagrams.len());
+    let (mut receiver, mut runs, begin) = (Receiver::new(&to), 0, Instant::now());
+    while runs < datagrams.len() {
+        assert!(begin.elapsed() < PATIENCE, "{runs} came");
+        let Ok(mut got) = receiver.receive(&to) else { continue };
+        let count = got.iter_mut().filter(|(datagram, _)| datagram.len() == 1000).count();
+        assert_eq!(got.runs(), count, "each message is one datagram");
+        runs += count;
+    }
+    let Some((packets, segments)) = connect::<Preset>(TunOffloads::All) else { return };
+    assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
 }
 
 /// Returns the lines of a program that are neither empty nor comments, without its rig.

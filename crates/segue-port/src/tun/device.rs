@@ -10,7 +10,8 @@ use segue::gro::Config;
 use segue::gso::Limits;
 use segue::hash::Key;
 
-use super::{MAX_FRAME, OpenError, TunConfig, TunPort};
+use super::{MAX_FRAME, OpenError, TunConfig, TunOffloads, TunPort};
+use crate::environment::Offloads;
 use crate::port::Port;
 
 /// Maximum number of pieces of one write: those that the limits of a device allow, and the headers.
@@ -43,10 +44,26 @@ impl Tun {
     /// Opens or makes a device and agrees with the kernel on offloads. `random` is the key of the flow table: 16 bytes
     /// of the system's random numbers.
     ///
+    /// Where the environment has `SEGUE_OFFLOAD=0` (or `-tun`), each read gives and each write takes one packet with a
+    /// complete checksum; `-uso` does so for UDP alone.
+    ///
     /// # Errors
     /// As for [`TunPort::open`].
     pub fn open(config: &TunConfig, random: [u64; 2]) -> Result<Tun, OpenError> {
-        TunPort::open(config).map(|port| Tun::new(port, Config::vpn(Key(random))))
+        let (mut config, mut rules) = (config.clone(), Config::vpn(Key(random)));
+        let leaves = Offloads::of_environment();
+        if !leaves.uso {
+            rules.max_udp_packets = 0;
+            if config.offloads == TunOffloads::All {
+                config.offloads = TunOffloads::NoUdp;
+            }
+        }
+        if !leaves.tun {
+            rules.max_packets = 0;
+            // With a header: without one, trains are plain packets of 64 kB.
+            config.offloads = TunOffloads::WriteOnly;
+        }
+        TunPort::open(&config).map(|port| Tun::new(port, rules))
     }
 
     /// Makes a device of a port, with the rules `config` for joining, for one whose descriptor came from elsewhere

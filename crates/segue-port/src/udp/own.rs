@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "tokio")]
 use tokio::io::Interest;
 
+use crate::environment::Offloads;
 use crate::messages::{RecvScratch, SendScratch};
 use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
@@ -41,7 +42,7 @@ const WINDOWS: usize = 16;
 /// # assert_eq!((0..3).map(|_| peer.recv(&mut buffer).unwrap()).sum::<usize>(), 3600);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sender {
     scratch: SendScratch,
     /// Number of datagrams of each message of a call.
@@ -49,12 +50,21 @@ pub struct Sender {
     /// The time at which UDP_SEGMENT is tried again, after a device refused it.
     retry: Option<Instant>,
     refused: u64,
+    /// Whether every datagram is a message of its own.
+    is_plain: bool,
+}
+
+impl Default for Sender {
+    fn default() -> Sender {
+        Sender::new()
+    }
 }
 
 impl Sender {
-    /// Creates a sender.
+    /// Creates a sender. Where the environment has `SEGUE_OFFLOAD=0` (or `-udp`), it does without UDP_SEGMENT.
     pub fn new() -> Sender {
-        Sender::default()
+        let is_plain = !Offloads::of_environment().udp;
+        Sender { scratch: SendScratch::default(), runs: Vec::new(), retry: None, refused: 0, is_plain }
     }
 
     /// Sends datagrams in their order, and returns how many the kernel took: all, unless the socket is full. `of` gives
@@ -85,7 +95,7 @@ impl Sender {
             for (at, datagram) in datagrams.iter().enumerate().skip(done) {
                 let (piece, dest) = of(datagram);
                 let joins = !ended && piece.len() <= size && !piece.is_empty() && bytes + piece.len() <= MAX_RUN;
-                let may_join = at >= plain_to && self.retry.is_none();
+                let may_join = at >= plain_to && self.retry.is_none() && !self.is_plain;
                 if dest != to {
                     break;
                 }
@@ -188,10 +198,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Creates a receiver, and asks the socket for whole runs; a kernel without them gives single datagrams.
+    /// Creates a receiver, and asks the socket for whole runs; a kernel without them gives single datagrams. Where the
+    /// environment has `SEGUE_OFFLOAD=0` (or `-udp`), it asks for single datagrams.
     pub fn new(socket: impl AsFd) -> Receiver {
         // Only slower without.
-        let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, 1);
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, i32::from(Offloads::of_environment().udp));
         Receiver { scratch: RecvScratch::default(), memory: vec![0; WINDOWS * WINDOW], got: Vec::new() }
     }
 
@@ -332,6 +343,10 @@ mod tests {
         assert_eq!(sender.refused(), 1);
         let (got, _) = receive(&mut receiver, &to, 9);
         assert!(got.iter().map(|(bytes, _)| bytes).eq(&datagrams));
+        // One without UDP_SEGMENT is refused nothing.
+        let mut plain = Sender { is_plain: true, ..Sender::new() };
+        assert_eq!(plain.send(&from, &datagrams, |bytes| (bytes, None)).unwrap(), 9);
+        assert_eq!((plain.refused(), receive(&mut receiver, &to, 9).0.len()), (0, 9));
     }
 
     #[test]
