@@ -4,8 +4,8 @@ use std::io::Read;
 
 use schemars::JsonSchema;
 use segue_control::client;
-use segue_control::error::{Error, Kind, Place, printable};
-use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Peer, Table};
+use segue_control::error::{Error, Kind, Place, printable, printable_line};
+use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Peer, RefusedPeer, Table};
 use segue_control::protocol::TABLE_LEN;
 use segue_grammar::parse::{Parsed, Value, parse};
 use segue_grammar::peer::WORDS;
@@ -26,12 +26,13 @@ Actions: add and replace NAME PREFIX remote ADDR [encap vxlan|gue|fou]
 [port PORT] [vni N] [mac MAC] [[no]udpcsum] [[no]remcsum], del NAME PREFIX...,
 list NAME, sync NAME FILE. The tunnel must have been started with `peers`:
   segue tunnel dev sg0 peers none local 198.18.0.1 listen vxlan,gue
-A change is made as a whole or not at all, and no packet waits for it. Of
-several prefixes the longest counts.
+No packet waits for a change. Of several prefixes the longest counts.
 
 A table has a generation, a number that only grows. `sync` with a lower one is
 refused, and with the present one it must have the same peers; without one, and
-with the other actions, the table gets the next number. The file is JSON:
+with the other actions, the table gets the next number. A peer that is refused
+costs no other its place: it is named, and the exit status is 1. The file is
+JSON:
   {\"generation\": 42, \"peers\": [{\"prefix\": \"198.19.2.0/24\",
    \"remote\": \"198.18.0.2\", \"encap\": \"gue\", \"remcsum\": true}]}
 Datagrams of other addresses than those of the table are dropped, and so are
@@ -63,6 +64,12 @@ pub(crate) struct Document {
     /// Peers that are as they were, for a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     unchanged: Option<u64>,
+    /// Peers that are refused, for a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<u64>,
+    /// The first 100 of these, with the rule that each breaks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused_peers: Vec<RefusedPeer>,
 }
 
 impl Document {
@@ -76,6 +83,8 @@ impl Document {
             replaced: None,
             removed: None,
             unchanged: None,
+            refused: None,
+            refused_peers: Vec::new(),
         }
     }
 }
@@ -107,16 +116,28 @@ pub(crate) fn run(args: &args::Peer, out: &Out) -> Result<(), Error> {
         _ => Change::Replace(vec![peer(words)?]),
     };
     let changes = client::peer_change(dev, change)?;
-    let Changes { generation, added, replaced, removed, unchanged } = changes;
+    let Changes { generation, added, replaced, removed, unchanged, refused, refused_peers } = changes;
     if out.json {
         let [added, replaced, removed, unchanged] = [added, replaced, removed, unchanged].map(Some);
-        out.value(&json!(Document { added, replaced, removed, unchanged, ..Document::new(dev, generation) }));
-        return Ok(());
+        let plain = Document::new(dev, generation);
+        let refused = Some(refused);
+        out.value(&json!(Document { added, replaced, removed, unchanged, refused, refused_peers, ..plain }));
+    } else {
+        let dev = printable(dev);
+        let left = if refused == 0 { String::new() } else { format!(", {refused} refused") };
+        out.data(&format!(
+            "{dev}: {added} added, {replaced} replaced, {removed} removed, {unchanged} unchanged{left}; generation {generation}\n"
+        ));
+        for refused in &refused_peers {
+            out.warn(&format!("refused: {}", printable_line(&refused.to_string())));
+        }
+        if refused > refused_peers.len() as u64 {
+            out.warn(&format!("refused: {} more", refused - refused_peers.len() as u64));
+        }
     }
-    out.data(&format!(
-        "{}: {added} added, {replaced} replaced, {removed} removed, {unchanged} unchanged; generation {generation}\n",
-        printable(dev)
-    ));
+    if refused > 0 {
+        return Err(Error::new(Kind::Shown, format!("{refused} peers are refused"), "segue peer list NAME"));
+    }
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub fn peer_table(name: &str) -> Result<(u32, PeerTable), Error> {
     instance.peers.map(|table| (instance.pid, *table)).ok_or_else(|| no_table(name))
 }
 
-/// Replaces the peer table of the tunnel `name`, as a whole or not at all.
+/// Replaces the peer table of the tunnel `name`. Peers that are refused cost no other: the answer names them.
 ///
 /// # Errors
 /// [`Kind::Conflict`] for a stale generation, [`Kind::BadValue`] for an entry that the tunnel cannot have; the message
@@ -100,7 +100,7 @@ pub fn peer_sync(name: &str, table: &Table) -> Result<Changes, Error> {
     peer_change(name, peers::Change::Sync(table.clone()))
 }
 
-/// Changes the peer table of the tunnel `name`, as a whole or not at all.
+/// Changes the peer table of the tunnel `name`; all but a whole table as a whole or not at all.
 ///
 /// # Errors
 /// As for [`peer_sync`].

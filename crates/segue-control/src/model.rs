@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::fastpath::{Fastpath, FastpathPeers};
 
 use crate::fleet::FleetState;
+use crate::peers::RefusedPeer;
 
 /// The schema id of the document.
 pub const SCHEMA: &str = "segue.stat/1";
@@ -104,6 +105,11 @@ pub struct PeerTable {
     pub mac: Option<String>,
     /// Whether peers may be sent, and may send, remote checksums.
     pub remcsum: bool,
+    /// Number of peers of the last table that are not in force, each for its own reason.
+    pub refused_peers: u64,
+    /// The first of these, with the rule that each breaks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused when it was loaded again; the table is the one of before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_refused: Option<String>,

@@ -1,6 +1,7 @@
 //! The peer table of a tunnel on the control socket: a JSON document that replaces it as a whole, and changes of single
 //! entries.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -14,6 +15,8 @@ use crate::error::{Error, Kind, printable, printable_line};
 
 /// Largest number of peers of one tunnel.
 pub const MOST: usize = 32_768;
+/// Largest number of refused peers that an answer or a state names.
+pub const MOST_NAMED: usize = 100;
 
 /// An Ethernet address, `02:00:00:00:00:01` in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,6 +149,27 @@ impl Peer {
     }
 }
 
+/// A peer of a document that the table has not, and the rule that it breaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RefusedPeer {
+    /// The number of the entry in the document, from 1.
+    pub number: u64,
+    /// What the peer is looked up by, as the document has it; empty where it has nothing.
+    pub key: String,
+    /// The rule.
+    pub why: String,
+}
+
+impl fmt::Display for RefusedPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RefusedPeer { number, key, why } = self;
+        match key.is_empty() {
+            true => write!(f, "peer {number}: {why}"),
+            false => write!(f, "peer {number} ({key}): {why}"),
+        }
+    }
+}
+
 /// The whole table of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -156,13 +180,18 @@ pub struct Table {
     pub generation: Option<u64>,
     /// The peers, in any order.
     pub peers: Vec<Peer>,
+    /// Entries that [`read`](Table::read) could not take for peers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(skip)]
+    pub unread: Vec<RefusedPeer>,
 }
 
 impl Table {
-    /// Reads a table from the text of the file `name`.
+    /// Reads a table from the text of the file `name`. An entry that is no peer is left out, and noted with its number,
+    /// its prefix and the rule.
     ///
     /// # Errors
-    /// The first wrong entry, with its number from 1, its prefix and the rule.
+    /// Where the document as a whole is none, or has too many entries.
     pub fn read(text: &[u8], name: &str) -> Result<Table, Error> {
         let hint = r#"{"peers":[{"prefix":"198.19.1.0/24","remote":"198.18.0.2"}]}"#;
         let wrong = |message: String, why: String| {
@@ -190,12 +219,28 @@ impl Table {
         let Some(Value::Array(entries)) = document.remove("peers") else {
             return Err(wrong("`peers` is missing".to_owned(), "it is a list of objects".to_owned()));
         };
-        let peers = entries.into_iter().zip(1..).map(|(entry, number)| {
+        if entries.len() > MOST {
+            let why = format!("at most {MOST} are in one table");
+            return Err(wrong(format!("{} peers are too many", entries.len()), why));
+        }
+        let mut table = Table { generation, ..Table::default() };
+        for (entry, number) in entries.into_iter().zip(1..) {
             let key = entry.get("prefix").or(entry.get("match")).and_then(Value::as_str).map(printable);
-            let of = key.map(|key| format!(" ({key})")).unwrap_or_default();
-            peer(entry).map_err(|why| wrong(format!("peer {number}{of} is wrong"), why))
-        });
-        Ok(Table { generation, peers: peers.collect::<Result<_, Error>>()? })
+            match peer(entry) {
+                Ok(peer) => table.peers.push(peer),
+                Err(why) => {
+                    let (key, why) = (key.unwrap_or_default(), printable_line(&why));
+                    table.unread.push(RefusedPeer { number, key, why });
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Returns the number in the document of the peer with this index, from 1.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> + use<'_> {
+        let unread: BTreeSet<u64> = self.unread.iter().map(|refused| refused.number).collect();
+        (1..).filter(move |number| !unread.contains(number))
     }
 }
 
@@ -223,7 +268,7 @@ fn peer(entry: Value) -> Result<Peer, String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Replaces the whole table.
+    /// Replaces the whole table, of which each peer is judged by itself.
     Sync(Table),
     /// Adds peers; none of them may be there.
     Add(Vec<Peer>),
@@ -255,7 +300,7 @@ impl fmt::Display for Key {
 }
 
 /// The effect of a change on the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
     /// The number of the table afterwards.
     pub generation: u64,
@@ -267,6 +312,17 @@ pub struct Changes {
     pub removed: u64,
     /// Number of unchanged peers.
     pub unchanged: u64,
+    /// Peers of a whole table that are refused; the others are in force.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refused: u64,
+    /// The first [`MOST_NAMED`] of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_peers: Vec<RefusedPeer>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The counters of a peer; a train counts as one packet.
@@ -300,13 +356,16 @@ pub struct Listed {
     pub generation: u64,
     /// The peers, sorted by prefix.
     pub peers: Vec<ListedPeer>,
+    /// The first [`MOST_NAMED`] peers of the last whole table that are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_peers: Vec<RefusedPeer>,
 }
 
 impl Listed {
     /// Returns the table without counters.
     pub fn table(&self) -> Table {
         let peers = self.peers.iter().map(|listed| listed.peer.clone()).collect();
-        Table { generation: Some(self.generation), peers }
+        Table { generation: Some(self.generation), peers, unread: self.refused_peers.clone() }
     }
 }
 
@@ -377,7 +436,7 @@ mod tests {
     fn a_listed_peer_has_the_keys_of_the_table_and_its_counters() {
         let peer = Table::read(TABLE.as_bytes(), "peers.json").unwrap().peers.remove(1);
         let counters = PeerCounters { sent_packets: 3, ..PeerCounters::default() };
-        let listed = Listed { generation: 7, peers: vec![ListedPeer { peer, counters }] };
+        let listed = Listed { generation: 7, peers: vec![ListedPeer { peer, counters }], ..Listed::default() };
         let text = serde_json::to_string(&listed).unwrap();
         assert!(text.contains(r#""prefix":"198.19.60.0/24","remote":"198.18.0.3""#), "{text}");
         assert!(text.contains(r#""sent_packets":3"#), "{text}");
@@ -385,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_entry_is_named_with_its_rule() {
+    fn a_wrong_entry_is_named_with_its_rule_and_costs_no_other() {
         for (entry, of, rule) in [
             (r#"{"prefix":"198.19.59.0/33","remote":"198.18.0.2"}"#, "peer 2 (198.19.59.0/33)", "0 to 32"),
             (r#"{"prefix":"198.19.59.0/24"}"#, "peer 2 (198.19.59.0/24)", "`remote` is missing"),
@@ -397,10 +456,18 @@ mod tests {
             ("7", "peer 2", "a peer is a JSON object"),
         ] {
             let text = format!(r#"{{"peers":[{{"prefix":"0.0.0.0/0","remote":"198.18.0.2"}},{entry}]}}"#);
-            let error = Table::read(text.as_bytes(), "p.json").unwrap_err();
-            assert!(error.message.starts_with(&format!("p.json: {of}")), "{entry}: {}", error.message);
-            assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
+            // It costs no other entry its place.
+            let text = text
+                .replace("}]}", r#"},{"prefix":"::/0","remote":"::2"}]}"#)
+                .replace("7]}", r#"7,{"prefix":"::/0","remote":"::2"}]}"#);
+            let table = Table::read(text.as_bytes(), "p.json").unwrap();
+            assert_eq!((table.peers.len(), table.unread.len()), (2, 1), "{entry}: {table:?}");
+            assert_eq!(table.numbers().take(2).collect::<Vec<_>>(), [1, 3]);
+            let refused = table.unread[0].to_string();
+            assert!(refused.starts_with(of) && refused.contains(rule), "{entry}: {refused}");
         }
+        let many = format!(r#"{{"peers":[{}7]}}"#, "7,".repeat(MOST));
+        assert_eq!(Table::read(many.as_bytes(), "p.json").unwrap_err().message, "p.json: 32769 peers are too many");
         for (text, message) in [
             ("", "p.json: this is no JSON document"),
             ("[]", "p.json: this is no table"),

@@ -26,8 +26,8 @@ pub enum Request {
     Get(Topic),
     /// Changes knobs, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
     Set(Vec<(String, String)>),
-    /// Changes the peer table of a tunnel: `{"peers":{"sync":{"generation":1,"peers":[..]}}}`. As a whole, or not at
-    /// all.
+    /// Changes the peer table of a tunnel: `{"peers":{"sync":{"generation":1,"peers":[..]}}}`. Of a whole
+    /// table each peer is judged by itself; other changes are made as a whole, or not at all.
     Peers(peers::Change),
     /// Causes a fault, for tests: `{"fault":{"thread":"packets","kind":"panic"}}`. An instance takes it only where it
     /// was started for that.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::fleet::{Engine, FleetState, LastEvent, SCHEMA, now};
-use segue_control::peers::{self, Peer, Table};
+use segue_control::peers::{self, Peer, RefusedPeer, Table};
 
 use crate::datapath::{self, Datapath, TunnelState};
 use crate::etcd::{Batch, Change, Etcd};
@@ -22,6 +22,7 @@ use crate::event::{Acquired, Event};
 use crate::follow;
 use crate::keeper::{self, Terms};
 use crate::lease;
+use crate::refusal::Refusal;
 use crate::roster::{Judged, Policy, Roster};
 use crate::subnet_env::SubnetEnv;
 
@@ -69,6 +70,8 @@ pub struct Agent<'a> {
     peers: Vec<Peer>,
     /// Whether the tunnel has this table.
     is_synced: bool,
+    /// Number of its peers that the tunnel refuses, and the first of them.
+    refused: (u64, Vec<RefusedPeer>),
     /// The process that has the tunnel's table.
     process: u32,
     is_dirty: bool,
@@ -109,6 +112,7 @@ pub fn run(
         acquired: None,
         peers: Vec::new(),
         is_synced: false,
+        refused: (0, Vec::new()),
         process: 0,
         is_dirty: false,
         outage: None,
@@ -346,6 +350,7 @@ impl Agent<'_> {
         if left_out > 0 {
             *counts.entry("too_many".to_owned()).or_default() += left_out;
         }
+        self.state.refused.remove(Refusal::Tunnel.name());
         if counts != self.state.refused {
             let named = &self.state.refused_keys;
             let new = refused.iter().filter(|(key, _)| !named.iter().any(|(known, _)| known == key)).take(NAMED);
@@ -356,14 +361,31 @@ impl Agent<'_> {
         self.state.refused = counts;
         self.state.refused_keys =
             refused.into_iter().take(NAMED).map(|(key, refusal)| (key, refusal.name().to_owned())).collect();
-        self.state.peers = peers.len();
         if peers != self.peers || !self.is_synced {
             let before = std::mem::replace(&mut self.peers, peers);
-            if !(self.is_synced && self.change(&before)) {
+            // Where the tunnel refuses peers, only a whole table shows which.
+            if !(self.is_synced && self.refused.0 == 0 && self.change(&before)) {
                 self.sync();
             }
         }
+        self.count();
         self.publish();
+    }
+
+    /// Counts the peers, and those that the tunnel refuses.
+    fn count(&mut self) {
+        let (count, named) = &self.refused;
+        let reason = Refusal::Tunnel.name();
+        let count = usize::try_from(*count).unwrap_or(usize::MAX);
+        self.state.peers = self.peers.len().saturating_sub(count);
+        self.state.refused.remove(reason);
+        self.state.refused_keys.retain(|(_, other)| other != reason);
+        if count > 0 {
+            self.state.refused.insert(reason.to_owned(), count);
+        }
+        let room = NAMED.saturating_sub(self.state.refused_keys.len());
+        let keys = named.iter().take(room).map(|refused| (refused.key.clone(), reason.to_owned()));
+        self.state.refused_keys.extend(keys);
     }
 
     /// Changes the entries that are not as `before`, if they are few: a whole table of 10,000 takes its time. Returns
@@ -391,11 +413,18 @@ impl Agent<'_> {
 
     fn sync(&mut self) {
         let generation = self.state.generation + 1;
-        match self.datapath.sync(&Table { generation: Some(generation), peers: self.peers.clone() }) {
-            Ok(()) => {
+        match self.datapath.sync(&Table { generation: Some(generation), peers: self.peers.clone(), ..Table::default() })
+        {
+            Ok(refused) => {
                 self.is_synced = true;
                 self.state.generation = generation;
                 self.state.table_error = None;
+                let is_new = |one: &&RefusedPeer| !self.refused.1.iter().any(|known| known.key == one.key);
+                for one in refused.1.iter().filter(is_new).take(NAMED) {
+                    self.announce.note(&format!("the tunnel refuses {}: {}", one.key, one.why));
+                }
+                self.refused = refused;
+                self.count();
             }
             Err(error) => {
                 self.is_synced = false;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use segue_control::client;
 use segue_control::error::{Error, Kind};
-use segue_control::peers::{Change, Encap, Key, Mac, Peer, Table};
+use segue_control::peers::{Change, Encap, Key, Mac, Peer, RefusedPeer, Table};
 use segue_host::prefix::Prefix;
 
 use crate::config::Backend;
@@ -78,11 +78,12 @@ pub trait Datapath {
     /// The tunnel does not run, or has no table.
     fn state(&mut self) -> Result<TunnelState, Error>;
 
-    /// Replaces the table.
+    /// Replaces the table. Returns how many of its peers the tunnel refuses, and the first of them; the others are in
+    /// force.
     ///
     /// # Errors
     /// The tunnel refuses the table, and keeps the one that it has.
-    fn sync(&mut self, table: &Table) -> Result<(), Error>;
+    fn sync(&mut self, table: &Table) -> Result<(u64, Vec<RefusedPeer>), Error>;
 
     /// Changes entries of the table. Returns its generation behind the change.
     ///
@@ -110,8 +111,8 @@ impl Datapath for Tunnel {
         Ok(TunnelState { process, generation: table.generation, end })
     }
 
-    fn sync(&mut self, table: &Table) -> Result<(), Error> {
-        client::peer_sync(&self.name, table).map(|_| ())
+    fn sync(&mut self, table: &Table) -> Result<(u64, Vec<RefusedPeer>), Error> {
+        client::peer_sync(&self.name, table).map(|changes| (changes.refused, changes.refused_peers))
     }
 
     fn change(&mut self, change: Change) -> Result<u64, Error> {

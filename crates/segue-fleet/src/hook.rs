@@ -113,7 +113,7 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
             let done = if is_there { Ok(()) } else { hooks.change(Change::Replace(vec![peer])) };
             match done {
                 Err(error) if error.kind == Kind::BadValue => {
-                    // In the file it would cost all others the next start of the tunnel.
+                    // It is not kept: a tunnel that starts with the file would refuse it again.
                     match before {
                         Some(before) => hooks.known.peers.insert(subnet.clone(), before),
                         None => hooks.known.peers.remove(&subnet),
@@ -203,7 +203,7 @@ impl Hooks {
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
         let peers = self.known.peers.values().map(|(_, peer)| peer.clone()).collect();
-        let table = json!(Table { generation: None, peers });
+        let table = json!(Table { peers, ..Table::default() });
         let state = FleetState {
             schema: SCHEMA.to_owned(),
             name: self.name.clone(),

@@ -44,12 +44,11 @@ pub struct Policy {
     pub directory: String,
     /// The address of this host.
     pub address: Ipv4Addr,
-    /// The outer address of this host's tunnel, which may be another one. The tunnel refuses a table with a peer that
-    /// has it.
+    /// The outer address of this host's tunnel, which may be another one. The tunnel refuses a peer that has it.
     pub local: Option<IpAddr>,
     /// The subnet of this host.
     pub subnet: Network,
-    /// The MAC address of this host's VTEP. The tunnel refuses a table with a peer that has it.
+    /// The MAC address of this host's VTEP. The tunnel refuses a peer that has it.
     pub mac: Option<Mac>,
     /// Largest number of peers.
     pub limit: usize,

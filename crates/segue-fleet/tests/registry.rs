@@ -53,6 +53,42 @@ fn an_agent_leases_a_subnet_and_follows_the_others() {
 }
 
 #[test]
+fn a_peer_that_the_tunnel_refuses_costs_no_other() {
+    with_etcd("a_peer_that_the_tunnel_refuses_costs_no_other", |etcd| {
+        etcd.put("config", CONFIG);
+        etcd.put("subnets/198.19.7.0-24", &lease("198.18.0.99", "5a:65:bd:bd:44:07"));
+        etcd.put("subnets/198.19.8.0-24", &lease("198.18.0.8", "5a:65:bd:bd:44:08"));
+        let one = Agent::start(&etcd.url(), 1);
+        let has = |prefixes: &[&str], refused: usize| {
+            let (table, state) = (one.table(), one.state());
+            let is_there = |prefix: &&str| table.iter().any(|peer| peer.contains(*prefix));
+            let count = state.refused.get("tunnel").copied().unwrap_or(0);
+            table.len() == prefixes.len()
+                && prefixes.iter().all(is_there)
+                && (state.peers, count) == (prefixes.len(), refused)
+        };
+        until("the other is there at the start", || has(&["198.19.8.0/24"], 1));
+        assert!(one.state().refused_keys.contains(&("198.19.7.0/24".to_owned(), "tunnel".to_owned())));
+        // Nor where it comes later, alone or with others.
+        etcd.put("subnets/198.19.6.0-24", &lease("198.18.0.99", "5a:65:bd:bd:44:06"));
+        etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
+        until("a new one comes beside one more", || has(&["198.19.8.0/24", "198.19.9.0/24"], 2));
+        // A change that is good is taken, and the reason ends.
+        for n in [6, 7] {
+            etcd.put(
+                &format!("subnets/198.19.{n}.0-24"),
+                &lease(&format!("198.18.0.{n}"), &format!("5a:65:bd:bd:44:0{n}")),
+            );
+        }
+        until("all are there", || has(&["198.19.6.0/24", "198.19.7.0/24", "198.19.8.0/24", "198.19.9.0/24"], 0));
+        // One that is refused now goes, and the others stay.
+        etcd.put("subnets/198.19.6.0-24", &lease("198.18.0.99", "5a:65:bd:bd:44:06"));
+        until("it is gone", || has(&["198.19.7.0/24", "198.19.8.0/24", "198.19.9.0/24"], 1));
+        assert_eq!(one.state().table_error, None);
+    });
+}
+
+#[test]
 fn a_lost_lease_is_made_again_and_one_that_was_given_away_ends_the_agent() {
     with_etcd("a_lost_lease_is_made_again", |etcd| {
         etcd.put("config", CONFIG);

@@ -58,7 +58,7 @@ pub trait KnobControl {
     fn peers(&self) -> Option<Listed> {
         None
     }
-    /// Changes the peer table, as a whole or not at all.
+    /// Changes the peer table.
     fn change_peers(&self, _: peers::Change) -> Result<Changes, Error> {
         Err(no_table())
     }

@@ -288,6 +288,59 @@ fn refuse_what_the_table_does_not_allow(ground: &Ground, words: &str) {
     assert!(more(&Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, more)), "what comes from it");
 }
 
+#[test]
+fn a_peer_that_the_tunnel_refuses_costs_no_other_its_traffic() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping", "bridge"]) else { return };
+    add_kernel(&ground, "noudpcsum");
+    // The second entry of the file at the start is wrong, and so is each of the table that is synced then.
+    let folder = Directory::new();
+    let file = folder.file("peers.json");
+    let wrong = r#"{"prefix":"198.19.5.0/24","remote":"198.18.0.1","encap":"gue"}"#;
+    let with = |more: &str| TABLE.replace("]}", &format!(",{more}]}}"));
+    fs::write(&file, with(wrong)).unwrap();
+    let line = format!(
+        "dev {DEVICE} peers {} local 198.18.0.1 listen vxlan,gue,fou id 1 lladdr {OURS} mtu 1400 addr 198.19.1.1/24",
+        file.display()
+    );
+    let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+    let _a = Tunnel::start(&ground.a, &ground.program, &words);
+    ip(&ground.a, &format!("route add 198.19.0.0/16 dev {DEVICE}"));
+    segue_lab::reach((&ground.a, at("198.19.1.1")), (&ground.b, at("198.19.2.1")), PATIENCE).unwrap();
+    let listed = |count: usize| {
+        assert_eq!(peer(&ground, true, &format!("list {DEVICE}"), "")["peers"].as_array().unwrap().len(), count)
+    };
+    listed(4);
+    let mut ping = ground.a.command("ping");
+    ping.args(["-n", "-i", "0.02", "-c", "50", "-W", "60", "198.19.2.1"]);
+    let mut ping = Process::spawn(ping, b"").unwrap();
+    for (entry, rule) in [
+        (wrong, "this end of the tunnel"),
+        (r#"{"prefix":"198.19.5.0/24","remote":"198.18.0.5","encap":"ipip"}"#, "unknown variant `ipip`"),
+        (r#"{"prefix":"198.19.5.0/24","remote":"2001:db8::5","encap":"gue"}"#, "not of the family"),
+        (r#"{"prefix":"198.19.5.0/24","remote":"198.18.0.5","encap":"gue","remcsum":true}"#, "encap-remcsum"),
+        (r#"{"match":"02:00:00:00:00:05","remote":"198.18.0.5"}"#, "by `match`"),
+        ("7", "a peer is a JSON object"),
+    ] {
+        let mut table: Value = serde_json::from_str(&with(entry)).unwrap();
+        let next = peer(&ground, true, &format!("list {DEVICE}"), "")["generation"].as_u64().unwrap() + 1;
+        table["generation"] = next.into();
+        let output = try_peer(&ground, true, &format!("sync {DEVICE} - -j"), &table.to_string());
+        let done: Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
+        assert_eq!(
+            (output.status.code(), &done["refused"], &done["unchanged"]),
+            (Some(1), &1.into(), &4.into()),
+            "{done}"
+        );
+        let refused = &done["refused_peers"][0];
+        assert!(refused["number"] == 5 && refused["why"].as_str().unwrap().contains(rule), "{entry}: {refused}");
+        listed(4);
+    }
+    let output = try_peer(&ground, true, &format!("sync {DEVICE} -"), &with(wrong).replace(":5,", ":90,"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("refused: peer 5 (198.19.5.0/24): `remote` 198.18.0.1 is this end of the tunnel"), "{said}");
+    assert!(ping.wait(PATIENCE).unwrap().success() && ping.stdout().contains(" 0% packet loss"), "{}", ping.stdout());
+}
+
 /// Returns a table of `count` peers without hosts behind them, besides the kernel at B.
 fn large(generation: u64, count: u32) -> String {
     let mut text = format!(r#"{{"generation":{generation},"peers":["#);
@@ -421,12 +474,25 @@ fn a_reload_keeps_the_table_and_loads_that_of_a_file_again() {
         let refused = stat.json()["peers"]["file_refused"].as_str().unwrap_or_default().to_owned();
         (refused, of("code", &stat.json()["health"]), of("why", &stat.json()["health"]))
     };
-    for (text, rule) in [(table("198.18.0.1"), "is this end of the tunnel"), ("[]".to_owned(), "this is no table")] {
-        fs::write(&file, text).unwrap();
+    fs::write(&file, "[]").unwrap();
+    reload();
+    assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
+    let (refused, code, why) = state();
+    let is_named = refused.contains("this is no table") && why == refused;
+    assert!(is_named && code == "peers_refused", "{refused}, {code}, {why}");
+    // Of single entries that are wrong each is refused by its name, and the others are in force: also at a start.
+    let own = r#"{"prefix":"198.19.8.0/24","remote":"198.18.0.1"}"#;
+    let foreign = r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.9","encap":"ipip"}"#;
+    fs::write(&file, table("198.18.0.5").replace("]}", &format!(",{own},{foreign}]}}"))).unwrap();
+    for address in ["198.19.1.2/24", "198.19.1.3/24"] {
+        write(file.to_str().unwrap(), address);
         reload();
-        assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]));
-        let (refused, code, why) = state();
-        assert!(refused.contains(rule) && code == "peers_refused" && why == refused, "{refused}, {code}, {why}");
+        assert_eq!(remotes(), (2, vec!["198.18.0.5".to_owned()]), "{address}");
+        let stat = Stat::read(&ground.a, &ground.program, DEVICE);
+        let named = stat.json()["peers"]["refused_named"].as_array().cloned().unwrap_or_default();
+        let said: Vec<&str> = named.iter().filter_map(|refused| refused["why"].as_str()).collect();
+        assert!(said.len() == 2 && said[0].contains("this end of the tunnel") && said[1].contains("ipip"), "{said:?}");
+        assert_eq!(state().1, "peers_refused");
     }
     fs::write(&file, table("198.18.0.6")).unwrap();
     reload();

@@ -96,10 +96,8 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     }
     if let Some(table) = &instance.peers {
         let plural = if table.peers == 1 { "" } else { "s" };
-        let refused = match table.refused {
-            0 => String::new(),
-            refused => format!("; changes refused: {refused}"),
-        };
+        let count = |what: &str, count: u64| if count == 0 { String::new() } else { format!("; {what}: {count}") };
+        let refused = count("refused", table.refused_peers) + &count("changes refused", table.refused);
         let number = format!("generation {}, in force {}", table.generation, table.in_force);
         text.push_str(&format!(
             "peers     {} peer{plural}, {number}{refused}; segue peer list shows them\n",

@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use segue_control::error::{Error, Kind};
 use segue_control::fleet::FleetState;
-use segue_control::peers::{Change, Key, Mac, Table};
+use segue_control::peers::{Change, Key, Mac, Peer, RefusedPeer, Table};
 use segue_fleet::agent::{self, Announce, Settings};
 use segue_fleet::args::{Cli, Command as Word};
 use segue_fleet::connect;
@@ -143,6 +143,9 @@ impl Drop for Server {
     }
 }
 
+/// The remote of the peers that the stand-in for a tunnel refuses.
+pub(crate) const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 99));
+
 /// A stand-in for a tunnel that only keeps its table.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Table>>, u8);
@@ -158,18 +161,30 @@ impl Datapath for Kept {
         Ok(TunnelState { process: 1, generation: self.0.lock().unwrap().generation.unwrap_or(0), end })
     }
 
-    fn sync(&mut self, table: &Table) -> Result<(), Error> {
+    fn sync(&mut self, table: &Table) -> Result<(u64, Vec<RefusedPeer>), Error> {
         let mut kept = self.0.lock().unwrap();
         if table.generation < kept.generation {
             return Err(Error::new(Kind::Conflict, "stale generation", "-"));
         }
-        kept.clone_from(table);
-        Ok(())
+        kept.generation = table.generation;
+        let (taken, refused): (Vec<Peer>, Vec<Peer>) =
+            table.peers.iter().cloned().partition(|peer| peer.remote != REFUSED);
+        kept.peers = taken;
+        let refused = refused.into_iter().zip(1..).map(|(peer, number)| RefusedPeer {
+            number,
+            key: peer.key(),
+            why: "a rule of the tunnel".to_owned(),
+        });
+        let refused: Vec<RefusedPeer> = refused.collect();
+        Ok((refused.len() as u64, refused))
     }
 
     fn change(&mut self, change: Change) -> Result<u64, Error> {
         let mut kept = self.0.lock().unwrap();
         match change {
+            Change::Replace(peers) if peers.iter().any(|peer| peer.remote == REFUSED) => {
+                return Err(Error::new(Kind::BadValue, "a peer is refused", "-"));
+            }
             Change::Replace(peers) => {
                 kept.peers.retain(|old| !peers.iter().any(|new| new.prefix == old.prefix));
                 kept.peers.extend(peers);

@@ -4,7 +4,7 @@
 mod kept;
 mod rules;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque, btree_map};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use segue::hash;
 use segue_control::error::{Error, Kind};
 use segue_control::model::{self, Complaint};
-use segue_control::peers::{self, Change, Changes, Key, Listed, ListedPeer, MOST, Peer, PeerCounters as Shown};
+use segue_control::peers::{
+    self, Change, Changes, Key, Listed, ListedPeer, MOST, MOST_NAMED, Peer, PeerCounters as Shown, RefusedPeer,
+};
 use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters, Removed, Table, TableSender};
 
 use crate::fastpath::Fastpath;
@@ -42,6 +44,9 @@ struct State {
     remotes: VecDeque<IpAddr>,
     /// Number of refused changes.
     refused: u64,
+    /// Number of peers of the last whole table that were refused, and the first of them.
+    refused_peers: u64,
+    refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused, if nothing has changed since.
     file_refused: Option<String>,
 }
@@ -86,7 +91,8 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table, as a whole or not at all. The worker uses the new one from its next packet on.
+    /// Changes the table. The worker uses the new one from its next packet on. Of a whole table each peer is judged by
+    /// itself: one that is refused costs no other. Other changes are made as a whole or not at all.
     ///
     /// # Errors
     /// The entry and the rule that it breaks, or a stale generation; nothing has changed then.
@@ -109,8 +115,14 @@ impl Keeper {
                 return Ok(Changes { generation: state.generation, unchanged, ..Changes::default() });
             }
             Change::Sync(table) => {
-                let wanted = self.entries(table.peers)?;
-                (table.generation, wanted)
+                let generation = table.generation;
+                let (wanted, mut refused) = self.sort_out(table)?;
+                let mut changes = self.apply(state, generation, wanted)?;
+                (changes.refused, state.refused_peers) = (refused.len() as u64, refused.len() as u64);
+                refused.truncate(MOST_NAMED);
+                state.refused_named.clone_from(&refused);
+                changes.refused_peers = refused;
+                return Ok(changes);
             }
             Change::Add(peers) => {
                 let added = self.entries(peers)?;
@@ -120,7 +132,16 @@ impl Keeper {
                 }
                 (None, merged(state, added))
             }
-            Change::Replace(peers) => (None, merged(state, self.entries(peers)?)),
+            Change::Replace(peers) => {
+                let keys: HashSet<String> = peers.iter().map(Peer::key).collect();
+                let wanted = merged(state, self.entries(peers)?);
+                let changes = self.apply(state, None, wanted)?;
+                // What was refused before is replaced too.
+                let before = state.refused_named.len();
+                state.refused_named.retain(|refused| !keys.contains(&refused.key));
+                state.refused_peers -= (before - state.refused_named.len()) as u64;
+                return Ok(changes);
+            }
             Change::Del(keys) => {
                 let mut left = plain(state);
                 for key in keys {
@@ -139,24 +160,44 @@ impl Keeper {
         self.apply(state, generation, wanted)
     }
 
-    /// Checks peers one by one, and that no two of them have the same key.
-    fn entries(&self, peers: Vec<Peer>) -> Result<BTreeMap<Key, Peer>, Error> {
-        if peers.len() > MOST {
-            let message = format!("{} peers are too many", peers.len());
+    /// Checks the peers of a table one by one, and that no two of them have the same key: the first counts. Returns
+    /// the others with the rule that each breaks, in the order of the document.
+    fn sort_out(&self, table: peers::Table) -> Result<(BTreeMap<Key, Peer>, Vec<RefusedPeer>), Error> {
+        let count = table.peers.len() + table.unread.len();
+        if count > MOST {
+            let message = format!("{count} peers are too many");
             return Err(Error::new(Kind::BadValue, message, format!("at most {MOST} in one table")));
         }
-        let mut entries = BTreeMap::new();
-        for (peer, number) in peers.into_iter().zip(1..) {
+        let numbers: Vec<u64> = table.numbers().take(table.peers.len()).collect();
+        let (mut entries, mut refused) = (BTreeMap::new(), table.unread);
+        for (peer, number) in table.peers.into_iter().zip(numbers) {
             let name = peer.key();
-            let wrong = |why: String| {
-                Error::new(Kind::BadValue, format!("peer {number} ({name}) is refused"), "segue peer --help").why(why)
+            let why = match self.rules.resolve(peer) {
+                Err(why) => why,
+                Ok((key, peer)) => match entries.entry(key) {
+                    btree_map::Entry::Vacant(place) => {
+                        place.insert(peer);
+                        continue;
+                    }
+                    btree_map::Entry::Occupied(_) => "its prefix is there twice".to_owned(),
+                },
             };
-            let (key, peer) = self.rules.resolve(peer).map_err(wrong)?;
-            if entries.insert(key, peer).is_some() {
-                return Err(wrong("its prefix is there twice".to_owned()));
+            refused.push(RefusedPeer { number, key: name, why });
+        }
+        refused.sort_by_key(|refused| refused.number);
+        Ok((entries, refused))
+    }
+
+    /// Checks peers one by one, of which none may be wrong.
+    fn entries(&self, peers: Vec<Peer>) -> Result<BTreeMap<Key, Peer>, Error> {
+        let (entries, refused) = self.sort_out(peers::Table { peers, ..peers::Table::default() })?;
+        match refused.into_iter().next() {
+            None => Ok(entries),
+            Some(RefusedPeer { number, key, why }) => {
+                let message = format!("peer {number} ({key}) is refused");
+                Err(Error::new(Kind::BadValue, message, "segue peer --help").why(why))
             }
         }
-        Ok(entries)
     }
 
     /// Puts `wanted` into force under the number `generation`, or the next one.
@@ -207,11 +248,13 @@ impl Keeper {
         let mut next = State {
             generation,
             changed: generation,
-            entries: BTreeMap::new(),
             prefixes: state.prefixes.clone(),
             remotes: state.remotes.clone(),
+            // Those that are refused stay so when single peers change.
+            refused_peers: state.refused_peers,
+            refused_named: state.refused_named.clone(),
             refused: state.refused,
-            file_refused: None,
+            ..State::default()
         };
         for (key, peer) in wanted {
             let counters = state.entries.get(&key).map(|entry| Arc::clone(&entry.counters)).unwrap_or_default();
@@ -271,7 +314,8 @@ impl Keeper {
             let counters = Shown { sent_packets, sent_bytes, received_packets, received_bytes };
             ListedPeer { peer: entry.peer.clone(), counters }
         };
-        Listed { generation: state.generation, peers: state.entries.values().map(listed).collect() }
+        let refused_peers = state.refused_named.clone();
+        Listed { generation: state.generation, peers: state.entries.values().map(listed).collect(), refused_peers }
     }
 
     /// Returns the summary of the table for `segue stat`.
@@ -287,6 +331,8 @@ impl Keeper {
                 Some(path) if path.is_on() => state.changed,
                 _ => self.sender.in_force(),
             },
+            refused_peers: state.refused_peers,
+            refused_named: state.refused_named.clone(),
             file_refused: state.file_refused.clone(),
             ..self.rules.summary()
         }
@@ -294,13 +340,25 @@ impl Keeper {
 
     /// Returns the problem of the table, if it has one.
     pub fn complaint(&self) -> Option<Complaint> {
-        let why = self.state().file_refused.clone()?;
+        let state = self.state();
+        let complaint = Complaint { code: "peers_refused".to_owned(), ..Complaint::default() };
+        if let Some(why) = state.file_refused.clone() {
+            return Some(Complaint {
+                what: "the file with the peers was refused, and the table of before stays".to_owned(),
+                why: Some(why),
+                fix: Some("mend the file, then: segue reload".to_owned()),
+                ..complaint
+            });
+        }
+        let first = state.refused_named.first()?;
+        let count = state.refused_peers;
+        let which =
+            if count == 1 { "a peer of the table is".to_owned() } else { format!("{count} peers of the table are") };
         Some(Complaint {
-            what: "the file with the peers was refused, and the table of before stays".to_owned(),
-            why: Some(why),
-            code: "peers_refused".to_owned(),
-            fix: Some("mend the file, then: segue reload".to_owned()),
-            ..Complaint::default()
+            what: format!("{which} refused, and the others are in force"),
+            why: Some(first.to_string()),
+            fix: Some("segue stat -j names them: peers.refused_named".to_owned()),
+            ..complaint
         })
     }
 
@@ -338,7 +396,7 @@ fn merged(state: &State, changed: BTreeMap<Key, Peer>) -> BTreeMap<Key, Peer> {
 
 fn table(state: &State) -> peers::Table {
     let peers = state.entries.values().map(|entry| entry.peer.clone()).collect();
-    peers::Table { generation: Some(state.generation), peers }
+    peers::Table { generation: Some(state.generation), peers, unread: state.refused_named.clone() }
 }
 
 #[cfg(test)]

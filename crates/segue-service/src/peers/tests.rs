@@ -121,7 +121,7 @@ fn entries_are_changed_one_by_one_and_all_or_none_of_a_change() {
 }
 
 #[test]
-fn a_wrong_entry_is_refused_by_its_number_its_prefix_and_the_rule() {
+fn a_wrong_entry_is_refused_by_its_number_and_the_rule_and_costs_no_other() {
     let keeper = keeper();
     for (entry, rule) in [
         (r#"{"remote":"198.18.0.2","encap":"gue"}"#, "`prefix` is missing"),
@@ -161,12 +161,33 @@ fn a_wrong_entry_is_refused_by_its_number_its_prefix_and_the_rule() {
         ),
         (ONE, "its prefix is there twice"),
     ] {
-        let error = sync(&keeper, &format!(r#"{{"peers":[{ONE},{entry}]}}"#)).unwrap_err();
-        assert_eq!(error.kind, Kind::BadValue, "{entry}");
-        assert!(error.message.starts_with("peer 2 ("), "{entry}: {}", error.message);
-        assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
-        assert!(keeper.list().peers.is_empty(), "{entry}");
+        let done = sync(&keeper, &format!(r#"{{"peers":[{ONE},{entry},{TWO}]}}"#)).unwrap();
+        assert_eq!((done.refused, done.refused_peers[0].number), (1, 2), "{entry}");
+        assert!(done.refused_peers[0].why.contains(rule), "{entry}: {:?}", done.refused_peers);
+        let keys: Vec<String> = keeper.list().peers.iter().map(|listed| listed.peer.key()).collect();
+        assert_eq!(keys, ["198.19.2.0/24", "198.19.3.0/24"], "{entry}: the others are in force");
+        let (summary, complaint) = (keeper.summary(), keeper.complaint().unwrap());
+        assert_eq!((summary.refused_peers, &summary.refused_named), (1, &done.refused_peers));
+        assert!(complaint.why.unwrap().contains(rule));
+        // Alone it is refused with the rule, and nothing changes.
+        if entry != ONE {
+            let peer = document(&format!(r#"{{"peers":[{entry}]}}"#)).peers.remove(0);
+            let error = keeper.change(Change::Replace(vec![peer])).unwrap_err();
+            assert_eq!(error.kind, Kind::BadValue, "{entry}");
+            assert!(error.message.starts_with("peer 1 ("), "{entry}: {}", error.message);
+            assert!(error.why.as_ref().is_some_and(|why| why.contains(rule)), "{entry}: {:?}", error.why);
+        }
     }
+    // A good one in the place of a refused one ends the complaint, and so does a table without any.
+    let bad = TWO.replace("198.18.0.3", "198.18.0.1");
+    sync(&keeper, &format!(r#"{{"peers":[7,{ONE},{bad}]}}"#)).unwrap();
+    let named: Vec<u64> = keeper.summary().refused_named.iter().map(|refused| refused.number).collect();
+    assert_eq!((named, keeper.list().peers.len()), (vec![1, 3], 1));
+    let two = document(&format!(r#"{{"peers":[{TWO}]}}"#)).peers;
+    keeper.change(Change::Replace(two)).unwrap();
+    assert_eq!((keeper.summary().refused_peers, keeper.list().peers.len()), (1, 2));
+    sync(&keeper, &format!(r#"{{"peers":[{ONE},{TWO}]}}"#)).unwrap();
+    assert_eq!((keeper.summary().refused_peers, keeper.complaint()), (0, None));
 }
 
 #[test]
@@ -191,7 +212,7 @@ fn a_successor_finds_the_table_that_was_written_last_and_no_half_of_one() {
     let other = Kept::of(kept.try_clone().unwrap()).unwrap();
     assert_eq!(other.read(), Some(table.clone()));
     // A shorter one, whose text ends before that of the longer one.
-    let shorter = Document { generation: Some(10), peers: table.peers[..1].to_vec() };
+    let shorter = Document { generation: Some(10), peers: table.peers[..1].to_vec(), ..Document::default() };
     kept.write(&shorter);
     assert_eq!(other.read(), Some(shorter));
 }
@@ -206,7 +227,7 @@ fn what_is_remembered_of_removed_peers_is_bounded() {
             let text = format!("{prefix}/32");
             Peer { encap: Some(peers::Encap::Gue), ..Peer::new(text.parse().unwrap(), remote.into()) }
         });
-        let table = Document { generation: Some(round + 1), peers: entries.collect() };
+        let table = Document { generation: Some(round + 1), peers: entries.collect(), ..Document::default() };
         keeper.change(Change::Sync(table)).unwrap();
     }
     let state = keeper.state();

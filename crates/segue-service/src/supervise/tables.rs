@@ -4,7 +4,7 @@
 use std::fs;
 
 use segue_control::client;
-use segue_control::error::Error;
+use segue_control::error::{Error, Kind};
 use segue_control::peers::{Change, Table};
 
 use super::spec::InstanceSpec;
@@ -43,7 +43,15 @@ pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Err
             Error::system(format!("cannot read the peers in {name}"), &error, "the table of before stays")
         });
         let table = text.and_then(|text| Table::read(&text, &name));
-        let refused = table.and_then(|table| client::peer_sync(&spec.name, &table)).err()?;
+        let refused = match table.and_then(|table| client::peer_sync(&spec.name, &table)) {
+            Ok(changes) => {
+                // The state of the tunnel names them all; the others are in force.
+                let first = changes.refused_peers.first()?;
+                let message = format!("{name}: {} of the peers are refused", changes.refused);
+                return Some(Error::new(Kind::BadValue, message, "segue stat -j").why(first.to_string()));
+            }
+            Err(error) => error,
+        };
         // One that does not answer shows nothing in its state either.
         let _ = client::peer_change(&spec.name, Change::Keep(refused.sentence()));
         Some(refused)

@@ -91,7 +91,7 @@ impl Daemon for Group {
             interfaces.for_each(|ready| limit_trains(ready, fastpath, netlink, out));
         };
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
-            let (opened, listeners) = overlay::open(ready, table, succession)?;
+            let (opened, listeners) = overlay::open(ready, table, succession, out)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let of_table = overlay::path(ready, table, listeners, netlink)?;
             let request = start::fastpath_request(self, Vec::new(), is_successor);

@@ -25,6 +25,7 @@ use crate::fastpath;
 use crate::fault::Vitals;
 use crate::handover::Ports;
 use crate::peers::{Keeper, Kept, Rules};
+use crate::report::Report;
 
 /// Opens the interface, the listeners' sockets and the table, except those that are inherited. Returns the listeners as
 /// well, as the path through the kernel knows them.
@@ -32,6 +33,7 @@ pub(super) fn open(
     ready: &Ready,
     table: &PeerTable,
     succession: &mut Succession,
+    out: &dyn Report,
 ) -> Result<(Opened, Vec<fastpath::Listener>), Error> {
     let plan = &ready.plan;
     let drops = table.listen.first().map(|(encap, _)| encap.name());
@@ -60,7 +62,7 @@ pub(super) fn open(
     let of_path = of_path.collect();
     let (keeper, first) = Keeper::new(rules, sender, flows, kept)?;
     if !keeper.follow() {
-        load(&keeper, table)?;
+        load(&keeper, table, out)?;
     }
     let keeper = Arc::new(keeper);
     let mut kept_ports = Ports::default();
@@ -124,18 +126,25 @@ pub(super) fn path(
     Ok(fastpath::Table { dev: ready.plan.dev.clone(), underlay, listeners, station: table.lladdr.0 })
 }
 
-/// Puts the table of the file into force, where there is a file.
-fn load(keeper: &Keeper, table: &PeerTable) -> Result<(), Error> {
+/// Puts the table of the file into force, where there is a file. Peers that are refused cost no other.
+fn load(keeper: &Keeper, table: &PeerTable, out: &dyn Report) -> Result<(), Error> {
     let Some(path) = &table.file else { return Ok(()) };
     let name = path.display().to_string();
     let text = std::fs::read(path).map_err(|error| {
         Error::system(format!("cannot read the peers in {name}"), &error, "peers none   starts with an empty table")
             .why("`peers FILE` names the table of the start")
     })?;
-    keeper.change(Change::Sync(Table::read(&text, &name)?)).map(drop).map_err(|error| {
+    let changes = keeper.change(Change::Sync(Table::read(&text, &name)?)).map_err(|error| {
         let message = format!("{name}: {}", error.message);
         Error { message, ..error }
-    })
+    })?;
+    for refused in &changes.refused_peers {
+        out.note(&format!("note: {name}: refused {refused}"));
+    }
+    if changes.refused > changes.refused_peers.len() as u64 {
+        out.note(&format!("note: {name}: {} peers are refused in all", changes.refused));
+    }
+    Ok(())
 }
 
 /// Removes and returns the sockets of the listener on `port` from those that `count` listeners had.
