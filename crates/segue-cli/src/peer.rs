@@ -5,11 +5,10 @@ use std::io::Read;
 use schemars::JsonSchema;
 use segue_control::client;
 use segue_control::error::{Error, Kind, Place, printable, printable_line};
-use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Peer, RefusedPeer, Table};
+use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Mac, Peer, RefusedPeer, Table};
 use segue_control::protocol::TABLE_LEN;
 use segue_grammar::parse::{Parsed, Value, parse};
 use segue_grammar::peer::WORDS;
-use segue_host::prefix::Prefix;
 use serde::Serialize;
 use serde_json::json;
 
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &args::Peer, out: &Out) -> Result<(), Error> {
         }
         ("del", []) => return Err(wrong(words, 0, "`del` needs a prefix".to_owned(), "PREFIX...")),
         ("del", prefixes) => {
-            let keys = (0..prefixes.len()).map(|at| prefix(words, at).map(Key::Prefix));
+            let keys = (0..prefixes.len()).map(|at| key(words, at));
             Change::Del(keys.collect::<Result<_, Error>>()?)
         }
         ("add", _) => Change::Add(vec![peer(words)?]),
@@ -146,11 +145,17 @@ fn wrong(words: &[String], at: usize, message: String, note: &str) -> Error {
     Error::new(Kind::Usage, message, "segue peer --help").at(place)
 }
 
-fn prefix(words: &[String], at: usize) -> Result<Prefix, Error> {
+/// Parses a prefix, or an Ethernet address.
+fn key(words: &[String], at: usize) -> Result<Key, Error> {
     let Some(word) = words.get(at) else {
-        return Err(wrong(words, at, "a prefix is missing".to_owned(), "such as 198.19.1.0/24"));
+        let note = "such as 198.19.1.0/24, or an Ethernet address with `mode eth`";
+        return Err(wrong(words, at, "a prefix is missing".to_owned(), note));
     };
-    word.parse().map_err(|note: &str| wrong(words, at, format!("`{}` is no prefix", printable(word)), note))
+    if let Ok(station) = word.parse::<Mac>() {
+        return Ok(Key::Match(station));
+    }
+    let no_prefix = |note: &str| wrong(words, at, format!("`{}` is no prefix", printable(word)), note);
+    word.parse().map(Key::Prefix).map_err(no_prefix)
 }
 
 /// Reads a table from a file, or from stdin.
@@ -165,9 +170,9 @@ fn read(file: &str) -> Result<Table, Error> {
     Table::read(&text, &printable(file))
 }
 
-/// Parses a prefix and the words of a peer.
+/// Parses a prefix or an Ethernet address, and the words of a peer.
 fn peer(words: &[String]) -> Result<Peer, Error> {
-    let prefix = prefix(words, 0)?;
+    let key = key(words, 0)?;
     let parsed = parse("segue peer", WORDS, &words[1..])?;
     let Some(Value::Address(remote)) = parsed.value_of("remote") else {
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
@@ -191,7 +196,7 @@ fn peer(words: &[String]) -> Result<Peer, Error> {
         mac,
         outer_checksum: switch("udpcsum"),
         remcsum: switch("remcsum"),
-        ..Peer::new(prefix, *remote)
+        ..Peer::at(key, *remote)
     })
 }
 

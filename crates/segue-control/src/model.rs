@@ -103,6 +103,9 @@ pub struct PeerTable {
     /// The Ethernet address of this end, where frames are among what is listened for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
+    /// Whether the interface carries Ethernet frames, and peers are looked up by Ethernet addresses; otherwise IP.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ethernet: bool,
     /// Whether peers may be sent, and may send, remote checksums.
     pub remcsum: bool,
     /// Number of peers of the last table that are not in force, each for its own reason.

@@ -23,6 +23,9 @@ pub const MOST_NAMED: usize = 100;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
+    /// The address that stands for groups and for unknown addresses, as in a forwarding table of Linux.
+    pub const ZERO: Mac = Mac([0; 6]);
+
     /// Returns whether the address is that of one station: neither a group's nor zero.
     pub fn is_station(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
@@ -93,7 +96,8 @@ pub struct Peer {
     #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub prefix: Option<Prefix>,
-    /// The inner Ethernet address that is behind the peer, in a tunnel that carries Ethernet frames.
+    /// The inner Ethernet address that is behind the peer, in a tunnel that carries Ethernet frames. Zero stands for
+    /// groups and for addresses that no peer has: several peers may have it, and each such frame goes to all of them.
     #[serde(default, with = "text", rename = "match", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub station: Option<Mac>,
@@ -126,9 +130,19 @@ const KEYS: [&str; 9] = ["prefix", "match", "remote", "encap", "port", "vni", "m
 impl Peer {
     /// Creates a peer with the tunnel's own values.
     pub fn new(prefix: Prefix, remote: IpAddr) -> Peer {
+        Peer::at(Key::Prefix(prefix), remote)
+    }
+
+    /// Creates a peer that is looked up by `key`, with the tunnel's own values.
+    pub fn at(key: Key, remote: IpAddr) -> Peer {
+        let (prefix, station) = match key {
+            Key::Prefix(prefix) => (Some(prefix), None),
+            Key::Match(station) => (None, Some(station)),
+            Key::Flood(_) => (None, Some(Mac::ZERO)),
+        };
         Peer {
-            prefix: Some(prefix),
-            station: None,
+            prefix,
+            station,
             remote,
             encap: None,
             port: None,
@@ -286,8 +300,10 @@ pub enum Change {
 pub enum Key {
     /// The prefix of the inner addresses.
     Prefix(#[serde(with = "plain")] Prefix),
-    /// An inner Ethernet address.
+    /// An inner Ethernet address; to remove, zero stands for all of `Flood`.
     Match(#[serde(with = "plain")] Mac),
+    /// The remote of a peer to which frames to groups and to unknown addresses go.
+    Flood(IpAddr),
 }
 
 impl fmt::Display for Key {
@@ -295,6 +311,7 @@ impl fmt::Display for Key {
         match self {
             Key::Prefix(prefix) => prefix.fmt(f),
             Key::Match(station) => station.fmt(f),
+            Key::Flood(remote) => write!(f, "{} at {remote}", Mac::ZERO),
         }
     }
 }

@@ -545,7 +545,7 @@ mod tests {
             ("mode gree", "did you mean `gre`?"),
             (
                 "mode wireguard",
-                "expected ipip, sit, gre, gretap, vxlan, geneve, ip6tnl, ipip6, ip6ip6, ip6gre or ip6gretap",
+                "expected ipip, sit, gre, gretap, vxlan, geneve, ip6tnl, ipip6, ip6ip6, ip6gre, ip6gretap or eth",
             ),
             ("fdb 02:00:00:00:00,198.18.0.1", "expected MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3"),
             ("id 16777216", "expected 0 to 16777215"),

@@ -31,10 +31,11 @@ pub const WORDS: &[Word] = &[
             "ip6ip6",
             "ip6gre",
             "ip6gretap",
+            "eth",
         ]),
         metavar: "MODE",
         default: "gre",
-        help: "what is inside: ipip IPv4, sit IPv6, gre and ip6tnl both, gretap, vxlan and geneve Ethernet; names with ip6 need an IPv6 remote",
+        help: "what is inside: ipip IPv4, sit IPv6, gre and ip6tnl both, gretap, vxlan and geneve Ethernet; names with ip6 need an IPv6 remote; with `peers` IP, or with eth Ethernet",
         ..Word::PLAIN
     },
     Word {

@@ -224,6 +224,12 @@ pub const FAMILIES: &[Family] = &[
         "Changes of a peer table that were refused.",
         Values::Peers(|table| table.refused),
     ),
+    gauge(
+        "segue_peers_not_in_force",
+        "peers.refused_peers",
+        "Peers of a tunnel's last peer table that are not in force, each for a reason of its own.",
+        Values::Peers(|table| table.refused_peers),
+    ),
     counter(
         "segue_tunnel_received_total",
         "tunnels{}.received",

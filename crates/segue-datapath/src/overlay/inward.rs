@@ -1,5 +1,7 @@
 //! The inbound direction: from a peer to the interface.
 
+use std::net::IpAddr;
+
 use segue::encap::Received;
 use segue::packet::{Csum, Frag, Packet, Unit};
 use segue::time::Nanos;
@@ -9,9 +11,9 @@ use segue::wire::vxlan::Vxlan;
 use segue_port::{Burst, Page};
 
 use super::counts::Dropped;
-use super::outward::address;
+use super::outward::{address, mac};
 use super::pipeline::Overlay;
-use super::table::Sender;
+use super::table::{Sender, Table, station};
 
 impl Overlay {
     /// Decapsulates the datagrams of a burst from the listener with this index.
@@ -42,7 +44,7 @@ impl Overlay {
             outside.decap_drops.add(why);
             return self.rx.pool.put(packet);
         }
-        if is_frame {
+        if is_frame && !self.frames {
             let is_for_us = packet.head.bytes().get(ethernet::DST).is_some_and(|to| *to == self.mac);
             let reason = match is_for_us {
                 false => Some(Dropped::NotForUs),
@@ -55,7 +57,10 @@ impl Overlay {
                 return self.rx.pool.put(packet);
             }
         }
-        let peer = address(&packet, true).and_then(|source| self.table.find(source));
+        let peer = match self.frames {
+            true => sender_of(&self.table, &packet, burst.peer.ip()),
+            false => address(&packet, true).and_then(|source| self.table.find(source)),
+        };
         let peer = peer.and_then(|index| self.table.peers.get(index)).filter(|peer| peer.remote == burst.peer.ip());
         let reason = match peer {
             None => Some(Dropped::PeerSource),
@@ -93,6 +98,13 @@ impl Overlay {
             }
         }
     }
+}
+
+/// Returns the index of the peer that the source of a frame is behind: the one that has the address, or, where none
+/// has, the one at `from` that unknown addresses are behind. A group is no source.
+fn sender_of(table: &Table, frame: &Packet<Page>, from: IpAddr) -> Option<usize> {
+    let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source))?;
+    table.find(station(source)).or_else(|| table.flooded(from))
 }
 
 /// Returns whether the inner transport checksum of a packet is still to be computed: the sender has left it to this

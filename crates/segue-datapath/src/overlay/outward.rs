@@ -1,16 +1,17 @@
 //! The outbound direction: from the interface to a peer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
-use segue::encap::{self, Fit};
+use segue::encap::{self, Fit, Mac};
 use segue::packet::{Frag, Kind, Packet, Start, Tunnels, Unit};
 use segue::time::Nanos;
-use segue::wire::{ipv4, ipv6};
+use segue::wire::{ethernet, ipv4, ipv6};
 use segue_port::Page;
 
 use super::counts::Dropped;
 use super::pipeline::Overlay;
-use super::table::Peer;
+use super::table::{Peer, station};
 use crate::forward::DropReason;
 use crate::icmp::{self, ErrorKind};
 use crate::ingress::packets;
@@ -31,6 +32,12 @@ pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> 
     }
 }
 
+/// Returns the address of a frame at this place of its Ethernet header.
+#[inline]
+pub(super) fn mac(packet: &Packet<Page>, at: Range<usize>) -> Option<Mac> {
+    packet.head.bytes().get(at)?.first_chunk().copied()
+}
+
 impl Overlay {
     /// Sends a packet or train to the peer that has its destination.
     pub(super) fn route(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
@@ -48,6 +55,35 @@ impl Overlay {
             };
             return self.refuse(packet, to, reason, now);
         };
+        self.send_to(packet, index, now);
+    }
+
+    /// Sends a frame or a train of frames to the peer that has its destination, or to all that unknown ones go to.
+    pub(super) fn forward(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        let to = mac(&packet, ethernet::DST).unwrap_or([0xff; 6]);
+        let is_group = ethernet::is_group(to);
+        if let Some(index) = self.table.find(station(to)).filter(|_| !is_group) {
+            return self.send_to(packet, index, now);
+        }
+        let Some((last, others)) = self.table.flood.len().checked_sub(1).map(|count| (count, 0..count)) else {
+            let reason = match is_group {
+                true => Dropped::NoGroup,
+                false if self.table.had(station(to)) => Dropped::RemovedPeer,
+                false => Dropped::NoRoute,
+            };
+            self.drops.add_many(reason, packets(&packet));
+            return self.rx.pool.put(packet);
+        };
+        for at in others {
+            let mut copy = self.rx.pool.take();
+            copy.copy_from(&packet);
+            self.send_to(copy, self.table.flood[at], now);
+        }
+        self.send_to(packet, self.table.flood[last], now);
+    }
+
+    /// Sends a packet or train to the peer with this index.
+    fn send_to(&mut self, packet: Box<Packet<Page>>, index: usize, now: Nanos) {
         let peer = &mut self.table.peers[index];
         let outside = &self.outsides[peer.listener];
         if peer.mtu.asked.is_none_or(|asked| now.0.saturating_sub(asked.0) >= ASK_EVERY) && self.asks.take(now) {
@@ -137,7 +173,8 @@ impl Overlay {
     fn answer(&mut self, page: Page) {
         self.errors[0] += 1;
         let mut error = self.rx.pool.take();
-        error.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
+        let start = if self.frames { Start::Ethernet } else { Start::Ip };
+        error.load(Frag::all(page), start, &Tunnels::NONE);
         self.inside.push(error, &mut self.rx, &mut self.split_drops);
     }
 }

@@ -37,8 +37,10 @@ pub struct Listener {
 pub struct Parts {
     /// Name of the inside port in statistics: the interface.
     pub inside_name: String,
-    /// The packet port inside, which carries IP.
+    /// The packet port inside.
     pub inside: Box<dyn Port>,
+    /// Whether that port carries Ethernet frames; otherwise IP.
+    pub frames: bool,
     /// The listeners, in the order that tables know; at least one.
     pub listeners: Vec<Listener>,
     /// The first table.
@@ -111,6 +113,7 @@ pub struct Overlay {
     pub(super) outsides: Vec<Outside>,
     pub(super) table: Box<Table>,
     tables: TableReceiver,
+    pub(super) frames: bool,
     pub(super) mac: [u8; 6],
     pub(super) rx: RxBatch,
     pub(super) gro: Option<Gro<Page>>,
@@ -170,6 +173,7 @@ impl Overlay {
             outsides: parts.listeners.into_iter().map(outside).collect(),
             table: parts.table,
             tables: parts.tables,
+            frames: parts.frames,
             mac: parts.mac,
             rx: RxBatch::new(parts.pages),
             joins: parts.gro.is_some(),
@@ -237,7 +241,10 @@ impl Overlay {
         while let Some(packet) = self.rx.pop_packet() {
             let mut next = self.outward.enter(packet, &mut self.rx, &mut self.split_drops);
             while let Some(packet) = next {
-                self.route(packet, now);
+                match self.frames {
+                    true => self.forward(packet, now),
+                    false => self.route(packet, now),
+                }
                 next = self.outward.more();
             }
         }

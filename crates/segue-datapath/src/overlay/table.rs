@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use segue::encap::{Carrier, Config, ConfigError, Decapsulator, Encapsulator};
+use segue::encap::{Carrier, Config, ConfigError, Decapsulator, Encapsulator, Mac};
 use segue::hash::Key;
 use segue::time::Nanos;
 use segue::wire::{ethernet, ethertype};
@@ -49,17 +49,46 @@ fn add([packets, total]: &[AtomicU64; 2], bytes: usize) {
     total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
 }
 
+/// The inner addresses that are behind a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// IP addresses: an address and a prefix length.
+    Prefix(IpAddr, u8),
+    /// One Ethernet address.
+    Station(Mac),
+    /// Groups, and every Ethernet address that is behind no peer: each such frame goes to all peers that have this.
+    Flood,
+}
+
+impl Inside {
+    /// Returns the prefix by which the peer is looked up; none for a peer that frames are flooded to.
+    pub fn prefix(self) -> Option<(IpAddr, u8)> {
+        match self {
+            Inside::Prefix(address, len) => Some((address, len)),
+            Inside::Station(mac) => Some((station(mac), 128)),
+            Inside::Flood => None,
+        }
+    }
+}
+
+/// Returns the form in which a table looks up an Ethernet address: as a host route. A table has either kind.
+#[inline]
+pub(super) fn station(mac: Mac) -> IpAddr {
+    let [a, b, c, d, e, f] = mac;
+    IpAddr::V6(u128::from(u64::from_be_bytes([0, 0, a, b, c, d, e, f])).into())
+}
+
 /// Configuration of one peer, from which a table is built.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// The inner addresses behind the peer: address and prefix length.
-    pub prefix: (IpAddr, u8),
+    /// The inner addresses behind the peer.
+    pub inside: Inside,
     /// The index of the listener whose sockets send to the peer.
     pub listener: usize,
     /// The encapsulation towards the peer.
     pub encap: Config,
-    /// The destination of the Ethernet frames inside, where the encapsulation carries frames.
-    pub mac: [u8; 6],
+    /// The destination of the Ethernet frames inside, where the encapsulation carries frames and the interface IP.
+    pub mac: Option<Mac>,
     /// The counters of the peer, which it keeps from one table to the next.
     pub counters: Arc<PeerCounters>,
 }
@@ -78,7 +107,7 @@ pub(super) struct Peer {
     pub(super) listener: usize,
     /// The network identifier, with VXLAN.
     pub(super) network: Option<u32>,
-    /// Ethernet headers in front of IPv6 and IPv4, where the encapsulation carries frames.
+    /// Ethernet headers in front of IPv6 and IPv4, where the encapsulation carries frames and the interface IP.
     pub(super) link: Option<[[u8; ethernet::LEN]; 2]>,
     /// Index among the destinations of the listener.
     pub(super) to: u16,
@@ -121,6 +150,9 @@ pub struct Table {
     senders: Prefixes,
     removed_senders: Prefixes,
     pub(super) peers: Vec<Peer>,
+    /// The peers that frames are flooded to, and these by their outer addresses.
+    pub(super) flood: Vec<usize>,
+    flood_senders: Prefixes,
     /// The addresses that each listener's sockets send to.
     pub(super) destinations: Vec<Arc<[SocketAddr]>>,
     /// Decapsulation at each listener, by network identifier, sorted.
@@ -178,13 +210,13 @@ impl Table {
                 let config = with_network(listeners[peer.listener].encap, network);
                 ways.push((network, Decapsulator::new(reachable(config)).map_err(|error| (index, error))?));
             }
+            let link = |mac| [ethertype::IPV6, ethertype::IPV4].map(|kind| ethernet::header(mac, own_mac, kind));
             let frames = peer.encap.mode.is_ethernet();
-            let link = [ethertype::IPV6, ethertype::IPV4].map(|kind| ethernet::header(peer.mac, own_mac, kind));
             made.push(Peer {
                 remote: peer.encap.remote,
                 listener: peer.listener,
                 network,
-                link: frames.then_some(link),
+                link: peer.mac.filter(|_| frames).map(link),
                 to,
                 encap,
                 mtu: PeerMtu::default(),
@@ -196,8 +228,17 @@ impl Table {
         let mut known: Vec<IpAddr> = peers.iter().map(|peer| peer.encap.remote).collect();
         known.sort_unstable();
         known.dedup();
-        let inner = (0..).zip(peers).map(|(index, peer)| (peer.prefix.0, peer.prefix.1, index));
+        let inner = (0..).zip(peers).filter_map(|(index, peer)| {
+            let (address, len) = peer.inside.prefix()?;
+            Some((address, len, index))
+        });
+        let flooded = |peer: &PeerConfig| peer.inside == Inside::Flood;
+        let flood: Vec<usize> = (0..).zip(peers).filter(|(_, peer)| flooded(peer)).map(|(index, _)| index).collect();
+        let flood_senders = (0..).zip(peers).filter(|(_, peer)| flooded(peer));
+        let flood_senders = flood_senders.map(|(index, peer)| (peer.encap.remote, 128, index));
         Ok(Table {
+            flood,
+            flood_senders: Prefixes::new(key, flood_senders),
             generation,
             inner: Prefixes::new(key, inner),
             removed: Prefixes::new(key, removed.prefixes.iter().map(|(address, len)| (*address, *len, 0))),
@@ -228,6 +269,11 @@ impl Table {
     #[inline]
     pub(super) fn find(&self, inner: IpAddr) -> Option<usize> {
         self.inner.lookup(inner).map(|index| index as usize)
+    }
+
+    /// Returns the index of the peer that frames of the outer address are flooded to.
+    pub(super) fn flooded(&self, outer: IpAddr) -> Option<usize> {
+        self.flood_senders.lookup(outer).map(|index| index as usize)
     }
 
     /// Returns whether the inner address belonged to a peer that was removed.
@@ -266,10 +312,10 @@ impl Table {
     }
 }
 
-/// Prefixes and remotes of earlier tables that the present one has not.
+/// Inner addresses and remotes of earlier tables that the present one has not.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
-    /// Inner addresses: address and prefix length.
+    /// Inner addresses, of [`Inside::prefix`].
     pub prefixes: Vec<(IpAddr, u8)>,
     /// Outer addresses of removed remotes.
     pub remotes: Vec<IpAddr>,
@@ -294,4 +340,45 @@ fn with_network(config: Config, network: Option<u32>) -> Config {
 /// Returns the configuration with some remote: a listener has none of its own, and the check requires one.
 fn reachable(config: Config) -> Config {
     Config { remote: config.local, ..config }
+}
+
+#[cfg(test)]
+mod tests {
+    use segue::encap::Mode;
+
+    use super::*;
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 1));
+
+    fn peer(inside: Inside, n: u8) -> PeerConfig {
+        let remote = IpAddr::from([198, 18, 0, n]);
+        let carrier = Carrier::Vxlan { vni: 7, remcsum: false, takes_remcsum: false };
+        let encap = Config::new(Mode::Ethernet, carrier, LOCAL, remote);
+        PeerConfig { inside, listener: 0, encap, mac: None, counters: Arc::default() }
+    }
+
+    #[test]
+    fn stations_are_found_by_their_addresses_and_all_else_by_the_peers_that_are_flooded_to() {
+        let stations = [[2, 0, 0, 0, 0, 2], [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]];
+        let peers = [
+            peer(Inside::Station(stations[0]), 2),
+            peer(Inside::Flood, 2),
+            peer(Inside::Station(stations[1]), 3),
+            peer(Inside::Flood, 4),
+        ];
+        let gone = [2, 0, 0, 0, 0, 9];
+        let removed = Removed { prefixes: vec![(station(gone), 128)], remotes: Vec::new() };
+        let listeners = [ListenerConfig { encap: peers[0].encap }];
+        let table = Table::new(1, &listeners, &peers, &removed, [2, 0, 0, 0, 0, 1], Key([1, 2])).unwrap();
+        assert_eq!(
+            [stations[0], stations[1], gone, [0; 6]].map(|mac| table.find(station(mac))),
+            [Some(0), Some(2), None, None]
+        );
+        assert!(table.had(station(gone)) && !table.had(station(stations[0])));
+        assert_eq!(table.flood, [1, 3]);
+        let flooded = [2, 3, 4].map(|n| table.flooded(IpAddr::from([198, 18, 0, n])));
+        assert_eq!(flooded, [Some(1), None, Some(3)]);
+        // Frames keep their own headers.
+        assert!(table.peers.iter().all(|peer| peer.link.is_none()));
+    }
 }

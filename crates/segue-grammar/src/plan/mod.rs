@@ -43,7 +43,10 @@ pub fn plan(
     };
     let local = local(parsed, remote)?;
     let (mode, encap, dport) = match table.as_ref().and_then(|table| table.listen.first()) {
-        Some((_, port)) => (Mode::Ip6tnl, Encap::Gue, *port),
+        Some((_, port)) => {
+            let mode = if named(parsed, "mode") == Some("eth") { Mode::Eth } else { Mode::Ip6tnl };
+            (mode, Encap::Gue, *port)
+        }
         None => {
             let mode = mode(parsed, remote)?;
             let encap = encap(parsed, mode)?;
@@ -124,6 +127,7 @@ pub fn plan(
 /// The words that are allowed with `peers`.
 const OF_TABLES: &[&str] = &[
     "dev",
+    "mode",
     "peers",
     "listen",
     "lladdr",
@@ -161,6 +165,15 @@ fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
         let message = format!("`{word}` does not go with `peers`");
         return Err(parsed.error_at(Kind::Conflict, message, at, "each peer of the table has it, or `listen`"));
     }
+    let is_ethernet = match (named(parsed, "mode"), parsed.place_of("mode")) {
+        (Some("eth"), _) => true,
+        (Some(mode), Some(at)) => {
+            let message = format!("`mode {mode}` does not go with `peers`");
+            let note = "IP without `mode`, Ethernet frames with `mode eth`";
+            return Err(parsed.error_at(Kind::Conflict, message, at + 1, note));
+        }
+        _ => false,
+    };
     let Some(local) = address(parsed, "local").filter(|local| !local.is_unspecified()) else {
         let note = "add `local ADDR`, the address that the peers know";
         return Err(parsed.error_at(Kind::Missing, "`peers` needs `local`", parsed.end(), note));
@@ -179,6 +192,17 @@ fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
         if let Some(at) = parsed.place_of(word).filter(|_| !has(encap)) {
             let message = format!("`{word}` does not go with this `listen`");
             return Err(parsed.error_at(Kind::Conflict, message, at, format!("it needs `listen {encap}`")));
+        }
+    }
+    if is_ethernet {
+        if let Some(at) = parsed.place_of("lladdr") {
+            let note = "it is for IP in vxlan: frames have addresses of their own";
+            return Err(parsed.error_at(Kind::Conflict, "`lladdr` does not go with `mode eth`", at, note));
+        }
+        if has(PeerEncap::Fou) {
+            let at = parsed.place_of("listen").map_or(parsed.end(), |at| at + 1);
+            let note = "it carries IP alone; frames go by vxlan and gue";
+            return Err(parsed.error_at(Kind::Conflict, "`listen fou` does not go with `mode eth`", at, note));
         }
     }
     let lladdr = match parsed.value_of("lladdr") {
@@ -301,6 +325,11 @@ fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error
 
 fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
     let word = named(parsed, "mode").unwrap_or("gre");
+    if word == "eth" {
+        let at = parsed.place_of("mode").unwrap_or(parsed.end()) + 1;
+        let note = "to one remote it is `mode vxlan`, `geneve` or `gretap`";
+        return Err(parsed.error_at(Kind::Conflict, "`mode eth` needs `peers`", at, note));
+    }
     if (word.starts_with("ip6") || word == "ipip6") && remote.is_ipv4() {
         let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
         let message = format!("`mode {word}` needs an IPv6 remote");

@@ -90,8 +90,8 @@ pub(super) fn shown(served: &Served) -> model::FastpathPeers {
 /// Returns the peers of a table in the form for the path through the kernel.
 pub(super) fn peers(configs: &[PeerConfig]) -> Vec<Peer> {
     let of = |config: &PeerConfig| {
-        let PeerConfig { prefix, listener, encap, mac, .. } = *config;
-        Peer { prefix, listener, config: encap, mac }
+        let PeerConfig { inside, listener, encap, mac, .. } = *config;
+        Some(Peer { prefix: inside.prefix()?, listener, config: encap, mac: mac.unwrap_or_default() })
     };
-    configs.iter().map(of).collect()
+    configs.iter().filter_map(of).collect()
 }

@@ -13,7 +13,7 @@ use segue::hash;
 use segue_control::error::{Error, Kind};
 use segue_control::model::{self, Complaint};
 use segue_control::peers::{
-    self, Change, Changes, Key, Listed, ListedPeer, MOST, MOST_NAMED, Peer, PeerCounters as Shown, RefusedPeer,
+    self, Change, Changes, Key, Listed, ListedPeer, MOST, MOST_NAMED, Mac, Peer, PeerCounters as Shown, RefusedPeer,
 };
 use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters, Removed, Table, TableSender};
 
@@ -145,13 +145,19 @@ impl Keeper {
             Change::Del(keys) => {
                 let mut left = plain(state);
                 for key in keys {
-                    if left.remove(&key).is_none() {
+                    let before = left.len();
+                    match key {
+                        // All that unknown addresses go to.
+                        Key::Match(Mac::ZERO) => left.retain(|key, _| !matches!(key, Key::Flood(_))),
+                        key => drop(left.remove(&key)),
+                    }
+                    if left.len() == before {
                         return Err(Error::new(
                             Kind::NotFound,
                             format!("{key} is not in the table"),
                             "segue peer list NAME",
                         )
-                        .why("no peer has exactly this prefix"));
+                        .why("no peer has exactly this prefix or Ethernet address"));
                     }
                 }
                 (None, left)
@@ -179,7 +185,7 @@ impl Keeper {
                         place.insert(peer);
                         continue;
                     }
-                    btree_map::Entry::Occupied(_) => "its prefix is there twice".to_owned(),
+                    btree_map::Entry::Occupied(_) => "its prefix or `match` is there twice".to_owned(),
                 },
             };
             refused.push(RefusedPeer { number, key: name, why });
@@ -261,10 +267,9 @@ impl Keeper {
             next.entries.insert(key, Entry { peer, counters });
         }
         let present: HashSet<IpAddr> = next.entries.values().map(|entry| entry.peer.remote).collect();
-        for (key, entry) in state.entries.iter().filter(|(key, _)| !next.entries.contains_key(key)) {
-            if let Key::Prefix(prefix) = key {
-                next.prefixes.push_back((prefix.address, prefix.len));
-            }
+        for (_, entry) in state.entries.iter().filter(|(key, _)| !next.entries.contains_key(key)) {
+            let inside = self.rules.config(&entry.peer, Arc::default()).and_then(|config| config.inside.prefix());
+            next.prefixes.extend(inside);
             if !present.contains(&entry.peer.remote) && next.remotes.back() != Some(&entry.peer.remote) {
                 next.remotes.push_back(entry.peer.remote);
             }

@@ -7,7 +7,7 @@ use segue::encap::{Carrier, Config, Df, Mode, SourcePorts, Tos, Ttl};
 use segue::wire::vxlan;
 use segue_control::model::PeerTable;
 use segue_control::peers::{Encap, Key, Mac, Peer};
-use segue_datapath::overlay::{ListenerConfig, PeerConfig, PeerCounters};
+use segue_datapath::overlay::{Inside, ListenerConfig, PeerConfig, PeerCounters};
 
 use crate::tunnel::kinds::{self, Choice};
 use crate::tunnel::resolve::Ready;
@@ -20,6 +20,8 @@ const USUAL_VNI: u32 = 1;
 pub struct Rules {
     local: IpAddr,
     mac: Mac,
+    /// Whether the interface carries Ethernet frames; otherwise IP.
+    frames: bool,
     remcsum: bool,
     /// Whether datagrams have an outer checksum where the peer does not say.
     outer_checksum: bool,
@@ -31,6 +33,7 @@ impl Rules {
     /// Creates the rules of a tunnel whose listeners have these numbers of source ports.
     pub fn new(ready: &Ready, table: &kinds::PeerTable, slots: &[u16], seed: [u8; 16]) -> Rules {
         let plan = &ready.plan;
+        let frames = plan.mode.is_ethernet();
         let config = |encap: Encap, port: u16, slots: u16| {
             let (mode, carrier) = match encap {
                 Encap::Vxlan => {
@@ -38,6 +41,7 @@ impl Rules {
                     let takes_remcsum = plan.overlay.remcsumrx;
                     (Mode::Ethernet, Carrier::Vxlan { vni, remcsum: false, takes_remcsum })
                 }
+                Encap::Gue if frames => (Mode::Ethernet, Carrier::Gue { remcsum: plan.encap_remcsum }),
                 Encap::Gue => (Mode::Ip, Carrier::Gue { remcsum: plan.encap_remcsum }),
                 Encap::Fou => (Mode::Ip, Carrier::Fou),
             };
@@ -64,6 +68,7 @@ impl Rules {
         Rules {
             local: ready.local,
             mac: table.lladdr,
+            frames,
             remcsum: plan.encap_remcsum,
             outer_checksum: table.outer_checksum,
             forms: forms.collect(),
@@ -75,12 +80,18 @@ impl Rules {
         self.mac
     }
 
+    /// Returns whether peers send frames to an Ethernet address of this end.
+    fn has_own_mac(&self) -> bool {
+        !self.frames && self.forms.iter().any(|(encap, ..)| *encap == Encap::Vxlan)
+    }
+
     /// Returns the properties of this end that other programs need.
     pub(super) fn summary(&self) -> PeerTable {
         PeerTable {
             local: self.local.to_string(),
             listen: self.forms.iter().map(|(encap, port, _)| format!("{encap}:{port}")).collect(),
-            mac: self.forms.iter().any(|(encap, ..)| *encap == Encap::Vxlan).then(|| self.mac.to_string()),
+            mac: self.has_own_mac().then(|| self.mac.to_string()),
+            ethernet: self.frames,
             remcsum: self.remcsum,
             ..PeerTable::default()
         }
@@ -96,18 +107,7 @@ impl Rules {
     /// # Errors
     /// The rule that it breaks.
     pub(super) fn resolve(&self, peer: Peer) -> Result<(Key, Peer), String> {
-        let prefix = match (peer.prefix, peer.station) {
-            (Some(prefix), None) => prefix,
-            (None, Some(_)) => return Err("this tunnel carries IP: it has no peers by `match`".to_owned()),
-            (Some(_), Some(_)) => return Err("it has `prefix` and `match`, and one of the two counts".to_owned()),
-            (None, None) => return Err("`prefix` is missing".to_owned()),
-        };
-        if prefix != prefix.masked() {
-            return Err(format!("`prefix` has bits behind its length: it would be {}", prefix.masked()));
-        }
-        if prefix.len > 0 && (prefix.address.is_multicast() || prefix.address.is_loopback()) {
-            return Err("`prefix` is multicast or loopback, which no tunnel carries".to_owned());
-        }
+        let key = self.key(&peer)?;
         let remote = peer.remote;
         let is_host = match remote {
             IpAddr::V4(v4) => !v4.is_broadcast() && v4.octets()[0] != 0,
@@ -144,7 +144,10 @@ impl Rules {
             return Err("`vni` has more than 24 bits".to_owned());
         }
         match peer.mac {
-            None if is_vxlan => return Err("`mac` is missing: the peer's end drops frames for others".to_owned()),
+            Some(_) if self.frames => return Err("`mac` does not go with frames, which have addresses".to_owned()),
+            None if is_vxlan && !self.frames => {
+                return Err("`mac` is missing: the peer's end drops frames for others".to_owned());
+            }
             Some(mac) if !mac.is_station() => return Err(format!("`mac` {mac} is not the address of one station")),
             Some(mac) if mac == self.mac => return Err(format!("`mac` {mac} is this end of the tunnel")),
             _ => {}
@@ -161,8 +164,8 @@ impl Rules {
             return Err("`outer_checksum` false does not go with `remcsum`: it alone protects the payload".to_owned());
         }
         let resolved = Peer {
-            prefix: Some(prefix),
-            station: None,
+            prefix: peer.prefix,
+            station: peer.station,
             remote,
             encap: Some(encap),
             port: Some(port),
@@ -171,7 +174,38 @@ impl Rules {
             outer_checksum: Some(peer.outer_checksum.unwrap_or(self.outer_checksum || remcsum)),
             remcsum: Some(remcsum),
         };
-        Ok((Key::Prefix(prefix), resolved))
+        Ok((key, resolved))
+    }
+
+    /// Returns what a peer is looked up by.
+    fn key(&self, peer: &Peer) -> Result<Key, String> {
+        let prefix = match (peer.prefix, peer.station) {
+            (Some(_), Some(_)) => return Err("it has `prefix` and `match`, and one of the two counts".to_owned()),
+            (Some(_), None) if self.frames => {
+                return Err("this tunnel carries Ethernet frames: it has no peers by `prefix`".to_owned());
+            }
+            (None, Some(_)) if !self.frames => {
+                return Err("this tunnel carries IP: it has no peers by `match`".to_owned());
+            }
+            (None, Some(Mac::ZERO)) => return Ok(Key::Flood(peer.remote)),
+            (None, Some(station)) if !station.is_station() => {
+                return Err(format!(
+                    "`match` {station} is the address of a group: frames to groups go to the peers of {}",
+                    Mac::ZERO
+                ));
+            }
+            (None, Some(station)) => return Ok(Key::Match(station)),
+            (None, None) if self.frames => return Err("`match` is missing".to_owned()),
+            (None, None) => return Err("`prefix` is missing".to_owned()),
+            (Some(prefix), None) => prefix,
+        };
+        if prefix != prefix.masked() {
+            return Err(format!("`prefix` has bits behind its length: it would be {}", prefix.masked()));
+        }
+        if prefix.len > 0 && (prefix.address.is_multicast() || prefix.address.is_loopback()) {
+            return Err("`prefix` is multicast or loopback, which no tunnel carries".to_owned());
+        }
+        Ok(Key::Prefix(prefix))
     }
 
     fn usual_vni(&self) -> u32 {
@@ -184,7 +218,12 @@ impl Rules {
 
     /// Returns the datapath's form of a peer that [`resolve`](Self::resolve) has completed.
     pub(super) fn config(&self, peer: &Peer, counters: Arc<PeerCounters>) -> Option<PeerConfig> {
-        let prefix = peer.prefix?;
+        let inside = match (peer.prefix, peer.station) {
+            (Some(prefix), _) => Inside::Prefix(prefix.address, prefix.len),
+            (None, Some(Mac::ZERO)) => Inside::Flood,
+            (None, Some(station)) => Inside::Station(station.0),
+            (None, None) => return None,
+        };
         let listener = self.forms.iter().position(|(encap, ..)| Some(*encap) == peer.encap)?;
         let base = self.forms.get(listener)?.2;
         let carrier = match base.carrier {
@@ -196,7 +235,6 @@ impl Rules {
         };
         let csum = peer.outer_checksum != Some(false);
         let encap = Config { carrier, remote: peer.remote, dport: peer.port.unwrap_or(base.dport), csum, ..base };
-        let mac = peer.mac.map_or([0; 6], |mac| mac.0);
-        Some(PeerConfig { prefix: (prefix.address, prefix.len), listener, encap, mac, counters })
+        Some(PeerConfig { inside, listener, encap, mac: peer.mac.map(|mac| mac.0), counters })
     }
 }

@@ -224,7 +224,8 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
     // A kernel without IPv6 refuses this and generates no addresses either. With IPv6, the kernel's own packets would
     // count as drops of a tunnel that carries IPv4 only.
     // No peer of a table has a link-local address.
-    if (ready.plan.mode == plan::Mode::Ipip || ready.plan.table.is_some()) && !is_made {
+    if (ready.plan.mode == plan::Mode::Ipip || ready.plan.table.is_some() && !ready.plan.mode.is_ethernet()) && !is_made
+    {
         let _ = changes.no_generated_addresses();
     }
     for (at, step) in steps.iter().enumerate() {

@@ -31,7 +31,7 @@ pub(super) fn engine_mode(plan: &Plan) -> encap::Mode {
         Mode::Ip6tnl => encap::Mode::Ip,
         Mode::Gre => encap::Mode::Gre(gre),
         Mode::Gretap => encap::Mode::GreTap(gre),
-        Mode::Vxlan | Mode::Geneve => encap::Mode::Ethernet,
+        Mode::Vxlan | Mode::Geneve | Mode::Eth => encap::Mode::Ethernet,
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Mode {
     Vxlan,
     /// Ethernet frames behind UDP and a Geneve header.
     Geneve,
+    /// Ethernet frames to the peers of a table, each with its own encapsulation.
+    Eth,
 }
 
 impl Mode {
@@ -38,6 +40,7 @@ impl Mode {
             Mode::Gretap => "gretap",
             Mode::Vxlan => "vxlan",
             Mode::Geneve => "geneve",
+            Mode::Eth => "eth",
         }
     }
 
@@ -54,7 +57,7 @@ impl Mode {
 
     /// Returns whether the tunnel carries Ethernet frames.
     pub fn is_ethernet(self) -> bool {
-        matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve)
+        matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve | Mode::Eth)
     }
 
     /// Returns whether the mode has a UDP header and a network identifier of its own.
@@ -67,7 +70,7 @@ impl Mode {
         match self {
             Mode::Ipip => address.is_ipv4(),
             Mode::Sit => address.is_ipv6(),
-            Mode::Gre | Mode::Ip6tnl | Mode::Gretap | Mode::Vxlan | Mode::Geneve => true,
+            Mode::Gre | Mode::Ip6tnl | Mode::Gretap | Mode::Vxlan | Mode::Geneve | Mode::Eth => true,
         }
     }
 }

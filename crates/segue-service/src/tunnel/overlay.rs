@@ -79,7 +79,7 @@ pub(super) fn open(
     ports.iter().take(1).for_each(|(_, port)| offloads.add("", port, "switched off"));
     offloads.add("", &tun, "switched off");
     let trace = open_trace_of(plan)?;
-    let (mac, remcsum) = (table.lladdr.0, plan.encap_remcsum);
+    let (mac, remcsum, frames) = (table.lladdr.0, plan.encap_remcsum, plan.mode.is_ethernet());
     let gro = Some(gro_config(plan, 1, flows));
     let assemble = Box::new(move |_: &Vitals| {
         let mut trace = trace;
@@ -96,6 +96,7 @@ pub(super) fn open(
         Ok(Box::new(Overlay::new(Parts {
             inside_name: tun.name().to_owned(),
             inside: Box::new(tun),
+            frames,
             listeners,
             table: first,
             tables: receiver,

@@ -125,6 +125,13 @@ impl Plan {
             } else if has(PeerEncap::Gue) {
                 parts.push(("GUE", if self.encap_remcsum { 12 } else { 4 }));
             }
+            if self.mode == Mode::Eth {
+                // With the option GUE is longer than VXLAN.
+                parts.truncate(2);
+                let gue = has(PeerEncap::Gue) && (self.encap_remcsum || !has(PeerEncap::Vxlan));
+                let of_gue = ("GUE", if self.encap_remcsum { 12 } else { 4 });
+                parts.extend([if gue { of_gue } else { ("VXLAN", 8) }, ("Ethernet", 14)]);
+            }
             return parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect();
         }
         match (self.encap, self.mode) {
@@ -191,6 +198,7 @@ impl Plan {
         match self {
             Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),
             Plan { guest: Some(_), .. } => Some("a guest needs the daemon"),
+            Plan { mode: Mode::Eth, .. } => Some("a peer table of Ethernet addresses needs the daemon"),
             Plan { zone: Some(_), .. } => Some("a link-local remote needs the daemon"),
             Plan { gro: false, .. } => Some("gro off needs the daemon"),
             Plan { gso: false, .. } => Some("gso off needs the daemon"),

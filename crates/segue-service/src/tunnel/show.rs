@@ -183,7 +183,8 @@ fn subject(ready: &Ready) -> String {
 pub(super) fn kind(plan: &Plan) -> String {
     if let Some(table) = &plan.table {
         let forms: Vec<String> = table.listen.iter().map(|(encap, port)| format!("{encap}:{port}")).collect();
-        return format!("peers in {}", forms.join(", "));
+        let of = if plan.mode == super::plan::Mode::Eth { "Ethernet peers" } else { "peers" };
+        return format!("{of} in {}", forms.join(", "));
     }
     let carried = match (plan.encap, plan.overlay.id) {
         (Encap::None, Some(id)) => format!(" {id}"),

@@ -177,6 +177,18 @@ fn a_tunnel_with_a_peer_table_has_an_address_listeners_and_no_remote() {
     assert!(mac("a") != mac("b") && mac("a").is_station() && mac("a").0[0] == 2);
     let file = ok("dev a peers p.json local ::1").table.unwrap();
     assert_eq!((file.file, file.listen), (Some("p.json".into()), vec![(PeerEncap::Gue, 6080)]));
+    // A table of prefixes, or one of Ethernet addresses, whose MTU is by the longest of the headers.
+    for (words, mode, bytes) in [
+        ("listen vxlan,gue", Mode::Ip6tnl, 50),
+        ("mode eth listen vxlan", Mode::Eth, 50),
+        ("mode eth listen vxlan,gue", Mode::Eth, 50),
+        ("mode eth listen gue", Mode::Eth, 46),
+        ("mode eth listen vxlan,gue encap-remcsum", Mode::Eth, 54),
+    ] {
+        let plan = ok(&format!("dev a peers none local 198.18.0.1 {words}"));
+        let sum: u32 = plan.overhead().iter().map(|part| part.bytes).sum();
+        assert_eq!((plan.mode, sum), (mode, bytes), "{words}");
+    }
     // The peers' default, and no option of the sockets.
     let bare = ok("dev a peers none local ::1 noencap-csum encap-remcsum");
     assert_eq!((bare.encap_csum, bare.table.map(|table| table.outer_checksum)), (true, Some(false)));
@@ -184,7 +196,13 @@ fn a_tunnel_with_a_peer_table_has_an_address_listeners_and_no_remote() {
         ("dev a peers none", "`peers` needs `local`"),
         ("dev a peers none local 0.0.0.0", "`peers` needs `local`"),
         ("dev a peers none local ::1 remote ::2", "`remote` does not go with `peers`"),
-        ("dev a peers none local ::1 mode gre", "`mode` does not go with `peers`"),
+        ("dev a peers none local ::1 mode gre", "`mode gre` does not go with `peers`"),
+        ("dev a mode eth remote ::1", "`mode eth` needs `peers`"),
+        ("dev a mode eth peers none local ::1 listen vxlan,fou", "`listen fou` does not go with `mode eth`"),
+        (
+            "dev a mode eth peers none local ::1 listen vxlan lladdr 02:00:00:00:00:01",
+            "`lladdr` does not go with `mode eth`",
+        ),
         ("dev a peers none local ::1 id 7", "`id` does not go with this `listen`"),
         ("dev a peers none local ::1 listen fou encap-remcsum", "`encap-remcsum` does not go with this `listen`"),
         ("dev a peers none local ::1 listen gue,gue:1", "`gue,gue:1` is not a value of `listen`"),
