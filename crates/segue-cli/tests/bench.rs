@@ -30,10 +30,10 @@ fn quick(name: &str) -> Option<Vec<Value>> {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let table = ran.json();
     assert_eq!((table["schema"].as_str(), table["bench"].as_str()), (Some("segue.bench/1"), Some(name)));
-    let facts: &[&str] = if name == "tunnel" { &[] } else { &["load_core", "test_core", "steering"] };
+    let details: &[&str] = if name == "tunnel" { &[] } else { &["load_core", "test_core", "steering"] };
     assert_eq!(ran.stdout.matches("\"cpu\":").count(), 1, "a name twice: {}", ran.stdout);
-    for fact in ["load", "wire", "cpu", "counted", "seconds", "runs"].iter().chain(facts) {
-        assert!(!table["machine"][fact].is_null(), "{fact}: {table}");
+    for detail in ["load", "wire", "cpu", "counted", "seconds", "runs"].iter().chain(details) {
+        assert!(!table["machine"][detail].is_null(), "{detail}: {table}");
     }
     let rows = table["rows"].as_array().cloned().unwrap_or_default();
     assert!(rows.len() >= 2, "{table}");
@@ -176,8 +176,8 @@ fn bench_napi_has_the_published_cells_beside_a_model_that_depends_on_no_machine(
     // The one cell that the target was fitted to, and the direction of the other one.
     assert!((median(standard, "gbps") - 0.683).abs() < 0.01, "{standard}");
     assert!(median(napi, "gbps") > 0.9 && median(napi, "urbs_per_s") < median(standard, "urbs_per_s"), "{napi}");
-    for fact in ["rpi4", "nitrogen8m", "compaq", "dell", "wire", "load"] {
-        assert!(table["machine"][fact].is_string(), "{fact}: {table}");
+    for detail in ["rpi4", "nitrogen8m", "compaq", "dell", "wire", "load"] {
+        assert!(table["machine"][detail].is_string(), "{detail}: {table}");
     }
     assert!(table["machine"]["price_wake_ns"].is_number(), "{table}");
     assert_eq!(run("--quick").json()["rows"], table["rows"], "the same figures again");

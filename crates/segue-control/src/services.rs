@@ -43,7 +43,7 @@ pub fn all() -> Vec<Service> {
 /// name or its file; `None` is the only one that runs.
 pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotReloaded> {
     let service = find(wanted).map_err(NotReloaded::from)?;
-    match ask(&service, ServiceRequest::Reload {}, longest)? {
+    match call(&service, ServiceRequest::Reload {}, longest)? {
         ServiceResponse::Reloaded(done) => Ok(*done),
         other => Err(not_done(&service, other)),
     }
@@ -53,7 +53,7 @@ pub fn reload(wanted: Option<&str>, longest: Duration) -> Result<Reloaded, NotRe
 /// most `longest`. Without `wanted`, all that run are asked.
 pub fn upgrade(wanted: Option<&str>, longest: Duration) -> Result<Vec<Upgraded>, NotReloaded> {
     let services = wanted.map_or_else(|| Ok(all()), |wanted| find(Some(wanted)).map(|service| vec![service]));
-    let upgrade = |service: &Service| match ask(service, ServiceRequest::Upgrade {}, longest)? {
+    let upgrade = |service: &Service| match call(service, ServiceRequest::Upgrade {}, longest)? {
         ServiceResponse::Upgraded(done) => Ok(*done),
         other => Err(not_done(service, other)),
     };
@@ -67,7 +67,7 @@ impl From<Error> for NotReloaded {
 }
 
 /// Sends a request that changes the service, and waits for the answer.
-fn ask(service: &Service, request: ServiceRequest, longest: Duration) -> Result<ServiceResponse, NotReloaded> {
+fn call(service: &Service, request: ServiceRequest, longest: Duration) -> Result<ServiceResponse, NotReloaded> {
     let name = printable(&service.name);
     let answer = talk(&service.path, &request.line(), longest).map_err(|error| {
         let made = Error::system(format!("cannot reload {name}"), &error, "segue stat");

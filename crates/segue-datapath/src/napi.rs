@@ -256,14 +256,14 @@ mod tests {
     fn a_loop_spins_then_comes_back_by_timers_then_waits() {
         let policy = PollPolicy { busy_poll: 100, deferrals: 2, flush_timeout: 7 };
         let mut idle = IdlePolicy::default();
-        let mut ways = |taken, now| idle.sleep_mode(&policy, taken, Nanos(now));
-        assert_eq!(ways(0, 50), SleepMode::Ports, "nothing has come yet");
-        assert_eq!([ways(1, 60), ways(1, 159)], [SleepMode::Spin; 2]);
-        assert_eq!([ways(1, 160), ways(1, 167)], [SleepMode::Timer(7); 2]);
-        assert_eq!([ways(1, 174), ways(1, 9999)], [SleepMode::Ports; 2]);
+        let mut mode_of = |taken, now| idle.sleep_mode(&policy, taken, Nanos(now));
+        assert_eq!(mode_of(0, 50), SleepMode::Ports, "nothing has come yet");
+        assert_eq!([mode_of(1, 60), mode_of(1, 159)], [SleepMode::Spin; 2]);
+        assert_eq!([mode_of(1, 160), mode_of(1, 167)], [SleepMode::Timer(7); 2]);
+        assert_eq!([mode_of(1, 174), mode_of(1, 9999)], [SleepMode::Ports; 2]);
         // A packet begins it anew.
-        assert_eq!(ways(2, 10_000), SleepMode::Spin);
-        assert_eq!(ways(2, 10_100), SleepMode::Timer(7));
+        assert_eq!(mode_of(2, 10_000), SleepMode::Spin);
+        assert_eq!(mode_of(2, 10_100), SleepMode::Timer(7));
     }
 
     #[test]

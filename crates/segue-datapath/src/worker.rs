@@ -80,7 +80,7 @@ pub fn run(
     // Whether the round has another reason than the time.
     let mut called = false;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
-    const LOOK_EVERY: u64 = 64;
+    const CHECK_EVERY: u64 = 64;
     let tell = |rounds: u64, waits: bool| beat.store((rounds + 1) << 1 | u64::from(waits), Ordering::Relaxed);
     loop {
         tell(counts.rounds, false);
@@ -102,7 +102,7 @@ pub fn run(
         };
         if mode == SleepMode::Spin {
             counts.busy += u64::from(round == Round::Idle);
-            if counts.rounds % LOOK_EVERY != 0 {
+            if counts.rounds % CHECK_EVERY != 0 {
                 continue;
             }
         } else {

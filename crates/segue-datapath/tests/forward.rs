@@ -291,7 +291,7 @@ fn each_reason_to_drop_has_its_name() {
 #[test]
 fn senders_hear_of_what_was_dropped() {
     let mut scratch = Frames::new();
-    let mut ask =
+    let mut answer_to =
         |packet: &Packet<Vec<u8>>, reason, from: &str| icmp::error(packet, reason, 1400, address(from), &mut scratch);
     for (packet, from, reason, expected) in [
         (packet(v4([1, 1]), udp(), 2000), "198.18.0.9", DropReason::HopLimit, [11, 0]),
@@ -304,7 +304,7 @@ fn senders_hear_of_what_was_dropped() {
         (packet(v6(5), udp(), 20), "2001:db8::9", DropReason::Prohibited, [1, 1]),
         (train(v4([1, 1]), 1448, true), "198.18.0.9", DropReason::TooBig, [3, 4]),
     ] {
-        let reply = ask(&packet, reason, from).unwrap();
+        let reply = answer_to(&packet, reason, from).unwrap();
         let report = verify(&reply, oracle::Start::Ip, &Ports::default()).unwrap();
         let is_v4 = report.levels[0].version == 4;
         assert!(reply.len() <= if is_v4 { 576 } else { 1280 });
@@ -339,35 +339,35 @@ fn senders_hear_of_what_was_dropped() {
         (packet(later, L4::Raw(17), 64), DropReason::HopLimit, "198.18.0.9"),
         (packet(to_many, udp(), 1), DropReason::HopLimit, "198.18.0.9"),
     ] {
-        assert_eq!(ask(&packet, reason, from), None);
+        assert_eq!(answer_to(&packet, reason, from), None);
     }
     let part_v6 =
         |offset, l4, len| packet(Ip::V6(V6 { fragment: Some((7, offset, true)), ..V6::new(1, 9, 5) }), l4, len);
     for extensions in [vec![], vec![(0, vec![0; 6])]] {
         let ip = Ip::V6(V6 { fragment: Some((7, 0, true)), extensions, ..V6::new(1, 9, 5) });
         assert_eq!(
-            ask(&icmp_error(ip, 1), DropReason::HopLimit, "2001:db8::9"),
+            answer_to(&icmp_error(ip, 1), DropReason::HopLimit, "2001:db8::9"),
             None,
             "the first fragment of an error"
         );
     }
-    assert_eq!(ask(&part_v6(0, L4::Raw(58), 0), DropReason::HopLimit, "2001:db8::9"), None, "it may be one");
+    assert_eq!(answer_to(&part_v6(0, L4::Raw(58), 0), DropReason::HopLimit, "2001:db8::9"), None, "it may be one");
     // Errors are sent about these.
     for (reason, expected) in [(DropReason::TooBig, [2, 0]), (DropReason::HopLimit, [3, 0])] {
         for part in
             [part_v6(0, udp(), 1440), part_v6(0, L4::Icmp(128, 0, [0; 4]), 1440), part_v6(1448, L4::Raw(58), 99)]
         {
-            let reply = ask(&part, reason, "2001:db8::9").unwrap();
+            let reply = answer_to(&part, reason, "2001:db8::9").unwrap();
             assert_eq!(reply[40..42], expected);
             let quoted = &reply[48..];
             assert_eq!(quoted, &bytes(&part)[..quoted.len()]);
         }
     }
-    assert!(ask(&icmp_error(v4([1, 1]), 8), DropReason::HopLimit, "198.18.0.9").is_some());
+    assert!(answer_to(&icmp_error(v4([1, 1]), 8), DropReason::HopLimit, "198.18.0.9").is_some());
     for query in [9, 10, 17, 42] {
-        assert!(ask(&icmp_error(v4([1, 1]), query), DropReason::HopLimit, "198.18.0.9").is_some());
+        assert!(answer_to(&icmp_error(v4([1, 1]), query), DropReason::HopLimit, "198.18.0.9").is_some());
     }
-    assert!(ask(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
+    assert!(answer_to(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
 }
 
 #[test]

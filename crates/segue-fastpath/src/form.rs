@@ -19,12 +19,12 @@ pub enum Direction {
 }
 
 /// Returns why the kernel's path cannot serve a tunnel in one direction; `None` where it can.
-pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
+pub fn obstacle(config: &Config, direction: Direction) -> Option<&'static str> {
     if config.mode.is_ethernet() && !is_overlay(config.carrier) {
         return Some("Ethernet frames take this path only in VXLAN and Geneve");
     }
     let gre = config.mode.gre().copied().unwrap_or_default();
-    match (way, gre) {
+    match (direction, gre) {
         (Direction::Send, GreOptions { ocsum: true, .. }) | (Direction::Receive, GreOptions { icsum: true, .. }) => {
             return Some("GRE checksums are computed by the daemon");
         }
@@ -33,7 +33,7 @@ pub fn obstacle(config: &Config, way: Direction) -> Option<&'static str> {
         }
         _ => {}
     }
-    match (way, config.carrier) {
+    match (direction, config.carrier) {
         (Direction::Send, Carrier::Gue { remcsum: true } | Carrier::Vxlan { remcsum: true, .. }) => {
             Some("remote checksum offload is done by the daemon")
         }

@@ -108,13 +108,13 @@ impl Path {
     pub fn load(configs: &[Config], sources: &[u16]) -> Result<Path, Error> {
         let first = configs.first().ok_or(Error::Unsupported("there is no tunnel"))?;
         let mut partial: Vec<(Direction, &'static str)> = Vec::new();
-        for way in [Direction::Send, Direction::Receive] {
-            partial.extend(configs.iter().find_map(|config| obstacle(config, way)).map(|why| (way, why)));
+        for direction in [Direction::Send, Direction::Receive] {
+            partial.extend(configs.iter().find_map(|config| obstacle(config, direction)).map(|why| (direction, why)));
         }
         if let [(_, why), _] = partial[..] {
             return Err(Error::Unsupported(why));
         }
-        let blocked = |way| partial.iter().any(|(other, _)| *other == way);
+        let blocked = |direction| partial.iter().any(|(other, _)| *other == direction);
         let count = configs.len() as u32;
         let is_v4 = first.local.is_ipv4();
         // No more than are needed: a smaller map stays in the cache.

@@ -518,7 +518,7 @@ impl PeerPath {
 
 /// Returns why the daemon serves a peer; `None` where the path can. It is one of the two for both directions.
 fn why_not(config: &Config) -> Option<&'static str> {
-    [Direction::Send, Direction::Receive].into_iter().find_map(|way| obstacle(config, way))
+    [Direction::Send, Direction::Receive].into_iter().find_map(|direction| obstacle(config, direction))
 }
 
 /// A change of one entry.

@@ -1,9 +1,9 @@
 //! The heartbeat: each thread of an instance counts its rounds in memory that its supervisor reads.
 //!
 //! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
-//! round, or one of whose threads neither waits nor gets on for [`Limits::wall`]. Wall time counts only as far as the
-//! supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no healthy
-//! instance ends.
+//! round, or one of whose threads neither waits nor makes progress for [`Limits::wall`]. Wall time counts only as far
+//! as the supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no
+//! healthy instance ends.
 
 use std::fmt;
 use std::fs::File;
@@ -323,17 +323,17 @@ mod tests {
     #[test]
     fn a_thread_that_neither_waits_nor_gets_on_is_a_fault_after_its_time() {
         let (heartbeat, mut watch) = watch();
-        let mut looks = |heartbeat: &dyn Fn()| {
+        let mut checks = |heartbeat: &dyn Fn()| {
             let all: Vec<Option<Stall>> = (0..6).map(|_| (heartbeat(), watch.check(TICK, TICK)).1).collect();
             all.into_iter().flatten().next()
         };
-        assert_eq!(looks(&|| ()), None, "nothing has begun");
-        assert_eq!(looks(&|| heartbeat.beat(Thread::Control)), None);
-        let found = looks(&|| ()).unwrap();
+        assert_eq!(checks(&|| ()), None, "nothing has begun");
+        assert_eq!(checks(&|| heartbeat.beat(Thread::Control)), None);
+        let found = checks(&|| ()).unwrap();
         assert_eq!((found.thread, found.how), (Thread::Control, How::Wall(Duration::from_secs(1))));
         heartbeat.over(Thread::Control);
         heartbeat.of(Thread::Packets).store(6 | WAITS, Ordering::Relaxed);
-        assert_eq!(looks(&|| ()), None, "one has ended, and one waits for packets");
+        assert_eq!(checks(&|| ()), None, "one has ended, and one waits for packets");
     }
 
     #[test]
@@ -398,8 +398,8 @@ mod tests {
         for worker in [1, 2] {
             heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
         }
-        let mut looks = || (0..2).find_map(|_| watch.check(TICK, TICK));
-        assert_eq!(looks(), None);
+        let mut checks = || (0..2).find_map(|_| watch.check(TICK, TICK));
+        assert_eq!(checks(), None);
         let own = ThreadClock::of_this_thread().unwrap();
         let asleep = thread::spawn(ThreadClock::of_this_thread);
         let clocks = [asleep.join().unwrap().unwrap(), own];
@@ -410,7 +410,7 @@ mod tests {
         let stall = loop {
             (0..100_000).for_each(|n| spun = std::hint::black_box(spun.wrapping_mul(31) + n));
             clocks.note();
-            if let Some(stall) = looks() {
+            if let Some(stall) = checks() {
                 break stall;
             }
         };
@@ -420,7 +420,7 @@ mod tests {
         // The next round begins anew, whatever the thread has used before.
         heartbeat.of(Thread::Worker(2)).store(10 | WAITS, Ordering::Relaxed);
         clocks.note();
-        assert_eq!(looks(), None);
+        assert_eq!(checks(), None);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use table::Table;
 use view::{Next, View};
 
 /// Longest wait for a key, after which new answers are processed.
-const LOOK: Duration = Duration::from_millis(100);
+const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Shows the screen until a key ends it.
 ///
@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         if let Err(error) = terminal.draw(|frame| screen::draw(frame, &table, &view, options)) {
             break Err(error);
         }
-        match event::poll(LOOK).and_then(|is_ready| if is_ready { event::read().map(Some) } else { Ok(None) }) {
+        match event::poll(KEY_WAIT).and_then(|is_ready| if is_ready { event::read().map(Some) } else { Ok(None) }) {
             Ok(Some(Event::Key(key))) if key.kind != KeyEventKind::Release => {
                 if view.press(key, &table) == Next::End {
                     break Ok(());

@@ -118,13 +118,13 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
             (false, false) => look.notice(),
             (false, true) => Style::new(),
         };
-        let heard = line.heard_s.map_or_else(|| "-".to_owned(), |age| units::short_duration(age as u64));
+        let age = line.received_age_s.map_or_else(|| "-".to_owned(), |age| units::short_duration(age as u64));
         let mut cells = vec![
             Cell::from(printable(&line.name)),
             right(rate(0, |rate| rate.bits), 8),
             right(rate(1, |rate| rate.bits), 8),
             right(line.drops.to_string(), 6),
-            right(heard, 6),
+            right(age, 6),
             Cell::from(look.spark(&history, usize::from(spark))),
             Cell::from(Span::styled(state, style)),
         ];
@@ -149,7 +149,7 @@ fn describe(line: &Line, table: &Table, look: Look, width: usize) -> Vec<TextLin
     let mut text = vec![TextLine::styled(format!("{}   {}", printable(&line.name), printable_line(&line.kind)), bold)];
     let instance = table.instance(line);
     if let Some(tunnel) = instance.and_then(|instance| instance.tunnels.get(&line.name)) {
-        let way = format!(
+        let ends = format!(
             "{} -> {}   underlay {}   mtu {}   {} received, {} refused",
             printable(&tunnel.local),
             printable(&tunnel.remote),
@@ -158,7 +158,7 @@ fn describe(line: &Line, table: &Table, look: Look, width: usize) -> Vec<TextLin
             units::count(tunnel.received),
             units::count(tunnel.refused)
         );
-        text.push(TextLine::raw(way));
+        text.push(TextLine::raw(ends));
     }
     for complaint in &line.health {
         let style = if complaint.notice { look.notice() } else { look.alarm() };

@@ -23,7 +23,7 @@ pub struct Line {
     /// Packets dropped since the start.
     pub drops: u64,
     /// Seconds since the last packet from the other end.
-    pub heard_s: Option<f64>,
+    pub received_age_s: Option<f64>,
     /// The problems and notices, the likeliest first.
     pub health: Vec<Complaint>,
 }
@@ -203,7 +203,7 @@ fn lines_of(instance: &Instance, before: Option<&Instance>) -> Vec<Line> {
             kind: tunnel.map_or(&instance.kind, |tunnel| &tunnel.mode).clone(),
             rates,
             drops: if instance.tunnels.len() > 1 { own.unwrap_or(0) } else { instance.drops },
-            heard_s: tunnel.and_then(|tunnel| tunnel.received_age_s),
+            received_age_s: tunnel.and_then(|tunnel| tunnel.received_age_s),
             health: instance.health.iter().filter(concerns).cloned().collect(),
         }
     };

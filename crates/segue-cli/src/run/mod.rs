@@ -34,7 +34,7 @@ const FILE_LEN: u64 = 4 << 20;
 
 /// Longest wait for a file that is a pipe, and the interval at which a pipe without a writer is checked.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs `segue run`.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
@@ -121,7 +121,7 @@ fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut part = [0; 65_536];
         match file.read(&mut part) {
             // A pipe has an end only after a process has written to it.
-            Ok(0) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => std::thread::sleep(LOOK),
+            Ok(0) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => std::thread::sleep(POLL_INTERVAL),
             Ok(0) => break,
             Ok(len) => bytes.extend_from_slice(&part[..len]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

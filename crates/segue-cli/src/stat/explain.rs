@@ -157,7 +157,9 @@ fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
         words.push(format!("left to segue: {}", left.join(", ")));
     }
     words.extend(peers(fastpath).filter(|_| fastpath.on));
-    words.extend(fastpath.by_daemon.iter().map(|(way, why)| format!("{way} by segue: {}", printable_line(why))));
+    words.extend(
+        fastpath.by_daemon.iter().map(|(direction, why)| format!("{direction} by segue: {}", printable_line(why))),
+    );
     let words: Vec<String> = words.join("; ").split(' ').map(str::to_owned).collect();
     wrapped(&words, "fastpath  ", "          ")
 }

@@ -48,10 +48,10 @@ pub(super) fn lines(instances: &[Instance], only: Option<&str>, raw: bool) -> St
 fn line(name: &str, port: &Port, fastpath: &Fastpath, left: &[String], raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
     let both = |[received, sent]: [u64; 2]| format!("{} received, {} sent", count(received), count(sent));
-    let kernel = ["received", "sent"].map(|way| port.fastpath.get(way).copied().unwrap_or(0));
+    let kernel = ["received", "sent"].map(|direction| port.fastpath.get(direction).copied().unwrap_or(0));
     // What a tunnel sends is received from its interface, and the other way round.
     let all = [port.transmit, port.receive].map(|flow| flow.wire_packets());
-    let segue = [0, 1].map(|way| all[way].saturating_sub(kernel[way]));
+    let segue = [0, 1].map(|direction| all[direction].saturating_sub(kernel[direction]));
     let mut parts = Vec::new();
     if fastpath.on || kernel != [0; 2] {
         parts.push(format!("by the kernel {}", both(kernel)));
@@ -61,7 +61,7 @@ fn line(name: &str, port: &Port, fastpath: &Fastpath, left: &[String], raw: bool
         why.push(fastpath.why.as_deref().map_or_else(|| "switched off".to_owned(), printable_line));
     }
     why.extend(fastpath.on.then(|| peers(fastpath)).flatten());
-    why.extend(fastpath.by_daemon.iter().map(|(way, reason)| format!("{way}: {}", printable_line(reason))));
+    why.extend(fastpath.by_daemon.iter().map(|(direction, reason)| format!("{direction}: {}", printable_line(reason))));
     why.extend_from_slice(left);
     let reasons = if why.is_empty() { String::new() } else { format!(" [{}]", why.join(", ")) };
     parts.push(format!("by segue {}{reasons}", both(segue)));

@@ -121,7 +121,7 @@ const COLUMNS: &[Column] = &[
     number("KERNEL rx/tx", DETAIL, 12, by_kernel),
     number("CPU", 2, 4, cpu),
     number("DROPS", 0, 5, |line, _| line.drops.to_string()),
-    number("HEARD", 5, 5, heard),
+    number("HEARD", 5, 5, since_received),
     number("PROBE", DETAIL, 5, |line, _| {
         line.tunnel.and_then(|tunnel| tunnel.probe.as_ref()).map_or_else(|| "-".to_owned(), Probe::text)
     }),
@@ -179,7 +179,7 @@ fn cpu(line: &Line<'_>, _raw: bool) -> String {
 }
 
 /// Returns the time since the last packet was received.
-fn heard(line: &Line<'_>, raw: bool) -> String {
+fn since_received(line: &Line<'_>, raw: bool) -> String {
     match line.tunnel.and_then(|tunnel| tunnel.received_age_s) {
         Some(age) if raw => format!("{age:.1}"),
         Some(age) => units::short_duration(age as u64),

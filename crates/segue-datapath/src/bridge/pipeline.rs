@@ -209,12 +209,12 @@ impl Bridge {
     }
 
     /// Runs the turn of each active port, within `left` packets. Returns whether one of them has more.
-    fn turns(&mut self, now: Nanos, left: &mut usize) -> io::Result<bool> {
+    fn run_turns(&mut self, now: Nanos, left: &mut usize) -> io::Result<bool> {
         // Ports that have overdrawn wait as many turns as the first of them to have credit again.
-        let turns_of = |port: &Port, quantum: i64| (quantum - port.credit).div_euclid(quantum.max(1));
+        let missing_turns = |port: &Port, quantum: i64| (quantum - port.credit).div_euclid(quantum.max(1));
         let quantum = |settings: &Settings, at: usize| settings.ports[at].quantum as i64;
         let Bridge { ports, active, settings, .. } = &mut *self;
-        let wait = active.iter().map(|&at| turns_of(&ports[at], quantum(settings, at))).min();
+        let wait = active.iter().map(|&at| missing_turns(&ports[at], quantum(settings, at))).min();
         let wait = wait.unwrap_or(1).max(1);
         let mut more = false;
         for _ in 0..self.active.len() {
@@ -465,7 +465,7 @@ impl Pipeline for Bridge {
         self.retry()?;
         self.find_active(now)?;
         let mut left = self.settings.sharing.budget as usize;
-        let more = self.turns(now, &mut left)?;
+        let more = self.run_turns(now, &mut left)?;
         Ok(if more { Round::More } else { Round::Idle })
     }
 

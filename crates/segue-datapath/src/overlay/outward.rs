@@ -18,7 +18,7 @@ use crate::ingress::packets;
 use crate::tuning::Remcsum;
 
 /// Interval at which the path MTU to a peer is asked for while packets go there, nanoseconds.
-const ASK_EVERY: u64 = 1_000_000_000;
+const MTU_QUERY_INTERVAL: u64 = 1_000_000_000;
 /// Returns the source or the destination of the outermost IP header of a packet.
 pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> {
     let ip = packet.layout.outer_ip()?;
@@ -86,7 +86,9 @@ impl Overlay {
     fn send_to(&mut self, packet: Box<Packet<Page>>, index: usize, now: Nanos) {
         let peer = &mut self.table.peers[index];
         let outside = &self.outsides[peer.listener];
-        if peer.mtu.asked.is_none_or(|asked| now.0.saturating_sub(asked.0) >= ASK_EVERY) && self.asks.take(now) {
+        if peer.mtu.asked.is_none_or(|asked| now.0.saturating_sub(asked.0) >= MTU_QUERY_INTERVAL)
+            && self.queries.take(now)
+        {
             peer.mtu.asked = Some(now);
             let overhead = peer.encap.config().overhead();
             peer.mtu.inside = outside.end.port.path_mtu(peer.to).map(|mtu| mtu.saturating_sub(overhead));

@@ -131,7 +131,7 @@ pub struct Overlay {
     pub(super) errors: [u64; 2],
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
-    pub(super) asks: MtuAsks,
+    pub(super) queries: MtuAsks,
     /// Number of tables that were put into force.
     swaps: u64,
     /// The longest round while the table was changed, nanoseconds of processor time.
@@ -189,7 +189,7 @@ impl Overlay {
             errors: [0; 2],
             limits: ErrorLimits::new(parts.key, Nanos(0)),
             scratch: Frames::default(),
-            asks: MtuAsks::default(),
+            queries: MtuAsks::default(),
             swaps: 0,
             longest_change: 0,
             taken: 0,

@@ -11,10 +11,10 @@ use segue::wire::{ethernet, ethertype};
 
 use super::prefixes::Prefixes;
 
-/// Largest number of path MTU queries in one [`ASK_PERIOD`]; each is two system calls.
-const MOST_ASKS: u32 = 64;
+/// Largest number of path MTU queries in one [`QUERY_PERIOD`]; each is two system calls.
+const MOST_QUERIES: u32 = 64;
 /// Interval of the limit of path MTU queries, nanoseconds.
-const ASK_PERIOD: u64 = 100_000_000;
+const QUERY_PERIOD: u64 = 100_000_000;
 
 /// The counters of one peer. One worker writes them; other threads may read them at any time.
 #[derive(Debug, Default)]
@@ -133,11 +133,11 @@ pub(super) struct MtuAsks {
 
 impl MtuAsks {
     pub(super) fn take(&mut self, now: Nanos) -> bool {
-        if now.0.saturating_sub(self.since.0) >= ASK_PERIOD {
+        if now.0.saturating_sub(self.since.0) >= QUERY_PERIOD {
             (self.since, self.asked) = (now, 0);
         }
         self.asked += 1;
-        self.asked <= MOST_ASKS
+        self.asked <= MOST_QUERIES
     }
 }
 
@@ -205,10 +205,10 @@ impl Table {
             let mut encap = Encapsulator::new(config).map_err(|error| (index, error))?;
             encap.aim(peer.encap.remote, to);
             let network = network(&peer.encap);
-            let ways = &mut decaps[peer.listener];
-            if !ways.iter().any(|(known, _)| *known == network) {
+            let networks = &mut decaps[peer.listener];
+            if !networks.iter().any(|(known, _)| *known == network) {
                 let config = with_network(listeners[peer.listener].encap, network);
-                ways.push((network, Decapsulator::new(reachable(config)).map_err(|error| (index, error))?));
+                networks.push((network, Decapsulator::new(reachable(config)).map_err(|error| (index, error))?));
             }
             let link = |mac| [ethertype::IPV6, ethertype::IPV4].map(|kind| ethernet::header(mac, own_mac, kind));
             let frames = peer.encap.mode.is_ethernet();
@@ -223,7 +223,7 @@ impl Table {
                 counters: Arc::clone(&peer.counters),
             });
         }
-        decaps.iter_mut().for_each(|ways| ways.sort_by_key(|(network, _)| *network));
+        decaps.iter_mut().for_each(|networks| networks.sort_by_key(|(network, _)| *network));
         let host = |address: IpAddr| (address, 128, 0);
         let mut known: Vec<IpAddr> = peers.iter().map(|peer| peer.encap.remote).collect();
         known.sort_unstable();
@@ -295,8 +295,8 @@ impl Table {
     /// network that no peer has.
     #[inline]
     pub(super) fn decap(&mut self, listener: usize, datagram: &[u8]) -> Option<(Option<u32>, &mut Decapsulator)> {
-        let ways = self.decaps.get_mut(listener)?;
-        let at = match &ways[..] {
+        let networks = self.decaps.get_mut(listener)?;
+        let at = match &networks[..] {
             // One way refuses by its own reasons what is not for it.
             [_] => 0,
             [(_, first), ..] => {
@@ -304,11 +304,11 @@ impl Table {
                     Some(segue::encap::Identity::Network(vni)) => Some(vni),
                     _ => None,
                 };
-                ways.binary_search_by_key(&wanted, |(network, _)| *network).ok()?
+                networks.binary_search_by_key(&wanted, |(network, _)| *network).ok()?
             }
             [] => return None,
         };
-        ways.get_mut(at).map(|(network, decap)| (*network, decap))
+        networks.get_mut(at).map(|(network, decap)| (*network, decap))
     }
 }
 

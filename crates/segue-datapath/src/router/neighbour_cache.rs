@@ -342,13 +342,13 @@ mod tests {
         Nanos(seconds * SECOND)
     }
 
-    fn claim(mac: [u8; 6], is_solicited: bool, is_override: bool) -> Advertisement {
+    fn advertisement(mac: [u8; 6], is_solicited: bool, is_override: bool) -> Advertisement {
         Advertisement { address: Ipv4Addr::LOCALHOST.into(), mac: Some(mac), is_solicited, is_override }
     }
 
     /// Creates an entry by an answer to a solicitation.
     fn find(cache: &mut NeighbourCache, hop: Hop, now: Nanos) -> Change {
-        cache.observe(hop, &claim(A, true, true), HasPending::Yes, now)
+        cache.observe(hop, &advertisement(A, true, true), HasPending::Yes, now)
     }
 
     type Dues = (Vec<(Hop, Option<[u8; 6]>)>, Vec<Hop>);
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(cache.mark_used(&host, at(300)), Some(A));
         assert_eq!(cache.mark_used(&host, at(300)), None, "once a second");
         assert_eq!(due(&mut cache, at(301)), (vec![(host, Some(A))], vec![]));
-        cache.observe(host, &claim(A, true, false), HasPending::No, at(301));
+        cache.observe(host, &advertisement(A, true, false), HasPending::No, at(301));
         assert_eq!((cache.mark_used(&host, at(330)), due(&mut cache, at(330))), (None, Dues::default()));
         assert_eq!(cache.mark_used(&host, at(331)), Some(A));
         let asked: Vec<_> = (332..335).map(|second| due(&mut cache, at(second))).collect();
@@ -386,7 +386,7 @@ mod tests {
             find(&mut cache, hop(0, host), at(0));
         }
         cache.mark_used(&hop(0, 1), at(400));
-        cache.observe(hop(0, 1), &claim(A, true, true), HasPending::No, at(400));
+        cache.observe(hop(0, 1), &advertisement(A, true, true), HasPending::No, at(400));
         cache.kernel_update(hop(0, 3), A, Freshness::New, HasPending::No, at(401));
         assert_eq!(due(&mut cache, at(599)), Dues::default());
         assert_eq!(due(&mut cache, at(600)).1, [hop(0, 0), hop(0, 2)]);
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn an_unsolicited_advertisement_changes_an_entry_and_creates_none() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
-        let tells = claim(B, false, true);
+        let tells = advertisement(B, false, true);
         assert_eq!(cache.observe(host, &tells, HasPending::No, at(0)), Change::default());
         assert!(cache.is_idle());
         find(&mut cache, host, at(0));
@@ -443,7 +443,7 @@ mod tests {
         // address changes.
         assert_eq!(cache.mark_used(&host, at(1)), Some(B));
         for _ in 0..10 {
-            assert!(cache.observe(host, &claim(A, false, true), HasPending::No, at(1)).is_moved);
+            assert!(cache.observe(host, &advertisement(A, false, true), HasPending::No, at(1)).is_moved);
             assert_eq!(cache.mark_used(&host, at(1)), None);
             assert!(cache.observe(host, &tells, HasPending::No, at(1)).is_moved);
             assert_eq!(cache.mark_used(&host, at(1)), None);
@@ -458,15 +458,15 @@ mod tests {
     fn advertisement_without_override_flag_keeps_the_address_and_starts_probing() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         find(&mut cache, host, at(0));
-        assert_eq!(cache.observe(host, &claim(B, true, false), HasPending::No, at(1)), Change::default());
+        assert_eq!(cache.observe(host, &advertisement(B, true, false), HasPending::No, at(1)), Change::default());
         assert_eq!((cache.mac(&host), cache.mark_used(&host, at(1))), (Some(A), Some(A)));
-        cache.observe(host, &claim(B, false, false), HasPending::No, at(2));
+        cache.observe(host, &advertisement(B, false, false), HasPending::No, at(2));
         let silent: Vec<_> = (2..5).map(|second| due(&mut cache, at(second))).collect();
         assert_eq!(silent[2].1, [host], "unsolicited messages confirm nothing");
         // An answer without a link address confirms the one in the cache.
         find(&mut cache, host, at(10));
         cache.mark_used(&host, at(50));
-        cache.observe(host, &Advertisement { mac: None, ..claim(A, true, false) }, HasPending::No, at(50));
+        cache.observe(host, &Advertisement { mac: None, ..advertisement(A, true, false) }, HasPending::No, at(50));
         assert_eq!((due(&mut cache, at(51)), cache.mark_used(&host, at(79))), (Dues::default(), None));
     }
 
@@ -474,20 +474,20 @@ mod tests {
     fn permanent_entries_are_not_overridden_and_only_changed_kernel_entries_apply() {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         assert!(cache.pin(host, A));
-        assert_eq!(cache.observe(host, &claim(B, true, true), HasPending::Yes, at(0)), Change::default());
+        assert_eq!(cache.observe(host, &advertisement(B, true, true), HasPending::Yes, at(0)), Change::default());
         assert_eq!((cache.mac(&host), cache.mark_used(&host, at(99))), (Some(A), None));
         assert!(cache.forget(&host, at(99)) && cache.mac(&host).is_none());
         // An entry of the kernel's is STALE until its first use.
         cache.kernel_update(host, A, Freshness::Old, HasPending::No, at(100));
         assert_eq!(cache.mark_used(&host, at(100)), Some(A));
-        cache.observe(host, &claim(B, true, true), HasPending::No, at(100));
+        cache.observe(host, &advertisement(B, true, true), HasPending::No, at(100));
         // A repeated report, after a change of its state in the kernel: what the router has heard is newer.
         assert!(!cache.kernel_update(host, A, Freshness::New, HasPending::No, at(101)).is_moved);
         assert_eq!(cache.mac(&host), Some(B));
         assert!(cache.kernel_update(host, [2; 6], Freshness::New, HasPending::No, at(101)).is_moved);
         assert_eq!(cache.mac(&host), Some([2; 6]));
         // An entry that the kernel has deleted is probed.
-        cache.observe(host, &claim([2; 6], true, true), HasPending::No, at(102));
+        cache.observe(host, &advertisement([2; 6], true, true), HasPending::No, at(102));
         assert_eq!(due(&mut cache, at(103)), Dues::default());
         assert!(!cache.forget(&host, at(103)));
         assert_eq!(cache.mark_used(&host, at(103)), Some([2; 6]));
@@ -506,7 +506,7 @@ mod tests {
             assert_eq!(cache.kernel_update(host, A, freshness, pending, at(4)), Change::default());
         }
         // The neighbour is found at another address; the kernel's older report does not override it.
-        cache.observe(host, &claim(B, true, true), HasPending::Yes, at(4));
+        cache.observe(host, &advertisement(B, true, true), HasPending::Yes, at(4));
         assert!(
             !cache.kernel_update(host, A, Freshness::New, HasPending::No, at(5)).is_moved
                 && cache.mac(&host) == Some(B)

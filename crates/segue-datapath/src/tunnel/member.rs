@@ -66,7 +66,7 @@ impl Arrivals {
 }
 
 /// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
-const ASK_MAC_EVERY: u64 = 1_000_000_000;
+const MAC_QUERY_INTERVAL: u64 = 1_000_000_000;
 
 /// One tunnel of the pipeline: its interface, encapsulation, decapsulation and remotes.
 pub(super) struct Member {
@@ -411,7 +411,7 @@ impl Member {
     /// Returns the interface's Ethernet address, which may be changed at any time.
     fn own_mac(&mut self, now: Nanos) -> Option<[u8; 6]> {
         match self.own {
-            Some((mac, asked)) if now.0.saturating_sub(asked.0) < ASK_MAC_EVERY => mac,
+            Some((mac, asked)) if now.0.saturating_sub(asked.0) < MAC_QUERY_INTERVAL => mac,
             _ => {
                 let mac = self.inside.port.mac();
                 self.own = Some((mac, now));

@@ -7,7 +7,7 @@ use segue_port::Port;
 
 /// Interval at which the outside port is asked for the path MTU, nanoseconds: shorter than any TCP retransmission
 /// timeout.
-const ASK_EVERY: u64 = 100_000_000;
+const QUERY_INTERVAL: u64 = 100_000_000;
 
 /// The path MTU of one tunnel.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct PathMtu {
 impl PathMtu {
     /// Queries the path MTU to these peers of the port; the smallest counts.
     pub(super) fn query(&mut self, port: &dyn Port, peers: Range<u16>, overhead: usize, now: Nanos) {
-        if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {
+        if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < QUERY_INTERVAL) {
             return;
         }
         self.asked = Some(now);

@@ -155,11 +155,11 @@ impl Tunnel {
         let woken = std::mem::take(&mut self.woken);
         let first = self.turn;
         // The ports before the first one come last.
-        let turns = (0..2 * count).filter_map(|place| {
+        let order = (0..2 * count).filter_map(|place| {
             let at = ready.as_ref().map_or(place % count, |ready| ready.at(place % count));
             ((at >= first) == (place < count)).then_some(at)
         });
-        for at in turns {
+        for at in order {
             let Some(member) = members.get_mut(at) else { continue };
             if *left == 0 || common.outside.blocked {
                 // The others stay readable until the next round.

@@ -40,7 +40,7 @@ pub(super) enum Direction {
 /// The queues of all tunnels that share an outside port: packets that wait for it, and packets that it has received.
 #[derive(Debug)]
 pub(super) struct Queues {
-    ways: [FlowQueues<Waiting>; 2],
+    directions: [FlowQueues<Waiting>; 2],
     key: Key,
     settings: QueueSettings,
     /// Packets and trains that waited.
@@ -54,24 +54,24 @@ pub(super) struct Queues {
 impl Queues {
     /// Returns empty queues; `key` tells flows apart.
     pub(super) fn new(key: Key, settings: QueueSettings) -> Queues {
-        let ways = [(); 2].map(|()| FlowQueues::new(settings.config()));
-        Queues { ways, key, settings, queued: 0, marked: 0, full: 0 }
+        let directions = [(); 2].map(|()| FlowQueues::new(settings.config()));
+        Queues { directions, key, settings, queued: 0, marked: 0, full: 0 }
     }
 
     /// Applies the settings. What waits is sent in its order, even where queues are off from now on.
     pub(super) fn settle(&mut self, settings: QueueSettings) {
         self.settings = settings;
-        self.ways.iter_mut().for_each(|queues| queues.configure(settings.config()));
+        self.directions.iter_mut().for_each(|queues| queues.configure(settings.config()));
     }
 
     /// Returns whether packets wait.
     pub(super) fn has(&self, direction: Direction) -> bool {
-        !self.ways[direction as usize].is_empty()
+        !self.directions[direction as usize].is_empty()
     }
 
     /// Returns whether no more is to be read, because queues are full or `is_short`, which is counted.
     pub(super) fn is_full(&mut self, direction: Direction, is_short: bool) -> bool {
-        let is_full = is_short || self.ways[direction as usize].is_full();
+        let is_full = is_short || self.directions[direction as usize].is_full();
         self.full += u64::from(is_full);
         is_full
     }
@@ -84,7 +84,7 @@ impl Queues {
     /// Takes a packet for the tunnel with this index.
     pub(super) fn push(&mut self, direction: Direction, member: usize, packet: Box<Packet<Page>>, now: Nanos) {
         let (hash, bytes) = (flow(&packet, self.key), packet.len());
-        self.ways[direction as usize].push((member, packet), hash, bytes, now);
+        self.directions[direction as usize].push((member, packet), hash, bytes, now);
         self.queued += 1;
     }
 
@@ -97,9 +97,9 @@ impl Queues {
         drops: &mut Counts<Dropped>,
         now: Nanos,
     ) -> Option<Next> {
-        let Queues { ways, settings, marked, .. } = self;
+        let Queues { directions, settings, marked, .. } = self;
         let mut loses_first = false;
-        let next = ways[direction as usize].pop(now, |(member, mut packet)| {
+        let next = directions[direction as usize].pop(now, |(member, mut packet)| {
             if settings.ecn && mark_congestion(&mut packet) {
                 *marked += packets(&packet);
                 return Signalled::Sent((member, packet));

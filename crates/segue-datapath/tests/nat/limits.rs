@@ -18,11 +18,11 @@ fn other(port: u16) -> Endpoint {
     ([198, 18, 0, 2], port)
 }
 
-fn ask(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+fn send_request(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
     out(nat, &udp(from, SERVER, 1), now).map(drop)
 }
 
-fn ask_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
+fn send_request_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
     let left = out(nat, &udp(from, SERVER, 1), now)?;
     into(nat, &udp(SERVER, (OUTSIDE, judge(&left).transport.unwrap().ports.0), 1), now).map(drop)
 }
@@ -40,15 +40,15 @@ fn the_mapping_that_was_used_least_recently_gives_way() {
     for (most, most_per_host) in [(100, 3), (3, 100)] {
         let mut nat = nat(|config| (config.most, config.most_per_host) = (most, most_per_host));
         for port in [1, 2, 3] {
-            ask(&mut nat, own(port), u64::from(port)).unwrap();
+            send_request(&mut nat, own(port), u64::from(port)).unwrap();
         }
         // 1 is used again; a packet of a stranger is no use of 2.
-        ask(&mut nat, own(1), 4).unwrap();
+        send_request(&mut nat, own(1), 4).unwrap();
         into(&mut nat, &udp(STRANGER, (OUTSIDE, 2), 1), 5).unwrap_err();
         let outside = nat.mappings(Nanos(0)).find(|mapping| mapping.inside.1 == 2).unwrap().outside;
         into(&mut nat, &udp(STRANGER, (OUTSIDE, outside), 1), 5).unwrap();
         for (port, left) in [(4, [1, 3, 4]), (5, [1, 4, 5]), (6, [4, 5, 6]), (7, [5, 6, 7])] {
-            ask(&mut nat, own(port), 5 + u64::from(port)).unwrap();
+            send_request(&mut nat, own(port), 5 + u64::from(port)).unwrap();
             assert_eq!(ports(&nat), left);
         }
         assert_eq!((nat.len(), nat.early_drops()), (3, 4));
@@ -59,7 +59,7 @@ fn the_mapping_that_was_used_least_recently_gives_way() {
 fn a_tcp_mapping_gives_way_until_it_is_open_and_once_it_is_over() {
     // Steps of the connection, and whether its mapping gives way to the next one of its host.
     let open: &[(bool, u8)] = &[(true, 2), (false, 0x12), (true, 0x10)];
-    for (more, gives_way) in [
+    for (more, is_dropped) in [
         (None, true),
         (Some(&[][..]), false),
         (Some(&[(false, 0x14)]), true),
@@ -72,12 +72,12 @@ fn a_tcp_mapping_gives_way_until_it_is_open_and_once_it_is_over() {
         for (is_outbound, flags) in steps {
             talk.send(&mut nat, is_outbound, SERVER, flags, 0, 0).unwrap();
         }
-        ask(&mut nat, own(1), 1).unwrap();
-        ask(&mut nat, own(2), 2).unwrap();
+        send_request(&mut nat, own(1), 1).unwrap();
+        send_request(&mut nat, own(2), 2).unwrap();
         let is_there = ports(&nat).contains(&CLIENT.1);
-        assert_eq!(is_there, !gives_way, "{more:x?}");
+        assert_eq!(is_there, !is_dropped, "{more:x?}");
         // The lists are whole: the others give way, too.
-        ask(&mut nat, own(3), 3).unwrap();
+        send_request(&mut nat, own(3), 3).unwrap();
         assert_eq!(nat.len(), 2);
         assert!(ports(&nat).contains(&3));
     }
@@ -87,10 +87,10 @@ fn a_tcp_mapping_gives_way_until_it_is_open_and_once_it_is_over() {
 fn a_host_with_as_many_mappings_gives_up_none_for_another() {
     let mut nat = nat(|config| (config.most, config.most_per_host) = (4, 4));
     for from in [own(1), own(2), other(1), other(2)] {
-        ask_and_answer(&mut nat, from, 0).unwrap();
+        send_request_and_answer(&mut nat, from, 0).unwrap();
     }
-    assert_eq!(ask(&mut nat, own(3), 0), Err(Refusal::Full));
-    assert_eq!(ask(&mut nat, other(3), 0), Err(Refusal::Full));
+    assert_eq!(send_request(&mut nat, own(3), 0), Err(Refusal::Full));
+    assert_eq!(send_request(&mut nat, other(3), 0), Err(Refusal::Full));
     assert_eq!((nat.len(), nat.early_drops()), (4, 0));
     assert_eq!(nat.forward(Protocol::Udp, 53, (CLIENT.0.into(), 53)), Err(Refusal::Full));
 }
@@ -98,20 +98,20 @@ fn a_host_with_as_many_mappings_gives_up_none_for_another() {
 #[test]
 fn a_host_has_room_again_for_what_has_ended_and_no_more() {
     let mut nat = nat(|config| config.most_per_host = 4);
-    ask_and_answer(&mut nat, own(1), 0).unwrap();
+    send_request_and_answer(&mut nat, own(1), 0).unwrap();
     for port in 2..=4 {
-        ask_and_answer(&mut nat, own(port), 100 * SECOND).unwrap();
+        send_request_and_answer(&mut nat, own(port), 100 * SECOND).unwrap();
     }
-    let refused = |nat: &mut Nat, now| assert_eq!(ask(nat, own(9), now * SECOND), Err(Refusal::HostFull));
+    let refused = |nat: &mut Nat, now| assert_eq!(send_request(nat, own(9), now * SECOND), Err(Refusal::HostFull));
     refused(&mut nat, 200);
     nat.expire(Nanos(301 * SECOND));
     assert_eq!(nat.len(), 3);
-    ask_and_answer(&mut nat, own(5), 301 * SECOND).unwrap();
+    send_request_and_answer(&mut nat, own(5), 301 * SECOND).unwrap();
     refused(&mut nat, 302);
     nat.expire(Nanos(1000 * SECOND));
     assert!(nat.is_empty());
     for port in 1..=4 {
-        ask_and_answer(&mut nat, own(port), 1000 * SECOND).unwrap();
+        send_request_and_answer(&mut nat, own(port), 1000 * SECOND).unwrap();
     }
     refused(&mut nat, 1001);
 }
@@ -221,7 +221,7 @@ fn the_search_for_a_port_begins_at_each_place_of_the_range_equally_often() {
     let mut found = [0; 8];
     for seed in 0..800 {
         let mut nat = nat(|config| (config.ports, config.seed) = ((40_000, 40_007), seed));
-        ask(&mut nat, own(7), 0).unwrap();
+        send_request(&mut nat, own(7), 0).unwrap();
         let port = nat.mappings(Nanos(0)).next().unwrap().outside;
         found[usize::from(port - 40_000)] += 1;
     }

@@ -138,8 +138,8 @@ impl<T: Transport> ChipAccess<T> {
     /// Writes words of the VLAN and address hash tables.
     pub(super) fn write_table(&mut self, address: usize, words: &[u32]) -> Result<()> {
         let ready = |chip: &mut ChipAccess<T>| {
-            let pace = (TABLE_STEPS, TABLE_STEP);
-            chip.wait_in(regs::DP_SEL, "the data port", pace, |value| value & dp::READY != 0)
+            let limits = (TABLE_STEPS, TABLE_STEP);
+            chip.wait_in(regs::DP_SEL, "the data port", limits, |value| value & dp::READY != 0)
         };
         ready(self)?;
         self.modify(regs::DP_SEL, dp::SELECT, dp::VLAN_DA_RAM)?;

@@ -55,7 +55,7 @@ use crate::vnet;
 
 /// Number of consecutive empty polls after which the port checks whether its interface still exists: poll(2) returns at
 /// once as long as an error is pending.
-const ASK_AFTER: u32 = 16;
+const CHECK_AFTER: u32 = 16;
 
 /// A port for an interface, through a packet socket.
 ///
@@ -231,7 +231,7 @@ impl PacketPort {
         if self.empty == 1 {
             self.count_drops();
         }
-        if self.empty.is_multiple_of(ASK_AFTER) {
+        if self.empty.is_multiple_of(CHECK_AFTER) {
             let Ok(error) = option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR) else { return Ok(()) };
             if error != 0 && (error != libc::ENETDOWN || sys::is_unbound(self.fd.as_fd())) {
                 return Err(io::Error::from_raw_os_error(error));

@@ -351,7 +351,7 @@ fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
     transmit(&mut from, [with_unit(&mut pages, &frame, uso(1000))]);
     assert_eq!((from.counters().drops.of(Drop::DeviceDown), from.counters().drops.total()), (3, 3));
     let mut into = RxBatch::new(4);
-    for _ in 0..3 * ASK_AFTER {
+    for _ in 0..3 * CHECK_AFTER {
         assert_eq!(from.receive(&mut into, 16).unwrap(), Polled::Idle);
     }
     testing::ip("link set dev v0 up");
@@ -361,7 +361,7 @@ fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
     let mut batch = TxBatch::new();
     batch.push(with_unit(&mut pages, &frame, uso(1000)), from.limits()).unwrap();
     assert!(from.transmit(&mut batch).is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO)));
-    let ended = (0..3 * ASK_AFTER).any(|_| to.receive(&mut into, 16).is_err());
+    let ended = (0..3 * CHECK_AFTER).any(|_| to.receive(&mut into, 16).is_err());
     assert!(ended, "the other end of the cable is gone as well");
 }
 

@@ -193,7 +193,7 @@ mod number {
     pub(super) const GET_MAX_MEM_SLOTS: u32 = 36;
     pub(super) const ADD_MEM_REG: u32 = 37;
     pub(super) const REM_MEM_REG: u32 = 38;
-    /// Message of a [relay](super::relay) with its reason, outside of the protocol.
+    /// Message of a [relay](super::super::relay) with its reason, outside of the protocol.
     pub(super) const REFUSED: u32 = u32::from_be_bytes(*b"sgno");
 }
 

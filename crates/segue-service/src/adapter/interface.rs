@@ -22,7 +22,7 @@ use segue_host::sys::{self, Want};
 use segue_lan78xx::driver::{Host, Interface};
 
 /// Interval at which the thread requests the state of the interface.
-const ASK: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
 /// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
@@ -78,17 +78,17 @@ impl Watcher {
     }
 
     fn run(mut self) {
-        let mut ask_at = Instant::now();
+        let mut query_at = Instant::now();
         let mut buffer = Vec::with_capacity(ROOM);
         loop {
             let now = Instant::now();
-            if now >= ask_at {
+            if now >= query_at {
                 // A request that fails is repeated a second later.
                 let _ = self.request_state();
-                ask_at = now + ASK;
+                query_at = now + QUERY_INTERVAL;
             }
-            if sys::poll(&[(self.socket.as_fd(), Want::Read)], ask_at.saturating_duration_since(now)).is_err() {
-                thread::sleep(ASK);
+            if sys::poll(&[(self.socket.as_fd(), Want::Read)], query_at.saturating_duration_since(now)).is_err() {
+                thread::sleep(QUERY_INTERVAL);
             }
             buffer.clear();
             while let Ok(1..) = self.socket.recv(&mut buffer, 0) {
@@ -314,8 +314,8 @@ mod tests {
         let (_states, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
         let answer = |watcher: &mut Watcher| {
             watcher.request_state().unwrap();
-            let heard = sys::poll(&[(watcher.socket.as_fd(), Want::Read)], Duration::from_secs(10)).unwrap();
-            assert_eq!(heard, [true]);
+            let ready = sys::poll(&[(watcher.socket.as_fd(), Want::Read)], Duration::from_secs(10)).unwrap();
+            assert_eq!(ready, [true]);
             let mut buffer = Vec::with_capacity(ROOM);
             watcher.socket.recv(&mut buffer, 0).unwrap();
             watcher.view.update(&buffer).map(|state| state.up)
@@ -333,8 +333,8 @@ mod tests {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (mut states, watcher) = watch(lo.index, "lo", tap()).unwrap();
         watcher.start().unwrap();
-        let heard = sys::poll(&[(states.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
-        assert_eq!(heard, [true]);
+        let ready = sys::poll(&[(states.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
+        assert_eq!(ready, [true]);
         let state = (0..1000).find_map(|_| {
             states.next_change().or_else(|| {
                 thread::sleep(Duration::from_millis(1));

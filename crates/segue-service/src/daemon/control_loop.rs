@@ -21,7 +21,7 @@ use crate::report::Report;
 use crate::socket_file::SocketFile;
 
 /// Interval at which the loop checks whether packets still move.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ pub(super) fn wait(
         control.clocks.iter_mut().for_each(Clocks::note);
         let mut fds = vec![(control.signals.as_fd(), Want::Read)];
         fds.extend(control.line.map(|line| (line.as_fd(), Want::Read)));
-        let ready = sys::poll(&fds, LOOK)
+        let ready = sys::poll(&fds, CHECK_INTERVAL)
             .map_err(|error| Error::system("cannot wait", &error, "start again").why("the kernel refused to poll"))?;
         if ended.load(Ordering::Relaxed) {
             return Ok(());
@@ -63,7 +63,7 @@ pub(super) fn wait(
         forwards = complaint.is_some();
         if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
             let answered = line.receive(Duration::ZERO).and_then(|(record, _)| match record {
-                Record::Ask => control.ports.give(line),
+                Record::Request => control.ports.give(line),
                 _ => Ok(()),
             });
             // The supervisor has ended, which ends this process as well, by a signal.

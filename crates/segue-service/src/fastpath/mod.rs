@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Number of tunnels whose routes are followed in one interval.
 const TUNNELS_A_TICK: usize = 64;
 /// Number of intervals after which the interfaces are checked for obstacles that would make the path visible.
-const LOOK_EVERY: u32 = 5;
+const CHECK_EVERY: u32 = 5;
 
 /// Length of an Ethernet header, bytes.
 const ETHERNET_LEN: u64 = 14;
@@ -169,9 +169,9 @@ impl Fastpath {
     }
 
     /// Returns whether packets of a direction take the path.
-    pub fn carries(&self, way: Direction) -> bool {
+    pub fn carries(&self, direction: Direction) -> bool {
         let state = self.state();
-        let by_daemon = |path: &Programs| path.partial().iter().any(|(other, _)| *other == way);
+        let by_daemon = |path: &Programs| path.partial().iter().any(|(other, _)| *other == direction);
         state.is_on && !state.path.as_ref().is_some_and(by_daemon)
     }
 
@@ -188,7 +188,7 @@ impl Fastpath {
             let why = state.why.as_deref().unwrap_or("switched off");
             return Some(format!("segue [{why}]"));
         };
-        let partly = |(way, why): &(Direction, &str)| match way {
+        let partly = |(direction, why): &(Direction, &str)| match direction {
             Direction::Send => format!("kernel for received packets; segue sends [{why}]"),
             Direction::Receive => format!("kernel for sent packets; segue receives [{why}]"),
         };
@@ -241,7 +241,7 @@ impl Fastpath {
         if let Some(table) = &self.0.request.table {
             self.follow_peers(table, netlink);
         }
-        if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(LOOK_EVERY) {
+        if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(CHECK_EVERY) {
             return;
         }
         let seen = obstacle::of_interfaces(&self.0.request, netlink);
@@ -320,9 +320,9 @@ impl Fastpath {
             instance.fastpath = Some(shown);
             return;
         };
-        for (way, reason) in path.partial() {
-            let way = if *way == Direction::Send { "sent" } else { "received" };
-            shown.by_daemon.insert(way.to_owned(), (*reason).to_owned());
+        for (direction, reason) in path.partial() {
+            let direction = if *direction == Direction::Send { "sent" } else { "received" };
+            shown.by_daemon.insert(direction.to_owned(), (*reason).to_owned());
         }
         let path = match path {
             Programs::Table(path) => {
@@ -383,8 +383,9 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     }
     let configs: Vec<Config> = request.tunnels.iter().map(|tunnel| tunnel.config).collect();
     if request.mode != Mode::On {
-        let partly =
-            configs.iter().flat_map(|config| [Direction::Send, Direction::Receive].map(|way| unsupported(config, way)));
+        let partly = configs
+            .iter()
+            .flat_map(|config| [Direction::Send, Direction::Receive].map(|direction| unsupported(config, direction)));
         if let Some(why) = partly.flatten().next() {
             return Err(why.to_owned());
         }

@@ -101,16 +101,16 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     }
     let [(from, more_from), (to, more_to)] = <[OpenedEndpoint; 2]>::try_from(opened)
         .unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
-    let sides = [side(&plan.from), side(&plan.to)];
+    let configs = [side(&plan.from), side(&plan.to)];
     let more = more_from.into_iter().zip(more_to).map(|(from, to)| -> AssembleMore {
-        let [one, other] = sides.clone();
+        let [one, other] = configs.clone();
         Box::new(move |_: &Vitals| {
             let ports = [one.with(from()?), other.with(to()?)];
             Ok(Box::new(Gateway::new(Parts { ports, budget: BUDGET, pages: pages() })) as Box<dyn Pipeline>)
         })
     });
     let more = more.collect();
-    let [one, other] = sides;
+    let [one, other] = configs;
     let (ports, pages) = ([one.with(from), other.with(to)], pages());
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;

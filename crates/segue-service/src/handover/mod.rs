@@ -3,7 +3,7 @@
 //! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard
 //! input. It asks the running instance for the ports over its line and passes them to the successor over the
 //! successor's line. When the successor reports on its standard output that it is ready, the running instance is
-//! ended. As soon as that has sent its last packets, the successor is told to begin.
+//! ended. As soon as that has sent its last packets, the successor gets the message to begin.
 
 pub mod sys;
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A request for the ports of the instance.
-    Ask,
+    Request,
     /// The interface of this name, with its descriptor.
     Interface(String),
     /// A receiving socket, with its descriptor.
@@ -48,7 +48,7 @@ pub enum Record {
 impl Record {
     fn emit(&self) -> [u8; RECORD_LEN] {
         let (kind, name, number) = match self {
-            Record::Ask => (b'?', "", 0),
+            Record::Request => (b'?', "", 0),
             Record::Interface(name) => (b'i', name.as_str(), 0),
             Record::Receive => (b'r', "", 0),
             Record::Send => (b's', "", 0),
@@ -75,7 +75,7 @@ impl Record {
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let name = std::str::from_utf8(&name[..len]).ok()?.to_owned();
         Some(match kind {
-            b'?' => Record::Ask,
+            b'?' => Record::Request,
             b'i' => Record::Interface(name),
             b'r' => Record::Receive,
             b's' => Record::Send,
@@ -220,7 +220,7 @@ mod tests {
         let far = Line(UnixStream::from(far));
         let name = "fifteen-bytes-1".to_owned();
         let records = [
-            Record::Ask,
+            Record::Request,
             Record::Interface(name.clone()),
             Record::Receive,
             Record::Send,
@@ -280,7 +280,7 @@ mod tests {
         let one = || Record::Interface("one".to_owned());
         assert!(is_refused(one(), None, 1), "an interface without its descriptor");
         assert!(is_refused(Record::Go, None, 1), "what is no port");
-        assert!(is_refused(Record::Ask, Some(null.as_fd()), 1), "a request with a descriptor");
+        assert!(is_refused(Record::Request, Some(null.as_fd()), 1), "a request with a descriptor");
         assert!(is_refused(one(), Some(null.as_fd()), 0), "more than there can be");
         assert!(!is_refused(one(), Some(null.as_fd()), 1));
     }

@@ -114,7 +114,7 @@ pub(super) struct PathState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// The last path to each remote, and whether the kernel still has a route.
-    pub(super) ways: HashMap<IpAddr, (Option<PathState>, bool)>,
+    pub(super) paths: HashMap<IpAddr, (Option<PathState>, bool)>,
     pub(super) links: HashMap<u32, LinkView>,
     /// The local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
     pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,

@@ -15,23 +15,23 @@ use crate::reasons;
 const FORGIVEN: Duration = Duration::from_secs(2);
 
 /// Returns the problems of a tunnel.
-pub(super) fn judge(facts: &Monitored, flow: &Flow, evidence: &Evidence, now: Instant) -> Vec<Complaint> {
+pub(super) fn judge(monitored: &Monitored, flow: &Flow, evidence: &Evidence, now: Instant) -> Vec<Complaint> {
     let mut found = Vec::new();
-    found.extend(interface(facts, evidence));
-    let ways = ways(facts, evidence);
-    let has_way = ways.is_empty();
-    found.extend(ways);
-    if has_way {
-        found.extend(facts.remotes.iter().filter_map(|remote| refusal(facts, *remote, flow, evidence, now)));
+    found.extend(interface(monitored, evidence));
+    let problems = path_problems(monitored, evidence);
+    let has_path = problems.is_empty();
+    found.extend(problems);
+    if has_path {
+        found.extend(monitored.remotes.iter().filter_map(|remote| refusal(monitored, *remote, flow, evidence, now)));
     }
-    found.extend(flow.refuses_everything(now).map(|why| refused_here(facts, why)));
+    found.extend(flow.refuses_everything(now).map(|why| refused_here(monitored, why)));
     if found.is_empty() {
-        found.extend(silent(facts, flow, now));
+        found.extend(silent(monitored, flow, now));
     }
-    found.extend(mtu(facts, evidence));
-    found.extend(offloads(facts, evidence));
+    found.extend(mtu(monitored, evidence));
+    found.extend(offloads(monitored, evidence));
     if found.is_empty() && flow.probe != Some(Verdict::Answers) {
-        found.extend(unanswered(facts, flow));
+        found.extend(unanswered(monitored, flow));
     }
     found
 }
@@ -41,36 +41,36 @@ fn complaint(code: &str, what: String, why: String, fix: String) -> Complaint {
 }
 
 /// Returns a problem where the tunnel's own interface is down.
-fn interface(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
-    let link = evidence.view.links.get(&facts.index)?;
+fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+    let link = evidence.view.links.get(&monitored.index)?;
     let is_down = !link.is_up && !link.is_gone;
     is_down.then(|| {
-        let name = &facts.name;
+        let name = &monitored.name;
         let why = "the tunnel's own interface is down".to_owned();
         complaint("interface_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up"))
     })
 }
 
 /// Returns the problems of the paths to the remotes: link, local address, route, neighbour.
-fn ways(facts: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
+fn path_problems(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let mut found: Vec<Complaint> = Vec::new();
-    for remote in &facts.remotes {
-        let Some((last, has_route)) = view.ways.get(remote) else { continue };
-        let link = last.and_then(|way| view.links.get(&way.link));
+    for remote in &monitored.remotes {
+        let Some((last, has_route)) = view.paths.get(remote) else { continue };
+        let link = last.and_then(|path| view.links.get(&path.link));
         let trouble = link
             .and_then(|link| link_trouble(link, *remote))
-            .or_else(|| address_trouble(facts, evidence))
-            .or_else(|| (!has_route).then(|| no_route(facts, *remote, evidence)))
+            .or_else(|| address_trouble(monitored, evidence))
+            .or_else(|| (!has_route).then(|| no_route(monitored, *remote, evidence)))
             .or_else(|| {
-                let way = last.filter(|way| way.has_failed)?;
-                let next = way.gateway.unwrap_or(*remote);
-                let dev = link.map_or(facts.underlay.as_str(), |link| link.name.as_str());
-                let asks = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                let path = last.filter(|path| path.has_failed)?;
+                let next = path.gateway.unwrap_or(*remote);
+                let dev = link.map_or(monitored.underlay.as_str(), |link| link.name.as_str());
+                let protocol = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
                 Some(complaint(
                     "neighbour_gone",
                     format!("{next} does not answer on {dev}"),
-                    format!("{asks} gets no answer: that host is down, or not on this link"),
+                    format!("{protocol} gets no answer: that host is down, or not on this link"),
                     format!("ip neigh show dev {dev}; ping -I {dev} {next}"),
                 ))
             });
@@ -95,93 +95,96 @@ fn link_trouble(link: &LinkView, remote: IpAddr) -> Option<Complaint> {
     })
 }
 
-fn address_trouble(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
-    let (len, is_here) = evidence.view.locals.get(&facts.local)?;
-    let local = facts.local;
+fn address_trouble(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+    let (len, is_here) = evidence.view.locals.get(&monitored.local)?;
+    let local = monitored.local;
     let prefix = len.map_or_else(|| local.to_string(), |len| format!("{local}/{len}"));
     (!is_here).then(|| {
         complaint(
             "address_gone",
             format!("{local} is no address of this host"),
             "the tunnel sends from it and listens on it".to_owned(),
-            format!("sudo ip addr add {prefix} dev {}", facts.underlay),
+            format!("sudo ip addr add {prefix} dev {}", monitored.underlay),
         )
     })
 }
 
-fn no_route(facts: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint {
-    let last = evidence.view.ways.get(&remote).and_then(|(way, _)| *way);
-    let dev = last.and_then(|way| evidence.view.links.get(&way.link)).map_or(&facts.underlay, |link| &link.name);
-    let via = last.and_then(|way| way.gateway).map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+fn no_route(monitored: &Monitored, remote: IpAddr, evidence: &Evidence) -> Complaint {
+    let last = evidence.view.paths.get(&remote).and_then(|(path, _)| *path);
+    let dev = last.and_then(|path| evidence.view.links.get(&path.link)).map_or(&monitored.underlay, |link| &link.name);
+    let via = last.and_then(|path| path.gateway).map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     complaint(
         "no_route",
         format!("no route to {remote}"),
-        format!("the kernel has no route from {} to it any more", facts.local),
+        format!("the kernel has no route from {} to it any more", monitored.local),
         format!("sudo ip route add {remote}{via} dev {dev}"),
     )
 }
 
 /// Returns a problem where the other end, or a router or filter on the path, answers with ICMP errors.
-fn refusal(facts: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
+fn refusal(monitored: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
     // An answer to a probe shows that packets arrive there again, and so does whatever else the only other end sends.
     let replies = flow.last_reply.is_some_and(|reply| reply > refused.at);
-    let is_back = facts.remotes.len() == 1 && flow.is_heard_again();
+    let is_back = monitored.remotes.len() == 1 && flow.is_heard_again();
     if flow.last_sent.is_some_and(is_over) || replies || is_back {
         return None;
     }
     let Refused { kind, from, at } = *refused;
-    let heard = match flow.last_received {
+    let received = match flow.last_received {
         Some(at) => format!("last packet received {}", ago(at, now)),
         None => "nothing was received yet".to_owned(),
     };
     let when = ago(at, now);
     let sender = from.filter(|from| *from != remote).map_or_else(|| "it".to_owned(), |from| from.to_string());
-    Some(match (kind, facts.ports) {
+    Some(match (kind, monitored.ports) {
         (Refusal::Port, Some((_, dport))) => complaint(
             "refused",
             format!("{remote} refuses UDP {dport}"),
-            format!("ICMP port unreachable {when}; {heard}: no tunnel listens there on that port"),
+            format!("ICMP port unreachable {when}; {received}: no tunnel listens there on that port"),
             format!("on {remote}: segue stat; sudo ss -ulpn sport = :{dport}"),
         ),
         (Refusal::Port | Refusal::Protocol, _) => complaint(
             "refused",
-            format!("{remote} refuses {}", facts.kind),
-            format!("ICMP protocol unreachable {when}; {heard}: no tunnel of this mode listens there"),
+            format!("{remote} refuses {}", monitored.kind),
+            format!("ICMP protocol unreachable {when}; {received}: no tunnel of this mode listens there"),
             format!("on {remote}: segue stat; ip -d tunnel show"),
         ),
         (Refusal::Filtered, _) => complaint(
             "filtered",
             format!("a filter refuses packets to {remote}"),
-            format!("ICMP from {}, {when}; {heard}", from.map_or_else(|| "there".to_owned(), |from| from.to_string())),
+            format!(
+                "ICMP from {}, {when}; {received}",
+                from.map_or_else(|| "there".to_owned(), |from| from.to_string())
+            ),
             format!("on {}: sudo nft list ruleset", from.unwrap_or(remote)),
         ),
-        (Refusal::Unreachable, _) if from == Some(facts.local) => complaint(
+        (Refusal::Unreachable, _) if from == Some(monitored.local) => complaint(
             "neighbour_gone",
-            format!("{remote} does not answer on {}", facts.underlay),
-            format!("this host's kernel found no neighbour for it {when}; {heard}"),
-            format!("ip neigh show dev {}; ip route get {remote}", facts.underlay),
+            format!("{remote} does not answer on {}", monitored.underlay),
+            format!("this host's kernel found no neighbour for it {when}; {received}"),
+            format!("ip neigh show dev {}; ip route get {remote}", monitored.underlay),
         ),
         (Refusal::Unreachable, _) => complaint(
             "unreachable",
             format!("{remote} is unreachable"),
-            format!("{sender} reported it by ICMP {when}; {heard}"),
+            format!("{sender} reported it by ICMP {when}; {received}"),
             format!("ip route get {remote}; tracepath -n {remote}"),
         ),
     })
 }
 
 /// Returns the problem of a tunnel that refuses everything that arrives.
-fn refused_here(facts: &Monitored, why: &'static str) -> Complaint {
-    let from = facts.remotes.first().map_or_else(|| "the other end".to_owned(), IpAddr::to_string);
+fn refused_here(monitored: &Monitored, why: &'static str) -> Complaint {
+    let from = monitored.remotes.first().map_or_else(|| "the other end".to_owned(), IpAddr::to_string);
     let sentence = reasons::sentence("drops", why).unwrap_or_default();
     let (cause, words) = cause(why);
     complaint(
         "all_dropped",
         format!("everything from {from} is dropped: {}", why.replace('_', " ")),
         format!("{sentence} Likely: {cause}."),
-        format!("the same {words} at both ends: segue tunnel dev {} ...; segue help {why}", facts.name),
+        format!("the same {words} at both ends: segue tunnel dev {} ...; segue help {why}", monitored.name),
     )
 }
 
@@ -200,49 +203,52 @@ fn cause(why: &str) -> (&'static str, &'static str) {
 }
 
 /// Returns a problem where the path has become narrower than the interface allows for.
-fn mtu(facts: &Monitored, evidence: &Evidence) -> Option<Complaint> {
+fn mtu(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     let view = &evidence.view;
-    let inside = view.links.get(&facts.index).filter(|link| link.mtu > 0).map_or(facts.mtu, |link| link.mtu);
-    let narrowest = facts.remotes.iter().filter_map(|remote| {
-        let way = view.ways.get(remote).and_then(|(way, has_route)| way.filter(|_| *has_route))?;
-        let link = view.links.get(&way.link).filter(|link| !link.is_gone)?;
-        let mtu = way.mtu.unwrap_or(link.mtu).min(link.mtu);
+    let inside = view.links.get(&monitored.index).filter(|link| link.mtu > 0).map_or(monitored.mtu, |link| link.mtu);
+    let narrowest = monitored.remotes.iter().filter_map(|remote| {
+        let path = view.paths.get(remote).and_then(|(path, has_route)| path.filter(|_| *has_route))?;
+        let link = view.links.get(&path.link).filter(|link| !link.is_gone)?;
+        let mtu = path.mtu.unwrap_or(link.mtu).min(link.mtu);
         Some((mtu, link.name.as_str(), *remote, mtu < link.mtu))
     });
-    let (path, dev, remote, is_route) = narrowest.min_by_key(|way| way.0)?;
-    let is_narrower = path < facts.path_mtu && inside + facts.overhead > path;
+    let (path, dev, remote, is_route) = narrowest.min_by_key(|path| path.0)?;
+    let is_narrower = path < monitored.path_mtu && inside + monitored.overhead > path;
     is_narrower.then(|| {
         let place = if is_route { format!("the route to {remote}") } else { dev.to_owned() };
-        let fits = path.saturating_sub(facts.overhead);
+        let fits = path.saturating_sub(monitored.overhead);
         complaint(
             "mtu",
-            format!("{place} takes {path} bytes, {} needs {}", facts.name, inside + facts.overhead),
-            format!("packets above {fits} bytes are fragmented or dropped; at the start it took {}", facts.path_mtu),
-            format!("sudo ip link set dev {} mtu {fits}", facts.name),
+            format!("{place} takes {path} bytes, {} needs {}", monitored.name, inside + monitored.overhead),
+            format!(
+                "packets above {fits} bytes are fragmented or dropped; at the start it took {}",
+                monitored.path_mtu
+            ),
+            format!("sudo ip link set dev {} mtu {fits}", monitored.name),
         )
     })
 }
 
 /// Returns the problems of offloads that were switched off: on the underlay, and on the interface.
-fn offloads(facts: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
+fn offloads(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let mut found: Vec<Complaint> = Vec::new();
-    if facts.sends_trains {
-        let ways = facts.remotes.iter().filter_map(|remote| view.ways.get(remote)).filter_map(|(way, _)| *way);
-        for link in ways.filter_map(|way| view.links.get(&way.link)).filter(|link| link.tx == Some(false)) {
+    if monitored.sends_trains {
+        let paths = monitored.remotes.iter().filter_map(|remote| view.paths.get(remote)).filter_map(|(path, _)| *path);
+        for link in paths.filter_map(|path| view.links.get(&path.link)).filter(|link| link.tx == Some(false)) {
             let complaint = tx_off(&link.name);
             if !found.contains(&complaint) {
                 found.push(complaint);
             }
         }
     }
-    if let Some(link) = view.links.get(&facts.index).filter(|_| facts.takes_trains) {
+    if let Some(link) = view.links.get(&monitored.index).filter(|_| monitored.takes_trains) {
         let off: Vec<&str> = [("tx", link.tx), ("tso", link.tso), ("gso", link.gso)]
             .into_iter()
             .filter_map(|(word, on)| (on == Some(false)).then_some(word))
             .collect();
         if !off.is_empty() {
-            let name = &facts.name;
+            let name = &monitored.name;
             let on: Vec<String> = off.iter().map(|word| format!("{word} on")).collect();
             found.push(complaint(
                 "offload_off",
@@ -272,9 +278,9 @@ pub(crate) fn tx_on(link: &str) -> String {
 }
 
 /// Returns the problem of a tunnel whose probes are not answered.
-fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
+fn silent(monitored: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
     let Some(Verdict::Silent { span, has_replied, quiet, sends_requests }) = flow.probe else { return None };
-    let remote = facts.remotes.first()?;
+    let remote = monitored.remotes.first()?;
     let hears = flow.last_received.is_some_and(|at| now.saturating_duration_since(at) < quiet);
     let cause = match (sends_requests, hears, has_replied) {
         (true, ..) => "its own probes arrive, so that packets to it are lost, or it drops them",
@@ -283,7 +289,7 @@ fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
         (.., false) => "it is down, runs no segue with `probe`, or drops packets without a word",
     };
     let (what, span) = (format!("{remote} does not answer probes"), span.as_secs());
-    let (_, dport) = facts.ports?;
+    let (_, dport) = monitored.ports?;
     Some(complaint(
         "probe_unanswered",
         what,
@@ -293,10 +299,10 @@ fn silent(facts: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint> {
 }
 
 /// Returns a notice on a tunnel without answers.
-fn unanswered(facts: &Monitored, flow: &Flow) -> Option<Complaint> {
+fn unanswered(monitored: &Monitored, flow: &Flow) -> Option<Complaint> {
     let (span, count) = flow.unanswered()?;
-    let remote = facts.remotes.first()?;
-    let port = facts.ports.map(|(own, _)| format!(", or sends to another UDP port than {own}")).unwrap_or_default();
+    let remote = monitored.remotes.first()?;
+    let port = monitored.ports.map(|(own, _)| format!(", or sends to another UDP port than {own}")).unwrap_or_default();
     let mut notice = complaint(
         "unanswered",
         format!("unanswered {} s", span.as_secs()),
@@ -324,7 +330,7 @@ mod tests {
     const REMOTE: &str = "198.18.0.2";
     const LOCAL: &str = "198.18.0.1";
 
-    fn facts() -> Monitored {
+    fn monitored() -> Monitored {
         Monitored {
             name: "sg0".into(),
             index: 9,
@@ -356,9 +362,9 @@ mod tests {
             is_gone: false,
         };
         let inside = LinkView { name: "sg0".into(), mtu: 1464, ..link.clone() };
-        let way = PathState { link: 2, gateway: None, mtu: None, has_failed: false };
+        let path = PathState { link: 2, gateway: None, mtu: None, has_failed: false };
         View {
-            ways: [(REMOTE.parse().unwrap(), (Some(way), true))].into(),
+            paths: [(REMOTE.parse().unwrap(), (Some(path), true))].into(),
             links: [(2, link), (9, inside)].into(),
             locals: [(LOCAL.parse().unwrap(), (Some(24), true))].into(),
         }
@@ -367,12 +373,12 @@ mod tests {
     fn judged(change: impl FnOnce(&mut View)) -> Vec<(String, String)> {
         let mut evidence = Evidence { view: view(), ..Evidence::default() };
         change(&mut evidence.view);
-        let found = judge(&facts(), &Flow::default(), &evidence, Instant::now());
+        let found = judge(&monitored(), &Flow::default(), &evidence, Instant::now());
         found.into_iter().map(|complaint| (complaint.code, complaint.fix.unwrap())).collect()
     }
 
-    fn way(view: &mut View) -> &mut (Option<PathState>, bool) {
-        view.ways.get_mut(&REMOTE.parse().unwrap()).unwrap()
+    fn path(view: &mut View) -> &mut (Option<PathState>, bool) {
+        view.paths.get_mut(&REMOTE.parse().unwrap()).unwrap()
     }
 
     #[test]
@@ -381,7 +387,7 @@ mod tests {
         assert_eq!(judged(|_| ()), []);
         let down = |view: &mut View| {
             view.links.get_mut(&2).unwrap().is_up = false;
-            way(view).1 = false;
+            path(view).1 = false;
         };
         assert_eq!(judged(down), one("link_down", "sudo ip link set dev e0 up"));
         let inside = |view: &mut View| view.links.get_mut(&9).unwrap().is_up = false;
@@ -389,10 +395,10 @@ mod tests {
         let gone = |view: &mut View| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false;
         assert_eq!(judged(gone), one("address_gone", "sudo ip addr add 198.18.0.1/24 dev e0"));
         let routed = |view: &mut View| {
-            *way(view) = (Some(PathState { gateway: "198.18.0.9".parse().ok(), ..way(view).0.unwrap() }), false);
+            *path(view) = (Some(PathState { gateway: "198.18.0.9".parse().ok(), ..path(view).0.unwrap() }), false);
         };
         assert_eq!(judged(routed), one("no_route", "sudo ip route add 198.18.0.2 via 198.18.0.9 dev e0"));
-        let failed = |view: &mut View| way(view).0.as_mut().unwrap().has_failed = true;
+        let failed = |view: &mut View| path(view).0.as_mut().unwrap().has_failed = true;
         assert_eq!(judged(failed)[0].0, "neighbour_gone");
         let narrow = |view: &mut View| view.links.get_mut(&2).unwrap().mtu = 1400;
         assert_eq!(judged(narrow), one("mtu", "sudo ip link set dev sg0 mtu 1364"));
@@ -415,7 +421,7 @@ mod tests {
         let mut codes = |sent: u64, seconds: u64| {
             let now = begin + Duration::from_secs(seconds);
             flow.update(Counts { sent, ..Counts::default() }, now);
-            judge(&facts(), &flow, &evidence, now).into_iter().map(|found| found.what).collect::<Vec<_>>()
+            judge(&monitored(), &flow, &evidence, now).into_iter().map(|found| found.what).collect::<Vec<_>>()
         };
         assert_eq!(codes(1, 0), ["198.18.0.2 refuses UDP 6080"]);
         assert_eq!(codes(2, 1), ["198.18.0.2 refuses UDP 6080"]);
@@ -423,9 +429,9 @@ mod tests {
         assert_eq!(codes(3, 61), ["unanswered 61 s"]);
         let mut flow = Flow::default();
         flow.update(Counts { sent: 1, ..Counts::default() }, begin);
-        assert_eq!(judge(&facts(), &flow, &evidence, begin).len(), 1);
+        assert_eq!(judge(&monitored(), &flow, &evidence, begin).len(), 1);
         flow.last_reply = Some(begin + Duration::from_millis(1));
-        assert_eq!(judge(&facts(), &flow, &evidence, begin + Duration::from_millis(2)), []);
+        assert_eq!(judge(&monitored(), &flow, &evidence, begin + Duration::from_millis(2)), []);
     }
 
     #[test]
@@ -433,7 +439,7 @@ mod tests {
         let evidence = Evidence { view: view(), ..Evidence::default() };
         let (now, mut flow) = (Instant::now(), Flow::default());
         flow.update(Counts { refused: 3, why: Some("gre_mismatch"), ..Counts::default() }, now);
-        let found = judge(&facts(), &flow, &evidence, now);
+        let found = judge(&monitored(), &flow, &evidence, now);
         assert_eq!(found[0].what, "everything from 198.18.0.2 is dropped: gre mismatch");
         let why = found[0].why.as_deref().unwrap();
         assert!(why.contains("or the key is another.") && why.contains("`key`"), "{why}");
@@ -449,7 +455,7 @@ mod tests {
         let mut evidence = Evidence { view: view(), ..Evidence::default() };
         let now = begin + Duration::from_secs(11);
         let codes = |flow: &Flow, evidence: &Evidence| {
-            judge(&facts(), flow, evidence, now).into_iter().map(|found| found.code).collect::<Vec<_>>()
+            judge(&monitored(), flow, evidence, now).into_iter().map(|found| found.code).collect::<Vec<_>>()
         };
         assert_eq!(codes(&flow, &evidence), ["unanswered"]);
         flow.probe = Some(Verdict::Answers);
@@ -475,10 +481,10 @@ mod tests {
         }
         let mut evidence = Evidence { view: view(), ..Evidence::default() };
         let now = begin + Duration::from_secs(11);
-        let found = judge(&facts(), &flow, &evidence, now);
+        let found = judge(&monitored(), &flow, &evidence, now);
         assert_eq!((found.len(), found[0].what.as_str(), found[0].notice), (1, "unanswered 11 s", true));
         evidence.view.links.get_mut(&2).unwrap().is_up = false;
-        let found = judge(&facts(), &flow, &evidence, now);
+        let found = judge(&monitored(), &flow, &evidence, now);
         assert_eq!((found.len(), found[0].code.as_str()), (1, "link_down"));
     }
 }

@@ -191,9 +191,9 @@ mod tests {
             silent,
             "its request came before it was gone"
         );
-        let asks =
+        let sends_request =
             Verdict::Silent { span: SECOND * 3, has_replied: false, quiet: SECOND * 7 / 4, sends_requests: true };
-        assert_eq!(verdict(&measured(None, Some(SECOND)), SECOND * 3), asks);
+        assert_eq!(verdict(&measured(None, Some(SECOND)), SECOND * 3), sends_request);
         assert_eq!(verdict(&measured(None, None), SECOND), Verdict::Answers, "requests were sent for a second only");
     }
 

@@ -28,38 +28,43 @@ impl Underlay {
         Ok(Underlay { netlink: Netlink::open()?, socket: UdpSocket::bind("0.0.0.0:0")? })
     }
 
-    /// Reads the state of all links, routes and addresses that `facts` name, for the first time.
-    pub(super) fn first(&mut self, facts: &[Monitored]) -> io::Result<View> {
+    /// Reads the state of all links, routes and addresses that `monitored` name, for the first time.
+    pub(super) fn first(&mut self, monitored: &[Monitored]) -> io::Result<View> {
         let mut view = View::default();
         let addresses = self.netlink.all_addresses()?;
-        for local in facts.iter().map(|facts| facts.local).collect::<BTreeSet<_>>() {
+        for local in monitored.iter().map(|monitored| monitored.local).collect::<BTreeSet<_>>() {
             let found = addresses.iter().find(|(_, prefix)| prefix.address == local);
             // An address that never was the host's own, as with a non-local bind, is not missed.
             view.locals.extend(found.map(|(_, prefix)| (local, (Some(prefix.len), true))));
         }
-        self.refresh(facts, None, &mut view)?;
+        self.refresh(monitored, None, &mut view)?;
         Ok(view)
     }
 
     /// Reads the parts of the state again that may have changed. Of the tunnels' own interfaces only those in `changed`
     /// are read; `None` reads all of them.
-    pub(super) fn refresh(&mut self, facts: &[Monitored], changed: Option<&[u32]>, view: &mut View) -> io::Result<()> {
+    pub(super) fn refresh(
+        &mut self,
+        monitored: &[Monitored],
+        changed: Option<&[u32]>,
+        view: &mut View,
+    ) -> io::Result<()> {
         let addresses = self.netlink.all_addresses()?;
         for (local, (_, is_here)) in &mut view.locals {
             *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
         }
-        let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = facts
+        let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = monitored
             .iter()
-            .flat_map(|facts| facts.remotes.iter().map(|remote| (*remote, facts.local, facts.zone)))
+            .flat_map(|monitored| monitored.remotes.iter().map(|remote| (*remote, monitored.local, monitored.zone)))
             .collect();
         let mut links = BTreeSet::new();
         for (remote, local, zone) in pairs {
-            let found = self.way(remote, local, zone);
-            let (way, has_route) = view.ways.entry(remote).or_insert((None, true));
+            let found = self.path(remote, local, zone);
+            let (path, has_route) = view.paths.entry(remote).or_insert((None, true));
             *has_route = found.is_some();
             // Without a route the last one tells which link and which router are missed.
-            *way = found.or(way.map(|last| PathState { has_failed: false, ..last }));
-            links.extend(way.map(|way| way.link));
+            *path = found.or(path.map(|last| PathState { has_failed: false, ..last }));
+            links.extend(path.map(|path| path.link));
         }
         for index in links {
             let link = self.link(index);
@@ -67,7 +72,7 @@ impl Underlay {
             let gone = LinkView { is_gone: true, name: name(view.links.get(&index)), ..LinkView::default() };
             view.links.insert(index, link.unwrap_or(gone));
         }
-        let of_tunnels = facts.iter().map(|facts| facts.index).filter(|index| *index != 0);
+        let of_tunnels = monitored.iter().map(|monitored| monitored.index).filter(|index| *index != 0);
         for index in of_tunnels.filter(|index| changed.is_none_or(|changed| changed.contains(index))) {
             match self.link(index) {
                 Some(link) => {
@@ -83,7 +88,7 @@ impl Underlay {
     }
 
     /// Returns the path to `remote`, if the kernel has a route.
-    fn way(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> Option<PathState> {
+    fn path(&mut self, remote: IpAddr, local: IpAddr, zone: Option<u32>) -> Option<PathState> {
         let route = self.netlink.route_on(remote, Some(local), zone).ok()?;
         let next = route.gateway.unwrap_or(remote);
         let has_failed = self.netlink.has_failed(route.link, next).unwrap_or(false);

@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Time for which notices and errors are not read after some were read: it limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice: the kernel reports no learned path MTU.
-const LOOK: Duration = Duration::from_secs(5);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest number of errors that are read at a time.
 const MOST_ERRORS: usize = 64;
 /// The share of its time that the thread spends on the underlay at most, as a divisor.
@@ -42,7 +42,7 @@ const SHARE: u32 = 50;
 
 /// The sockets of the watch, opened before rights are given up.
 pub(crate) struct Sources {
-    facts: Vec<Monitored>,
+    monitored: Vec<Monitored>,
     underlay: Underlay,
     changes: Changes,
     /// The sockets that send.
@@ -78,7 +78,7 @@ impl Sources {
     /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family, `probers`
     /// send through the first of them, with numbers of `key`.
     pub(crate) fn open(
-        facts: Vec<Monitored>,
+        monitored: Vec<Monitored>,
         senders: Vec<OwnedFd>,
         probers: Vec<Option<Prober>>,
         key: hash::Key,
@@ -86,23 +86,23 @@ impl Sources {
         // First, so that no change between the first look and the first notice is missed.
         let changes = Changes::open()?;
         let mut underlay = Underlay::open()?;
-        let view = underlay.first(&facts)?;
-        let is_ipv4 = facts.first().is_none_or(|facts| facts.local.is_ipv4());
+        let view = underlay.first(&monitored)?;
+        let is_ipv4 = monitored.first().is_none_or(|monitored| monitored.local.is_ipv4());
         for sender in &senders {
             error_queue::enable(sender.as_fd(), is_ipv4)?;
         }
         let socket = senders.first().filter(|_| probers.iter().any(Option::is_some));
         let socket = socket.map(OwnedFd::try_clone).transpose()?.map(UdpSocket::from);
         let probes = Probes { probers, nonces: Nonces::new(key), socket };
-        let evidence = Evidence { flows: vec![Flow::default(); facts.len()], view, ..Evidence::default() };
-        Ok(Sources { facts, underlay, changes, senders, probes, evidence })
+        let evidence = Evidence { flows: vec![Flow::default(); monitored.len()], view, ..Evidence::default() };
+        Ok(Sources { monitored, underlay, changes, senders, probes, evidence })
     }
 
     /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those
     /// of the path through the kernel. Beginning and end of each problem are logged.
     pub(crate) fn watch(self, boards: Boards, fastpath: Option<Fastpath>, out: &Arc<dyn Report>) -> io::Result<Health> {
         let published = Arc::new(Mutex::new(Published::default()));
-        let places = places(&self.facts, &boards);
+        let places = places(&self.monitored, &boards);
         let health = Health(Arc::clone(&published));
         let log = out.is_log().then(|| Arc::clone(out));
         let mut watch = Watch { sources: self, boards, fastpath, places, published, began: BTreeMap::new(), log };
@@ -121,9 +121,10 @@ struct Places {
     why: Option<usize>,
 }
 
-fn places(facts: &[Monitored], boards: &Boards) -> Vec<Places> {
-    let mut places = vec![Places::default(); facts.len()];
-    let numbers: BTreeMap<&str, usize> = facts.iter().enumerate().map(|(at, facts)| (&*facts.name, at)).collect();
+fn places(monitored: &[Monitored], boards: &Boards) -> Vec<Places> {
+    let mut places = vec![Places::default(); monitored.len()];
+    let numbers: BTreeMap<&str, usize> =
+        monitored.iter().enumerate().map(|(at, monitored)| (&*monitored.name, at)).collect();
     for (position, name) in boards.names().iter().enumerate() {
         let Some(of) = numbers.get(name.port.as_str()).and_then(|at| places.get_mut(*at)) else { continue };
         match (name.group, name.key) {
@@ -191,10 +192,10 @@ impl Watch {
     fn run(&mut self) {
         let mut next_tick = Instant::now() + TICK;
         let mut next_read = Instant::now();
-        let mut next_look = Instant::now() + LOOK;
+        let mut next_refresh = Instant::now() + REFRESH_INTERVAL;
         let mut next_probe = None;
         // The earliest time of the next look, so that changes that never end cost little.
-        let mut may_look = Instant::now();
+        let mut may_refresh = Instant::now();
         let mut is_stale = false;
         let mut changed: Option<Vec<u32>> = Some(Vec::new());
         loop {
@@ -208,7 +209,7 @@ impl Watch {
                 until = until.min(next_read);
             }
             if is_stale {
-                until = until.min(may_look.max(now));
+                until = until.min(may_refresh.max(now));
             }
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
             let Ok(ready) = sys::poll(&fds, timeout) else { return };
@@ -219,27 +220,27 @@ impl Watch {
             if ready.first() == Some(&true) {
                 // What cannot be read may have been anything.
                 let lost = Changed { anything: true, lost: true, ..Changed::default() };
-                let news = self.sources.changes.read().unwrap_or(lost);
-                is_stale |= news.anything;
+                let changes = self.sources.changes.read().unwrap_or(lost);
+                is_stale |= changes.anything;
                 match &mut changed {
-                    Some(links) if !news.lost => links.extend(news.links),
+                    Some(links) if !changes.lost => links.extend(changes.links),
                     _ => changed = None,
                 }
             }
             if ready.iter().skip(1).any(|ready| *ready) {
                 is_stale |= self.errors(now);
             }
-            let looks = (is_stale && now >= may_look) || now >= next_look;
-            if looks {
+            let is_due = (is_stale && now >= may_refresh) || now >= next_refresh;
+            if is_due {
                 let links = changed.replace(Vec::new());
-                let Sources { facts, underlay, evidence, .. } = &mut self.sources;
-                if let Err(error) = underlay.refresh(facts, links.as_deref(), &mut evidence.view) {
+                let Sources { monitored, underlay, evidence, .. } = &mut self.sources;
+                if let Err(error) = underlay.refresh(monitored, links.as_deref(), &mut evidence.view) {
                     tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
                 }
                 let end = Instant::now();
-                (is_stale, next_look, may_look) = (false, end + LOOK, end + (end - now) * SHARE);
+                (is_stale, next_refresh, may_refresh) = (false, end + REFRESH_INTERVAL, end + (end - now) * SHARE);
             }
-            let ticks = looks || now >= next_tick;
+            let ticks = is_due || now >= next_tick;
             if ticks || next_probe.is_some_and(|probe| now >= probe) {
                 next_probe = self.sources.probes.send_due(now);
             }
@@ -263,7 +264,7 @@ impl Watch {
                     continue;
                 };
                 // Only the known remotes, so that the table cannot grow.
-                if self.sources.evidence.view.ways.contains_key(&to.ip()) {
+                if self.sources.evidence.view.paths.contains_key(&to.ip()) {
                     self.sources.evidence.refused.insert(to.ip(), Refused { kind, from: error.from, at: now });
                 }
             }
@@ -274,7 +275,7 @@ impl Watch {
     /// Reads the counters, judges every tunnel and publishes the result.
     fn tick(&mut self) {
         let now = Instant::now();
-        let Sources { facts, evidence, probes, .. } = &mut self.sources;
+        let Sources { monitored, evidence, probes, .. } = &mut self.sources;
         for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
             let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
@@ -284,7 +285,7 @@ impl Watch {
             let prober = probes.probers.get(at).and_then(Option::as_ref);
             counts.sent += prober.map_or(0, |prober| prober.sent);
             flow.update(counts, now);
-            let refusals = facts.get(at).into_iter().flat_map(|facts| &facts.remotes);
+            let refusals = monitored.get(at).into_iter().flat_map(|monitored| &monitored.remotes);
             if let Some(at) = refusals.filter_map(|remote| evidence.refused.get(remote)).map(|error| error.at).max() {
                 flow.note_refusal(at);
             }
@@ -295,17 +296,17 @@ impl Watch {
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
         let mut known: HashMap<[String; 2], usize> = HashMap::new();
-        for (at, (facts, flow)) in facts.iter().zip(&evidence.flows).enumerate() {
+        for (at, (monitored, flow)) in monitored.iter().zip(&evidence.flows).enumerate() {
             let prober = probes.probers.get(at).and_then(Option::as_ref);
-            let state = Tunnel { probe: prober.and_then(probe), ..tunnel(facts, flow, now) };
-            tunnels.insert(facts.name.clone(), state);
-            for new in judge(facts, flow, evidence, now) {
+            let state = Tunnel { probe: prober.and_then(probe), ..tunnel(monitored, flow, now) };
+            tunnels.insert(monitored.name.clone(), state);
+            for new in judge(monitored, flow, evidence, now) {
                 let key = [new.what.clone(), new.why.clone().unwrap_or_default()];
                 let at = *known.entry(key).or_insert(complaints.len());
                 if at == complaints.len() {
                     complaints.push(new);
                 }
-                complaints[at].tunnels.push(facts.name.clone());
+                complaints[at].tunnels.push(monitored.name.clone());
             }
         }
         let t = units::rfc3339(SystemTime::now());
@@ -319,7 +320,7 @@ impl Watch {
             let since = known.unwrap_or_else(|| t.clone());
             complaint.since = Some(since.clone());
             began.insert(key, since);
-            if complaint.tunnels.len() == facts.len() {
+            if complaint.tunnels.len() == monitored.len() {
                 complaint.tunnels.clear();
             }
         }
@@ -343,7 +344,7 @@ fn begun(complaint: &Complaint) -> LogEntry<'static> {
 }
 
 /// Returns the tunnel in the form of `segue stat -j`.
-fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
+fn tunnel(monitored: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     let address = |ip: std::net::IpAddr, port: Option<u16>| match port {
         Some(port) => std::net::SocketAddr::new(ip, port).to_string(),
         None => ip.to_string(),
@@ -351,11 +352,11 @@ fn tunnel(facts: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     let age =
         |at: Option<Instant>| at.map(|at| (now.saturating_duration_since(at).as_secs_f64() * 10.0).round() / 10.0);
     Tunnel {
-        mode: facts.kind.clone(),
-        local: address(facts.local, facts.ports.map(|(own, _)| own)),
-        remote: facts.remote_name.clone(),
-        mtu: facts.mtu,
-        underlay: facts.underlay.clone(),
+        mode: monitored.kind.clone(),
+        local: address(monitored.local, monitored.ports.map(|(own, _)| own)),
+        remote: monitored.remote_name.clone(),
+        mtu: monitored.mtu,
+        underlay: monitored.underlay.clone(),
         received: flow.counts.received,
         refused: flow.counts.refused,
         refused_for: flow.counts.why.map(str::to_owned),

@@ -47,7 +47,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Reader of the kernel's tables and of their changes.
 pub struct Follower {
     netlink: Netlink,
-    news: Socket,
+    notifications: Socket,
     /// The interface indexes of the router's ports.
     ports: [u32; 2],
     advertised: Advertised,
@@ -66,13 +66,13 @@ pub enum Advertised {
 impl Follower {
     /// Opens the connections for changes and for reading the tables; neither needs any rights later.
     pub fn open(ports: [u32; 2], advertised: Advertised) -> io::Result<Follower> {
-        let mut news = Socket::new(NETLINK_ROUTE)?;
-        news.bind(&SocketAddr::new(0, 0))?;
-        GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
-        let _ = news.add_membership(NEXTHOPS);
+        let mut notifications = Socket::new(NETLINK_ROUTE)?;
+        notifications.bind(&SocketAddr::new(0, 0))?;
+        GROUPS.iter().try_for_each(|group| notifications.add_membership(*group))?;
+        let _ = notifications.add_membership(NEXTHOPS);
         // A message that is lost for lack of room is reported, and all tables are read again.
-        let _ = news.set_rx_buf_sz(1 << 20);
-        Ok(Follower { netlink: Netlink::open()?, news, ports, advertised, faults: Arc::default() })
+        let _ = notifications.set_rx_buf_sz(1 << 20);
+        Ok(Follower { netlink: Netlink::open()?, notifications, ports, advertised, faults: Arc::default() })
     }
 
     /// Returns the faults of the tables, which this follower keeps up to date from now on.
@@ -97,10 +97,10 @@ impl Follower {
     fn follow(&mut self, sender: &FeedSender) {
         let mut is_behind = false;
         loop {
-            let news =
+            let changed =
                 if is_behind { Ok(TableChanges { is_more: true, ..TableChanges::default() }) } else { self.wait() };
-            let news = match news {
-                Ok(news) => news,
+            let changed = match changed {
+                Ok(changed) => changed,
                 Err(error) => {
                     self.fall_behind("changes of the kernel's tables are not reported", &error);
                     is_behind = true;
@@ -108,10 +108,10 @@ impl Follower {
                 }
             };
             // Neighbours first: the tables are newer and do not say what has just changed in them.
-            if !news.changes.is_empty() && !sender.send(Message::Neighbours(news.changes)) {
+            if !changed.changes.is_empty() && !sender.send(Message::Neighbours(changed.changes)) {
                 return;
             }
-            if !news.is_more {
+            if !changed.is_more {
                 continue;
             }
             match self.read() {
@@ -140,21 +140,21 @@ impl Follower {
 
     /// Waits for a change, and a little longer for those that come with it.
     fn wait(&mut self) -> io::Result<TableChanges> {
-        let mut news = TableChanges::default();
+        let mut changed = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
         let mut flags = 0;
         loop {
             bytes.clear();
-            match self.news.recv(&mut bytes, flags) {
-                Ok(_) => news.add(&bytes, self.ports),
+            match self.notifications.recv(&mut bytes, flags) {
+                Ok(_) => changed.add(&bytes, self.ports),
                 // The receive buffer overflowed and messages were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    if std::mem::replace(&mut news.is_more, true) && flags != 0 {
-                        return Ok(news);
+                    if std::mem::replace(&mut changed.is_more, true) && flags != 0 {
+                        return Ok(changed);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
                 Err(error) => return Err(error),
             }
             if flags == 0 {
@@ -354,10 +354,10 @@ mod tests {
         let hop = Hop::new(1, Some([198, 18, 2, 2].into()), 0, true);
         let is = NeighbourEvent::Set(Neighbour { hop, mac: MAC, is_permanent: false });
         for datagrams in [vec![here(), route(), gone.clone()], vec![[route(), here()].concat(), gone.clone()]] {
-            let mut news = TableChanges::default();
-            datagrams.iter().for_each(|datagram| news.add(datagram, [4, 5]));
-            assert_eq!(news.changes, [is, NeighbourEvent::Removed(hop)]);
-            assert!(news.is_more);
+            let mut changed = TableChanges::default();
+            datagrams.iter().for_each(|datagram| changed.add(datagram, [4, 5]));
+            assert_eq!(changed.changes, [is, NeighbourEvent::Removed(hop)]);
+            assert!(changed.is_more);
         }
         let mut alone = TableChanges::default();
         alone.add(&here(), [4, 5]);

@@ -42,7 +42,7 @@ struct Difference {
     /// Instances that continue unchanged.
     kept: Vec<InstanceSpec>,
     /// The knobs to set at instances that continue, by name.
-    turns: Vec<(String, Assignments)>,
+    assignments_of: Vec<(String, Assignments)>,
     handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
     outcome: Reloaded,
@@ -83,7 +83,8 @@ impl Service {
         self.instances.iter_mut().for_each(Instance::stand_down);
         // An instance that is not up yet would not receive a request.
         self.settle();
-        let Difference { kept, turns, handovers, fresh, mut outcome } = self.difference(self.configuration.specs()?)?;
+        let Difference { kept, assignments_of, handovers, fresh, mut outcome } =
+            self.difference(self.configuration.specs()?)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
@@ -133,7 +134,7 @@ impl Service {
             }
         }
         outcome.file = self.configuration.name();
-        for (name, assignments) in turns {
+        for (name, assignments) in assignments_of {
             // The assignments were checked a moment ago, so that only an instance that has ended can refuse them.
             if let Err(error) = client::set(&name, &assignments) {
                 self.complain(&error);
@@ -149,7 +150,7 @@ impl Service {
         let mut silent = Vec::new();
         let mut left: Vec<&Instance> = self.instances.iter().collect();
         for spec in specs {
-            let Difference { kept, turns, handovers, fresh, outcome } = &mut difference;
+            let Difference { kept, assignments_of, handovers, fresh, outcome } = &mut difference;
             let same = |old: &&Instance| {
                 let is_same = old.spec.name == spec.name
                     && old.spec.kind == spec.kind
@@ -172,7 +173,7 @@ impl Service {
                     Ok(assignments) if assignments.is_empty() => outcome.unchanged.push(spec.name.clone()),
                     Ok(assignments) => {
                         outcome.knobs.push(spec.name.clone());
-                        turns.push((spec.name.clone(), assignments));
+                        assignments_of.push((spec.name.clone(), assignments));
                     }
                     Err(error) if error.source.is_none() => silent.push((spec.name.clone(), error)),
                     Err(error) => errors.push(error),

@@ -102,13 +102,14 @@ impl Daemon for Group {
         }
         let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession, out)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
-        let facts: Vec<Monitored> = self.members.iter().map(|ready| facts(ready, &opened.offloads, netlink)).collect();
+        let monitored: Vec<Monitored> =
+            self.members.iter().map(|ready| monitored(ready, &opened.offloads, netlink)).collect();
         let asked = self.members.iter().zip(probes).map(|(ready, probe)| {
             let identity = probe::outgoing(&engine::engine_config(ready, 1, [0; 16]));
             let to = ready.at(ready.plan.remote, ready.plan.dport);
             identity.zip(probe).map(|(identity, probe)| Prober::new(probe, identity, to))
         });
-        match Sources::open(facts, sockets, asked.collect(), flow_key()?) {
+        match Sources::open(monitored, sockets, asked.collect(), flow_key()?) {
             Ok(sources) => opened.health = Some(sources),
             Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
         }
@@ -130,7 +131,7 @@ impl Daemon for Group {
 const SIOCETHTOOL: u64 = libc::SIOCETHTOOL as u64;
 
 /// Returns the constant facts about a tunnel for the judgement of its health.
-fn facts(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
+fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
     let plan = &ready.plan;
     Monitored {
         name: plan.dev.clone(),

@@ -106,7 +106,7 @@ fn intended(ready: &Ready) -> Option<String> {
         return Some(format!("{}, where this host permits it", fastpath::OF_PEERS));
     }
     let config = engine_config(ready, 1, [0; 16]);
-    let why = |way| segue_fastpath::obstacle(&config, way);
+    let why = |direction| segue_fastpath::obstacle(&config, direction);
     Some(match (why(Direction::Send), why(Direction::Receive), plan.fastpath) {
         (None, None, _) => format!("kernel, where this host permits it, else segue{}", slowly(plan)),
         (Some(why), None, Fastpaths::On) => format!("kernel for received packets; segue sends [{why}]"),
@@ -130,8 +130,8 @@ pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox, fas
         1 => (format!("{} is up: {}\n", plan.dev, subject(ready)), mtu_line(ready)),
         count => (format!("{count} tunnels are up on {}:\n", listen(ready)), list(group)),
     };
-    let line = |name: &str, way: Direction, offload: &str, checksum: &str| {
-        let by_kernel = fastpath.is_some_and(|fastpath| fastpath.carries(way));
+    let line = |name: &str, direction: Direction, offload: &str, checksum: &str| {
+        let by_kernel = fastpath.is_some_and(|fastpath| fastpath.carries(direction));
         let (what, checksum) = match (by_kernel, offloads.is_on(offload)) {
             (true, _) => ("trains to 64 kB (kernel)".to_owned(), "left to the kernel"),
             (false, true) => (format!("trains to 64 kB ({})", offload.to_uppercase()), checksum),

@@ -11,7 +11,7 @@ use crate::wire::ethernet;
 pub type Mac = [u8; 6];
 
 /// Number of entries in which an address may be stored.
-const WAYS: usize = 4;
+const SET_LEN: usize = 4;
 
 /// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ const FREE: Entry = Entry { mac: [0; 6], to: 0, seen: None };
 #[derive(Clone, Debug)]
 pub struct Fdb {
     key: Key,
-    sets: Vec<[Entry; WAYS]>,
+    sets: Vec<[Entry; SET_LEN]>,
     fixed: Vec<(Mac, u16)>,
     ageing: u64,
     learned: u64,
@@ -53,12 +53,12 @@ impl Fdb {
     /// of silence; with 0 entries nothing is learned. The entries of `fixed` stay, whatever is seen; of two for one
     /// address the first counts.
     pub fn new(key: Key, entries: usize, ageing: u64, fixed: &[(Mac, u16)]) -> Fdb {
-        let sets = if entries == 0 { 0 } else { entries.div_ceil(WAYS).next_power_of_two() };
+        let sets = if entries == 0 { 0 } else { entries.div_ceil(SET_LEN).next_power_of_two() };
         let mut fixed: Vec<(Mac, u16)> = fixed.to_vec();
         // The sort is stable, so the first of two stays.
         fixed.sort_by_key(|(mac, _)| *mac);
         fixed.dedup_by_key(|(mac, _)| *mac);
-        Fdb { key, sets: alloc::vec![[FREE; WAYS]; sets], fixed, ageing, learned: 0, moved: 0, evicted: 0 }
+        Fdb { key, sets: alloc::vec![[FREE; SET_LEN]; sets], fixed, ageing, learned: 0, moved: 0, evicted: 0 }
     }
 
     /// Returns the destination of a frame to `mac`.
@@ -173,7 +173,7 @@ mod tests {
             fdb.learn(mac, 2, Nanos(u64::from(n)));
             assert_eq!(fdb.lookup(mac, Nanos(u64::from(n))), Destination::Remote(2));
         }
-        assert_eq!(fdb.sets.len() * WAYS, 64);
+        assert_eq!(fdb.sets.len() * SET_LEN, 64);
         assert_eq!(fdb.lookup(A, Nanos(0)), Destination::Remote(1));
         assert!(fdb.counts()[2] >= 100_000 - 64);
     }

@@ -27,7 +27,7 @@ pub(super) fn next_ids(
     let counted = id == first.wrapping_add(segs as u16);
     let fixed = id == first;
     let df = read_u16(this, ipv4::FRAGMENT).is_some_and(|f| f & ipv4::DF != 0);
-    let (looks, takes_fixed) = match profile {
+    let (compares, takes_fixed) = match profile {
         Profile::Lro => (false, true),
         // An outer header under DF is not looked at.
         Profile::Linux(Generation::V6_12) => (!df || is_inner, df),
@@ -36,10 +36,10 @@ pub(super) fn next_ids(
     if segs == 1 {
         if fixed && takes_fixed {
             ids.fixed |= bit;
-        } else if looks && !counted {
+        } else if compares && !counted {
             return Err(Mismatch::IpId);
         }
-    } else if looks && ((ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted)) {
+    } else if compares && ((ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted)) {
         return Err(Mismatch::IpId);
     }
     Ok(ids)

@@ -25,7 +25,7 @@ fn gre(key: Option<u32>, csum: bool) -> Mode {
 
 /// Encapsulates `inner`, compares with `wire`, decapsulates that and compares with `inner`. Returns the decapsulated
 /// packet.
-fn both_ways(config: Config, inner: Packet<Vec<u8>>, wire: &str) -> Packet<Vec<u8>> {
+fn both_directions(config: Config, inner: Packet<Vec<u8>>, wire: &str) -> Packet<Vec<u8>> {
     let mut inner = inner;
     let original = bytes_of(&inner);
     Encapsulator::new(config).unwrap().push(&mut inner).unwrap();
@@ -64,7 +64,7 @@ fn is_complete(packet: &Packet<Vec<u8>>) -> bool {
 
 #[test]
 fn a_gue_ipip_without_remote_checksum() {
-    let out = both_ways(
+    let out = both_directions(
         sender(Mode::Ipip, PLAIN),
         load(&hex(UDP)),
         &format!("4500003e000040004011ae87c6120001c6120002 c00017c0002a29f1 00040000 {UDP}"),
@@ -83,14 +83,17 @@ fn a2_gue_version_one_is_taken_and_never_sent() {
 #[test]
 fn a3_fou() {
     let config = Config { dport: 5555, ..sender(Mode::Ipip, Carrier::Fou) };
-    let out =
-        both_ways(config, load(&hex(UDP)), &format!("4500003a000040004011ae8bc6120001c6120002 c00015b300262c0a {UDP}"));
+    let out = both_directions(
+        config,
+        load(&hex(UDP)),
+        &format!("4500003a000040004011ae8bc6120001c6120002 c00015b300262c0a {UDP}"),
+    );
     assert!(is_complete(&out));
 }
 
 #[test]
 fn b_remote_checksum_over_ipip() {
-    let out = both_ways(
+    let out = both_directions(
         sender(Mode::Ipip, RCO),
         load_partial(&hex(UDP_PRIMED)),
         &format!("45000046000040004011ae7fc6120001c6120002 c00017c0003216ff 02040001 80000000 0014001a {UDP_PRIMED}"),
@@ -103,7 +106,7 @@ fn b_remote_checksum_over_ipip() {
 
 #[test]
 fn c_remote_checksum_over_gre_with_key_around_ipv6() {
-    let out = both_ways(
+    let out = both_directions(
         sender(gre(Some(42), false), RCO),
         load_partial(&hex(TCP6_PRIMED)),
         &format!(
@@ -123,7 +126,7 @@ const D: &str = "4500005c000040004011ae69c6120001c6120002 c00017c00048ecb7 022f0
 #[test]
 fn d_remote_checksum_under_a_gre_checksum() {
     let config = sender(gre(None, true), RCO);
-    let out = both_ways(config, load_partial(&hex(TCP_PRIMED)), &format!("{D} {TCP_PRIMED}"));
+    let out = both_directions(config, load_partial(&hex(TCP_PRIMED)), &format!("{D} {TCP_PRIMED}"));
     assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
     let mut bytes = bytes_of(&out);
     complete(&mut bytes, 20, Kind::Tcp);
@@ -178,7 +181,7 @@ fn e_the_gre_checksum_itself_is_remote() {
          80000800 00000000 {UDP}"
     );
     let config = sender(gre(None, true), RCO);
-    let out = both_ways(config, load(&hex(UDP)), &wire);
+    let out = both_directions(config, load(&hex(UDP)), &wire);
     assert!(is_complete(&out));
 
     // With the state that a socket reports, nothing is known and nothing is read.
@@ -284,7 +287,7 @@ fn g_a_train_without_remote_checksum_stays_what_it_was() {
 fn i_a_field_that_completes_to_zero_passes_as_pending() {
     let inner = UDP_PRIMED.replace("6869", "65fa");
     let wire = format!("45000046000040004011ae7fc6120001c6120002 c00017c00032196e 02040001 80000000 0014001a {inner}");
-    let out = both_ways(sender(Mode::Ipip, RCO), load_partial(&hex(&inner)), &wire);
+    let out = both_directions(sender(Mode::Ipip, RCO), load_partial(&hex(&inner)), &wire);
     assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
     let mut out = out;
     gso::finish(&mut out).unwrap();
@@ -419,7 +422,7 @@ fn vxlan(vni: u32, remcsum: bool) -> Carrier {
 #[test]
 fn h_vxlan_with_remote_checksum() {
     let config = Config { slots: SourcePorts::Fixed(0xc000), ..sender(Mode::Ethernet, vxlan(0x123456, true)) };
-    let out = both_ways(
+    let out = both_directions(
         config,
         load_frame(FRAME_PRIMED, Some(Unit::Whole(Csum::Partial))),
         "45000057000040004011ae6ec6120001c6120002 c00012b500436438 08200000 12345691
@@ -477,7 +480,7 @@ fn frames_without_ip_have_their_outer_checksums_at_once() {
 #[test]
 fn geneve_carries_frames_with_tags() {
     let frame = format!("{MACS} 8100 2005 0800 4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869");
-    let out = both_ways(
+    let out = both_directions(
         sender(Mode::Ethernet, Carrier::Geneve { vni: 0x123456 }),
         load_frame(&frame, None),
         &format!("45000054000040004011ae71c6120001c6120002 c00017c10040 CSUM 0000 6558 1234 5600 {frame}").replace(
@@ -497,14 +500,14 @@ fn geneve_carries_frames_with_tags() {
 #[test]
 fn bare_packets_have_nothing_but_the_outer_header() {
     let plain = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
-    let out = both_ways(
+    let out = both_directions(
         sender(Mode::Ipip, Carrier::Bare),
         load(&hex(plain)),
         &format!("45000032000040004004aea0c6120001c6120002 {plain}"),
     );
     assert_eq!(out.offload.unit, Unit::Whole(Csum::Unknown));
     let gre = format!("45000036000040004 02fae71c6120001c6120002 0000 0800 {plain}");
-    both_ways(sender(self::gre(None, false), Carrier::Bare), load(&hex(plain)), &gre);
+    both_directions(sender(self::gre(None, false), Carrier::Bare), load(&hex(plain)), &gre);
 }
 
 #[test]
