@@ -25,9 +25,9 @@ pub fn netlink(data: &[u8]) {
         let mut changed = Changed::default();
         changed.add(data);
         assert!(changed.links.len() <= data.len() / 16);
-        let mut news = TableChanges::default();
-        news.add(data, PORTS);
-        assert!(news.changes.len() <= data.len() / 16);
+        let mut changed = TableChanges::default();
+        changed.add(data, PORTS);
+        assert!(changed.changes.len() <= data.len() / 16);
         let mut all = Nexthops::new();
         let _ = nexthops::add(&mut all, data, SEQUENCE);
         assert!(all.len() <= data.len() / 16);

@@ -12,7 +12,7 @@ use crate::rows::Row;
 pub(crate) struct Program {
     name: String,
     child: Child,
-    ask: ChildStdin,
+    requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
@@ -28,8 +28,8 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
-        let (ask, answers) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
-        Program { name: name.to_owned(), child, ask, answers: BufReader::new(answers) }
+        let (requests, answers) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+        Program { name: name.to_owned(), child, requests, answers: BufReader::new(answers) }
     }
 }
 
@@ -41,7 +41,7 @@ impl Peer for Program {
     fn time(&mut self, row: &Row, times: usize) -> Option<f64> {
         let cold = if row.cold { "cold" } else { "hot" };
         let known = if row.csum == Csum::Unknown { "unknown" } else { "known" };
-        writeln!(self.ask, "{} {times} {cold} {known}", row.key).expect("the program reads");
+        writeln!(self.requests, "{} {times} {cold} {known}", row.key).expect("the program reads");
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the program answers");
         match line.trim() {

@@ -85,7 +85,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Tally([AtomicU64; 8]);
 
-const SIDES: [&str; 2] = ["left", "right"];
+const DEVICES: [&str; 2] = ["left", "right"];
 /// Length that no frame from a link of MTU 1500 without offloads exceeds, bytes.
 const FRAME_LEN: usize = 1 << 16;
 const HOLD: Duration = Duration::from_millis(10);
@@ -99,16 +99,16 @@ impl Relay {
         // The relay's own stack must not speak on the wires.
         host.set_sysctl("ipv6/conf/default/disable_ipv6", "1")?;
         let off = ["tso", "off", "gso", "off", "tx", "off", "rx", "off", "gro", "off"];
-        for (side, (end_host, end)) in SIDES.into_iter().zip([(a, Peer::A), (b, Peer::B)]) {
-            link::wire((&host, side), (end_host, link::DEVICE))?;
-            link::ethtool(&host, side, &off)?;
+        for (device, (end_host, end)) in DEVICES.into_iter().zip([(a, Peer::A), (b, Peer::B)]) {
+            link::wire((&host, device), (end_host, link::DEVICE))?;
+            link::ethtool(&host, device, &off)?;
             link::ethtool(end_host, link::DEVICE, &off)?;
             link::address(end_host, end, link::DEVICE, 0, Family::ALL)?;
-            host.run("ip", &["link", "set", side, "up"])?;
+            host.run("ip", &["link", "set", device, "up"])?;
             end_host.run("ip", &["link", "set", link::DEVICE, "up"])?;
         }
-        link::wait_until_up(&[(a, link::DEVICE), (b, link::DEVICE), (&host, SIDES[0]), (&host, SIDES[1])])?;
-        let open = || -> io::Result<_> { Ok([PacketSocket::open(SIDES[0])?, PacketSocket::open(SIDES[1])?]) };
+        link::wait_until_up(&[(a, link::DEVICE), (b, link::DEVICE), (&host, DEVICES[0]), (&host, DEVICES[1])])?;
+        let open = || -> io::Result<_> { Ok([PacketSocket::open(DEVICES[0])?, PacketSocket::open(DEVICES[1])?]) };
         let sockets =
             host.enter(open)?.map_err(|source| LabError::system("open packet sockets for the relay", source))?;
         let shared = Arc::new(Shared::default());

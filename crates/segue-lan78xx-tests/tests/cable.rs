@@ -183,7 +183,7 @@ fn paced() -> Rig {
 /// Time of a frame of 1514 bytes at 1000 Mbit/s, nanoseconds.
 const SLOT: u64 = (1514 + 4 + 8 + 12) * 8;
 
-fn heard(rig: &mut Rig) -> u64 {
+fn received(rig: &mut Rig) -> u64 {
     let statistics = rig.model().statistics();
     (0..3).map(|class| u64::from(statistics[stat::RX_FRAMES + class])).sum()
 }
@@ -191,7 +191,7 @@ fn heard(rig: &mut Rig) -> u64 {
 #[test]
 fn paced_wire_catches_up_after_a_late_poll() {
     let mut rig = paced();
-    let before = heard(&mut rig);
+    let before = received(&mut rig);
     for number in 0..1000 {
         rig.model().receive(datagram(true, number, 1472));
     }
@@ -199,7 +199,7 @@ fn paced_wire_catches_up_after_a_late_poll() {
     for _ in 0..100 {
         rig.step();
     }
-    let (frames, due) = (heard(&mut rig) - before, 100 * 100_000 / SLOT);
+    let (frames, due) = (received(&mut rig) - before, 100 * 100_000 / SLOT);
     assert!(frames.abs_diff(due) < 20, "{frames} frames in the time of {due}");
 
     let (mut tx, mut memory) = (TxBatch::new(), RxBatch::new(900));
@@ -225,17 +225,17 @@ fn paced_wire_catches_up_after_a_late_poll() {
 fn a_wire_makes_up_for_some_milliseconds_and_for_no_pause_or_idle_time() {
     use segue_lan78xx::usb::Transport;
     let mut rig = paced();
-    let before = heard(&mut rig);
+    let before = received(&mut rig);
     // After a long idle time the first frame goes at once, the others at the wire's rate.
     rig.driver.usb().sleep(1_000_000_000);
     for number in 0..1000 {
         rig.model().receive(datagram(true, number, 1472));
     }
     rig.driver.usb().sleep(0);
-    assert_eq!(heard(&mut rig) - before, 1);
+    assert_eq!(received(&mut rig) - before, 1);
     // The model is not advanced for a second.
     rig.driver.usb().sleep(1_000_000_000);
-    let frames = heard(&mut rig) - before;
+    let frames = received(&mut rig) - before;
     assert!(frames.abs_diff(5_000_000 / SLOT) < 5, "{frames}");
 }
 

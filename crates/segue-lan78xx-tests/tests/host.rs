@@ -31,9 +31,9 @@ impl Host for ChangeQueue {
     }
 
     fn next_change(&mut self) -> Option<Interface> {
-        let news = self.said.borrow_mut().pop_front()?;
+        let change = self.said.borrow_mut().pop_front()?;
         self.bell.read_exact(&mut [0]).unwrap();
-        Some(news)
+        Some(change)
     }
 }
 
@@ -159,8 +159,8 @@ fn a_device_that_does_not_answer_one_request_is_given_up_and_looked_for() {
     let state = Rc::new(RefCell::new((false, 0)));
     let usb = Meddled::new(local(chip(Speed::Super)), Silent(Rc::clone(&state)));
     let mut driver = Driver::open(usb, Config::napi(Speed::Super)).unwrap();
-    let heard = Rc::new(RefCell::new(false));
-    let carrier = Rc::clone(&heard);
+    let link_up = Rc::new(RefCell::new(false));
+    let carrier = Rc::clone(&link_up);
     driver.on_link(Box::new(move |link| *carrier.borrow_mut() = link.up));
     let looked = Rc::clone(&state);
     driver.on_gone(Box::new(move |_| {
@@ -185,10 +185,10 @@ fn a_device_that_does_not_answer_one_request_is_given_up_and_looked_for() {
     state.borrow_mut().0 = true;
     // The counters are read within a few seconds.
     until(&mut driver, &|driver| driver.is_gone());
-    assert_eq!((state.borrow().1, *heard.borrow()), (1, false), "one request, and no carrier");
+    assert_eq!((state.borrow().1, *link_up.borrow()), (1, false), "one request, and no carrier");
     assert_eq!((driver.numbers().unplugs, driver.numbers().control_errors), (1, 1));
     until(&mut driver, &|driver| !driver.is_gone() && driver.link().up);
-    assert!(*heard.borrow());
+    assert!(*link_up.borrow());
     driver.usb().local.borrow_mut().model.receive(datagram(true, 1, 100));
 }
 

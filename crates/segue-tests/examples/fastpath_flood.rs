@@ -13,7 +13,7 @@ use segue_tests::{Ground, Inside, Random, Shape, Stat, Tunnel, routed, wire};
 
 const NET: u8 = 1;
 /// Malformed and spoofed packets a second.
-const PACE: u32 = 100_000;
+const RATE: u32 = 100_000;
 const SECONDS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -77,7 +77,7 @@ fn throughput(ground: &Ground) -> [f64; 2] {
     let calm = once();
     let all = frames(ground);
     let any = move |random: &mut Random| all[random.word() as usize % all.len()].clone();
-    let flood = Flood::start(&ground.a, "eth0", PACE, any);
+    let flood = Flood::start(&ground.a, "eth0", RATE, any);
     let flooded = once();
     drop(flood);
     [calm, flooded]

@@ -96,12 +96,12 @@ impl Service {
     }
 
     /// Sends a request to the instance `name` at host A; `None` where nothing answers.
-    pub fn ask(&self, name: &str, request: &str) -> Option<Value> {
-        self.ask_at(Peer::A, name, request)
+    pub fn request_of(&self, name: &str, request: &str) -> Option<Value> {
+        self.request_at(Peer::A, name, request)
     }
 
     /// Sends a request to the instance `name` at one end; `None` where nothing answers.
-    pub fn ask_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
+    pub fn request_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
         let host = if matches!(end, Peer::A) { &self.ground.a } else { &self.ground.b };
         let path = self.directory.file(host.name()).join(format!("{name}.sock"));
         let mut stream = UnixStream::connect(path).ok()?;
@@ -114,7 +114,7 @@ impl Service {
 
     /// Returns the state of the instance `name`; `None` where nothing answers.
     pub fn stat(&self, name: &str) -> Option<Value> {
-        Some(self.ask(name, r#"{"get":"stat"}"#)?["instance"].take())
+        Some(self.request_of(name, r#"{"get":"stat"}"#)?["instance"].take())
     }
 
     /// Returns the id of the process that moves the packets of `name`; `None` where there is none.
@@ -163,7 +163,7 @@ impl Service {
             Fault::Thread(thread, kind) => {
                 let request = format!(r#"{{"fault":{{"thread":"{thread}","kind":"{kind}"}}}}"#);
                 // A fault of the thread that answers comes before its answer.
-                let answer = self.ask(&name, &request).unwrap_or_default();
+                let answer = self.request_of(&name, &request).unwrap_or_default();
                 assert!(answer.get("error").is_none(), "{answer}");
             }
             Fault::Worker(signal) => sys::signal(pid, signal).unwrap(),

@@ -154,7 +154,7 @@ impl Balance {
         let mut balance = Balance::default();
         let ports = stat["ports"].as_object().expect("ports");
         for (name, port) in ports {
-            let count = |way: &str, key: &str| port[way][key].as_u64().unwrap_or(0);
+            let count = |direction: &str, key: &str| port[direction][key].as_u64().unwrap_or(0);
             balance.came.insert(format!("{name} received"), count("receive", "segments"));
             balance.left.insert(format!("{name} sent"), count("transmit", "segments"));
             for key in made {

@@ -62,9 +62,9 @@ impl Stat {
 
     /// Returns a counter of a port, by names such as `sg1`, `receive`, `trains`.
     #[track_caller]
-    pub fn count(&self, port: &str, way: &str, key: &str) -> u64 {
-        let value = self.0["ports"][port][way][key].as_u64();
-        value.unwrap_or_else(|| panic!("no {port}.{way}.{key} in {}", self.0))
+    pub fn count(&self, port: &str, direction: &str, key: &str) -> u64 {
+        let value = self.0["ports"][port][direction][key].as_u64();
+        value.unwrap_or_else(|| panic!("no {port}.{direction}.{key} in {}", self.0))
     }
 
     /// Reads the counters until `done` accepts them, for at most `longest`, and returns the last reading in either

@@ -23,7 +23,7 @@ struct Bench<'a> {
     ground: &'a Ground,
     pair: Pair<'a>,
     speaker: UdpSocket,
-    hearer: UdpSocket,
+    receiver: UdpSocket,
     source: SocketAddr,
 }
 
@@ -31,15 +31,15 @@ impl<'a> Bench<'a> {
     fn new(ground: &'a Ground, shape: Shape) -> Bench<'a> {
         let pair = Pair::start(ground, shape, NET);
         let family = shape.inside.families()[0];
-        let hearer = traffic::socket(pair.place(Peer::B, family));
+        let receiver = traffic::socket(pair.place(Peer::B, family));
         let source = SocketAddr::new(Peer::A.address(NET, family), 4000);
         let speaker = speaker(ground, Peer::A.address(0, shape.outer), shape);
-        Bench { ground, pair, speaker, hearer, source }
+        Bench { ground, pair, speaker, receiver, source }
     }
 
     /// Builds an inner packet to the receiving socket.
     fn inner(&self, primed: bool) -> Primed {
-        let (from, to) = ((self.source.ip(), self.source.port()), self.hearer.local_addr().unwrap());
+        let (from, to) = ((self.source.ip(), self.source.port()), self.receiver.local_addr().unwrap());
         wire::udp_packet(from, (to.ip(), to.port()), PAYLOAD, 0, primed)
     }
 
@@ -56,8 +56,8 @@ impl<'a> Bench<'a> {
     fn delivered(&self, what: &str, datagram: &[u8]) {
         self.speaker.send(datagram).unwrap();
         let mut buffer = [0; 2048];
-        let heard = self.hearer.recv_from(&mut buffer);
-        let (len, peer) = heard.unwrap_or_else(|error| panic!("{what}: {error}; {:?}", self.stat().drops()));
+        let received = self.receiver.recv_from(&mut buffer);
+        let (len, peer) = received.unwrap_or_else(|error| panic!("{what}: {error}; {:?}", self.stat().drops()));
         assert_eq!((&buffer[..len], peer), (PAYLOAD, self.source), "{what}");
     }
 
@@ -78,15 +78,15 @@ impl<'a> Bench<'a> {
         let mut expected = before.drops();
         expected.insert(reason.into(), want);
         assert_eq!(after.drops(), expected, "{what}");
-        self.nothing_heard(what);
+        self.assert_nothing_received(what);
     }
 
     #[track_caller]
-    fn nothing_heard(&self, what: &str) {
-        self.hearer.set_nonblocking(true).unwrap();
-        let heard = self.hearer.recv_from(&mut [0; 2048]);
-        self.hearer.set_nonblocking(false).unwrap();
-        assert!(heard.is_err(), "{what}: delivered {heard:?}");
+    fn assert_nothing_received(&self, what: &str) {
+        self.receiver.set_nonblocking(true).unwrap();
+        let received = self.receiver.recv_from(&mut [0; 2048]);
+        self.receiver.set_nonblocking(false).unwrap();
+        assert!(received.is_err(), "{what}: delivered {received:?}");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_and_counted_over_ipv4() {
         // RFC 768 allows none where nothing depends on it, and Linux senders leave it out by default.
         let plain = wire::gue([0, bench.protocol(), 0, 0], &[], &bench.inner(false).packet);
         bare.send(&plain).unwrap();
-        let (len, _) = bench.hearer.recv_from(&mut [0; 2048]).expect("delivered without the option");
+        let (len, _) = bench.receiver.recv_from(&mut [0; 2048]).expect("delivered without the option");
         assert_eq!(len, PAYLOAD.len());
         bench.delivered("and again with an outer checksum", &datagram);
     }
@@ -134,7 +134,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_over_ipv6() {
         bare.send(&datagram).unwrap();
     }
     bench.delivered("what comes behind", &datagram);
-    bench.nothing_heard("without an outer checksum");
+    bench.assert_nothing_received("without an outer checksum");
     assert_eq!(bench.stat().drops(), [("outer_csum".to_owned(), 20)].into());
     drop(bench);
 
@@ -144,7 +144,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_over_ipv6() {
     bench.delivered("with an outer checksum", &remcsum(4, &bench.inner(true)));
     bench.refused_from(&bare, "without an outer checksum", "remcsum_no_outer_csum", &remcsum(4, &bench.inner(true)));
     bare.send(&wire::gue([0, 4, 0, 0], &[], &bench.inner(false).packet)).unwrap();
-    assert_eq!(bench.hearer.recv_from(&mut [0; 2048]).expect("delivered without the option").0, PAYLOAD.len());
+    assert_eq!(bench.receiver.recv_from(&mut [0; 2048]).expect("delivered without the option").0, PAYLOAD.len());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_stranger_a_martian_and_lost_congestion_marks_are_counted_under_their_reason
         let stranger = speaker(&ground, address, shape);
         bench.refused_from(&stranger, "another peer", "unknown_peer", &datagram);
 
-        let (to, port) = (bench.hearer.local_addr().unwrap().ip(), bench.hearer.local_addr().unwrap().port());
+        let (to, port) = (bench.receiver.local_addr().unwrap().ip(), bench.receiver.local_addr().unwrap().port());
         for martian in ["127.0.0.1", "224.0.0.1", "255.255.255.255"] {
             let inner = wire::udp_packet((martian.parse().unwrap(), 4000), (to, port), PAYLOAD, 0, false);
             let datagram = wire::gue([0, 4, 0, 0], &[], &inner.packet);
@@ -242,7 +242,7 @@ fn a_stranger_a_martian_and_lost_congestion_marks_are_counted_under_their_reason
         let (from, to) = ((bench.source.ip(), bench.source.port()), (to, port));
         let capable = wire::udp_packet(from, to, PAYLOAD, 2, true);
         marked.send(&remcsum(4, &capable)).unwrap();
-        assert_eq!(bench.hearer.recv_from(&mut [0; 2048]).expect("CE on ECT(0) passes").0, PAYLOAD.len());
+        assert_eq!(bench.receiver.recv_from(&mut [0; 2048]).expect("CE on ECT(0) passes").0, PAYLOAD.len());
         bench.delivered("after all that", &datagram);
     }
 }
@@ -312,9 +312,9 @@ fn garbage_neither_ends_a_tunnel_nor_gets_through() {
             }
         }
         // Nothing but the right payload may have come out, and nothing at all where the UDP header was another.
-        bench.hearer.set_nonblocking(true).unwrap();
+        bench.receiver.set_nonblocking(true).unwrap();
         let mut buffer = [0; 2048];
-        while let Ok((len, peer)) = bench.hearer.recv_from(&mut buffer) {
+        while let Ok((len, peer)) = bench.receiver.recv_from(&mut buffer) {
             assert!(peer.ip() == bench.source.ip() || len == PAYLOAD.len(), "{} bytes from {peer}", len);
         }
         let dropped: u64 = bench.stat().drops().values().sum();

@@ -44,8 +44,8 @@ const ROUNDS: u32 = 16;
 /// Longest wait for a datagram. A stall of the machine must not look like a loss.
 const LATE: Duration = Duration::from_secs(10);
 /// Frames of the flood, a second; in a long run those of the figure.
-const PACE: u32 = 1000;
-const LONG_PACE: u32 = 10_000;
+const RATE: u32 = 1000;
+const LONG_RATE: u32 = 10_000;
 /// Drops of packets that were never received: a port's receive counters do not include them.
 const EARLY: [&str; 4] = ["socket_overflow", "ring_full", "outer_csum", "device_down"];
 
@@ -131,11 +131,11 @@ fn tree(name: &str, pid: u32, found: &mut BTreeMap<u32, Held>) {
 }
 
 /// Sends the frames of all floods in turn.
-fn flood(routed: &Routed, pace: u32) -> Flood {
+fn flood(routed: &Routed, rate: u32) -> Flood {
     let stations = Stations::between((&routed.ground.a, "eth0"), (&routed.router, "in"));
     let server = Ipv4Addr::new(198, 18, 2, 2);
     let mut number = 0_u32;
-    Flood::start(&routed.ground.a, "eth0", pace, move |random: &mut Random| {
+    Flood::start(&routed.ground.a, "eth0", rate, move |random: &mut Random| {
         number += 1;
         let word = random.word();
         let inside = Ipv4Addr::new(198, 18, 1, 3 + (word % 250) as u8);
@@ -224,7 +224,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         Route::new("gateway", at(a, link[0]), at(b, link[1])),
         Route::new("adapter", at(a, cable), at(b, lan)),
     ];
-    let pace = if longest >= LONG { LONG_PACE } else { PACE };
+    let rate = if longest >= LONG { LONG_RATE } else { RATE };
     let (mut round, mut killed, mut flooding) = (0_u32, None::<Instant>, None);
     while begin.elapsed() < longest || round < ROUNDS {
         for route in &mut routes {
@@ -243,7 +243,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
                 killed = Some(Instant::now());
                 service.fault(TUNNELS, Fault::Worker(libc::SIGKILL));
             }
-            2 => flooding = Some(flood(&routed, pace)),
+            2 => flooding = Some(flood(&routed, rate)),
             3 => sys::signal(service.near.id(), libc::SIGHUP).unwrap(),
             5 => {
                 for state in ["down", "up"] {
@@ -273,8 +273,9 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     }
     for net in 1..=CALM {
         for end in [Peer::A, Peer::B] {
-            let stat =
-                || service.ask_at(end, &format!("sg{net}"), r#"{"get":"stat"}"#).expect("an answer")["instance"].take();
+            let stat = || {
+                service.request_at(end, &format!("sg{net}"), r#"{"get":"stat"}"#).expect("an answer")["instance"].take()
+            };
             balanced(&format!("sg{net} at {end:?}"), &[], &[], stat);
         }
     }

@@ -63,7 +63,7 @@ fn traced(service: &Service, ends: &[UdpSocket; 2], pid: u32, fault: Option<(&st
     let traced = Traced::attach(pid, fault, &directory.file("calls"));
     disturb(ends);
     // The control thread meets its faults with a request.
-    let _ = service.ask("sg1", r#"{"get":"stat"}"#);
+    let _ = service.request_of("sg1", r#"{"get":"stat"}"#);
     (traced.detach(), begin.elapsed())
 }
 

@@ -34,8 +34,8 @@ fn a_tunnel_without_trains_carries_everything() {
             let pair = Pair::start(&ground, with(Gre, GueRemcsum, outer, extra), net);
             carries(&pair);
             if extra.len() == 4 {
-                for (stat, way) in pair.stat().iter().flat_map(|stat| [(stat, "receive"), (stat, "transmit")]) {
-                    assert_eq!(stat.count(&Shape::device(net), way, "trains"), 0, "{}", pair.shape());
+                for (stat, direction) in pair.stat().iter().flat_map(|stat| [(stat, "receive"), (stat, "transmit")]) {
+                    assert_eq!(stat.count(&Shape::device(net), direction, "trains"), 0, "{}", pair.shape());
                 }
             }
         }

@@ -413,14 +413,14 @@ fn what_packets_pass_by_is_what_the_documentation_lists_and_auto_stays_off_there
     // A chain with rules that is added later switches the path off; one that is there keeps it off from the start.
     let pair = Pair::start(&ground, auto, NET);
     assert!(is_on(&pair.stat()[0]), "{}", why(&pair.stat()[0]));
-    for (chain, way) in [("sending", "oifname"), ("receiving", "iifname")] {
+    for (chain, interface) in [("sending", "oifname"), ("receiving", "iifname")] {
         let hook = if chain == "sending" { "output" } else { "input" };
         nft(
             &ground,
             &format!(
                 "add table inet seen; add chain inet seen {chain} {{ type filter hook {hook} priority 0; }}; \
                  add rule inet seen {chain} ip protocol 4 counter; \
-                 add rule inet seen {chain} {way} \"{device}\" counter"
+                 add rule inet seen {chain} {interface} \"{device}\" counter"
             ),
         );
     }

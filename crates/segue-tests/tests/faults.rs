@@ -94,7 +94,7 @@ fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
 fn faults_of_one_instance_are_requested_only_where_it_was_started_for_that() {
     let Some(service) = Service::start(test_name!(), 1, "", &[("SEGUE_FAULTS", "0")]) else { return };
     let pid = service.patient_pid("sg1");
-    let answer = service.ask("sg1", r#"{"fault":{"thread":"packets","kind":"panic"}}"#).unwrap();
+    let answer = service.request_of("sg1", r#"{"fault":{"thread":"packets","kind":"panic"}}"#).unwrap();
     assert_eq!(answer["error"]["kind"], "usage", "{answer}");
     assert!(service.passes(1, PATIENCE));
     assert_eq!(service.patient_pid("sg1"), pid);

@@ -15,7 +15,7 @@ use segue_tests::{Random, Stat, test_name};
 
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 /// Frames of a flood, a second.
-const PACE: u32 = 10_000;
+const RATE: u32 = 10_000;
 const ATTEMPTS: usize = 3;
 
 fn is_long() -> bool {
@@ -59,7 +59,7 @@ fn withstands(
     let mut parts = Vec::new();
     for _ in 0..ATTEMPTS {
         let calm = honest(routed.client(family), to, acceptor.address, length() / 3);
-        let flooding = Flood::start(&routed.ground.a, "eth0", PACE, flood.clone());
+        let flooding = Flood::start(&routed.ground.a, "eth0", RATE, flood.clone());
         let flooded = honest(routed.client(family), to, acceptor.address, length());
         drop(flooding);
         println!("figure {name} calm {calm:?} flooded {flooded:?} part {:.4}", flooded.part());
@@ -79,14 +79,14 @@ fn a_station_that_fills_the_nat() {
     // First it is filled, as fast as the router takes it.
     let number = |stat: &Stat, key: &str| stat.json()["workers"][0][key].as_u64().unwrap_or(0);
     let begin = Instant::now();
-    let filling = Flood::start(&routed.ground.a, "eth0", 4 * PACE, frame);
+    let filling = Flood::start(&routed.ground.a, "eth0", 4 * RATE, frame);
     let full = |stat: &Stat| number(stat, "nat_mappings") > 60_000 || stat.dropped("nat_host_full") > 0;
     let stat = Stat::until(&routed.router, &routed.ground.program, "gw0", Duration::from_secs(60), full);
     assert!(full(&stat), "after {:?}: {}", begin.elapsed(), stat.json()["workers"]);
     drop(filling);
     withstands("nat-fill", &routed, V4, frame);
     // Sources of another network are told by their name, and take no mapping.
-    let foreign = Flood::start(&routed.ground.a, "eth0", PACE, move |random| {
+    let foreign = Flood::start(&routed.ground.a, "eth0", RATE, move |random| {
         stations.udp([Ipv4Addr::from_bits(0xc613_0000 | random.word() as u32 & 0xffff), server()], [7, 9], 64)
     });
     let dropped = |stat: &Stat| stat.dropped("route_reverse_path") > 100;
@@ -194,7 +194,7 @@ fn errors_about_too_long_packets_come_through_a_flood_of_others() {
     };
     let datagram = [&[7, 7, 0, 9][..], &1420_u16.to_be_bytes(), &[0; 2], &[7; 1412]].concat();
     let (before, mut number) = (told(), 0_u32);
-    let flooding = Flood::start(&routed.ground.a, "eth0", 3 * PACE, move |_| {
+    let flooding = Flood::start(&routed.ground.a, "eth0", 3 * RATE, move |_| {
         number += 1;
         if number.is_multiple_of(300) {
             return stations.ipv4([client, server()], 17, 64, (0, 0x4000), &datagram);

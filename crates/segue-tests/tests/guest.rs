@@ -314,9 +314,9 @@ fn by_the_guests_kernel(guest: &Guest) {
         let instance = &stat["instances"][0];
         assert_eq!(instance["fastpath"]["on"], true, "{net}: {}", instance["fastpath"]);
         let port = &instance["ports"][format!("t{net}")];
-        for way in ["sent", "received"] {
-            let count = port["fastpath"][way].as_u64().unwrap_or_default();
-            assert!(count > file_len() / 1500, "{net}: {count} {way}: {port}");
+        for direction in ["sent", "received"] {
+            let count = port["fastpath"][direction].as_u64().unwrap_or_default();
+            assert!(count > file_len() / 1500, "{net}: {count} {direction}: {port}");
         }
     }
     // One for each tunnel; that of the killed one stays until the next start.

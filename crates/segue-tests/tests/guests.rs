@@ -392,9 +392,9 @@ fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no
         send_plain(&mut guests[usize::from(station)], 0, &announcement(station));
     }
     for guest in &mut guests[..6] {
-        let mut heard = 0;
-        while heard < 6 {
-            heard += next_of(guest).len();
+        let mut received = 0;
+        while received < 6 {
+            received += next_of(guest).len();
         }
     }
     let mut kicking = guests.pop().unwrap();
@@ -458,9 +458,9 @@ fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
         send_plain(guest, 0, &announcement(station));
     }
     for guest in [&mut from, &mut to, &mut other] {
-        let mut heard = 0;
-        while heard < 2 {
-            heard += next_of(guest).len();
+        let mut received = 0;
+        while received < 2 {
+            received += next_of(guest).len();
         }
     }
     let is_over = AtomicBool::new(false);

@@ -212,14 +212,14 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     });
 
     let begin = Instant::now();
-    let (mut heard, mut gone) = (Vec::new(), Vec::new());
+    let (mut printed, mut gone) = (Vec::new(), Vec::new());
     loop {
         let text = machine.stdout();
         // A line without its end may lack words of the request.
         let ended = text.rfind('\n').map_or("", |end| &text[..end]);
         let lines: Vec<String> =
             ended.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect();
-        for line in &lines[heard.len()..] {
+        for line in &lines[printed.len()..] {
             if let Some((number, request)) = line.split_once(" please ") {
                 let number: u8 = number.parse().unwrap();
                 match request {
@@ -241,8 +241,8 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
                 }
             }
         }
-        heard = lines;
-        if heard.iter().any(|line| line == "end") {
+        printed = lines;
+        if printed.iter().any(|line| line == "end") {
             break;
         }
         let words = || format!("{text}\n{}", machine.stderr());
@@ -252,24 +252,24 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
         }
         thread::sleep(Duration::from_millis(10));
     }
-    let all = heard.join("\n");
-    let failed: Vec<&String> = heard.iter().filter(|line| line.contains("fail") || line.contains(" no ")).collect();
+    let all = printed.join("\n");
+    let failed: Vec<&String> = printed.iter().filter(|line| line.contains("fail") || line.contains(" no ")).collect();
     let expected_failure = ["9 ping failed"];
     assert_eq!(failed, expected_failure, "{all}");
     // The driver says this where the chip reports another change of the PHY before the work for the first one has run;
     // the work that waits does both (`lan78xx_defer_kevent`). It says so on hardware, too.
     let is_harmless = |line: &&String| line.contains("kevent 4 may have been dropped");
     let complaints: Vec<&String> =
-        heard.iter().filter(|line| line.starts_with("complaint")).filter(|line| !is_harmless(line)).collect();
+        printed.iter().filter(|line| line.starts_with("complaint")).filter(|line| !is_harmless(line)).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
     let said = |word: &str| -> Vec<String> {
-        heard.iter().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
+        printed.iter().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
     };
     for (number, ..) in &MODELS[..2] {
         assert_eq!(said(&format!("{number} link ")), ["1000Mb/s Full"], "{all}");
         assert_eq!(said(&format!("{number} slow ")), ["100Mb/s"], "{all}");
     }
-    let wrong: Vec<&String> = heard.iter().filter(|line| line.contains("counter") && !line.ends_with(" 0")).collect();
+    let wrong: Vec<&String> = printed.iter().filter(|line| line.contains("counter") && !line.ends_with(" 0")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
     for mode in ["napi", "standard"] {
         assert_eq!(said(&format!("2 {mode} exit ")), ["0"], "{all}");
@@ -280,7 +280,7 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     let arrived: Vec<_> = arrived.try_iter().collect();
     assert_eq!(arrived, vec![Ok(file); 10], "files from the guest");
     let got: Vec<String> =
-        heard.iter().filter_map(|line| line.split_once(" got ")).map(|(_, hash)| hash.into()).collect();
+        printed.iter().filter_map(|line| line.split_once(" got ")).map(|(_, hash)| hash.into()).collect();
     let sent: Vec<String> = sent.try_iter().map(|sent| sent.unwrap().sha256).collect();
     assert_eq!((sent.len(), &got), (6, &sent), "files to the guest");
 

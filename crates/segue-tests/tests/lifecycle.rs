@@ -37,13 +37,13 @@ fn ground(name: &str, tools: &[&str]) -> Option<Ground> {
 
 /// Returns the parts of a host's state that a tunnel changes.
 fn state(host: &Host) -> String {
-    let ask = |program: &str, words: &[&str]| host.run(program, words).unwrap();
+    let output = |program: &str, words: &[&str]| host.run(program, words).unwrap();
     [
-        ask("ip", &["-br", "link"]),
-        ask("ip", &["-br", "addr"]),
-        ask("ip", &["route", "show", "table", "all"]),
-        ask("ip", &["-6", "route", "show", "table", "all"]),
-        ask("ls", &["-A", "/run/segue"]),
+        output("ip", &["-br", "link"]),
+        output("ip", &["-br", "addr"]),
+        output("ip", &["route", "show", "table", "all"]),
+        output("ip", &["-6", "route", "show", "table", "all"]),
+        output("ls", &["-A", "/run/segue"]),
         sockets(host),
     ]
     .join("\n")

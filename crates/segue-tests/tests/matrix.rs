@@ -22,9 +22,9 @@ fn carries_everything(name: &str, shape: Shape) {
         traffic::everything(a, b, file_len(), seed(name) ^ u64::from(family.number()));
     }
     for stat in pair.stat() {
-        for way in ["receive", "transmit"] {
+        for direction in ["receive", "transmit"] {
             let [trains, packets, segments] =
-                ["trains", "packets", "segments"].map(|key| stat.count(&Shape::device(1), way, key));
+                ["trains", "packets", "segments"].map(|key| stat.count(&Shape::device(1), direction, key));
             // Without trains the program would be correct and pointless.
             assert!(
                 trains > 0 && segments > packets,

@@ -85,7 +85,7 @@ fn a_neighbour_with_another_link_address_is_followed_when_it_says_so() {
     let server = &routed.ground.b;
     let echoes = [V4, V6].map(|family| Echo::start(routed.server(family), 0));
     let clients = [(V4, &echoes[0]), (V6, &echoes[1])].map(|(f, echo)| Client::new(&routed, f, 2, echo.port));
-    let ways: [(usize, &str); 8] = [
+    let messages: [(usize, &str); 8] = [
         (0, "say arp 1 ff:ff:ff:ff:ff:ff 198.18.2.2 198.18.2.2 MAC"),
         (0, "say arp 2 ff:ff:ff:ff:ff:ff 198.18.2.2 198.18.2.2 MAC"),
         // A broadcast request for another host.
@@ -96,25 +96,25 @@ fn a_neighbour_with_another_link_address_is_followed_when_it_says_so() {
         (1, "say ns ff02::1:ff00:1 2001:db8:2::2 2001:db8:2::1 0 MAC"),
         (1, "ping 2001:db8:2::1"),
     ];
-    for (number, (family, way)) in ways.iter().enumerate() {
+    for (number, (family, message)) in messages.iter().enumerate() {
         let client = &clients[*family];
-        assert!(client.reaches(PATIENCE), "before {way}");
+        assert!(client.reaches(PATIENCE), "before {message}");
         let mac = format!("02:00:00:00:01:{number:02x}");
         ip(server, &format!("link set eth0 address {mac}"));
-        assert!(!client.reaches(Duration::from_millis(300)), "nobody has said so before {way}");
-        match way.split_once(' ').unwrap() {
+        assert!(!client.reaches(Duration::from_millis(300)), "nobody has said so before {message}");
+        match message.split_once(' ').unwrap() {
             ("say", words) => say(server, &words.replace("MAC", &mac)),
             (_, to) => {
                 ip(server, "neigh flush dev eth0");
                 let _ = server.command("ping").args(["-c", "1", "-W", "1", to]).output();
             }
         }
-        assert!(client.reaches(Duration::from_secs(2)), "after {way}");
+        assert!(client.reaches(Duration::from_secs(2)), "after {message}");
         // The other family has its turn.
         say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 {mac}"));
         say(server, &format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 20 {mac}"));
     }
-    assert!(routed.stat().count("out", "numbers", "neighbours_moved") >= ways.len() as u64);
+    assert!(routed.stat().count("out", "numbers", "neighbours_moved") >= messages.len() as u64);
 }
 
 #[test]

@@ -178,10 +178,14 @@ fn the_kernel_carries_the_peers_of_a_table_that_need_nothing_of_segue() {
         assert!(drops(&stat).is_empty(), "{:?}", stat.drops());
         let forms = if std::ptr::eq(host, &ground.a) { &["vxlan", "gue", "fou"][..] } else { &["gue", "fou"] };
         // A file of this size is some hundred packets, and an answer.
-        for way in ["transmit", "receive"] {
-            assert!(forms.iter().all(|form| stat.count(form, way, "packets") > 20), "{way}: {}", stat.json());
+        for direction in ["transmit", "receive"] {
+            assert!(
+                forms.iter().all(|form| stat.count(form, direction, "packets") > 20),
+                "{direction}: {}",
+                stat.json()
+            );
         }
-        let taken = ["sent", "received"].map(|way| stat.count(DEVICE, "fastpath", way));
+        let taken = ["sent", "received"].map(|direction| stat.count(DEVICE, "fastpath", direction));
         // How many acknowledgments there are depends on time.
         assert!(taken.iter().all(|count| *count > 60) && taken.iter().sum::<u64>() > 700, "{taken:?}: {}", stat.json());
         assert_eq!(stat.json()["fastpath"]["on"], true);
@@ -192,7 +196,7 @@ fn the_kernel_carries_the_peers_of_a_table_that_need_nothing_of_segue() {
     // A peer whose entry asks for an outer checksum is the daemon's, in both directions, and the rest stay.
     let change = format!("replace {DEVICE} 198.19.4.0/24 remote 198.18.0.2 encap fou udpcsum");
     peer(&ground, true, &change, "");
-    let taken = |stat: &Stat| ["sent", "received"].map(|way| stat.count(DEVICE, "fastpath", way));
+    let taken = |stat: &Stat| ["sent", "received"].map(|direction| stat.count(DEVICE, "fastpath", direction));
     let before = taken(&Stat::read(&ground.a, &ground.program, DEVICE));
     let place = |host, address| traffic::Place { host, address: at(address) };
     traffic::file(place(&ground.a, "198.19.12.1"), place(&ground.b, "198.19.4.1"), traffic::SHORT, 7);
@@ -371,7 +375,7 @@ fn the_path_through_the_kernel_follows_a_table_of_ten_thousand_while_a_file_pass
         traffic::file(near, far, traffic::SHORT, 3);
         let stat = Stat::read(&ground.a, &ground.program, DEVICE);
         assert_eq!(stat.json()["fastpath"]["peers"]["kernel"], 10_001, "{}", stat.json()["fastpath"]);
-        let taken = ["sent", "received"].map(|way| stat.count(DEVICE, "fastpath", way));
+        let taken = ["sent", "received"].map(|direction| stat.count(DEVICE, "fastpath", direction));
         if taken.iter().all(|count| *count > 40) {
             break;
         }

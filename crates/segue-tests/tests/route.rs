@@ -62,13 +62,13 @@ fn files_arrive_and_iperf3_runs_both_ways() {
         let got = fetch(client.host, (server.address, 8000).into(), &directory.file("got"));
         assert!(got == bytes, "IPv{family}: {} of {} bytes, or others", got.len(), bytes.len());
         let to = server.address.to_string();
-        for way in [&["-t", "1"][..], &["-t", "1", "-R"], &["-t", "1", "-u", "-b", "50M", "-l", "4000"]] {
+        for options in [&["-t", "1"][..], &["-t", "1", "-R"], &["-t", "1", "-u", "-b", "50M", "-l", "4000"]] {
             let _server = serve(server.host, &["iperf3", "-s", "-1", "--forceflush"], "listening");
-            let report = client.host.run("iperf3", &[&["-c", &to, "-J"], way].concat()).unwrap();
+            let report = client.host.run("iperf3", &[&["-c", &to, "-J"], options].concat()).unwrap();
             let report: Value = serde_json::from_str(&report).unwrap();
             let sum = &report["end"]["sum_received"];
             let received = if sum.is_null() { &report["end"]["sum"]["bytes"] } else { &sum["bytes"] };
-            assert!(received.as_u64() > Some(1_000_000), "IPv{family} {way:?}: {report}");
+            assert!(received.as_u64() > Some(1_000_000), "IPv{family} {options:?}: {report}");
         }
     }
     assert_eq!(routed.stat().drops().remove("socket_overflow").unwrap_or(0), 0);
@@ -87,13 +87,13 @@ fn names_are_resolved_over_udp_in_answers_of_all_sizes() {
     for family in Family::ALL {
         let at = format!("@{}", address(*family, 2, 2));
         // Over UDP or not at all.
-        let ask = |kind: &str, name: &str| {
+        let dig = |kind: &str, name: &str| {
             let words = ["+short", "+ignore", "+notcp", "+bufsize=4096", "+time=2", "+tries=2", &at, kind, name];
             routed.ground.a.run("dig", &words).unwrap()
         };
-        assert_eq!(ask("A", "short.example"), "198.18.2.77\n");
-        assert_eq!(ask("AAAA", "short.example"), "2001:db8:2::77\n");
-        let long = ask("TXT", "long.example");
+        assert_eq!(dig("A", "short.example"), "198.18.2.77\n");
+        assert_eq!(dig("AAAA", "short.example"), "2001:db8:2::77\n");
+        let long = dig("TXT", "long.example");
         assert!(text.iter().all(|text| long.contains(text)), "IPv{family}: {long}");
     }
 }

@@ -75,11 +75,11 @@ fn hosts_inside_hear_of_each_other_through_the_outside_address() {
     let error = socket.recv(&mut [0; 9]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
     // And of the router, as of any other.
-    let ask = format!(
+    let script = format!(
         "r = sr1(IP(src='198.18.1.2', dst='198.18.2.9', ttl=1) / UDP(sport=7000, dport={port}), timeout=3)
 print(r and (r[ICMP].type, r[IPerror].src, r[IPerror].dst, r[UDPerror].sport, r[UDPerror].dport))"
     );
-    let Some(text) = scapy(test_name!(), &routed.ground.a, &ask) else { return };
+    let Some(text) = scapy(test_name!(), &routed.ground.a, &script) else { return };
     assert_eq!(text.trim(), format!("(11, '198.18.1.2', '198.18.2.9', 7000, {port})"));
 }
 

@@ -108,7 +108,7 @@ fn dropped(host: &Host) -> u64 {
     let text = host.run("ip", &["-j", "-s", "link"]).unwrap();
     let links: serde_json::Value = serde_json::from_str(&text).unwrap();
     let each = links.as_array().unwrap().iter().flat_map(|link| [&link["stats64"]["rx"], &link["stats64"]["tx"]]);
-    each.map(|way| way["dropped"].as_u64().unwrap_or(0)).sum()
+    each.map(|direction| direction["dropped"].as_u64().unwrap_or(0)).sum()
 }
 
 /// Transfers files in both directions at once and returns how many segments arrived out of order. Senders keep so

@@ -56,7 +56,7 @@ fn hosts() -> Option<[Host; 2]> {
 }
 
 /// Sends in both directions and in both families through the tunnel of this number.
-fn both_ways([a, b]: &[Host; 2], net: u8) {
+fn both_directions([a, b]: &[Host; 2], net: u8) {
     let at = |end: Peer, family| end.address(net, family);
     reach((a, at(Peer::A, Family::V4)), (b, at(Peer::B, Family::V4)), PATIENCE).unwrap();
     assert!(carries(a, b, at(Peer::B, Family::V4), 1), "IPv4, from a to b");
@@ -69,7 +69,7 @@ fn every_form_understands_every_other_and_segue_writes_trains() -> Result<(), Bo
     let pairs = [(Form::TunUdp, Form::Plain), (Form::Plain, Form::Tun), (Form::Tun, Form::TunUdp)];
     for ((near, far), net) in pairs.into_iter().zip(1..) {
         let _ends = [common::start(&hosts[0], Peer::A, net, near)?, common::start(&hosts[1], Peer::B, net, far)?];
-        both_ways(&hosts, net);
+        both_directions(&hosts, net);
         for (host, form) in hosts.iter().zip([near, far]) {
             let [bytes, packets] = written(host, &format!("got{net}"));
             assert!(bytes > DATA as u64, "{form:?}: {bytes} bytes");
@@ -104,7 +104,7 @@ fn wireguard_go_understands_it() -> Result<(), Box<dyn Error>> {
     };
     common::configure(&hosts[1], Peer::B, 1, &device)?;
     let _ours = common::start(&hosts[0], Peer::A, 1, Form::TunUdp)?;
-    both_ways(&hosts, 1);
+    both_directions(&hosts, 1);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use crate::streams;
 /// # Errors
 /// A description of what is wrong with the decapsulated packet.
 pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, String> {
-    short_ways(decap, datagram)?;
+    by_fast_path(decap, datagram)?;
     let mut inside = Packet::default();
     if decap.pull_packet(Frag::all(datagram.to_vec()), &mut inside).is_err() {
         return if inside.is_empty() { Ok(false) } else { Err("a refused packet leaves something behind".into()) };
@@ -66,7 +66,7 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
 ///
 /// # Errors
 /// A description of how the short way differs from the other one.
-pub(crate) fn short_ways(decap: &Decapsulator, packet: &[u8]) -> Result<usize, String> {
+pub(crate) fn by_fast_path(decap: &Decapsulator, packet: &[u8]) -> Result<usize, String> {
     let ip = match packet.first().map_or(0, |first| first >> 4) {
         4 => usize::from(packet[0] & 15) * 4,
         _ => 40,

@@ -71,8 +71,8 @@ flush! {
     }, [2, 2, 2], [(PollEnd, 2), (Evicted, 1)];
     with_too_much_held_the_oldest_goes: Pressure = {
         let mut senders = [1, 2, 3].map(|flow| Sender::tcp(v4(), flow, 1, Vec::new()));
-        let turns = [0, 1, 1, 2, 0, 1].map(|flow: usize| senders[flow].send(100, 0).bytes());
-        Stream::new(turns).config(|c| c.max_held_packets = 3)
+        let frames = [0, 1, 1, 2, 0, 1].map(|flow: usize| senders[flow].send(100, 0).bytes());
+        Stream::new(frames).config(|c| c.max_held_packets = 3)
     }, [1, 2, 1, 1, 1], [(PollEnd, 3), (Pressure, 2)];
 }
 

@@ -92,7 +92,7 @@ pub(super) fn bench() -> Bench {
         link: None,
         pinned: true,
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
-        facts: vec![
+        details: vec![
             ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
             ("steering", "RPS: what a host receives is worked on by its own core".into()),

@@ -23,7 +23,7 @@ pub struct Bench {
     /// Layout of the table as text.
     pub layout: Layout,
     /// Facts about the set-up for the table's machine part.
-    pub(super) facts: Vec<(&'static str, String)>,
+    pub(super) details: Vec<(&'static str, String)>,
 }
 
 impl Bench {

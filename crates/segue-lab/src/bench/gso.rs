@@ -45,7 +45,7 @@ pub(super) fn bench() -> Bench {
         title: "what cutting trains late is worth to the sender (S5, GSO for FreeBSD, 2014)",
         points: cases.into_iter().map(point).collect(),
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
-        facts: vec![
+        details: vec![
             ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", bed::CONGESTION)),
             ("wire", "a third host hands frames on; none longer than 1514 bytes, counted there".into()),
             ("steering", "the wire fetches frames on its own core, each 20 us; RPS for trains and the way back".into()),

@@ -74,7 +74,7 @@ pub(super) fn bench() -> Bench {
         link: None,
         pinned: true,
         layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
-        facts: vec![
+        details: vec![
             ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
             ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),
             ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),

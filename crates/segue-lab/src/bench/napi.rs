@@ -89,7 +89,7 @@ pub(super) fn bench() -> Bench {
         title: "what the LAN78xx driver's NAPI form is worth, in a model of four computers (S4, Linux 5.17, 2021)",
         points,
         layout: Layout { section, name, columns: |_| COLUMNS, notes: NOTES },
-        facts: vec![
+        details: vec![
             ("load", "one flow as iperf3 sends it, from a far end that is never the limit".into()),
             ("wire", "1 Gbit/s, pause frames, a switch with 128 KiB".into()),
             ("usb", "400 MB/s, interrupts 40 us apart".into()),

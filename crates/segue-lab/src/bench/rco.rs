@@ -115,7 +115,7 @@ pub(super) fn bench() -> Bench {
         link: Some(LinkForm::NicCsum.as_str()),
         pinned: true,
         layout: Layout { section, name, columns, notes: NOTES },
-        facts: vec![
+        details: vec![
             ("load", format!("iperf3; cold: sendfile; rr: {ASKERS} connections, 1 byte; {}", bed::CONGESTION)),
             ("wire", "a veth pair; nic-csum: tso off gso off tx on gro on; nic: tx off".into()),
             ("steering", "what a host gets is worked on by its core, GRO in a kernel thread".into()),
@@ -249,11 +249,11 @@ fn cold(site: &Site, span: &Span<'_>, len: usize, values: &mut Named<f64>) -> Re
 
 fn requests(site: &Site, span: &Span<'_>, values: &mut Named<f64>) -> Result<(), LabError> {
     let to = span.to();
-    let ask = format!("ask {to} {ASKERS} {}", site.seconds);
+    let requester = format!("ask {to} {ASKERS} {}", site.seconds);
     let answer = format!("answer {to} {ASKERS}");
     let begin = || span.before();
     let ([said, _], before) =
-        ends::both(&site.segue, (&span.sender, ask), (&span.receiver, answer), site.seconds, begin)?;
+        ends::both(&site.segue, (&span.sender, requester), (&span.receiver, answer), site.seconds, begin)?;
     let (transactions, seconds) = (said["transactions"].as_f64(), said["seconds"].as_f64());
     let Some((transactions, seconds)) = transactions.zip(seconds).filter(|(count, _)| *count > 0.0) else {
         return Err(LabError::Load(format!("the asking end said {said}")));

@@ -57,7 +57,7 @@ impl Bench {
         if !self.has_hosts() {
             // Nothing of it depends on this machine.
             table.machine.cpu_method = "prices of work in a model".into();
-            napi::prices(&site)?.into_iter().for_each(|(name, fact)| table.machine.more.push(&name, fact));
+            napi::prices(&site)?.into_iter().for_each(|(name, detail)| table.machine.more.push(&name, detail));
         }
         for lane in lanes {
             match &lane.skipped {
@@ -98,8 +98,8 @@ impl Bench {
         }
         more.push("seconds", settings.seconds);
         more.push("runs", settings.runs);
-        for (name, fact) in &self.facts {
-            more.push(name, fact.as_str());
+        for (name, detail) in &self.details {
+            more.push(name, detail.as_str());
         }
         machine
     }

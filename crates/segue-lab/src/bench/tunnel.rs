@@ -160,7 +160,7 @@ pub(super) fn bench() -> Bench {
             columns: columns::columns,
             notes: columns::NOTES,
         },
-        facts: vec![
+        details: vec![
             ("load", format!("iperf3, one flow unless named, {}; outside the family that is inside", bed::CONGESTION)),
             (
                 "segue",
@@ -199,10 +199,11 @@ fn sample(site: &Site, form: Form) -> Result<Sample, LabError> {
     let mut values = Named::default();
     let (before, packets) = match form.traffic {
         Traffic::Requests(connections) => {
-            let ask = format!("ask {to} {connections} {}", site.seconds);
+            let requester = format!("ask {to} {connections} {}", site.seconds);
             let answer = format!("answer {to} {connections}");
             let begin = || Ok((read(), seconds(&cpu)?));
-            let ([said, _], (before, used)) = ends::both(&site.segue, (&a, ask), (&b, answer), site.seconds, begin)?;
+            let ([said, _], (before, used)) =
+                ends::both(&site.segue, (&a, requester), (&b, answer), site.seconds, begin)?;
             let used = seconds(&cpu)? - used;
             let (count, time) = (said["transactions"].as_f64(), said["seconds"].as_f64());
             let Some((count, time)) = count.zip(time).filter(|(count, _)| *count > 0.0) else {

@@ -43,8 +43,8 @@ fn judge() -> Result<(), String> {
     let rules = Rules::of_kernel(&release).ok_or_else(|| format!("no rules are known for kernel {release}"))?;
     println!("rules {rules:?}");
     let number = |name, default| env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    let pace = PollInterval(Duration::from_millis(number("GRO_JUDGE_PACE_MS", 4)));
-    let gro = Gro::new(number("GRO_JUDGE_PAIRS", 8) as usize, pace)?;
+    let interval = PollInterval(Duration::from_millis(number("GRO_JUDGE_PACE_MS", 4)));
+    let gro = Gro::new(number("GRO_JUDGE_PAIRS", 8) as usize, interval)?;
     let words: Vec<String> = env::args().skip(1).collect();
     let cases = conformance::cases();
 

@@ -54,7 +54,7 @@ pub struct PollInterval(pub Duration);
 #[derive(Debug)]
 pub struct Gro {
     lanes: Vec<Lane>,
-    pace: Duration,
+    interval: Duration,
 }
 
 /// A path through two veth pairs: `g` sends to `h`, whose GRO joins; frames received by `h` leave by `k`, which
@@ -114,7 +114,7 @@ impl Gro {
     ///
     /// # Errors
     /// A message that names the failed step and its reason.
-    pub fn new(count: usize, pace: PollInterval) -> Result<Gro, String> {
+    pub fn new(count: usize, interval: PollInterval) -> Result<Gro, String> {
         // What no test asked for is not to be sent.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let (mut links, mut filters) = (String::new(), String::new());
@@ -140,7 +140,7 @@ impl Gro {
             let off = ["tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off"];
             run(&[&["ethtool", "-K", &splitting][..], &off].concat())?;
             for (file, value) in
-                [("napi_defer_hard_irqs", "1".to_string()), ("gro_flush_timeout", pace.0.as_nanos().to_string())]
+                [("napi_defer_hard_irqs", "1".to_string()), ("gro_flush_timeout", interval.0.as_nanos().to_string())]
             {
                 let path = format!("/sys/class/net/{joining}/{file}");
                 fs::write(&path, value).map_err(|error| format!("{path}: {error}"))?;
@@ -153,7 +153,7 @@ impl Gro {
                 split: open(&split, Role::ReceivesBare)?,
             });
         }
-        Ok(Gro { lanes, pace: pace.0 })
+        Ok(Gro { lanes, interval: interval.0 })
     }
 
     /// Makes the interfaces and ports that the kernel needs to join the carriers of a feature.
@@ -228,7 +228,7 @@ impl Gro {
 
     /// Collects the output for a case, if the case was received in one poll.
     fn gather(&self, lane: &Lane, case: &Case) -> io::Result<Option<Made>> {
-        let deadline = Instant::now() + self.pace * 4 + Duration::from_secs(1);
+        let deadline = Instant::now() + self.interval * 4 + Duration::from_secs(1);
         let (mut made, mut canaries) = (Made::default(), Vec::new());
         while canaries.is_empty() || !case.is_complete(&made.trains) {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -152,7 +152,7 @@ impl Stack {
     pub fn send(&self, socket: &UdpSocket, datagram: &Datagram, count: usize) -> io::Result<Vec<Vec<u8>>> {
         self.drain()?;
         socket.send(&datagram.data)?;
-        self.heard(datagram, count)
+        self.received(datagram, count)
     }
 
     /// Sends packets for the stack to forward and returns the frames that leave for them: at least `count` unless some
@@ -165,7 +165,7 @@ impl Stack {
         for frame in frames {
             self.near.send([0; 10], frame)?;
         }
-        self.heard(datagram, count)
+        self.received(datagram, count)
     }
 
     fn drain(&self) -> io::Result<()> {
@@ -174,7 +174,7 @@ impl Stack {
     }
 
     /// Returns the frames received from the addresses of `datagram`.
-    fn heard(&self, datagram: &Datagram, count: usize) -> io::Result<Vec<Vec<u8>>> {
+    fn received(&self, datagram: &Datagram, count: usize) -> io::Result<Vec<Vec<u8>>> {
         let addresses = if datagram.is_v4() { 12..20 } else { 8..40 };
         let is_its = |frame: &Vec<u8>| {
             frame.get(14..).and_then(|packet| packet.get(addresses.clone())) == datagram.packet.get(addresses.clone())
