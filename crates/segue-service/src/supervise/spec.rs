@@ -154,6 +154,8 @@ impl InstanceSpec {
         let same = |(plan, words): &(&Plan, Vec<String>)| {
             old.get(plan.dev.as_str()).is_some_and(|(before, others)| {
                 words == others
+                    // The same host name may have another address.
+                    && before.remote == plan.remote
                     && Socket::of(before) == Socket::of(plan)
                     && before.trace.is_none()
                     && plan.trace.is_none()
