@@ -1,0 +1,78 @@
+//! A VPN without a cipher in event loops that are not segue's: what moves packets is here, the loops are in
+//! [`by_mio`] and [`by_io_uring`], which wait for its two descriptors.
+
+pub mod by_io_uring;
+pub mod by_mio;
+
+use std::io::{self, ErrorKind::WouldBlock};
+use std::net::{SocketAddr, UdpSocket};
+
+use segue_port::tun::Tun;
+use segue_port::udp::{Receiver, Sender};
+
+/// What a cipher would add in front of a packet (a counter) and behind it (a tag).
+const ROOM: (usize, usize) = (8, 16);
+
+/// Two descriptors, each to be waited for until it is readable.
+#[derive(Clone, Copy, Debug)]
+pub enum Side {
+    /// The device.
+    Tun,
+    /// The socket.
+    Socket,
+}
+
+/// One end of a VPN.
+#[derive(Debug)]
+pub struct Endpoint {
+    tun: Tun,
+    socket: UdpSocket,
+    peer: SocketAddr,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Endpoint {
+    /// Makes an end of a device and a socket, which does not block from then on.
+    pub fn new(tun: Tun, socket: UdpSocket, peer: SocketAddr) -> io::Result<Endpoint> {
+        socket.set_nonblocking(true)?;
+        let receiver = Receiver::new(&socket);
+        Ok(Endpoint { tun, socket, peer, sender: Sender::new(), receiver })
+    }
+
+    /// Moves what waits at a descriptor to the other one, until nothing waits.
+    pub fn drain(&mut self, side: Side) -> io::Result<()> {
+        loop {
+            let moved = match side {
+                Side::Tun => self.outward(),
+                Side::Socket => self.inward(),
+            };
+            match moved {
+                Err(error) if error.kind() == WouldBlock => return Ok(()),
+                moved => moved?,
+            }
+        }
+    }
+
+    fn outward(&mut self) -> io::Result<()> {
+        let (mut datagrams, peer) = (Vec::new(), self.peer);
+        for packet in self.tun.read()?.iter() {
+            let mut datagram = Vec::new();
+            packet.append_to(&mut datagram, ROOM);
+            datagrams.push(datagram); // sealed where it lies
+        }
+        match self.sender.send(&self.socket, &datagrams, |datagram| (datagram, Some(peer))) {
+            Err(error) if error.kind() == WouldBlock => Ok(()), // lost, as on a wire
+            sent => sent.map(drop),
+        }
+    }
+
+    fn inward(&mut self) -> io::Result<()> {
+        let mut datagrams = self.receiver.receive(&self.socket)?;
+        let opened = datagrams.iter_mut().filter_map(|(datagram, _)| {
+            let end = datagram.len().checked_sub(ROOM.1)?;
+            datagram.get(ROOM.0..end) // opened where it lies
+        });
+        self.tun.write(opened).map(drop)
+    }
+}
