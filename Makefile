@@ -81,6 +81,9 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	$(CARGO) fmt --check --manifest-path tools/instructions/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/loom/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/size/Cargo.toml
+	$(CARGO) fmt --check --all --manifest-path integrations/Cargo.toml
+	$(CARGO) fmt --check --manifest-path integrations/beside/Cargo.toml
+	$(CARGO) fmt --check --manifest-path integrations/gotatun/Cargo.toml
 	tools/commits --self-test
 	tools/commits
 	tools/layers --self-test
