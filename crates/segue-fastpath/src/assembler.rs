@@ -64,6 +64,7 @@ pub(crate) enum If {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
     MapLookupElem = 1,
+    KtimeGetNs = 5,
     GetPrandomU32 = 7,
     SkbStoreBytes = 9,
     TailCall = 12,
@@ -179,6 +180,11 @@ impl Assembler {
     pub(crate) fn frame(&mut self, to: Reg, offset: i16) {
         self.copy(to, Reg::R10);
         self.op_value(Op::Add, to, i32::from(offset));
+    }
+
+    /// Returns whether a jump leads to the label: the kernel refuses code that nothing leads to.
+    pub(crate) fn is_used(&self, label: Label) -> bool {
+        self.jumps.iter().any(|(_, other)| *other == label)
     }
 
     /// Converts the lower `bits` (16 or 32) of `to` between the byte order of this machine and that of the network, and

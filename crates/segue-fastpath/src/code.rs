@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::counters::Counter;
 use crate::layout::{packet, settings, tunnel};
+use crate::verdict::{Exits, Senders, Verdict};
 
 /// The maps that a program reads.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,8 @@ pub(crate) enum Tunnels<'a> {
         by_interface: BorrowedFd<'a>,
         /// Tunnels by received packets.
         by_packet: BorrowedFd<'a>,
+        /// What packets are judged by that are of no tunnel.
+        senders: Senders<'a>,
     },
     /// The peers of one tunnel, by inner addresses.
     Table(TableMaps<'a>),
@@ -98,6 +101,10 @@ pub(crate) struct Code {
     index: Index,
     /// Exits that count at the outside port.
     unclaimed: Vec<(Counter, Label)>,
+    /// Whether packets are dropped that the daemon would drop.
+    pub(crate) judges: bool,
+    /// Exits of such packets.
+    pub(crate) judged: Exits,
 }
 
 impl Code {
@@ -109,7 +116,8 @@ impl Code {
         a.map_value(Reg::R1, maps.settings, i32::from(settings::ENABLED));
         a.load(Size::W, Reg::R1, Reg::R1, 0);
         a.jump_if_value(If::Eq, Reg::R1, 0, out);
-        Code { a, out, drop: None, left: Vec::new(), index, unclaimed: Vec::new() }
+        let (left, unclaimed, judged) = (Vec::new(), Vec::new(), Exits::default());
+        Code { a, out, drop: None, left, index, unclaimed, judges: false, judged }
     }
 
     /// Returns the exit that drops the packet for lack of memory, and counts it at the tunnel.
@@ -125,6 +133,24 @@ impl Code {
     /// Returns the exit that leaves the packet to the daemon and counts it at the outside port.
     pub(crate) fn leave_unclaimed(&mut self, why: Counter) -> Label {
         exit(&mut self.a, &mut self.unclaimed, why)
+    }
+
+    /// Returns the exit that drops the packet as the daemon would, or leaves it to the daemon and counts it at the
+    /// outside port.
+    pub(crate) fn judge(&mut self, left: Counter, verdict: Verdict) -> Label {
+        if !self.judges {
+            return self.leave_unclaimed(left);
+        }
+        self.judged.label(&mut self.a, left, verdict, false)
+    }
+
+    /// Returns the exit that drops the packet as the daemon would, or leaves it to the daemon and counts it at the
+    /// tunnel.
+    pub(crate) fn judge_claimed(&mut self, left: Counter, verdict: Verdict) -> Label {
+        if !self.judges {
+            return self.leave(left);
+        }
+        self.judged.label(&mut self.a, left, verdict, true)
     }
 
     /// Sets `to` to the entry of a map whose 32-bit key is in R1; leaves by `missing` without one.
@@ -243,7 +269,11 @@ impl Code {
     /// Ends the program with its exits.
     pub(crate) fn finish(mut self, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
         let count_out = self.a.label();
-        for (counter, label) in std::mem::take(&mut self.left) {
+        let used = |a: &Assembler, mut exits: Vec<(Counter, Label)>| {
+            exits.retain(|(_, label)| a.is_used(*label));
+            exits
+        };
+        for (counter, label) in used(&self.a, std::mem::take(&mut self.left)) {
             self.a.place(label);
             match self.index {
                 Index::Known => {}
@@ -257,7 +287,7 @@ impl Code {
             self.count(counter);
             self.a.jump(count_out);
         }
-        for (counter, label) in std::mem::take(&mut self.unclaimed) {
+        for (counter, label) in used(&self.a, std::mem::take(&mut self.unclaimed)) {
             self.a.place(label);
             self.a.set(Reg::R1, 0);
             let out = self.out;

@@ -131,7 +131,7 @@ impl Counts {
 }
 
 /// Returns the sums of the 64-bit numbers of each CPU.
-fn totals<'a, const N: usize>(cpus: impl Iterator<Item = &'a [u8]>) -> [u64; N] {
+pub(crate) fn totals<'a, const N: usize>(cpus: impl Iterator<Item = &'a [u8]>) -> [u64; N] {
     let mut sums = [0_u64; N];
     for cpu in cpus {
         for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {

@@ -254,6 +254,14 @@ fn value(config: &Config, place: &Place, sources: &[u16], link: Option<Link<'_>>
     Some(value)
 }
 
+/// Returns the bytes of an address.
+pub(crate) fn address(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
 /// Returns the keys by which the packets of a tunnel are found.
 pub(crate) fn peer_keys(config: &Config) -> Vec<Vec<u8>> {
     let key = |identity| {
@@ -267,10 +275,7 @@ pub(crate) fn peer_keys(config: &Config) -> Vec<Vec<u8>> {
         let mut bytes = Vec::with_capacity(peer::len(config.remote.is_ipv4()));
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(key.to_be_bytes());
-        match config.remote {
-            IpAddr::V4(remote) => bytes.extend(remote.octets()),
-            IpAddr::V6(remote) => bytes.extend(remote.octets()),
-        }
+        bytes.extend(address(config.remote));
         Some(bytes)
     };
     config.identities().filter_map(key).collect()

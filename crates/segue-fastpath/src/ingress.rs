@@ -8,6 +8,8 @@
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+use segue::encap::DecapRefusal;
+
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::checksum;
 use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
@@ -16,6 +18,8 @@ use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, sett
 use crate::peer_table::{self, Exits};
 use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, UDP, UDP_LEN, VERSION};
 use crate::receive_form::{Carrier, Form};
+use crate::refuse;
+use crate::verdict::Verdict;
 
 /// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
 const VXLAN_WORD: u32 = 0x0800_0000;
@@ -34,18 +38,20 @@ const FORWARDING_OFF: i32 = 5;
 pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
     let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Is(table.counters));
     let mut code = Code::begin(maps, index);
+    code.judges = form.carrier != Carrier::Bare && matches!(maps.tunnels, Tunnels::Single { .. });
     read_ip(&mut code, form);
-    read_tunnel_headers(&mut code, form);
+    let mut later = Later::default();
+    read_tunnel_headers(&mut code, form, &mut later);
     if let Tunnels::Single { by_packet, .. } = maps.tunnels {
-        find_tunnel(&mut code, form, by_packet);
+        find_tunnel(&mut code, form, by_packet, &mut later);
     }
     if form.carrier.has_frames() {
-        read_frame(&mut code, form);
+        read_frame(&mut code, form, &mut later);
     }
     if let Tunnels::Table(table) = &maps.tunnels {
         find_peer(&mut code, form, table);
     }
-    check_inner(&mut code, form);
+    check_inner(&mut code, form, &mut later);
     combine_ecn(&mut code, form);
     if form.carrier != Carrier::Bare {
         checksum::check(&mut code, form);
@@ -56,7 +62,63 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.note_segments();
     remove_headers(&mut code, form);
     deliver(&mut code, form, maps);
+    later.judge(&mut code, form);
+    if let (true, Tunnels::Single { senders, .. }) = (code.judges, &maps.tunnels) {
+        refuse::finish(&mut code, form, maps, senders);
+    }
     code.finish(maps)
+}
+
+/// Places of packets that are judged behind the rest of the program.
+#[derive(Debug, Default)]
+struct Later {
+    header: Option<(Counter, Label)>,
+    gre: Option<Label>,
+    identity: Option<Label>,
+    station: Option<Label>,
+    version: Option<Label>,
+    source: Option<Label>,
+}
+
+impl Later {
+    /// Notes a place in a program that judges packets; otherwise returns the exit that leaves them.
+    fn label(slot: &mut Option<Label>, code: &mut Code, why: Counter, is_claimed: bool) -> Label {
+        match (code.judges, is_claimed) {
+            (true, _) => *slot.get_or_insert_with(|| code.a.label()),
+            (false, true) => code.leave(why),
+            (false, false) => code.leave_unclaimed(why),
+        }
+    }
+
+    fn header(&mut self, code: &mut Code, why: Counter) -> Label {
+        let mut label = None;
+        let place = Later::label(&mut label, code, why, false);
+        self.header = label.map(|label| (why, label));
+        place
+    }
+
+    fn judge(self, code: &mut Code, form: &Form) {
+        match self.header {
+            Some((_, label)) if matches!(form.carrier, Carrier::Gue(_)) => refuse::judge_gue(code, form, label),
+            Some((why, label)) => refuse::judge_overlay(code, form, why, label),
+            None => {}
+        }
+        if let Some(label) = self.gre {
+            refuse::judge_gre(code, label);
+        }
+        if let Some(label) = self.identity {
+            refuse::judge_identity(code, form, label);
+        }
+        if let Some(label) = self.station {
+            refuse::judge_station(code, label);
+        }
+        if let Some(label) = self.version {
+            refuse::judge_version(code, label);
+        }
+        if let Some(label) = self.source {
+            refuse::judge_source(code, label);
+        }
+    }
 }
 
 /// Checks that the packet is one for this host, in one piece and with a right header checksum; others are none of the
@@ -131,21 +193,22 @@ fn read_ip(code: &mut Code, form: &Form) {
 }
 
 /// Reads GUE, VXLAN, Geneve and GRE, and puts the identity of the tunnel into the key of the map.
-fn read_tunnel_headers(code: &mut Code, form: &Form) {
+fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
     match form.carrier {
-        Carrier::Vxlan(_) => return read_overlay(code, form, VXLAN_WORD, Counter::VxlanHeader),
-        Carrier::Geneve(_) => return read_overlay(code, form, GENEVE_WORD, Counter::GeneveHeader),
+        Carrier::Vxlan(_) => return read_overlay(code, form, (VXLAN_WORD, Counter::VxlanHeader), later),
+        Carrier::Geneve(_) => return read_overlay(code, form, (GENEVE_WORD, Counter::GeneveHeader), later),
         Carrier::Bare | Carrier::Fou(_) | Carrier::Gue(_) => {}
     }
     let (gre, identified) = (code.a.label(), code.a.label());
-    let unknown = code.leave_unclaimed(Counter::NoTunnel);
+    let other = Verdict::Drop(DecapRefusal::InnerProtocol);
+    let unknown = code.judge(Counter::NoTunnel, if form.has_gue() { other } else { Verdict::Leave });
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KEY, 0);
     if form.may_have_gre() {
         code.a.store_value(Size::D, Reg::R10, GRE, 0);
     }
     match form.carrier {
         Carrier::Gue(_) => {
-            let header = code.leave_unclaimed(Counter::GueHeader);
+            let header = later.header(code, Counter::GueHeader);
             let at = OUTER + form.ip_len() + UDP_LEN;
             // Version 0, no control message, no optional field.
             code.a.load(Size::B, Reg::R1, Reg::R10, at);
@@ -190,15 +253,15 @@ fn read_tunnel_headers(code: &mut Code, form: &Form) {
     }
     code.a.place(gre);
     if form.may_have_gre() {
-        read_gre(code, unknown);
+        read_gre(code, later);
     }
     code.a.place(identified);
 }
 
 /// Reads a VXLAN or Geneve header, whose first word must be `word`. Behind the network identifier there must be
 /// nothing.
-fn read_overlay(code: &mut Code, form: &Form, word: u32, why: Counter) {
-    let header = code.leave_unclaimed(why);
+fn read_overlay(code: &mut Code, form: &Form, (word, why): (u32, Counter), later: &mut Later) {
+    let header = later.header(code, why);
     let at = OUTER + form.ip_len() + UDP_LEN;
     code.a.load(Size::W, Reg::R1, Reg::R10, at);
     code.a.jump_if_word(If::Ne, Reg::R1, word.to_be(), header);
@@ -211,9 +274,10 @@ fn read_overlay(code: &mut Code, form: &Form, word: u32, why: Counter) {
 
 /// Reads the Ethernet header of an inner frame, which must be of one station and of IPv4 or IPv6 without a VLAN tag;
 /// and for this end, where the interface carries IP.
-fn read_frame(code: &mut Code, form: &Form) {
-    let [malformed, frame, source] =
-        [Counter::InnerMalformed, Counter::InnerFrame, Counter::InnerSource].map(|why| code.leave(why));
+fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
+    let malformed = code.judge_claimed(Counter::InnerMalformed, Verdict::Drop(DecapRefusal::InnerMalformed));
+    let frame = code.leave(Counter::InnerFrame);
+    let source = Later::label(&mut later.station, code, Counter::InnerSource, true);
     let (v6, known, station) = (code.a.label(), code.a.label(), code.a.label());
     code.a.copy(Reg::R2, HEADERS);
     code.load_bytes(FRAME, i32::from(ETHERNET_LEN), malformed);
@@ -245,8 +309,9 @@ fn read_frame(code: &mut Code, form: &Form) {
 }
 
 /// Reads a GRE header without options but a key.
-fn read_gre(code: &mut Code, short: Label) {
-    let header = code.leave_unclaimed(Counter::GreHeader);
+fn read_gre(code: &mut Code, later: &mut Later) {
+    let header = Later::label(&mut later.gre, code, Counter::GreHeader, false);
+    let short = code.judge(Counter::NoTunnel, Verdict::DropWithGre(DecapRefusal::GreMalformed));
     let (v6, known, keyless, done) = (code.a.label(), code.a.label(), code.a.label(), code.a.label());
     code.a.copy(Reg::R2, HEADERS);
     code.load_bytes(GRE, 4, short);
@@ -277,8 +342,8 @@ fn read_gre(code: &mut Code, short: Label) {
 }
 
 /// Looks up the tunnel of the sender and the identity.
-fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>) {
-    let unknown = code.leave_unclaimed(Counter::NoTunnel);
+fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>, later: &mut Later) {
+    let unknown = Later::label(&mut later.identity, code, Counter::NoTunnel, false);
     let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
     for at in (0..len).step_by(4) {
         code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
@@ -323,10 +388,18 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
 
 /// Checks version and length of the inner packet, and its source address unless frames are inside, whose addresses the
 /// tunnel does not check. Afterwards R4 is its DSCP and ECN byte.
-fn check_inner(code: &mut Code, form: &Form) {
-    let [malformed, version, source, length] =
-        [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource, Counter::OuterLength]
-            .map(|why| code.leave(why));
+fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
+    let length = code.leave(Counter::OuterLength);
+    // Of what is in a frame the daemon wants to know less.
+    let [malformed, version, source] = if form.carrier.has_frames() {
+        [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerSource].map(|why| code.leave(why))
+    } else {
+        [
+            code.judge_claimed(Counter::InnerMalformed, Verdict::Drop(DecapRefusal::InnerMalformed)),
+            Later::label(&mut later.version, code, Counter::InnerVersion, true),
+            Later::label(&mut later.source, code, Counter::InnerSource, true),
+        ]
+    };
     let (v4, checked) = (code.a.label(), code.a.label());
     code.a.copy(Reg::R2, HEADERS);
     code.load_bytes(INNER, 20, malformed);

@@ -15,7 +15,9 @@ pub(crate) mod settings {
     pub(crate) const ENABLED: i16 = 0;
     /// Index of the interface of a tunnel with a peer table, 32 bits.
     pub(crate) const INTERFACE: i16 = 4;
-    pub(crate) const LEN: usize = 8;
+    /// The millisecond in which a packet last went to the daemon that would be dropped, 64 bits; the programs write it.
+    pub(crate) const PASSED: i16 = 8;
+    pub(crate) const LEN: usize = 16;
 }
 
 /// The value of the map of tunnels by the index of their interface, and of the maps of peers by inner addresses.

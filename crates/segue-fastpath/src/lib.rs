@@ -50,10 +50,12 @@ mod peer_path;
 mod peer_table;
 mod places;
 mod receive_form;
+mod refuse;
 mod steering;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 pub use attach::{Filters, is_left_over};
 pub use counters::{Counts, Traffic, left_reasons};

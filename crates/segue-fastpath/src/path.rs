@@ -14,7 +14,9 @@ use crate::form::{self, Direction, Route, obstacle};
 use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
 use crate::map::Map;
 use crate::receive_form::Abilities;
+use crate::refuse::{self, DROPPED_COUNT};
 use crate::sys::{self, Hook, MapKind, ProgramKind};
+use crate::verdict::Senders;
 use crate::{egress, ingress, receive_form};
 
 /// Names of the programs, by which another process of segue is recognised.
@@ -75,6 +77,9 @@ pub struct Path {
     tunnels: Map,
     peers: Map,
     counters: Map,
+    /// Remotes by address, and the counters of their and others' packets that the program drops.
+    senders: Map,
+    dropped: Map,
     /// The program for sending, unless an option needs the daemon.
     egress: Option<OwnedFd>,
     /// The program for receiving, unless an option needs the daemon.
@@ -133,6 +138,8 @@ impl Path {
                 "segue_peers",
             )?,
             counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
+            senders: create(MapKind::Hash, if is_v4 { 4 } else { 16 }, 4, count, "segue_senders")?,
+            dropped: create(MapKind::PerCpuArray, 4, 8 * DROPPED_COUNT, 1, "segue_dropped")?,
             egress: None,
             ingress: None,
             links: Vec::new(),
@@ -144,6 +151,13 @@ impl Path {
             sources: if sources.is_empty() { vec![0] } else { sources.to_vec() },
             partial: Vec::new(),
         };
+        // The first tunnel of a remote judges the packets that are of none.
+        for config in configs.iter().rev() {
+            let has_gre = u32::from(config.mode.gre().is_some());
+            path.senders
+                .set(&form::address(config.remote), &has_gre.to_ne_bytes())
+                .map_err(refused("filling a map"))?;
+        }
         let egress = match blocked(Direction::Send) {
             true => None,
             false => {
@@ -236,11 +250,22 @@ impl Path {
         sys::test_run(program.as_fd(), frame, &[], repeat)
     }
 
+    /// The same for one run, with this `__sk_buff`.
+    #[cfg(test)]
+    pub(crate) fn run_in(&self, frame: &[u8], context: &[u8]) -> io::Result<sys::Run> {
+        let program = self.ingress.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        sys::test_run(program.as_fd(), frame, context, 1)
+    }
+
     fn maps(&self) -> Maps<'_> {
         Maps {
             settings: self.settings.as_fd(),
             counters: self.counters.as_fd(),
-            tunnels: Tunnels::Single { by_interface: self.tunnels.as_fd(), by_packet: self.peers.as_fd() },
+            tunnels: Tunnels::Single {
+                by_interface: self.tunnels.as_fd(),
+                by_packet: self.peers.as_fd(),
+                senders: Senders { known: self.senders.as_fd(), dropped: self.dropped.as_fd() },
+            },
         }
     }
 
@@ -341,6 +366,15 @@ impl Path {
     /// The kernel's.
     pub fn unclaimed(&self) -> io::Result<Counts> {
         self.read_counts(0, &[])
+    }
+
+    /// Returns the packets that the program for receiving has dropped in the place of the daemon, by the daemon's
+    /// reasons; those that there are.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn dropped(&self) -> io::Result<Vec<(&'static str, u64)>> {
+        Ok(refuse::dropped(&self.dropped.get(&0_u32.to_ne_bytes())?.unwrap_or_default()))
     }
 
     fn read_counts(&self, index: u32, keys: &[Vec<u8>]) -> io::Result<Counts> {

@@ -94,6 +94,10 @@ impl Form {
         self.local.is_ipv4()
     }
 
+    pub(crate) fn has_gue(&self) -> bool {
+        matches!(self.carrier, Carrier::Gue(_))
+    }
+
     pub(crate) fn ip_len(&self) -> i16 {
         if self.is_v4() { 20 } else { 40 }
     }
