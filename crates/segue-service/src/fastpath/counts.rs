@@ -28,6 +28,16 @@ fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
     flow.segments += traffic.segments;
 }
 
+/// Adds the packets that the path has dropped in the place of the daemon to those of the outside port, which has
+/// received them.
+pub(super) fn put_dropped(port: &mut model::Port, dropped: &[(&str, u64)]) {
+    for (reason, count) in dropped {
+        *port.drops.entry((*reason).to_owned()).or_default() += count;
+        port.receive.packets += count;
+        port.receive.segments += count;
+    }
+}
+
 /// Adds the packets that were left to the daemon to those of a port.
 pub(super) fn put_left(port: &mut model::Port, counts: &Counts) {
     for (reason, count) in counts.left.iter().filter(|(_, count)| *count > 0) {

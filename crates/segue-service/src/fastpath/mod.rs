@@ -29,7 +29,7 @@ use segue_host::prefix::Prefix;
 use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
 
-use self::counts::{add, put_left};
+use self::counts::{add, put_dropped, put_left};
 use self::filters::{Added, tidy};
 pub use self::request::Request;
 pub(crate) use self::table::OF_PEERS;
@@ -348,6 +348,9 @@ impl Fastpath {
         }
         if let (Ok(counts), Some(port)) = (path.unclaimed(), instance.ports.get_mut(request.outside)) {
             put_left(port, &counts);
+        }
+        if let (Ok(dropped), Some(port)) = (path.dropped(), instance.ports.get_mut(request.outside)) {
+            put_dropped(port, &dropped);
         }
     }
 }
