@@ -273,17 +273,11 @@ impl PacketPort {
 
     /// Takes no more trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
-        let fallback = match kind {
-            GsoKind::Tcp => {
-                (self.limits.tso4, self.limits.tso6) = (false, false);
-                Fallback::PacketTcpTrain
-            }
-            GsoKind::Udp => {
-                self.limits.uso = false;
-                Fallback::PacketUdpTrain
-            }
-        };
-        self.counters.fallbacks.add(fallback);
+        self.limits.refuse(kind);
+        self.counters.fallbacks.add(match kind {
+            GsoKind::Tcp => Fallback::PacketTcpTrain,
+            GsoKind::Udp => Fallback::PacketUdpTrain,
+        });
         notice!(
             info,
             id = "offload",

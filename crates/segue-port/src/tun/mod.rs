@@ -442,17 +442,11 @@ impl TunPort {
 
     /// Takes no more trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
-        let fallback = match kind {
-            GsoKind::Tcp => {
-                (self.limits.tso4, self.limits.tso6) = (false, false);
-                Fallback::TunTcpTrain
-            }
-            GsoKind::Udp => {
-                self.limits.uso = false;
-                Fallback::TunUdpTrain
-            }
-        };
-        self.counters.fallbacks.add(fallback);
+        self.limits.refuse(kind);
+        self.counters.fallbacks.add(match kind {
+            GsoKind::Tcp => Fallback::TunTcpTrain,
+            GsoKind::Udp => Fallback::TunUdpTrain,
+        });
         notice!(
             warn,
             id = "offload",

@@ -502,10 +502,8 @@ impl VhostPort {
     /// anything.
     fn narrow(&mut self, kind: Option<GsoKind>) -> bool {
         let before = self.limits;
-        match kind {
-            Some(GsoKind::Tcp) => (self.limits.tso4, self.limits.tso6) = (false, false),
-            Some(GsoKind::Udp) => self.limits.uso = false,
-            None => {}
+        if let Some(kind) = kind {
+            self.limits.refuse(kind);
         }
         self.limits != before
     }

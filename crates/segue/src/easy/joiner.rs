@@ -11,7 +11,7 @@ use crate::checksum::Sum;
 use crate::gro::{Config, Gro, Popped, Stats};
 use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Frame, GsoKind, Packet, Pieces, Pool, Start, Tunnels, Unit};
+use crate::packet::{Csum, Frag, Frame, Packet, Pieces, Pool, Start, Tunnels, Unit};
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::virtio::{self, Form, VirtioNet};
@@ -306,10 +306,7 @@ impl Batch<'_, '_> {
         let last = state.next.checked_sub(1).and_then(|at| state.arena.segments().get(at));
         let Some(gso) = last.and_then(|segment| segment.gso) else { return false };
         let mut limits = state.limits;
-        match gso.kind {
-            GsoKind::Tcp => (limits.tso4, limits.tso6) = (false, false),
-            GsoKind::Udp => limits.uso = false,
-        }
+        limits.refuse(gso.kind);
         self.refuse(limits)
     }
 }

@@ -1,5 +1,7 @@
 //! The limits of a port: which packets and trains it can take.
 
+use crate::packet::GsoKind;
+
 /// Largest number of segments that one train is cut into.
 pub const MAX_SEGS: usize = 65_535;
 
@@ -72,6 +74,14 @@ impl Limits {
         fragment: Fragment::Never,
         header_room: 0,
     };
+
+    /// Excludes trains of this kind, for a port that has refused one.
+    pub const fn refuse(&mut self, kind: GsoKind) {
+        match kind {
+            GsoKind::Tcp => (self.tso4, self.tso6) = (false, false),
+            GsoKind::Udp => self.uso = false,
+        }
+    }
 }
 
 /// Treatment of a single packet that is longer than the port's MTU.
