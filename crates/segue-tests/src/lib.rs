@@ -43,6 +43,7 @@ mod ground;
 pub mod guest;
 pub mod inject;
 pub mod kernel;
+pub mod kernel_log;
 #[cfg(target_arch = "x86_64")]
 pub mod probe;
 mod random;

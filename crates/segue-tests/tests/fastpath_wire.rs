@@ -8,7 +8,8 @@ use std::process::Command;
 use segue_lab::Family::{V4, V6};
 use segue_lab::{LinkForm, Peer};
 use segue_tests::capture::{Capture, Directory, frames};
-use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_ZERO, ground, left, taken};
+use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_OVERLAY, REQUIRE_ZERO, ground, left, taken};
+use segue_tests::kernel_log::KernelLog;
 use segue_tests::wire::outer;
 use segue_tests::{Carrier, Inside, Pair, Shape, test_name, traffic};
 
@@ -26,8 +27,8 @@ struct Judged {
 }
 
 /// Checks every layer of packets behind `link` bytes by tshark: each checksum that is there is right, the outermost
-/// length is that of the frame, and the next one is `overhead` bytes less.
-fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
+/// length is that of the frame, and the next one is `overhead` bytes less. `inside` is what the tunnel's port carries.
+fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) -> Judged {
     const FIELDS: [&str; 10] = [
         "frame.number",
         "frame.len",
@@ -42,7 +43,7 @@ fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
     ];
     let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));
     command.args(["-n", "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
-    command.args(["-d", &format!("udp.port=={},vxlan", Shape::port(NET))]);
+    command.args(["-d", &format!("udp.port=={},{inside}", Shape::port(NET))]);
     command.args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "occurrence=a", "-r"]).arg(path);
     command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
     let output = command.output().expect("tshark starts");
@@ -55,7 +56,7 @@ fn judge(path: &Path, link: usize, overhead: usize, what: &str) -> Judged {
             panic!("{what}: {line}")
         };
         assert!(malformed.is_empty(), "{what}: malformed: {line}");
-        // The outer checksum of VXLAN is absent here.
+        // The outer checksum of VXLAN and Geneve is absent here.
         let udp_sums = if udp_sums.first() == Some(&"3") { &udp_sums[1..] } else { &udp_sums[..] };
         let sums = ip_sums.iter().chain(tcp_sums).chain(udp_sums);
         assert!(sums.clone().all(|status| *status == "1" || *status == "Good"), "{what}: a wrong checksum: {line}");
@@ -113,8 +114,13 @@ fn every_length_and_checksum_on_a_link_that_segments_is_right() {
         (Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) }, 24),
         (Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V6) }, 44),
         (Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Gre, Carrier::Gue, V4) }, 36),
+        (Shape { extra: REQUIRE, ..Shape::new(Inside::Ip6tnl, Carrier::Bare, V6) }, 40),
+        (Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Gre, Carrier::Fou, V4) }, 32),
+        (Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Ip6tnl, Carrier::Fou, V6) }, 48),
         (Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, V4) }, 50),
+        (Shape { extra: REQUIRE_OVERLAY, ..Shape::new(Inside::Geneve, Carrier::Bare, V4) }, 50),
     ];
+    let mut log = KernelLog::mark(test_name!());
     for (shape, overhead) in shapes {
         let pair = Pair::start(&ground, shape, NET);
         let captures = [(&ground.a, "a.pcap"), (&ground.b, "b.pcap")]
@@ -130,12 +136,14 @@ fn every_length_and_checksum_on_a_link_that_segments_is_right() {
         for ((path, stat), before) in paths.iter().zip(pair.stat()).zip(before) {
             let what = shape.to_string();
             let judged = if shape.carrier == Carrier::Bare {
-                judge(path, LINK, overhead, &what)
+                let inside = if shape.inside == Inside::Geneve { "geneve" } else { "vxlan" };
+                judge(path, LINK, overhead, inside, &what)
             } else {
-                // tshark does not know GUE: UDP without checksum is judged here, what is inside by tshark.
+                // tshark knows neither GUE nor FOU: UDP without checksum is judged here, what is inside by tshark.
                 let inside = directory.file("inside.pcap");
-                unwrapped(path, 8, &inside);
-                judge(&inside, 0, 0, &what)
+                let outer = if shape.outer == V4 { 28 } else { 48 };
+                unwrapped(path, overhead - outer, &inside);
+                judge(&inside, 0, 0, "vxlan", &what)
             };
             // A busy sender also makes segments that are not full, and the daemon may send a few packets.
             let least = shape.inside.families().len() * FILE as usize / 1448 / 2;
@@ -144,4 +152,5 @@ fn every_length_and_checksum_on_a_link_that_segments_is_right() {
             assert!(sent as usize > judged.full / 2, "{what}: {sent} by the path, {judged:?}, left {}", left(&stat));
         }
     }
+    log.iter_mut().for_each(|log| log.assert_silent("captures"));
 }
