@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_OVERLAY, REQUIRE_ZERO, errors, ground, left, removes_marks, taken};
+use segue_tests::kernel_log::KernelLog;
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
@@ -46,6 +47,7 @@ fn shapes() -> Vec<Shape> {
 #[test]
 fn every_form_carries_everything_through_the_kernel_on_a_link_like_a_card() {
     let Some(ground) = ground(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    let mut log = KernelLog::mark(test_name!());
     for (number, shape) in (0..).zip(shapes()) {
         let pair = Pair::start(&ground, shape, NET);
         for family in shape.inside.families() {
@@ -58,21 +60,16 @@ fn every_form_carries_everything_through_the_kernel_on_a_link_like_a_card() {
             assert!(sent > 700 && received > 700, "{shape}: {sent} sent, {received} received, left {}", left(&stat));
         }
         pair.assert_nothing_dropped();
+        log.iter_mut().for_each(|log| log.assert_silent(&shape.to_string()));
     }
 }
 
 #[test]
 fn the_kernels_path_and_the_daemon_understand_each_other() {
-    let few = [
-        (Inside::Ipip, Carrier::Bare, V4),
-        (Inside::Gre, Carrier::Gue, V4),
-        (Inside::Ip6tnl, Carrier::Fou, V6),
-        (Inside::VxlanZero, Carrier::Bare, V4),
-    ];
-    let all: Vec<_> = shapes().into_iter().map(|shape| (shape.inside, shape.carrier, shape.outer)).collect();
-    for (form, forms) in [(LinkForm::Veth, &few[..]), (LinkForm::Nic, &all)] {
+    let mut log = KernelLog::mark(test_name!());
+    for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
-        for &(inside, carrier, outer) in forms {
+        for Shape { inside, carrier, outer, .. } in shapes() {
             let [path, daemon] = match carrier {
                 _ if inside == Inside::Geneve => [REQUIRE_OVERLAY, OFF_OVERLAY],
                 Carrier::Bare => [REQUIRE, OFF],
@@ -93,6 +90,7 @@ fn the_kernels_path_and_the_daemon_understand_each_other() {
             // What the daemon sends in trains of datagrams is left to the daemon here.
             assert!(sent > 700 && received > 40, "{what}");
             drop((at_a, at_b));
+            log.iter_mut().for_each(|log| log.assert_silent(&what));
         }
     }
 }
@@ -148,6 +146,7 @@ fn link_to(ground: &Ground, third: &Host, net: u8, bridge: Option<&str>) {
 
 #[test]
 fn what_was_received_by_the_path_is_forwarded_unchanged() {
+    let mut log = KernelLog::mark(test_name!());
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
@@ -214,6 +213,7 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
                 assert!(forwarded > Some(0), "{form:?} {inside:?} in {carrier:?}: left {}", left(&stat));
             }
             pair.assert_nothing_dropped();
+            log.iter_mut().for_each(|log| log.assert_silent("forwarded"));
         }
     }
 }
