@@ -5,6 +5,8 @@
 mod flannel;
 #[path = "common/fleet.rs"]
 mod ground;
+#[path = "common/hostile.rs"]
+mod hostile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,11 +14,11 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use flannel::Flanneld;
-use ground::{CONFIG, DEVICE, ETCD, Fleet, Node, PATIENCE, SUBNETS, TLS, at, datagrams, ip, kernel_node, until};
+use ground::{CONFIG, DEVICE, Fleet, Node, PATIENCE, SUBNETS, TLS, at, datagrams, ip, kernel_node, until};
 use segue_lab::{Host, Process};
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, Tunnel, test_name, traffic};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Checks an overlay of two nodes of segue, 198.18.0.2 and 3, which offer GUE with remote checksums, and one whose
 /// VXLAN is the kernel's, 198.18.0.4: all six directed pairs, and the encapsulation of each.
@@ -69,11 +71,10 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
     let mut a = Node::start(&fleet, 2, "--offer gue,remcsum");
     let b = Node::start(&fleet, 3, "--offer gue,remcsum");
     mixed(&fleet, &a, &b, (&kernel, "198.19.4.0"));
-    // VXLAN to the kernel's node is the kernel's here too; the option needs segue.
-    if fleet.has_path {
-        assert_eq!(a.served(&fleet), Some([1, 1]));
-        let sent = Stat::read(&a.host, &fleet.program, DEVICE).count(DEVICE, "fastpath", "sent");
-        assert!(sent > 40, "{sent}");
+    // VXLAN to the kernel's node is the kernel's at both nodes too; the option needs segue.
+    for node in [&a, &b].into_iter().filter(|_| fleet.has_path) {
+        node.until_served(&fleet, [1, 1]);
+        node.took_the_path(&fleet, &["sent"]);
     }
     // The agent is gone without a word, and comes back: no packet is lost, and nothing changes.
     let lease = fleet.leases();
@@ -87,6 +88,60 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
     // The end by a signal keeps the lease and the table.
     a.agent.as_mut().unwrap().stop(PATIENCE);
     assert_eq!((fleet.leases(), a.peers(&fleet).len()), (lease, 2));
+}
+
+/// Checks an overlay of nodes of the kernel, one of segue by the path through the kernel and one by its process: each
+/// with each other one.
+#[track_caller]
+fn both_ways(fleet: &Fleet, others: [(&Host, &str); 2], len: u64) {
+    let by_path = Node::start(fleet, 2, "");
+    let by_daemon = Node::by_daemon(fleet, 3, "");
+    let nodes = [&by_path, &by_daemon];
+    until("every table has three peers", || nodes.iter().all(|node| node.peers(fleet).len() == 3));
+    // The lease is flannel's byte for byte, but for its values.
+    let leases: BTreeMap<String, String> = fleet.leases().into_iter().collect();
+    let theirs = leases.values().find(|value| value.contains("198.18.0.4")).expect("the lease of the other");
+    let mac: Value = serde_json::from_str(theirs).unwrap();
+    let mac = mac["BackendData"]["VtepMAC"].as_str().unwrap();
+    for node in nodes {
+        let of = &leases[&node.subnet().replace('/', "-")];
+        let n = format!("198.18.0.{}", node.n);
+        assert_eq!(*of, theirs.replace("198.18.0.4", &n).replace(mac, &node.mac(fleet)));
+        let [one, two] = others.map(|(host, address)| at(host, address));
+        pairs(&[at(&node.host, &node.address()), one, two], len);
+    }
+    if fleet.has_path {
+        by_path.until_served(fleet, [3, 0]);
+        by_path.took_the_path(fleet, &["sent"]);
+    }
+    assert_eq!(Stat::read(&by_daemon.host, &fleet.program, DEVICE).json()["fastpath"]["on"], false);
+    for node in nodes {
+        let drops = Stat::read(&node.host, &fleet.program, DEVICE).drops();
+        assert!(drops.keys().all(|reason| reason == "no_group"), "{drops:?}");
+    }
+}
+
+#[test]
+fn nodes_of_the_kernel_and_of_segue_are_one_overlay_by_either_path() {
+    let Some(fleet) = Fleet::new(test_name!()) else { return };
+    let [(one, _one), (two, _two)] = [4, 5].map(|n| kernel_node(&fleet, n));
+    both_ways(&fleet, [(&one, "198.19.4.0"), (&two, "198.19.5.0")], traffic::SHORT);
+}
+
+#[test]
+fn the_path_through_the_kernel_carries_an_overlay_at_both_ends() {
+    let Some(fleet) = Fleet::with_path(test_name!()) else { return };
+    let (kernel, _follows) = kernel_node(&fleet, 4);
+    let [a, b] = [2, 3].map(|n| Node::start(&fleet, n, ""));
+    let nodes = [&a, &b];
+    until("every table has two peers", || nodes.iter().all(|node| node.peers(&fleet).len() == 2));
+    nodes.iter().for_each(|node| node.until_served(&fleet, [2, 0]));
+    pairs(&[at(&a.host, &a.address()), at(&b.host, &b.address()), at(&kernel, "198.19.4.0")], traffic::SHORT * 2);
+    for node in nodes {
+        node.took_the_path(&fleet, &["sent", "received"]);
+        let drops = Stat::read(&node.host, &fleet.program, DEVICE).drops();
+        assert!(drops.keys().all(|reason| reason == "no_group"), "{drops:?}");
+    }
 }
 
 #[test]
@@ -103,8 +158,10 @@ fn a_node_that_dies_leaves_every_table_and_comes_back_as_it_was() {
     until("its lease ends", || b.peers(&fleet).is_empty());
     a.start_agent(&fleet.program);
     assert_eq!((b.one_peer(&fleet)["mac"].clone(), a.subnet()), before);
-    // What is in VXLAN without more is the kernel's at this node.
-    assert!(!fleet.has_path || a.served(&fleet).is_some_and(|[kernel, segue]| kernel > 0 && segue == 0));
+    // What is in VXLAN without more is the kernel's at both nodes; of A, also the lease with the address of B's tunnel.
+    for (node, count) in [(&a, 2), (&b, 1)].into_iter().filter(|_| fleet.has_path) {
+        node.until_served(&fleet, [count, 0]);
+    }
     // SIGTERM ends the tunnel too, and no device stays.
     a.agent.as_mut().unwrap().stop(PATIENCE);
     let Node { host, tunnel, .. } = a;
@@ -123,56 +180,85 @@ fn pair(fleet: &Fleet) -> (Host, Node) {
     (kernel, a)
 }
 
+/// Starts pings from a host to an address that go on until [`nothing_lost`].
+fn pinging(from: &Host, to: &str) -> Process {
+    let mut ping = from.command("ping");
+    ping.args(["-n", "-i", "0.05", to]);
+    Process::spawn(ping, b"").unwrap()
+}
+
+/// Ends pings, of which each must have been answered.
+#[track_caller]
+fn nothing_lost(mut ping: Process, from: &Host) {
+    from.run("kill", &["-INT", &ping.id().to_string()]).unwrap();
+    let is_done = ping.wait(PATIENCE).unwrap().success();
+    let said = ping.stdout();
+    let number = |text: &str| text.split(' ').next().and_then(|first| first.parse().ok());
+    let answered: BTreeSet<u64> = said.split("icmp_seq=").skip(1).filter_map(number).collect();
+    let sent = said.split(" packets transmitted").next().and_then(|before| number(before.lines().last()?));
+    // The end may come before the last answer.
+    let last = answered.last().copied().unwrap_or(0);
+    assert!(
+        is_done && answered.len() as u64 == last && sent.is_some_and(|sent| last > 0 && sent <= last + 1),
+        "{said}"
+    );
+}
+
+/// Reads or writes keys of etcd with `fleet_keys.py`.
+#[track_caller]
+fn keys(fleet: &Fleet, words: &[&str], input: &Value) -> String {
+    let mut command = fleet.etcd.command("python3");
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet_keys.py")).arg(fleet.endpoints()).args(words);
+    let mut process = Process::spawn(command, input.to_string().as_bytes()).unwrap();
+    assert!(process.wait(PATIENCE).unwrap().success(), "{}", process.stderr());
+    process.stdout()
+}
+
 #[test]
 fn hostile_leases_and_an_outage_cost_no_packet() {
     let Some(mut fleet) = Fleet::new(test_name!()) else { return };
     let (kernel, a) = pair(&fleet);
-    let good = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
-    let hostile = [
-        ("-anything", good, "key_outside"),
-        ("/198.19.207.0", good, "key_malformed"),
-        ("/198.19.207.1-24", good, "host_bits"),
-        ("/198.20.207.0-24", good, "outside_network"),
-        ("/198.19.4.128-25", good, "overlap"),
-        ("/198.19.207.0-24", "{", "value_malformed"),
-        ("/198.19.208.0-24", &good.replace("198.18.0.9", "198.19.9.9"), "address_in_network"),
-        ("/198.19.209.0-24", &good.replace("198.18.0.9", "224.0.0.1"), "address_not_unicast"),
-        ("/198.19.210.0-24", &good.replace(":1,", ":2,"), "other_vni"),
-        ("/198.19.211.0-24", &good.replace("5a:", "01:"), "mac_not_unicast"),
-        ("/198.19.212.0-24", &good.replace("198.18.0.9", "198.18.0.2"), "own_address"),
-    ];
-    let own = format!("{SUBNETS}/{}", a.subnet().replace('/', "-"));
-    let mut ping = a.host.command("ping");
-    ping.args(["-n", "-i", "0.05", "-c", "100", "-W", "60", "198.19.4.0"]);
-    let mut ping = Process::spawn(ping, b"").unwrap();
-    for (key, value, _) in &hostile {
-        fleet.ctl(&["put", &format!("{SUBNETS}{key}"), "--", value]);
+    let b = Node::by_daemon(&fleet, 3, "");
+    until("both segues are peers", || a.peers(&fleet).len() == 2 && b.peers(&fleet).len() == 2);
+    let near = (&a.host, a.address().parse().unwrap());
+    segue_lab::reach(near, (&b.host, b.address().parse().unwrap()), PATIENCE).unwrap();
+    let table = table_of(&a, &fleet);
+    let pings = ["198.19.4.0", &b.address()].map(|to| pinging(&a.host, to));
+    let is_kernels = |lease: &(String, String)| lease.0 == "198.19.4.0-24";
+    let (_, of_kernel) = fleet.leases().into_iter().find(is_kernels).expect("the lease of the kernel's node");
+    let kernels = (format!("{SUBNETS}/198.19.4.0-24"), of_kernel);
+    let hostile = hostile::leases(&a.subnet(), &a.mac(&fleet));
+    let mut expected = BTreeMap::new();
+    for some in hostile.iter().collect::<Vec<_>>().chunks(6) {
+        let leases: Vec<_> = some.iter().flat_map(|(_, leases)| *leases).collect();
+        keys(&fleet, &["put"], &json!(leases));
+        expected.extend(some.iter().map(|(reason, leases)| ((**reason).to_owned(), leases.len() as u64)));
+        until(&format!("refused are {expected:?}"), || json!(expected) == a.state()["refused"]);
+        assert_eq!(table_of(&a, &fleet), table, "{some:?}");
     }
-    until("each is refused under its reason", || {
-        let refused = a.state()["refused"].clone();
-        hostile.iter().all(|(_, _, reason)| refused[reason] == 1)
-    });
-    assert_eq!(a.peers(&fleet).len(), 1);
-    // What the agent has ever written is its own lease: the history of etcd has no other key of its address.
-    // A watch does not end by itself: it is repeated until the last entry is there.
-    let watch = format!("timeout 5 etcdctl --endpoints {ETCD} watch --rev 1 --prefix {SUBNETS} || true");
-    let mut history = String::new();
-    until("the history is complete", || {
-        history = fleet.etcd.run("sh", &["-c", &watch]).unwrap();
-        history.lines().any(|line| line.ends_with(hostile[hostile.len() - 1].0))
-    });
-    let lines: Vec<&str> = history.lines().collect();
-    let mac = a.mac(&fleet);
-    let ours = lines.windows(3).filter(|lines| lines[0] == "PUT" && lines[2].contains(&mac));
-    let keys: BTreeSet<&str> = ours.map(|lines| lines[1]).collect();
-    assert_eq!(keys, BTreeSet::from([own.as_str()]), "{history}");
+    assert!(expected.values().sum::<u64>() >= 50, "{expected:?}");
+    // All that was ever written is the test's own, and of each node its own lease.
+    let end = format!("{SUBNETS}-end");
+    keys(&fleet, &["put"], &json!([[&end, ""]]));
+    let history = keys(&fleet, &["history", SUBNETS, &end], &Value::Null);
+    let history: Vec<(String, String, String)> = serde_json::from_str(&history).unwrap();
+    let own = [&a, &b].map(|node| format!("{SUBNETS}/{}", node.subnet().replace('/', "-")));
+    let (of_nodes, others): (Vec<_>, Vec<_>) = history.into_iter().partition(|(_, key, _)| own.contains(key));
+    let of_node = |(what, key, value): &(String, String, String)| {
+        let node = [&a, &b][usize::from(*key == own[1])];
+        what == "PUT" && value.contains(&node.mac(&fleet)) && value.contains(&format!("198.18.0.{}", node.n))
+    };
+    assert!(of_nodes.len() == 2 && of_nodes.iter().all(of_node), "{of_nodes:?}");
+    let puts = hostile.into_values().flatten().chain([kernels, (end, String::new())]);
+    let puts: BTreeSet<(String, String, String)> = puts.map(|(key, value)| ("PUT".to_owned(), key, value)).collect();
+    assert_eq!(others.len(), puts.len(), "each once");
+    assert_eq!(others.into_iter().collect::<BTreeSet<_>>(), puts);
     // etcd is gone: the table stays, and the state says so.
     drop(fleet.server.take());
     until("the agent says so", || a.state()["state"] == "stale");
-    assert!(ping.wait(PATIENCE).unwrap().success() && ping.stdout().contains(" 0% packet loss"), "{}", ping.stdout());
-    assert_eq!(a.peers(&fleet).len(), 1);
-    segue_lab::reach((&a.host, a.address().parse().unwrap()), (&kernel, "198.19.4.0".parse().unwrap()), PATIENCE)
-        .unwrap();
+    pings.into_iter().for_each(|ping| nothing_lost(ping, &a.host));
+    assert_eq!(table_of(&a, &fleet), table);
+    segue_lab::reach(near, (&kernel, "198.19.4.0".parse().unwrap()), PATIENCE).unwrap();
     fleet.start_etcd();
     until("it is connected again", || a.state()["state"] == "connected");
     assert!(fs::exists(fleet.directory.file("etcd")).unwrap());
@@ -212,9 +298,7 @@ fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
 fn members_end(name: &str, changes: u32, outage: Duration) {
     let Some(mut fleet) = Fleet::of_three(name) else { return };
     let (_kernel, a) = pair(&fleet);
-    let mut ping = a.host.command("ping");
-    ping.args(["-n", "-i", "0.05", "198.19.4.0"]);
-    let mut ping = Process::spawn(ping, b"").unwrap();
+    let ping = pinging(&a.host, "198.19.4.0");
     let mut changer = fleet.etcd.command("python3");
     changer.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet_changes.py"));
     changer.args([&changes.to_string(), "10", fleet.endpoints()]);
@@ -230,8 +314,7 @@ fn members_end(name: &str, changes: u32, outage: Duration) {
     until("the agent says so", || a.state()["state"] == "stale" && a.state()["since"].as_u64() > Some(0));
     thread::sleep(outage);
     assert_eq!((a.state()["state"].as_str(), table_of(&a, &fleet)), (Some("stale"), table));
-    a.host.run("kill", &["-INT", &ping.id().to_string()]).unwrap();
-    assert!(ping.wait(PATIENCE).unwrap().success() && ping.stdout().contains(" 0% packet loss"), "{}", ping.stdout());
+    nothing_lost(ping, &a.host);
     (0..3).for_each(|n| fleet.start_member(n));
     until("it is connected again", || a.state()["state"] == "connected");
     fleet.ctl(&["del", &format!("{SUBNETS}/198.19.4.0-24")]);
@@ -252,17 +335,7 @@ fn full_size_members_are_away_for_a_minute_after_600_changes() {
 fn full_size_two_flannelds_and_a_segue_node_are_one_overlay() {
     let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
     let [(one, first), (two, second)] = [4, 5].map(|n| Flanneld::start(&fleet, &program, n));
-    let a = Node::start(&fleet, 2, "");
-    until("both are peers", || a.peers(&fleet).len() == 2);
-    // The lease is flannel's byte for byte, but for its values.
-    let leases: BTreeMap<String, String> = fleet.leases().into_iter().collect();
-    let of = |subnet: &str| leases[&subnet.replace('/', "-")].clone();
-    let theirs = of(&first.subnet().unwrap());
-    let mac: Value = serde_json::from_str(&theirs).unwrap();
-    let mac = mac["BackendData"]["VtepMAC"].as_str().unwrap();
-    assert_eq!(of(&a.subnet()), theirs.replace("198.18.0.4", "198.18.0.2").replace(mac, &a.mac(&fleet)));
-    let places = [at(&a.host, &a.address()), at(&one, &first.address()), at(&two, &second.address())];
-    pairs(&places, 16 << 20);
+    both_ways(&fleet, [(&one, &first.address()), (&two, &second.address())], 16 << 20);
 }
 
 #[test]
@@ -477,6 +550,6 @@ fn the_walk_through_for_users_of_kubernetes_works_as_it_is_written() {
         call(&ground.a, "SubnetRemoveCommand", variables, &data[1]);
     }
     let listed = ground.a.run(ground.program.to_str().unwrap(), &["peer", "list", "segue0", "-j"]).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&listed).unwrap()["peers"], serde_json::json!([]));
+    assert_eq!(serde_json::from_str::<Value>(&listed).unwrap()["peers"], json!([]));
     drop(tunnels);
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{Host, Process};
+use segue_lab::{Host, Process, skip};
 use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, Tunnel, fastpath, traffic};
 use serde_json::Value;
@@ -50,6 +50,16 @@ impl Fleet {
     pub(crate) fn new(name: &str) -> Option<Fleet> {
         let fleet = Fleet::at(name, ETCD)?;
         fleet.ctl(&["put", "/coreos.com/network/config", "--", CONFIG]);
+        Some(fleet)
+    }
+
+    /// Starts the same where the path through the kernel can be loaded.
+    pub(crate) fn with_path(name: &str) -> Option<Fleet> {
+        let fleet = Fleet::new(name)?;
+        if !fleet.has_path {
+            skip(name, "the path through the kernel cannot be loaded");
+            return None;
+        }
         Some(fleet)
     }
 
@@ -210,11 +220,16 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts the tunnel and the agent, and adds the host's address, as docs/fleet.md describes.
+    /// Starts the tunnel and the agent, and adds the host's address, as docs/fleet.md describes. The kernel carries the
+    /// packets that need nothing of segue.
     pub(crate) fn start(fleet: &Fleet, n: u8, words: &str) -> Node {
-        // Of the node 2 the kernel carries the packets that need nothing of segue.
-        let path = if n == 2 && fleet.has_path { "noencap-csum fastpath require" } else { "" };
+        let path = if fleet.has_path { "noencap-csum fastpath require" } else { "" };
         Node::listening(fleet, n, &format!("vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 {path}"), words)
+    }
+
+    /// Starts the tunnel and the agent; the tunnel's process carries all packets.
+    pub(crate) fn by_daemon(fleet: &Fleet, n: u8, words: &str) -> Node {
+        Node::listening(fleet, n, "vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 fastpath off", words)
     }
 
     /// Starts the tunnel and the agent with other words for the tunnel behind `listen`.
@@ -287,6 +302,23 @@ impl Node {
         let peers = &stat.json()["fastpath"]["peers"];
         let segue = peers["segue"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
         peers["kernel"].as_u64().map(|kernel| [kernel, segue])
+    }
+
+    /// Waits until the kernel serves so many of the peers, and segue so many.
+    #[track_caller]
+    pub(crate) fn until_served(&self, fleet: &Fleet, wanted: [u64; 2]) {
+        until(&format!("{wanted:?} are served"), || self.served(fleet) == Some(wanted));
+    }
+
+    /// Checks that the path through the kernel has carried packets in these directions. What a node of the kernel sends
+    /// has an outer checksum, as flannel's has, and is left to the process.
+    #[track_caller]
+    pub(crate) fn took_the_path(&self, fleet: &Fleet, ways: &[&str]) {
+        let stat = Stat::read(&self.host, &fleet.program, DEVICE);
+        for way in ways {
+            let taken = stat.count(DEVICE, "fastpath", way);
+            assert!(taken > 40, "{way} {taken}: {}", stat.json());
+        }
     }
 
     pub(crate) fn subnet(&self) -> String {
