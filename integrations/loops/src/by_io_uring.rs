@@ -1,12 +1,13 @@
 //! A loop on io_uring.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode};
+use io_uring::IoUring;
+use io_uring::types::{SubmitArgs, Timespec};
 
+use crate::sys::watch;
 use crate::{Endpoint, Side};
 
 /// Runs an end until `stop` is set. Each descriptor has one request in the ring, which is made anew after it was
@@ -28,13 +29,4 @@ pub fn run(mut end: Endpoint, stop: &AtomicBool) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Asks the ring to tell when a descriptor is readable.
-#[allow(unsafe_code, reason = "the crate leaves it to its user that what an entry points to lives long enough")]
-fn watch(ring: &mut IoUring, fd: RawFd, side: usize) -> io::Result<()> {
-    const READABLE: u32 = 1;
-    let entry = opcode::PollAdd::new(Fd(fd), READABLE).build().user_data(side as u64);
-    // SAFETY: the entry points to nothing.
-    unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)
 }

@@ -3,6 +3,7 @@
 
 pub mod by_io_uring;
 pub mod by_mio;
+mod sys;
 
 use std::io::{self, ErrorKind::WouldBlock};
 use std::net::{SocketAddr, UdpSocket};
