@@ -1,5 +1,5 @@
-//! Tests of packets that must not be delivered: the path through the kernel drops them, or leaves them to the daemon, and
-//! they are counted for the reasons that they have without the path.
+//! Tests of packets that must not be delivered: the path through the kernel drops them, or leaves them to the daemon,
+//! and they are counted for the reasons that they have without the path.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;

@@ -93,7 +93,7 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
 /// Checks an overlay of nodes of the kernel, one of segue by the path through the kernel and one by its process: each
 /// with each other one.
 #[track_caller]
-fn both_ways(fleet: &Fleet, others: [(&Host, &str); 2], len: u64) {
+fn both_directions(fleet: &Fleet, others: [(&Host, &str); 2], len: u64) {
     let by_path = Node::start(fleet, 2, "");
     let by_daemon = Node::by_daemon(fleet, 3, "");
     let nodes = [&by_path, &by_daemon];
@@ -125,7 +125,7 @@ fn both_ways(fleet: &Fleet, others: [(&Host, &str); 2], len: u64) {
 fn nodes_of_the_kernel_and_of_segue_are_one_overlay_by_either_path() {
     let Some(fleet) = Fleet::new(test_name!()) else { return };
     let [(one, _one), (two, _two)] = [4, 5].map(|n| kernel_node(&fleet, n));
-    both_ways(&fleet, [(&one, "198.19.4.0"), (&two, "198.19.5.0")], traffic::SHORT);
+    both_directions(&fleet, [(&one, "198.19.4.0"), (&two, "198.19.5.0")], traffic::SHORT);
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn full_size_members_are_away_for_a_minute_after_600_changes() {
 fn full_size_two_flannelds_and_a_segue_node_are_one_overlay() {
     let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
     let [(one, first), (two, second)] = [4, 5].map(|n| Flanneld::start(&fleet, &program, n));
-    both_ways(&fleet, [(&one, &first.address()), (&two, &second.address())], 16 << 20);
+    both_directions(&fleet, [(&one, &first.address()), (&two, &second.address())], 16 << 20);
 }
 
 #[test]

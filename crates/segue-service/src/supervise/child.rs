@@ -75,7 +75,7 @@ pub(super) struct Instance {
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
     /// Whether the last fault differs from the one before.
-    pub(super) is_news: bool,
+    pub(super) is_new_fault: bool,
     /// The server of the control socket while the instance has no process that is up.
     placeholder: Option<Placeholder>,
     /// Whether the instance is one side of a handover, so that its start and its end are not reported.
@@ -135,7 +135,7 @@ impl Instance {
             longest: PAUSE_EACH,
             faults: VecDeque::new(),
             absence: None,
-            is_news: true,
+            is_new_fault: true,
             placeholder: None,
             is_quiet,
             is_awaited,
@@ -226,7 +226,7 @@ impl Instance {
             self.again = Some(now + self.pause.min(longest));
             self.pause = (self.pause * 2).min(PAUSES[1]);
         }
-        self.is_news = self.absence.as_ref().is_none_or(|(_, known)| known.message != error.message);
+        self.is_new_fault = self.absence.as_ref().is_none_or(|(_, known)| known.message != error.message);
         let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
         self.absence = Some((since, error.clone()));
     }

@@ -274,7 +274,7 @@ impl Service {
     /// Reports why an instance ended by itself, and when it is restarted. The reason that is known is not reported
     /// again.
     pub(super) fn tell_end(&self, instance: &Instance, error: &Error) {
-        if !instance.is_news {
+        if !instance.is_new_fault {
             return;
         }
         self.complain(error);

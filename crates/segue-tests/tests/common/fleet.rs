@@ -313,11 +313,11 @@ impl Node {
     /// Checks that the path through the kernel has carried packets in these directions. What a node of the kernel sends
     /// has an outer checksum, as flannel's has, and is left to the process.
     #[track_caller]
-    pub(crate) fn took_the_path(&self, fleet: &Fleet, ways: &[&str]) {
+    pub(crate) fn took_the_path(&self, fleet: &Fleet, directions: &[&str]) {
         let stat = Stat::read(&self.host, &fleet.program, DEVICE);
-        for way in ways {
-            let taken = stat.count(DEVICE, "fastpath", way);
-            assert!(taken > 40, "{way} {taken}: {}", stat.json());
+        for direction in directions {
+            let taken = stat.count(DEVICE, "fastpath", direction);
+            assert!(taken > 40, "{direction} {taken}: {}", stat.json());
         }
     }
 
