@@ -1,11 +1,11 @@
 //! The program `segue`: its words, help and output. The other crates do the work.
 //!
-//! clap parses commands and dashed options, [`segue_grammar`] the keyword grammar of `segue tunnel`; [`render`] and
-//! [`out`] print results, as text or as JSON.
+//! clap parses commands and dashed options, [`segue_grammar`] the keyword grammar of `segue tunnel`; `render` and
+//! `out` print results, as text or as JSON.
 //!
 //! # Lifecycle
 //! 1. The command line is parsed. One that is wrong ends here, with a caret under the wrong word, and changes nothing.
-//! 2. The implementation of the checksums is chosen ([`version::choose_simd`]).
+//! 2. The implementation of the checksums is chosen (`version::choose_simd`).
 //! 3. The command runs. `tunnel`, `gateway`, `lan78xx up` and `run` stay until they are stopped: they make a plan,
 //!    which [`segue_service`] runs. `stat`, `set` and `nat` ask a running instance by its control socket. `pcap` calls
 //!    `segue_capture`, `lab` and `bench` call `segue_lab`. Without a command, an overview of all instances is printed.
