@@ -220,7 +220,7 @@ fn a_refusal_is_over_as_soon_as_the_other_end_is_heard_although_nothing_is_sent(
     at_b.process.stop(Duration::from_secs(5));
     await_problem(a, program, "refused", &["refuses UDP 6081"]);
     drop(traffic);
-    // HEALTH looks twice a second, and an end that is never seen quiet may be one that sends while another port refuses.
+    // HEALTH looks twice a second; an end that it never saw quiet may be one that sends while another port refuses.
     thread::sleep(Duration::from_millis(1500));
     // What arrives is taken, so that A answers nothing.
     let sink = a.enter(|| UdpSocket::bind((Peer::A.address(1, V4), 9000))).expect("a host").expect("a socket");
