@@ -12,6 +12,8 @@ import time
 
 SEGUE = os.environ.get("SEGUE_BIN", "target/release/segue")
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The commit beside which later programs are measured: the last one of release 0.1.
+OLD_COMMIT = "d2d84e5"
 
 
 def built_beside(name):
@@ -21,7 +23,6 @@ def built_beside(name):
     command = ["cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", manifest, "--target-dir", out]
     subprocess.run([*command, "--bin", name], check=True)
     return os.path.join(out, "release", name)
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def of_commit(commit):
