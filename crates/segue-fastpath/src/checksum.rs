@@ -1,28 +1,25 @@
-//! The outer UDP checksum of a received packet: how it was verified, or is proved.
+//! The outer UDP checksum of a received packet: accepted if the NIC or GRO verified it, otherwise derived from the
+//! headers.
 
 use crate::assembler::{Assembler, Helper, If, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, Code};
 use crate::counters::Counter;
 use crate::layout::packet;
-use crate::places::{FIB, FRAME, GRE, HEADERS, INNER, OUTER, UDP, UDP_LEN, VERSION};
+use crate::places::{FIB, FRAME, GRE, HEADERS, INNER, OUTER, VERSION};
 use crate::receive_form::Form;
+use crate::wire::{self, ethernet, ipv4, ipv6, number, tcp, udp};
 
-/// The inner IPv6 header behind its first 20 bytes, on the stack; zeros with IPv4 inside.
+/// Stack offset of the inner IPv6 header behind its first 20 bytes; zeros with IPv4 inside.
 const REST: i16 = FIB;
-/// The checksum field of the inner transport header.
+/// Stack offset of the checksum field of the inner transport header.
 const FIELD: i16 = FIB + 24;
-
-const TCP: i32 = 6;
-/// Offset of the checksum field in a TCP and in a UDP header.
-const TCP_FIELD: i32 = 16;
-const UDP_FIELD: i32 = 6;
 
 /// Accepts a UDP checksum that the interface or GRO has verified or that the headers prove, and the absence of one
 /// where that is allowed. Trains come from GRO, or unfinished from this machine. The inner header must have been read.
 pub(crate) fn check(code: &mut Code, form: &Form) {
     let csum = code.leave(Counter::OuterCsum);
     let (unverified, absent, good) = (code.a.label(), code.a.label(), code.a.label());
-    code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 6);
+    code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + udp::CHECKSUM);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, absent);
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Ne, Reg::R1, 0, good);
@@ -53,24 +50,24 @@ fn prove(code: &mut Code, form: &Form, unproven: Label) {
     code.a.copy(Reg::R2, HEADERS);
     code.a.op_value(Op::Add, Reg::R2, 20);
     code.load_bytes(REST, 20, unproven);
-    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 6);
-    code.a.set(Reg::R2, 40);
+    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv6::NEXT_HEADER);
+    code.a.set(Reg::R2, ipv6::LEN.into());
     code.a.jump(read);
     code.a.place(v4);
     // Transport headers behind options are not looked for.
     code.a.load(Size::B, Reg::R1, Reg::R10, INNER);
-    code.a.jump_if_value(If::Ne, Reg::R1, 0x45, unproven);
+    code.a.jump_if_value(If::Ne, Reg::R1, ipv4::FIRST, unproven);
     for (size, at) in [(Size::D, 0), (Size::D, 8), (Size::W, 16)] {
         code.a.store_value(size, Reg::R10, REST + at, 0);
     }
-    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 9);
-    code.a.set(Reg::R2, 20);
+    code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv4::PROTOCOL);
+    code.a.set(Reg::R2, ipv4::LEN.into());
     code.a.place(read);
     code.a.op(Op::Add, Reg::R2, HEADERS);
-    code.a.op_value(Op::Add, Reg::R2, TCP_FIELD);
-    code.a.jump_if_value(If::Eq, Reg::R1, TCP, known);
-    code.a.jump_if_value(If::Ne, Reg::R1, UDP, unproven);
-    code.a.op_value(Op::Sub, Reg::R2, TCP_FIELD - UDP_FIELD);
+    code.a.op_value(Op::Add, Reg::R2, tcp::CHECKSUM.into());
+    code.a.jump_if_value(If::Eq, Reg::R1, number::TCP, known);
+    code.a.jump_if_value(If::Ne, Reg::R1, number::UDP, unproven);
+    code.a.op_value(Op::Sub, Reg::R2, i32::from(tcp::CHECKSUM - udp::CHECKSUM));
     code.a.place(known);
     code.load_bytes(FIELD, 2, unproven);
 
@@ -86,20 +83,20 @@ fn sum_pseudo_header(code: &mut Code) {
     let (v4, read) = (code.a.label(), code.a.label());
     let a = &mut code.a;
     a.set(Reg::R1, 0);
-    add_words(a, INNER + 12, 8);
+    add_words(a, INNER + ipv4::SRC, 8);
     add_words(a, REST, 20);
     a.load(Size::D, Reg::R2, Reg::R10, VERSION);
     a.jump_if_value(If::Eq, Reg::R2, 4, v4);
-    add_words(a, INNER + 8, 4);
-    a.load(Size::H, Reg::R3, Reg::R10, INNER + 4);
-    a.load(Size::B, Reg::R2, Reg::R10, INNER + 6);
+    add_words(a, INNER + ipv6::SRC, 4);
+    a.load(Size::H, Reg::R3, Reg::R10, INNER + ipv6::PAYLOAD_LEN);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + ipv6::NEXT_HEADER);
     a.jump(read);
     a.place(v4);
-    a.load(Size::H, Reg::R3, Reg::R10, INNER + 2);
+    a.load(Size::H, Reg::R3, Reg::R10, INNER + ipv4::TOTAL_LEN);
     a.swap(Reg::R3, 16);
-    a.op_value(Op::Sub, Reg::R3, 20);
+    a.op_value(Op::Sub, Reg::R3, ipv4::LEN.into());
     a.swap(Reg::R3, 16);
-    a.load(Size::B, Reg::R2, Reg::R10, INNER + 9);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + ipv4::PROTOCOL);
     a.place(read);
     a.op(Op::Add, Reg::R1, Reg::R3);
     // The protocol is the lower byte of its word.
@@ -115,18 +112,18 @@ fn sum_headers(code: &mut Code, form: &Form) {
     let a = &mut code.a;
     a.copy(Reg::R1, Reg::R3);
     a.op_value(Op::Xor, Reg::R1, 0xffff);
-    let (addresses, len) = if form.is_v4() { (12, 8) } else { (8, 32) };
-    add_words(a, OUTER + addresses, len);
-    a.op_value(Op::Add, Reg::R1, UDP << 8);
-    a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + 4);
+    let (addresses, len) = wire::source(form.is_v4());
+    add_words(a, OUTER + addresses, 2 * len);
+    a.op_value(Op::Add, Reg::R1, number::UDP << 8);
+    a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + udp::LENGTH);
     a.op(Op::Add, Reg::R1, Reg::R2);
-    add_words(a, OUTER + form.ip_len(), UDP_LEN + behind);
+    add_words(a, OUTER + form.ip_len(), udp::LEN + behind);
     if form.may_have_gre() {
         add_words(a, GRE, 8);
     }
     if form.carrier.has_frames() {
-        add_words(a, FRAME, 12);
-        a.load(Size::H, Reg::R2, Reg::R10, FRAME + 12);
+        add_words(a, FRAME, ethernet::TYPE);
+        a.load(Size::H, Reg::R2, Reg::R10, FRAME + ethernet::TYPE);
         a.op(Op::Add, Reg::R1, Reg::R2);
     }
     add_words(a, INNER, 20);

@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use segue::wire::ethertype;
+
 use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::counters::Counter;
 use crate::layout::{packet, settings, tunnel};
@@ -24,7 +26,7 @@ pub(crate) enum Tunnels<'a> {
         by_interface: BorrowedFd<'a>,
         /// Tunnels by received packets.
         by_packet: BorrowedFd<'a>,
-        /// What packets are judged by that are of no tunnel.
+        /// The maps by which packets of no tunnel are judged.
         senders: Senders<'a>,
     },
     /// The peers of one tunnel, by inner addresses.
@@ -55,11 +57,11 @@ pub(crate) struct TableMaps<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
     /// The counters are looked up in front of all exits.
-    Known,
+    LookedUp,
     /// The index of the counters is at this place of the tunnel's entry.
     At(i16),
     /// The index of the counters is a constant.
-    Is(i32),
+    Constant(i32),
 }
 
 /// Licence of the programs, for the kernel: some helpers are for GPL-compatible programs only.
@@ -71,7 +73,7 @@ pub(crate) const DROP: i32 = 2;
 
 /// Returns `ETH_P_IP` or `ETH_P_IPV6` as `skb->protocol` has it.
 pub(crate) fn protocol(is_v4: bool) -> i32 {
-    i32::from(if is_v4 { 0x0800_u16.to_be() } else { 0x86dd_u16.to_be() })
+    i32::from(if is_v4 { ethertype::IPV4 } else { ethertype::IPV6 }.to_be())
 }
 
 /// The context of the program.
@@ -93,7 +95,7 @@ pub(crate) struct Code {
     pub(crate) a: Assembler,
     /// The exit that leaves the packet to the daemon without counting it.
     pub(crate) out: Label,
-    /// Drops the packet for lack of memory, and counts it; where the program can.
+    /// The exit that drops the packet for lack of memory and counts it, where the program can.
     drop: Option<Label>,
     /// Exits that count at the tunnel.
     left: Vec<(Counter, Label)>,
@@ -103,7 +105,7 @@ pub(crate) struct Code {
     unclaimed: Vec<(Counter, Label)>,
     /// Whether packets are dropped that the daemon would drop.
     pub(crate) judges: bool,
-    /// Exits of such packets.
+    /// Exits for packets that the daemon would drop.
     pub(crate) judged: Exits,
 }
 
@@ -276,11 +278,11 @@ impl Code {
         for (counter, label) in used(&self.a, std::mem::take(&mut self.left)) {
             self.a.place(label);
             match self.index {
-                Index::Known => {}
+                Index::LookedUp => {}
                 Index::At(place) => self.a.load(Size::W, Reg::R1, TUNNEL, place),
-                Index::Is(index) => self.a.set(Reg::R1, index),
+                Index::Constant(index) => self.a.set(Reg::R1, index),
             }
-            if self.index != Index::Known {
+            if self.index != Index::LookedUp {
                 let out = self.out;
                 self.look_up(maps.counters, COUNTERS, out);
             }

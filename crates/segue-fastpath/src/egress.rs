@@ -10,34 +10,32 @@ use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunne
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, HEADERS_LEN, PORTS, packet, peer_counts, room, tunnel};
 use crate::peer_table::{self, Exits, KEY_LEN};
+use crate::wire::{self, ethernet, ipv4, ipv6, number, tcp, udp};
 
-/// The first 20 bytes of the inner packet, on the stack.
+/// Stack offset of the first 20 bytes of the inner packet.
 const INNER: i16 = -40;
-/// The outer headers, on the stack, with room for an inner Ethernet header behind them.
+/// Stack offset of the outer headers, with room for an inner Ethernet header behind them.
 const OUTER: i16 = INNER - HEADERS_LEN as i16 - 16;
-/// The inner Ethernet header.
+/// Stack offset of the inner Ethernet header.
 const FRAME: i16 = OUTER - 80;
-/// Room in front of the outer headers, for their Ethernet header.
+/// Stack offset of the room in front of the outer headers, for their Ethernet header.
 const LINK: i16 = OUTER - 16;
 const TOS: i16 = OUTER - 24;
 const TTL: i16 = OUTER - 32;
-/// 0x4000 for an inner packet with DF.
+/// Stack offset of the DF bit of the outer header: 0x4000 for an inner packet with DF.
 const DF: i16 = OUTER - 40;
 const HASH: i16 = OUTER - 48;
-/// Address of the outer headers to copy.
+/// Stack offset of the address of the outer headers to copy.
 const TEMPLATE: i16 = OUTER - 56;
-/// Length of the inner IP header, and of the link header in front of it.
+/// Stack offset of the length of the inner IP header and of the link header in front of it.
 const INNER_HEADER: i16 = OUTER - 64;
-/// A single byte.
+/// Stack offset of one byte, for loads of single bytes from the packet.
 const BYTE: i16 = OUTER - 88;
-/// The key of a peer.
+/// Stack offset of the key by which a peer is looked up.
 const KEY: i16 = OUTER - 88 - KEY_LEN;
 
 /// Length of the inner packet or frame.
 const LEN: Reg = Reg::R9;
-
-const TCP: i32 = 6;
-const DF_BIT: i32 = 0x4000;
 
 /// The form of the outer headers that all tunnels of a port have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub(crate) struct Form {
 
 impl Form {
     pub(crate) fn ip_len(self) -> i16 {
-        if self.is_v4 { 20 } else { 40 }
+        wire::ip_len(self.is_v4)
     }
 
     /// Returns the length of the link header in front of the inner packet.
@@ -62,7 +60,7 @@ impl Form {
 
 /// Assembles the program.
 pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let mut code = Code::begin(maps, Index::Known);
+    let mut code = Code::begin(maps, Index::LookedUp);
     let out = code.out;
     match &maps.tunnels {
         Tunnels::Single { by_interface, .. } => {
@@ -116,7 +114,7 @@ fn find_peer(code: &mut Code, maps: &Maps<'_>, table: &TableMaps<'_>) {
             .map(|why| code.leave(why));
     peer_table::version_of_packet(code, version);
     peer_table::find(code, table, (KEY, LEN), Exits { short, none }, |code, is_v4| {
-        code.a.set(Reg::R2, if is_v4 { 16 } else { 24 });
+        code.a.set(Reg::R2, wire::destination(is_v4).into());
     });
     code.a.load(Size::W, Reg::R1, TUNNEL, tunnel::FLAGS);
     code.a.jump_if_value(If::Set, Reg::R1, tunnel::BY_DAEMON, by_daemon);
@@ -130,7 +128,7 @@ fn read_frame(code: &mut Code) {
     code.a.set(Reg::R2, 0);
     code.load_bytes(FRAME, i32::from(ETHERNET_LEN), malformed);
     let known = code.a.label();
-    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::TYPE);
     code.a.load(Size::W, Reg::R2, CONTEXT, packet::PROTOCOL);
     code.a.jump_if(If::Ne, Reg::R1, Reg::R2, frame);
     code.a.jump_if_value(If::Eq, Reg::R1, protocol(true), known);
@@ -162,21 +160,21 @@ fn read_inner(code: &mut Code, form: Form) {
     a.jump_if_value(If::Ne, Reg::R2, 6, version);
 
     takes(a, tunnel::TAKES_6, false);
-    a.load(Size::H, Reg::R2, Reg::R10, INNER + 4);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + ipv6::PAYLOAD_LEN);
     a.swap(Reg::R2, 16);
-    a.op_value(Op::Add, Reg::R2, 40 + link);
+    a.op_value(Op::Add, Reg::R2, i32::from(ipv6::LEN) + link);
     a.jump_if(If::Ne, Reg::R2, LEN, length);
     a.load(Size::H, Reg::R2, Reg::R10, INNER);
     a.swap(Reg::R2, 16);
     a.op_value(Op::Rsh, Reg::R2, 4);
     a.op_value(Op::And, Reg::R2, 0xff);
     a.store(Size::D, Reg::R10, TOS, Reg::R2);
-    a.load(Size::B, Reg::R2, Reg::R10, INNER + 7);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + ipv6::HOP_LIMIT);
     a.store(Size::D, Reg::R10, TTL, Reg::R2);
     // IPv6 has no such flag.
     a.store_value(Size::D, Reg::R10, DF, 0);
-    a.set(Reg::R3, 40);
-    a.load(Size::B, Reg::R4, Reg::R10, INNER + 6);
+    a.set(Reg::R3, ipv6::LEN.into());
+    a.load(Size::B, Reg::R4, Reg::R10, INNER + ipv6::NEXT_HEADER);
     a.copy(Reg::R5, TUNNEL);
     a.op_value(Op::Add, Reg::R5, i32::from(tunnel::HEADERS_6));
     a.store(Size::D, Reg::R10, TEMPLATE, Reg::R5);
@@ -184,23 +182,23 @@ fn read_inner(code: &mut Code, form: Form) {
 
     a.place(v4);
     takes(a, tunnel::TAKES_4, true);
-    a.load(Size::H, Reg::R2, Reg::R10, INNER + 2);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + ipv4::TOTAL_LEN);
     a.swap(Reg::R2, 16);
     a.op_value(Op::Add, Reg::R2, link);
     a.jump_if(If::Ne, Reg::R2, LEN, length);
-    a.load(Size::B, Reg::R2, Reg::R10, INNER + 1);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + ipv4::TOS);
     a.store(Size::D, Reg::R10, TOS, Reg::R2);
-    a.load(Size::B, Reg::R2, Reg::R10, INNER + 8);
+    a.load(Size::B, Reg::R2, Reg::R10, INNER + ipv4::TTL);
     a.store(Size::D, Reg::R10, TTL, Reg::R2);
-    a.load(Size::H, Reg::R2, Reg::R10, INNER + 6);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + ipv4::FRAGMENT);
     a.swap(Reg::R2, 16);
-    a.op_value(Op::And, Reg::R2, DF_BIT);
+    a.op_value(Op::And, Reg::R2, ipv4::DF);
     a.store(Size::D, Reg::R10, DF, Reg::R2);
     a.copy(Reg::R3, Reg::R1);
     a.op_value(Op::And, Reg::R3, 15);
     a.op_value(Op::Lsh, Reg::R3, 2);
-    a.jump_if_value(If::Lt, Reg::R3, 20, malformed);
-    a.load(Size::B, Reg::R4, Reg::R10, INNER + 9);
+    a.jump_if_value(If::Lt, Reg::R3, ipv4::LEN.into(), malformed);
+    a.load(Size::B, Reg::R4, Reg::R10, INNER + ipv4::PROTOCOL);
     a.copy(Reg::R5, TUNNEL);
     a.op_value(Op::Add, Reg::R5, i32::from(tunnel::HEADERS_4));
     a.store(Size::D, Reg::R10, TEMPLATE, Reg::R5);
@@ -216,12 +214,12 @@ fn check_size(code: &mut Code, form: Form) {
     let (single, measured) = (code.a.label(), code.a.label());
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::GSO_SIZE);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, single);
-    code.a.jump_if_value(If::Ne, Reg::R4, TCP, datagrams);
+    code.a.jump_if_value(If::Ne, Reg::R4, number::TCP, datagrams);
     code.a.op_value(Op::Add, Reg::R3, i32::from(form.link_len()));
     code.a.store(Size::D, Reg::R10, INNER_HEADER, Reg::R3);
     code.a.copy(Reg::R2, Reg::R3);
-    // The length of the TCP header, in words of four bytes, is in the upper half of its byte 12.
-    code.a.op_value(Op::Add, Reg::R2, 12);
+    // The length of the TCP header, in words of four bytes, is in the upper half of this byte.
+    code.a.op_value(Op::Add, Reg::R2, tcp::OFFSET.into());
     code.load_bytes(BYTE, 1, malformed);
     code.a.load(Size::B, Reg::R1, Reg::R10, BYTE);
     code.a.op_value(Op::Rsh, Reg::R1, 4);
@@ -240,7 +238,7 @@ fn check_size(code: &mut Code, form: Form) {
     code.a.jump_if(If::Gt, Reg::R1, Reg::R3, too_big);
     code.a.copy(Reg::R1, LEN);
     code.a.op(Op::Add, Reg::R1, Reg::R2);
-    let most = if form.is_v4 { 0xffff } else { 0xffff + 40 };
+    let most = if form.is_v4 { 0xffff } else { 0xffff + i32::from(ipv6::LEN) };
     code.a.jump_if_value(If::Gt, Reg::R1, most, length);
 }
 
@@ -265,7 +263,7 @@ fn choose_fields(code: &mut Code) {
     a.copy(Reg::R2, Reg::R3);
     a.op_value(Op::And, Reg::R2, tunnel::SETS_DF);
     a.jump_if_value(If::Eq, Reg::R2, 0, no_df);
-    a.store_value(Size::D, Reg::R10, DF, DF_BIT);
+    a.store_value(Size::D, Reg::R10, DF, ipv4::DF);
     a.place(no_df);
     a.place(df);
     a.copy(Reg::R1, CONTEXT);
@@ -310,19 +308,19 @@ fn write_headers(code: &mut Code, form: Form) {
     a.load(Size::W, Reg::R3, TUNNEL, tunnel::HEADER_LEN);
     a.op(Op::Add, Reg::R3, LEN);
     if form.has_udp {
-        let udp = OUTER + form.ip_len();
+        let header = OUTER + form.ip_len();
         a.load(Size::D, Reg::R1, Reg::R10, HASH);
         a.op_value(Op::And, Reg::R1, PORTS as i32 - 1);
         a.op_value(Op::Lsh, Reg::R1, 1);
         a.copy(Reg::R2, TUNNEL);
         a.op(Op::Add, Reg::R2, Reg::R1);
         a.load(Size::H, Reg::R1, Reg::R2, tunnel::SOURCES);
-        a.store(Size::H, Reg::R10, udp, Reg::R1);
+        a.store(Size::H, Reg::R10, header, Reg::R1);
         a.copy(Reg::R1, Reg::R3);
         a.op_value(Op::Sub, Reg::R1, i32::from(form.ip_len()));
         a.swap(Reg::R1, 16);
-        a.store(Size::H, Reg::R10, udp + 4, Reg::R1);
-        a.store_value(Size::H, Reg::R10, udp + 6, 0);
+        a.store(Size::H, Reg::R10, header + udp::LENGTH, Reg::R1);
+        a.store_value(Size::H, Reg::R10, header + udp::CHECKSUM, 0);
     }
     if form.is_v4 {
         write_ipv4(code);
@@ -339,8 +337,8 @@ fn write_headers(code: &mut Code, form: Form) {
             a.load(Size::W, Reg::R1, Reg::R10, FRAME + at);
             a.store(Size::W, Reg::R10, OUTER + behind + at, Reg::R1);
         }
-        a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
-        a.store(Size::H, Reg::R10, OUTER + behind + 12, Reg::R1);
+        a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::TYPE);
+        a.store(Size::H, Reg::R10, OUTER + behind + ethernet::TYPE, Reg::R1);
         a.store_value(Size::D, Reg::R10, LINK, 0);
         a.store_value(Size::D, Reg::R10, LINK + 8, 0);
         a.set(Reg::R2, 0);
@@ -364,33 +362,33 @@ fn write_ipv4(code: &mut Code) {
     let a = &mut code.a;
     let atomic = a.label();
     a.swap(Reg::R3, 16);
-    a.store(Size::H, Reg::R10, OUTER + 2, Reg::R3);
+    a.store(Size::H, Reg::R10, OUTER + ipv4::TOTAL_LEN, Reg::R3);
     a.load(Size::D, Reg::R1, Reg::R10, TOS);
-    a.store(Size::B, Reg::R10, OUTER + 1, Reg::R1);
+    a.store(Size::B, Reg::R10, OUTER + ipv4::TOS, Reg::R1);
     a.load(Size::D, Reg::R1, Reg::R10, TTL);
-    a.store(Size::B, Reg::R10, OUTER + 8, Reg::R1);
+    a.store(Size::B, Reg::R10, OUTER + ipv4::TTL, Reg::R1);
     // With DF the identification means nothing (RFC 6864, section 4.1); without, it should be unique.
-    a.store_value(Size::H, Reg::R10, OUTER + 4, 0);
+    a.store_value(Size::H, Reg::R10, OUTER + ipv4::ID, 0);
     a.load(Size::D, Reg::R1, Reg::R10, DF);
     a.jump_if_value(If::Ne, Reg::R1, 0, atomic);
     a.call(Helper::GetPrandomU32);
-    a.store(Size::H, Reg::R10, OUTER + 4, Reg::R0);
+    a.store(Size::H, Reg::R10, OUTER + ipv4::ID, Reg::R0);
     a.place(atomic);
     a.load(Size::D, Reg::R1, Reg::R10, DF);
     a.swap(Reg::R1, 16);
-    a.store(Size::H, Reg::R10, OUTER + 6, Reg::R1);
-    a.store_value(Size::H, Reg::R10, OUTER + 10, 0);
+    a.store(Size::H, Reg::R10, OUTER + ipv4::FRAGMENT, Reg::R1);
+    a.store_value(Size::H, Reg::R10, OUTER + ipv4::CHECKSUM, 0);
     code.sum_ipv4(OUTER);
     code.a.op_value(Op::Xor, Reg::R1, 0xffff);
-    code.a.store(Size::H, Reg::R10, OUTER + 10, Reg::R1);
+    code.a.store(Size::H, Reg::R10, OUTER + ipv4::CHECKSUM, Reg::R1);
 }
 
 /// Fills in IPv6; R3 is the length of the packet. The flow label is that of the inner flow (RFC 6438).
 fn write_ipv6(code: &mut Code) {
     let a = &mut code.a;
-    a.op_value(Op::Sub, Reg::R3, 40);
+    a.op_value(Op::Sub, Reg::R3, ipv6::LEN.into());
     a.swap(Reg::R3, 16);
-    a.store(Size::H, Reg::R10, OUTER + 4, Reg::R3);
+    a.store(Size::H, Reg::R10, OUTER + ipv6::PAYLOAD_LEN, Reg::R3);
     a.load(Size::D, Reg::R1, Reg::R10, HASH);
     a.op_value(Op::And, Reg::R1, 0x000f_ffff);
     a.load(Size::D, Reg::R2, Reg::R10, TOS);
@@ -400,5 +398,5 @@ fn write_ipv6(code: &mut Code) {
     a.swap(Reg::R1, 32);
     a.store(Size::W, Reg::R10, OUTER, Reg::R1);
     a.load(Size::D, Reg::R1, Reg::R10, TTL);
-    a.store(Size::B, Reg::R10, OUTER + 7, Reg::R1);
+    a.store(Size::B, Reg::R10, OUTER + ipv6::HOP_LIMIT, Reg::R1);
 }

@@ -1,10 +1,10 @@
 //! Conversion of the engine's description of a tunnel to the values in the maps that the programs read.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use segue::encap::{Carrier, Config, Df, Encapsulator, GreOptions, Identity, Mode, Tos, Ttl};
 use segue::packet::{Frag, Packet, Start, Tunnels};
-use segue::wire::{ethernet, ethertype};
+use segue::wire::{ethernet, ethertype, ipv4, ipv6, protocol, write_u16};
 
 use crate::layout::{HEADERS_LEN, PORTS, inbound, peer, room, tunnel};
 use crate::{egress, receive_form};
@@ -107,19 +107,21 @@ pub(crate) fn sample(mode: Mode, version: u8) -> Vec<u8> {
 }
 
 fn sample_packet(version: u8) -> Vec<u8> {
-    const NO_NEXT_HEADER: u8 = 59;
     if version == 4 {
-        let mut bytes = vec![0; 20];
-        (bytes[0], bytes[3], bytes[8], bytes[9]) = (0x45, 20, 64, NO_NEXT_HEADER);
-        bytes[12..16].copy_from_slice(&[198, 18, 1, 1]);
-        bytes[16..20].copy_from_slice(&[198, 18, 1, 2]);
+        let mut bytes = vec![0; ipv4::MIN_LEN];
+        bytes[ipv4::VERSION_IHL] = 0x45;
+        write_u16(&mut bytes, ipv4::TOTAL_LEN, ipv4::MIN_LEN as u16);
+        (bytes[ipv4::TTL], bytes[ipv4::PROTOCOL]) = (64, protocol::NONE);
+        bytes[ipv4::SRC].copy_from_slice(&[198, 18, 1, 1]);
+        bytes[ipv4::DST].copy_from_slice(&[198, 18, 1, 2]);
         return bytes;
     }
-    let mut bytes = vec![0; 40];
-    (bytes[0], bytes[6], bytes[7]) = (0x60, NO_NEXT_HEADER, 64);
-    for (at, last) in [(8, 1), (24, 2)] {
-        bytes[at..at + 4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
-        bytes[at + 15] = last;
+    let mut bytes = vec![0; ipv6::LEN];
+    bytes[ipv6::VERSION_CLASS_LABEL] = 0x60;
+    (bytes[ipv6::NEXT_HEADER], bytes[ipv6::HOP_LIMIT]) = (protocol::NONE, 64);
+    for (place, last) in [(ipv6::SRC, 1), (ipv6::DST, 2)] {
+        let address = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+        bytes[place].copy_from_slice(&address.octets());
     }
     bytes
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use segue::encap::DecapRefusal;
+use segue::wire::{ethertype, vxlan};
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::checksum;
@@ -16,19 +17,15 @@ use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunne
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, tunnel};
 use crate::peer_table::{self, Exits};
-use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, UDP, UDP_LEN, VERSION};
+use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, VERSION};
 use crate::receive_form::{Carrier, Form};
 use crate::refuse;
 use crate::verdict::Verdict;
+use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
 
 /// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
-const VXLAN_WORD: u32 = 0x0800_0000;
-const GENEVE_WORD: u32 = 0x0000_6558;
-const IPV4: i32 = 4;
-const IPV6: i32 = 41;
-const GRE_PROTOCOL: i32 = 47;
-/// The flag of a GRE header with a key.
-const GRE_HAS_KEY: i32 = 0x2000;
+const VXLAN_WORD: u32 = vxlan::VALID;
+const GENEVE_WORD: u32 = ethertype::TEB as u32;
 /// Results of `bpf_fib_lookup`: the packet is not forwarded to a third host, or this host forwards no packets from the
 /// interface.
 const NOT_FORWARDED: i32 = 4;
@@ -36,7 +33,7 @@ const FORWARDING_OFF: i32 = 5;
 
 /// Assembles the program.
 pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
-    let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Is(table.counters));
+    let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Constant(table.counters));
     let mut code = Code::begin(maps, index);
     code.judges = form.carrier != Carrier::Bare && matches!(maps.tunnels, Tunnels::Single { .. });
     read_ip(&mut code, form);
@@ -69,7 +66,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.finish(maps)
 }
 
-/// Places of packets that are judged behind the rest of the program.
+/// Labels of the checks that stand behind the rest of the program, for packets that it does not take.
 #[derive(Debug, Default)]
 struct Later {
     header: Option<(Counter, Label)>,
@@ -133,37 +130,37 @@ fn read_ip(code: &mut Code, form: &Form) {
     code.load_bytes(OUTER, i32::from(form.ip_len()), out);
     let words =
         |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect() };
-    let (destination, words) = match form.local {
-        IpAddr::V4(local) => (16, words(&local.octets())),
-        IpAddr::V6(local) => (24, words(&local.octets())),
+    let words = match form.local {
+        IpAddr::V4(local) => words(&local.octets()),
+        IpAddr::V6(local) => words(&local.octets()),
     };
-    for (at, word) in (0..).step_by(4).zip(words) {
-        code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + destination + at);
+    for (at, word) in (wire::destination(form.is_v4())..).step_by(4).zip(words) {
+        code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + at);
         code.a.jump_if_word(If::Ne, Reg::R1, word, out);
     }
     if form.is_v4() {
         code.a.load(Size::B, Reg::R1, Reg::R10, OUTER);
-        code.a.jump_if_value(If::Ne, Reg::R1, 0x45, out);
-        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + 9);
+        code.a.jump_if_value(If::Ne, Reg::R1, ipv4::FIRST, out);
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv4::PROTOCOL);
     } else {
-        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + 6);
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv6::NEXT_HEADER);
     }
     match (form.carrier, form.has_gre) {
-        (carrier, _) if carrier != Carrier::Bare => code.a.jump_if_value(If::Ne, Reg::R1, UDP, out),
-        (_, true) => code.a.jump_if_value(If::Ne, Reg::R1, GRE_PROTOCOL, out),
+        (carrier, _) if carrier != Carrier::Bare => code.a.jump_if_value(If::Ne, Reg::R1, number::UDP, out),
+        (_, true) => code.a.jump_if_value(If::Ne, Reg::R1, number::GRE, out),
         (_, false) => {
             let known = code.a.label();
-            code.a.jump_if_value(If::Eq, Reg::R1, IPV4, known);
-            code.a.jump_if_value(If::Ne, Reg::R1, IPV6, out);
+            code.a.jump_if_value(If::Eq, Reg::R1, number::IPV4, known);
+            code.a.jump_if_value(If::Ne, Reg::R1, number::IPV6, out);
             code.a.place(known);
         }
     }
     code.a.set(HEADERS, i32::from(ETHERNET_LEN + form.ip_len()));
     if let Some((port, behind)) = form.carrier.udp() {
-        let len = UDP_LEN + behind;
+        let len = udp::LEN + behind;
         code.a.copy(Reg::R2, HEADERS);
         code.load_bytes(OUTER + form.ip_len(), i32::from(len), out);
-        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 2);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + udp::DST_PORT);
         code.a.jump_if_value(If::Ne, Reg::R1, i32::from(port.to_be()), out);
         code.a.op_value(Op::Add, HEADERS, i32::from(len));
     }
@@ -172,20 +169,20 @@ fn read_ip(code: &mut Code, form: &Form) {
         code.sum_ipv4(OUTER);
         code.a.jump_if_value(If::Ne, Reg::R1, 0xffff, out);
         let fragment = code.leave_unclaimed(Counter::Fragment);
-        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 6);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + ipv4::FRAGMENT);
         code.a.swap(Reg::R1, 16);
-        code.a.jump_if_value(If::Set, Reg::R1, 0x3fff, fragment);
-        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 2);
+        code.a.jump_if_value(If::Set, Reg::R1, ipv4::IS_FRAGMENT, fragment);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + ipv4::TOTAL_LEN);
         code.a.swap(Reg::R1, 16);
     } else {
-        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + 4);
+        code.a.load(Size::H, Reg::R1, Reg::R10, OUTER + ipv6::PAYLOAD_LEN);
         code.a.swap(Reg::R1, 16);
-        code.a.op_value(Op::Add, Reg::R1, 40);
+        code.a.op_value(Op::Add, Reg::R1, ipv6::LEN.into());
     }
     code.a.store(Size::D, Reg::R10, TOTAL, Reg::R1);
     if form.carrier != Carrier::Bare {
         let length = code.leave_unclaimed(Counter::OuterLength);
-        code.a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + 4);
+        code.a.load(Size::H, Reg::R2, Reg::R10, OUTER + form.ip_len() + udp::LENGTH);
         code.a.swap(Reg::R2, 16);
         code.a.op_value(Op::Add, Reg::R2, i32::from(form.ip_len()));
         code.a.jump_if(If::Ne, Reg::R1, Reg::R2, length);
@@ -209,7 +206,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
     match form.carrier {
         Carrier::Gue(_) => {
             let header = later.header(code, Counter::GueHeader);
-            let at = OUTER + form.ip_len() + UDP_LEN;
+            let at = OUTER + form.ip_len() + udp::LEN;
             // Version 0, no control message, no optional field.
             code.a.load(Size::B, Reg::R1, Reg::R10, at);
             code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
@@ -217,11 +214,11 @@ fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
             code.a.jump_if_value(If::Ne, Reg::R1, 0, header);
             code.a.load(Size::B, Reg::R1, Reg::R10, at + 1);
             if form.may_have_gre() {
-                code.a.jump_if_value(If::Eq, Reg::R1, GRE_PROTOCOL, gre);
+                code.a.jump_if_value(If::Eq, Reg::R1, number::GRE, gre);
             }
         }
         Carrier::Bare if !form.has_gre => {
-            let at = if form.is_v4() { 9 } else { 6 };
+            let at = if form.is_v4() { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER };
             code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + at);
         }
         Carrier::Fou(_) if !form.has_gre => {
@@ -231,9 +228,9 @@ fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
             code.load_bytes(INNER, 1, unknown);
             code.a.load(Size::B, Reg::R2, Reg::R10, INNER);
             code.a.op_value(Op::Rsh, Reg::R2, 4);
-            code.a.set(Reg::R1, IPV4);
+            code.a.set(Reg::R1, number::IPV4);
             code.a.jump_if_value(If::Eq, Reg::R2, 4, v4);
-            code.a.set(Reg::R1, IPV6);
+            code.a.set(Reg::R1, number::IPV6);
             code.a.place(v4);
         }
         Carrier::Bare | Carrier::Fou(_) | Carrier::Vxlan(_) | Carrier::Geneve(_) => code.a.jump(gre),
@@ -242,8 +239,8 @@ fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
         let (v6, known) = (code.a.label(), code.a.label());
         code.a.store(Size::W, Reg::R10, PEER + peer::KIND, Reg::R1);
         code.a.set(Reg::R2, 4);
-        code.a.jump_if_value(If::Eq, Reg::R1, IPV4, known);
-        code.a.jump_if_value(If::Eq, Reg::R1, IPV6, v6);
+        code.a.jump_if_value(If::Eq, Reg::R1, number::IPV4, known);
+        code.a.jump_if_value(If::Eq, Reg::R1, number::IPV6, v6);
         code.a.jump(unknown);
         code.a.place(v6);
         code.a.set(Reg::R2, 6);
@@ -262,7 +259,7 @@ fn read_tunnel_headers(code: &mut Code, form: &Form, later: &mut Later) {
 /// nothing.
 fn read_overlay(code: &mut Code, form: &Form, (word, why): (u32, Counter), later: &mut Later) {
     let header = later.header(code, why);
-    let at = OUTER + form.ip_len() + UDP_LEN;
+    let at = OUTER + form.ip_len() + udp::LEN;
     code.a.load(Size::W, Reg::R1, Reg::R10, at);
     code.a.jump_if_word(If::Ne, Reg::R1, word.to_be(), header);
     code.a.load(Size::B, Reg::R1, Reg::R10, at + 7);
@@ -290,14 +287,14 @@ fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
         code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 4);
         code.a.jump_if_value(If::Ne, Reg::R1, i32::from(u16::from_ne_bytes([e, f])), other);
     }
-    code.a.load(Size::B, Reg::R1, Reg::R10, FRAME + 6);
-    code.a.jump_if_value(If::Set, Reg::R1, 1, source);
-    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 6);
+    code.a.load(Size::B, Reg::R1, Reg::R10, FRAME + ethernet::SRC);
+    code.a.jump_if_value(If::Set, Reg::R1, ethernet::GROUP, source);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::SRC);
     code.a.jump_if_value(If::Ne, Reg::R1, 0, station);
-    code.a.load(Size::W, Reg::R1, Reg::R10, FRAME + 8);
+    code.a.load(Size::W, Reg::R1, Reg::R10, FRAME + ethernet::SRC + 2);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, source);
     code.a.place(station);
-    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::TYPE);
     code.a.set(Reg::R2, 6);
     code.a.jump_if_value(If::Eq, Reg::R1, protocol(false), v6);
     code.a.jump_if_value(If::Ne, Reg::R1, protocol(true), frame);
@@ -314,8 +311,8 @@ fn read_gre(code: &mut Code, later: &mut Later) {
     let short = code.judge(Counter::NoTunnel, Verdict::DropWithGre(DecapRefusal::GreMalformed));
     let (v6, known, keyless, done) = (code.a.label(), code.a.label(), code.a.label(), code.a.label());
     code.a.copy(Reg::R2, HEADERS);
-    code.load_bytes(GRE, 4, short);
-    code.a.op_value(Op::Add, HEADERS, 4);
+    code.load_bytes(GRE, gre::LEN.into(), short);
+    code.a.op_value(Op::Add, HEADERS, gre::LEN.into());
     code.a.load(Size::H, Reg::R1, Reg::R10, GRE + 2);
     code.a.set(Reg::R2, 4);
     code.a.jump_if_value(If::Eq, Reg::R1, protocol(true), known);
@@ -328,11 +325,11 @@ fn read_gre(code: &mut Code, later: &mut Later) {
     code.a.load(Size::H, Reg::R1, Reg::R10, GRE);
     code.a.swap(Reg::R1, 16);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, keyless);
-    code.a.jump_if_value(If::Ne, Reg::R1, GRE_HAS_KEY, header);
+    code.a.jump_if_value(If::Ne, Reg::R1, gre::KEY, header);
     code.a.copy(Reg::R2, HEADERS);
-    code.load_bytes(GRE + 4, 4, short);
+    code.load_bytes(GRE + gre::LEN, 4, short);
     code.a.op_value(Op::Add, HEADERS, 4);
-    code.a.load(Size::W, Reg::R1, Reg::R10, GRE + 4);
+    code.a.load(Size::W, Reg::R1, Reg::R10, GRE + gre::LEN);
     code.a.store(Size::W, Reg::R10, PEER + peer::KEY, Reg::R1);
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::GRE_KEY as i32);
     code.a.jump(done);
@@ -344,7 +341,7 @@ fn read_gre(code: &mut Code, later: &mut Later) {
 /// Looks up the tunnel of the sender and the identity.
 fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>, later: &mut Later) {
     let unknown = Later::label(&mut later.identity, code, Counter::NoTunnel, false);
-    let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
+    let (source, len) = wire::source(form.is_v4());
     for at in (0..len).step_by(4) {
         code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
         code.a.store(Size::W, Reg::R10, PEER + peer::ADDRESS + at, Reg::R1);
@@ -368,9 +365,9 @@ fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     code.a.place(known);
     peer_table::find(code, table, (FIB, COUNTERS), Exits { short, none }, |code, is_v4| {
         code.a.copy(Reg::R2, HEADERS);
-        code.a.op_value(Op::Add, Reg::R2, if is_v4 { 12 } else { 8 });
+        code.a.op_value(Op::Add, Reg::R2, wire::source(is_v4).0.into());
     });
-    let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
+    let (source, len) = wire::source(form.is_v4());
     for at in (0..len).step_by(4) {
         code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
         code.a.load(Size::W, Reg::R2, TUNNEL, tunnel::REMOTE + at);
@@ -417,25 +414,25 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.swap(Reg::R4, 16);
     code.a.op_value(Op::Rsh, Reg::R4, 4);
     code.a.op_value(Op::And, Reg::R4, 0xff);
-    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 4);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + ipv6::PAYLOAD_LEN);
     code.a.swap(Reg::R3, 16);
-    code.a.op_value(Op::Add, Reg::R3, 40);
+    code.a.op_value(Op::Add, Reg::R3, ipv6::LEN.into());
     code.a.jump(checked);
 
     code.a.place(v4);
     code.a.op_value(Op::And, Reg::R1, 15);
-    code.a.jump_if_value(If::Lt, Reg::R1, 5, malformed);
+    code.a.jump_if_value(If::Lt, Reg::R1, i32::from(ipv4::LEN / 4), malformed);
     if !form.carrier.has_frames() {
-        code.a.load(Size::W, Reg::R1, Reg::R10, INNER + 12);
+        code.a.load(Size::W, Reg::R1, Reg::R10, INNER + ipv4::SRC);
         code.a.jump_if_word(If::Eq, Reg::R1, u32::MAX, source);
-        code.a.load(Size::B, Reg::R1, Reg::R10, INNER + 12);
+        code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv4::SRC);
         code.a.jump_if_value(If::Eq, Reg::R1, 127, source);
         // 224 to 239 are multicast.
         code.a.op_value(Op::And, Reg::R1, 0xf0);
         code.a.jump_if_value(If::Eq, Reg::R1, 224, source);
     }
-    code.a.load(Size::B, Reg::R4, Reg::R10, INNER + 1);
-    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + 2);
+    code.a.load(Size::B, Reg::R4, Reg::R10, INNER + ipv4::TOS);
+    code.a.load(Size::H, Reg::R3, Reg::R10, INNER + ipv4::TOTAL_LEN);
     code.a.swap(Reg::R3, 16);
 
     code.a.place(checked);
@@ -451,8 +448,8 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
 /// Leaves packets with an IPv6 source address that no packet of another host may have.
 fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.copy(Reg::R2, HEADERS);
-    code.a.op_value(Op::Add, Reg::R2, 8);
-    code.load_bytes(FIB, 16, malformed);
+    code.a.op_value(Op::Add, Reg::R2, ipv6::SRC.into());
+    code.load_bytes(FIB, ipv6::ADDRESS_LEN.into(), malformed);
     let station = code.a.label();
     code.a.load(Size::B, Reg::R1, Reg::R10, FIB);
     code.a.jump_if_value(If::Eq, Reg::R1, 0xff, source);
@@ -473,7 +470,7 @@ fn combine_ecn(code: &mut Code, form: &Form) {
     let (other, done) = (a.label(), a.label());
     a.op_value(Op::And, Reg::R4, 3);
     if form.is_v4() {
-        a.load(Size::B, Reg::R1, Reg::R10, OUTER + 1);
+        a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv4::TOS);
     } else {
         a.load(Size::H, Reg::R1, Reg::R10, OUTER);
         a.swap(Reg::R1, 16);
@@ -517,15 +514,15 @@ fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     code.a.load(Size::D, Reg::R1, Reg::R10, VERSION);
     code.a.jump_if_value(If::Eq, Reg::R1, 4, v4);
     code.a.store_value(Size::B, Reg::R10, FIB, 10);
-    for (from, to) in [(8, 16), (24, 32)] {
+    for (from, to) in [(ipv6::SRC, 16), (ipv6::DST, 32)] {
         code.a.copy(Reg::R2, HEADERS);
-        code.a.op_value(Op::Add, Reg::R2, from);
-        code.load_bytes(FIB + to, 16, malformed);
+        code.a.op_value(Op::Add, Reg::R2, from.into());
+        code.load_bytes(FIB + to, ipv6::ADDRESS_LEN.into(), malformed);
     }
     code.a.jump(filled);
     code.a.place(v4);
     code.a.store_value(Size::B, Reg::R10, FIB, 2);
-    for (from, to) in [(12, 16), (16, 32)] {
+    for (from, to) in [(ipv4::SRC, 16), (ipv4::DST, 32)] {
         code.a.load(Size::W, Reg::R1, Reg::R10, INNER + from);
         code.a.store(Size::W, Reg::R10, FIB + to, Reg::R1);
     }

@@ -1,5 +1,7 @@
 //! The layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
 
+use crate::wire::ethernet;
+
 /// Length of the longest outer headers, in whole words: IPv6, UDP, VXLAN and an inner Ethernet header in front of a
 /// packet that has none. That of a frame is not part of them.
 pub(crate) const HEADERS_LEN: usize = 72;
@@ -7,7 +9,7 @@ pub(crate) const HEADERS_LEN: usize = 72;
 pub(crate) const PORTS: usize = 16;
 
 /// Length of an Ethernet header (`ETH_HLEN`).
-pub(crate) const ETHERNET_LEN: i16 = 14;
+pub(crate) const ETHERNET_LEN: i16 = ethernet::LEN;
 
 /// The value of the map of the settings, which has one entry.
 pub(crate) mod settings {

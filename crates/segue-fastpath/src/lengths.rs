@@ -1,7 +1,7 @@
 //! The lengths of the prefixes that occur in a map, as a list that programs walk while it changes.
 //!
-//! A change is one word of one entry, so that whoever walks the list meets every length that was there before and is
-//! there afterwards.
+//! A change is one word of one entry, so that a lookup that walks the list meets every length that was there before
+//! and is there afterwards.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ impl Lengths {
         *count -= 1;
         if *count == 0 {
             self.counts.remove(&len);
-            // Whoever is at this length goes on from there.
+            // A lookup at this length continues from there.
             let _ = self.write(self.before(len), self.next(len));
         }
     }

@@ -56,6 +56,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod wire;
 
 pub use attach::{Filters, is_left_over};
 pub use counters::{Counts, Traffic, left_reasons};

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::encap::{Carrier, Config};
+use segue::wire::{ethernet, ethertype};
 
 use crate::assembler::{Fault, Instruction};
 use crate::attach::{Filters, attach};
@@ -250,7 +251,7 @@ impl Path {
         sys::test_run(program.as_fd(), frame, &[], repeat)
     }
 
-    /// The same for one run, with this `__sk_buff`.
+    /// Runs the program for receiving once, as [`Path::run`] does, with this `__sk_buff`.
     #[cfg(test)]
     pub(crate) fn run_in(&self, frame: &[u8], context: &[u8]) -> io::Result<sys::Run> {
         let program = self.ingress.as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -264,7 +265,7 @@ impl Path {
             tunnels: Tunnels::Single {
                 by_interface: self.tunnels.as_fd(),
                 by_packet: self.peers.as_fd(),
-                senders: Senders { known: self.senders.as_fd(), dropped: self.dropped.as_fd() },
+                senders: Senders { remotes: self.senders.as_fd(), dropped: self.dropped.as_fd() },
             },
         }
     }
@@ -438,8 +439,8 @@ pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>
         ..*config
     };
     let bare = form::sample(config.mode, version);
-    let mut frame = vec![0; 12];
-    frame.extend(if config.local.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] });
+    let kind = if config.local.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
+    let mut frame = ethernet::header([0; 6], [0; 6], kind).to_vec();
     frame.extend(form::headers(&far, version)?);
     frame.extend(&bare);
     Some((frame, bare))

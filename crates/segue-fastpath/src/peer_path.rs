@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::encap::{Carrier, Config};
+use segue::wire::{ipv4, ipv6};
 
 use crate::attach::{Filters, attach};
 use crate::code::{FamilyMaps, LICENCE, Maps, TableMaps, Tunnels};
@@ -270,8 +271,8 @@ impl PeerPath {
             bare.drain(..ETHERNET_LEN as usize);
         }
         let source = match version {
-            4 => IpAddr::from(<[u8; 4]>::try_from(&bare[12..16]).ok()?),
-            _ => IpAddr::from(<[u8; 16]>::try_from(&bare[8..24]).ok()?),
+            4 => IpAddr::V4(ipv4::source(&bare)?),
+            _ => IpAddr::V6(ipv6::source(&bare)?),
         };
         Some((frame, bare, source))
     }

@@ -3,12 +3,10 @@
 use std::net::IpAddr;
 
 use segue::encap::Config;
+use segue::wire::{geneve, gue, vxlan};
 
 use crate::layout::room;
-
-const GUE_LEN: i16 = 4;
-/// Length of a VXLAN header, and of a Geneve header without options.
-const OVERLAY_LEN: i16 = 8;
+use crate::wire;
 
 /// The encapsulation header between the outer IP header and the inner packet or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +29,9 @@ impl Carrier {
         match self {
             Carrier::Bare => None,
             Carrier::Fou(port) => Some((port, 0)),
-            Carrier::Gue(port) => Some((port, GUE_LEN)),
-            Carrier::Vxlan(port) | Carrier::Geneve(port) => Some((port, OVERLAY_LEN)),
+            Carrier::Gue(port) => Some((port, gue::BASE_LEN as i16)),
+            Carrier::Vxlan(port) => Some((port, vxlan::LEN as i16)),
+            Carrier::Geneve(port) => Some((port, geneve::MIN_LEN as i16)),
         }
     }
 
@@ -99,7 +98,7 @@ impl Form {
     }
 
     pub(crate) fn ip_len(&self) -> i16 {
-        if self.is_v4() { 20 } else { 40 }
+        wire::ip_len(self.is_v4())
     }
 
     /// Returns whether packets with GRE are of this form.

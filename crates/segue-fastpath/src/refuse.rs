@@ -5,14 +5,16 @@
 
 use segue::encap::DecapRefusal;
 use segue::reason::Reason;
+use segue::wire::{geneve, vxlan};
 
 use crate::assembler::{Assembler, Helper, If, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, COUNTERS, Code, DROP, Maps, TUNNEL};
 use crate::counters::Counter;
 use crate::layout::{ETHERNET_LEN, inbound, packet, peer, settings};
-use crate::places::{FRAME, GRE, HEADERS, INNER, OUTER, PEER, TOTAL, UDP_LEN};
+use crate::places::{FRAME, GRE, HEADERS, INNER, OUTER, PEER, TOTAL};
 use crate::receive_form::{Carrier, Form};
 use crate::verdict::{LEFT_SHIFT, NEEDS_GRE, PLACE, Senders, Verdict};
+use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
 
 /// Name of the daemon's reason for senders that no tunnel has.
 const UNKNOWN_PEER: &str = "unknown_peer";
@@ -36,7 +38,7 @@ pub(crate) fn judge_gue(code: &mut Code, form: &Form, header: Label) {
         Verdict::Drop(DecapRefusal::GueHeaderLen),
     ]
     .map(|verdict| code.judge(Counter::GueHeader, verdict));
-    let at = OUTER + form.ip_len() + UDP_LEN;
+    let at = OUTER + form.ip_len() + udp::LEN;
     let a = &mut code.a;
     a.place(header);
     a.load(Size::B, Reg::R1, Reg::R10, at);
@@ -57,10 +59,10 @@ pub(crate) fn judge_gue(code: &mut Code, form: &Form, header: Label) {
 
 /// Judges a VXLAN or Geneve header that the program does not take.
 pub(crate) fn judge_overlay(code: &mut Code, form: &Form, why: Counter, header: Label) {
-    const VALID: i32 = 0x0800_0000;
-    const REMCSUM: i32 = 0x0820_0000;
+    const VALID: i32 = vxlan::VALID as i32;
+    const REMCSUM: i32 = (vxlan::VALID | vxlan::REMCSUM) as i32;
     let other = code.judge(why, Verdict::Leave);
-    let at = OUTER + form.ip_len() + UDP_LEN;
+    let at = OUTER + form.ip_len() + udp::LEN;
     let drop = |code: &mut Code, reason| code.judge(why, Verdict::Drop(reason));
     if let Carrier::Vxlan(_) = form.carrier {
         let (network, flags) = (drop(code, DecapRefusal::VxlanNoVni), drop(code, DecapRefusal::VxlanFlags));
@@ -77,10 +79,10 @@ pub(crate) fn judge_overlay(code: &mut Code, form: &Form, why: Counter, header: 
         let (version, control) = (drop(code, DecapRefusal::GeneveVersion), drop(code, DecapRefusal::GeneveControl));
         code.a.place(header);
         code.a.load(Size::B, Reg::R1, Reg::R10, at);
-        code.a.jump_if_value(If::Set, Reg::R1, 0xc0, version);
+        code.a.jump_if_value(If::Set, Reg::R1, geneve::VERSION.into(), version);
         code.a.jump_if_value(If::Ne, Reg::R1, 0, other);
         code.a.load(Size::B, Reg::R1, Reg::R10, at + 1);
-        code.a.jump_if_value(If::Set, Reg::R1, 0x80, control);
+        code.a.jump_if_value(If::Set, Reg::R1, geneve::CONTROL.into(), control);
         code.a.jump(other);
     }
 }
@@ -88,7 +90,6 @@ pub(crate) fn judge_overlay(code: &mut Code, form: &Form, why: Counter, header: 
 /// Judges a GRE header that the program does not take.
 pub(crate) fn judge_gre(code: &mut Code, header: Label) {
     const UNKNOWN_FLAGS: i32 = 0x4fff;
-    const HAS_CSUM: i32 = 0x8000;
     let [other, malformed, mismatch] = [
         Verdict::Leave,
         Verdict::DropWithGre(DecapRefusal::GreMalformed),
@@ -100,7 +101,7 @@ pub(crate) fn judge_gre(code: &mut Code, header: Label) {
     code.a.load(Size::H, Reg::R1, Reg::R10, GRE);
     code.a.swap(Reg::R1, 16);
     code.a.jump_if_value(If::Set, Reg::R1, UNKNOWN_FLAGS, malformed);
-    code.a.jump_if_value(If::Set, Reg::R1, HAS_CSUM, csum);
+    code.a.jump_if_value(If::Set, Reg::R1, gre::CSUM, csum);
     code.a.jump(other);
     code.a.place(csum);
     // A header that may be cut off is the daemon's: it has 16 bytes at most, of which 4 are among the headers.
@@ -141,7 +142,7 @@ pub(crate) fn judge_station(code: &mut Code, station: Label) {
     let [other, source] = [Verdict::Leave, Verdict::Drop(DecapRefusal::InnerSource)]
         .map(|verdict| code.judge_claimed(Counter::InnerSource, verdict));
     code.a.place(station);
-    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + 12);
+    code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::TYPE);
     code.a.jump_if_value(If::Eq, Reg::R1, crate::code::protocol(true), source);
     code.a.jump_if_value(If::Eq, Reg::R1, crate::code::protocol(false), source);
     code.a.jump(other);
@@ -168,20 +169,20 @@ pub(crate) fn judge_source(code: &mut Code, source: Label) {
     let a = &mut code.a;
     a.place(source);
     a.load(Size::B, Reg::R1, Reg::R10, INNER);
-    a.jump_if_value(If::Eq, Reg::R1, 0x45, v4);
+    a.jump_if_value(If::Eq, Reg::R1, ipv4::FIRST, v4);
     a.jump_if_value(If::Lt, Reg::R1, 0x60, other);
-    a.load(Size::B, Reg::R1, Reg::R10, INNER + 6);
-    a.load(Size::H, Reg::R2, Reg::R10, INNER + 4);
+    a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv6::NEXT_HEADER);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + ipv6::PAYLOAD_LEN);
     a.swap(Reg::R2, 16);
-    a.op_value(Op::Add, Reg::R2, 40);
-    for transport in [6, 17, 58] {
+    a.op_value(Op::Add, Reg::R2, ipv6::LEN.into());
+    for transport in [number::TCP, number::UDP, number::ICMPV6] {
         a.jump_if_value(If::Eq, Reg::R1, transport, known);
     }
     a.jump(other);
     a.place(v4);
-    a.load(Size::H, Reg::R2, Reg::R10, INNER + 2);
+    a.load(Size::H, Reg::R2, Reg::R10, INNER + ipv4::TOTAL_LEN);
     a.swap(Reg::R2, 16);
-    a.jump_if_value(If::Lt, Reg::R2, 20, other);
+    a.jump_if_value(If::Lt, Reg::R2, ipv4::LEN.into(), other);
     a.place(known);
     a.op(Op::Add, Reg::R2, HEADERS);
     a.load(Size::D, Reg::R1, Reg::R10, TOTAL);
@@ -224,12 +225,12 @@ fn end_judged(code: &mut Code, form: &Form, maps: &Maps<'_>, senders: &Senders<'
         code.a.jump_if_value(If::Eq, place, 0, leave);
     } else {
         let (known, judged) = (code.a.label(), code.a.label());
-        let (source, len) = if form.is_v4() { (12, 4) } else { (8, 16) };
+        let (source, len) = wire::source(form.is_v4());
         for at in (0..len).step_by(4) {
             code.a.load(Size::W, Reg::R1, Reg::R10, OUTER + source + at);
             code.a.store(Size::W, Reg::R10, PEER + peer::ADDRESS + at, Reg::R1);
         }
-        code.a.map(Reg::R1, senders.known);
+        code.a.map(Reg::R1, senders.remotes);
         code.a.frame(Reg::R2, PEER + peer::ADDRESS);
         code.a.call(Helper::MapLookupElem);
         code.a.set(place, 0);
@@ -283,8 +284,8 @@ fn add_at(a: &mut Assembler, number: Reg) {
     a.store(Size::D, Reg::R1, 0, Reg::R2);
 }
 
-/// Leaves what the daemon may not get as it is here: trains, what is cut off, and what has an outer checksum that
-/// nothing has verified, which the kernel judges first.
+/// Leaves packets that may reach the daemon in another form, or not at all: trains, truncated packets, and those with
+/// an outer checksum that nothing has verified, which the kernel judges first.
 fn check_whole(code: &mut Code, form: &Form, leave: Label) {
     let (absent, good) = (code.a.label(), code.a.label());
     let a = &mut code.a;
@@ -295,7 +296,7 @@ fn check_whole(code: &mut Code, form: &Form, leave: Label) {
     a.load(Size::W, Reg::R2, CONTEXT, packet::LEN);
     a.jump_if(If::Gt, Reg::R1, Reg::R2, leave);
     a.jump_if(If::Gt, HEADERS, Reg::R1, leave);
-    a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + 6);
+    a.load(Size::H, Reg::R1, Reg::R10, OUTER + form.ip_len() + udp::CHECKSUM);
     a.jump_if_value(If::Eq, Reg::R1, 0, absent);
     a.copy(Reg::R1, CONTEXT);
     // BPF_CSUM_LEVEL_QUERY: an error unless the checksum is known to be right.

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use crate::assembler::{Assembler, Fault, Helper, If, Instruction, Label, Op, Reg, Size};
 use crate::code::CONTEXT;
 use crate::sys::{self, ProgramKind};
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, number};
 
 /// The hash of the bytes that were read so far.
 const HASH: Reg = Reg::R7;
@@ -18,14 +19,8 @@ const AT: Reg = Reg::R8;
 const FACTOR: i32 = 0x9e37_79b1_u32.cast_signed();
 /// Place on the frame of the headers that are read, which are at most 40 bytes.
 const HEADER: i16 = -40;
-const ETHERNET_LEN: i32 = 14;
-const VLAN_LEN: i32 = 4;
-/// Types behind an Ethernet address, in host byte order: two kinds of VLAN tags, IPv4 and IPv6.
-const VLANS: [i32; 2] = [0x8100, 0x88a8];
-const IPV4: i32 = 0x0800;
-const IPV6: i32 = 0x86dd;
 /// Protocols whose headers begin with two ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
-const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
+const WITH_PORTS: [i32; 5] = [number::TCP, number::UDP, 33, 132, 136];
 
 /// Loads the program for a device that carries Ethernet frames or IP packets; `seed` is a random number. It is of the
 /// type for sockets. Its result, of which the driver takes the remainder, is a hash of addresses, protocol and ports.
@@ -61,26 +56,26 @@ fn program(is_ethernet: bool, seed: u32) -> Result<Vec<Instruction>, Fault> {
     }
     let ports = a.label();
     a.place(v4);
-    read(&mut a, 20, end);
-    [12, 16].into_iter().for_each(|at| mix(&mut a, Size::W, at));
-    mix(&mut a, Size::B, 9);
+    read(&mut a, ipv4::LEN, end);
+    [ipv4::SRC, ipv4::DST].into_iter().for_each(|at| mix(&mut a, Size::W, at));
+    mix(&mut a, Size::B, ipv4::PROTOCOL);
     // Only the first fragment of a packet has its ports.
-    a.load(Size::H, Reg::R1, Reg::R10, HEADER + 6);
+    a.load(Size::H, Reg::R1, Reg::R10, HEADER + ipv4::FRAGMENT);
     a.swap(Reg::R1, 16);
-    a.op_value(Op::And, Reg::R1, 0x3fff);
+    a.op_value(Op::And, Reg::R1, ipv4::IS_FRAGMENT);
     a.jump_if_value(If::Ne, Reg::R1, 0, end);
     a.load(Size::B, Reg::R2, Reg::R10, HEADER);
     a.op_value(Op::And, Reg::R2, 0x0f);
     a.op_value(Op::Lsh, Reg::R2, 2);
     a.op(Op::Add, AT, Reg::R2);
-    a.load(Size::B, Reg::R1, Reg::R10, HEADER + 9);
+    a.load(Size::B, Reg::R1, Reg::R10, HEADER + ipv4::PROTOCOL);
     a.jump(ports);
     a.place(v6);
-    read(&mut a, 40, end);
-    (8..40).step_by(4).for_each(|at| mix(&mut a, Size::W, at));
-    mix(&mut a, Size::B, 6);
-    a.op_value(Op::Add, AT, 40);
-    a.load(Size::B, Reg::R1, Reg::R10, HEADER + 6);
+    read(&mut a, ipv6::LEN, end);
+    (ipv6::SRC..ipv6::LEN).step_by(4).for_each(|at| mix(&mut a, Size::W, at));
+    mix(&mut a, Size::B, ipv6::NEXT_HEADER);
+    a.op_value(Op::Add, AT, ipv6::LEN.into());
+    a.load(Size::B, Reg::R1, Reg::R10, HEADER + ipv6::NEXT_HEADER);
     a.place(ports);
     let has_ports = a.label();
     for protocol in WITH_PORTS {
@@ -102,27 +97,27 @@ fn program(is_ethernet: bool, seed: u32) -> Result<Vec<Instruction>, Fault> {
 /// Finds the IP header of a frame; a frame without one is identified by its addresses.
 fn begin_ethernet(a: &mut Assembler, [v4, v6]: [Label; 2], end: Label) {
     let (tagged, plain) = (a.label(), a.label());
-    read(a, ETHERNET_LEN, end);
+    read(a, ethernet::LEN, end);
     // The addresses stay where the next read does not go.
     for (at, to) in [(0, -64), (4, -60), (8, -56)] {
         a.load(Size::W, Reg::R1, Reg::R10, HEADER + at);
         a.store(Size::W, Reg::R10, to, Reg::R1);
     }
-    a.op_value(Op::Add, AT, ETHERNET_LEN);
-    a.load(Size::H, Reg::R1, Reg::R10, HEADER + 12);
+    a.op_value(Op::Add, AT, ethernet::LEN.into());
+    a.load(Size::H, Reg::R1, Reg::R10, HEADER + ethernet::TYPE);
     a.swap(Reg::R1, 16);
-    for kind in VLANS {
+    for kind in ethertype::VLANS {
         a.jump_if_value(If::Eq, Reg::R1, kind, tagged);
     }
     a.jump(plain);
     a.place(tagged);
-    read(a, VLAN_LEN, end);
-    a.op_value(Op::Add, AT, VLAN_LEN);
-    a.load(Size::H, Reg::R1, Reg::R10, HEADER + 2);
+    read(a, ethernet::VLAN_LEN, end);
+    a.op_value(Op::Add, AT, ethernet::VLAN_LEN.into());
+    a.load(Size::H, Reg::R1, Reg::R10, HEADER + ethernet::VLAN_TYPE);
     a.swap(Reg::R1, 16);
     a.place(plain);
-    a.jump_if_value(If::Eq, Reg::R1, IPV4, v4);
-    a.jump_if_value(If::Eq, Reg::R1, IPV6, v6);
+    a.jump_if_value(If::Eq, Reg::R1, ethertype::IPV4, v4);
+    a.jump_if_value(If::Eq, Reg::R1, ethertype::IPV6, v6);
     for at in [-64, -60, -56] {
         mix_from(a, Size::W, at);
     }
@@ -130,11 +125,11 @@ fn begin_ethernet(a: &mut Assembler, [v4, v6]: [Label; 2], end: Label) {
 }
 
 /// Reads `len` bytes at [`AT`] to [`HEADER`]; leaves by `short` where there are fewer.
-fn read(a: &mut Assembler, len: i32, short: Label) {
+fn read(a: &mut Assembler, len: i16, short: Label) {
     a.copy(Reg::R1, CONTEXT);
     a.copy(Reg::R2, AT);
     a.frame(Reg::R3, HEADER);
-    a.set(Reg::R4, len);
+    a.set(Reg::R4, len.into());
     a.call(Helper::SkbLoadBytes);
     a.jump_if_value(If::Ne, Reg::R0, 0, short);
 }

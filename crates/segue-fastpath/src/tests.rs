@@ -276,7 +276,7 @@ fn ten_thousand_peers_are_found_like_one() {
 
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// The listeners of a peer table, by outer family.
+/// Returns the listeners of a peer table, by outer family.
 fn listeners(is_v4: bool) -> Vec<Listener> {
     let local: IpAddr = if is_v4 { "198.18.0.1" } else { "2001:db8::1" }.parse().unwrap();
     let forms = [(Mode::Ethernet, VXLAN), (Mode::Ip, Carrier::Gue { remcsum: true }), (Mode::Ip, Carrier::Fou)];

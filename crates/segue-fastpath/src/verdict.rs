@@ -1,4 +1,4 @@
-//! What becomes of a packet that the daemon would drop: the exits of a program for such packets.
+//! The exits of a program for packets that the daemon would drop, and their outcome.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,26 +7,27 @@ use segue::encap::DecapRefusal;
 use crate::assembler::{Assembler, Label};
 use crate::counters::Counter;
 
-/// Bits of the number that says what an exit means: the place of the counter of dropped packets, 0 where the daemon
+/// Bits of an exit's number ([`Exit::number`]): the place of the counter of dropped packets, 0 where the daemon
 /// judges packets of known senders.
 pub(crate) const PLACE: i32 = 0xff;
-/// The bit for senders with GRE: the daemon judges packets of the others.
+/// Bit of an exit's number for senders with GRE: the daemon judges packets of the others.
 pub(crate) const NEEDS_GRE: i32 = 0x100;
-/// The first of the bits with the counter of packets left to the daemon.
+/// Lowest bit, in an exit's number, of the counter of packets left to the daemon.
 pub(crate) const LEFT_SHIFT: i32 = 16;
 
-/// What becomes of a packet of a known sender.
+/// The outcome for a packet of no tunnel whose sender is the remote of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The daemon judges it.
+    /// The packet is left to the daemon, which judges it.
     Leave,
-    /// The daemon would drop it for this reason.
+    /// The program drops the packet for this reason, as the daemon would.
     Drop(DecapRefusal),
-    /// The same where the first tunnel of the sender has GRE, which the daemon judges packets of no tunnel by.
+    /// The program drops the packet for this reason if the first tunnel of the sender has GRE: by that tunnel the
+    /// daemon judges such packets.
     DropWithGre(DecapRefusal),
 }
 
-/// An exit.
+/// An exit of a program: the counter of packets left to the daemon, and the outcome for known senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
     left: Counter,
@@ -36,7 +37,7 @@ pub(crate) struct Exit {
 }
 
 impl Exit {
-    /// Returns the number that says what the exit means.
+    /// Returns the exit's number, which encodes its counter and its outcome.
     pub(crate) fn number(self) -> i32 {
         let left = (self.left as i32) << LEFT_SHIFT;
         match self.verdict {
@@ -70,7 +71,7 @@ impl Exits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Senders<'a> {
     /// Remotes by address; the value says whether their first tunnel has GRE.
-    pub(crate) known: BorrowedFd<'a>,
+    pub(crate) remotes: BorrowedFd<'a>,
     /// The counters of dropped packets.
     pub(crate) dropped: BorrowedFd<'a>,
 }

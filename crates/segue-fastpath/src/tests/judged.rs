@@ -32,7 +32,7 @@ fn settle(frame: &mut [u8], is_v4: bool) {
     set_ecn(frame, 14, 0);
 }
 
-/// The ports of a test: tunnels that share one each.
+/// Returns the ports of a test: tunnels that share one each.
 fn ports() -> Vec<Vec<Config>> {
     let mut all: Vec<Vec<Config>> =
         kinds().into_iter().filter(|config| config.carrier != Carrier::Bare).map(|config| vec![config]).collect();
@@ -144,7 +144,7 @@ fn what_is_dropped_is_what_the_engine_would_refuse_for_the_same_reason() {
     assert_eq!(names, all.into_iter().collect(), "{seen:?}");
 }
 
-/// Of packets that are dropped one in a millisecond is left to the daemon, and every packet is counted once.
+/// One dropped packet in a millisecond is left to the daemon, and every packet is counted once.
 #[test]
 fn one_packet_of_a_millisecond_is_left_and_all_are_counted() {
     let config = kinds().into_iter().find(|config| matches!(config.carrier, Carrier::Vxlan { .. })).unwrap();

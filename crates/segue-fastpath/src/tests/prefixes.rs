@@ -134,7 +134,8 @@ fn no_packet_misses_its_prefix_while_other_lengths_come_and_go() {
     assert!(runs > 0);
 }
 
-/// What a look-up costs for each length that is tried in vain: `make figures ONLY=fastpath-peers` reads the lines.
+/// Measures the cost of a lookup for each length that does not match; `make figures ONLY=fastpath-peers` reads the
+/// lines.
 #[test]
 fn the_peers_behind_the_shortest_of_many_lengths_are_found() {
     let listeners = listeners(true);
