@@ -254,9 +254,9 @@ fn is_ethernet(number: u16) -> bool {
 
 /// Returns the index of the first header inside the outermost tunnel; `None` without a tunnel.
 fn carried(frame: &Frame<'_>) -> Option<usize> {
-    let headers = frame.layout.headers();
     let outer = frame.layout.outer_ip_index()?;
-    let first = headers.iter().skip(outer + 1).position(|header| header.is_ip() || header.kind == Kind::Ethernet)?;
+    let mut inside = frame.layout.inside_outer_ip().iter();
+    let first = inside.position(|header| header.is_ip() || header.kind == Kind::Ethernet)?;
     Some(outer + 1 + first)
 }
 

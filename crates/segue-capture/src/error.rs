@@ -9,6 +9,7 @@ use crate::file::ReadError;
 ///
 /// A file that is cut or damaged is no failure: it is transformed up to the fault, which the report names.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum CaptureError {
     /// The input could not be read.
     Read(ReadError),

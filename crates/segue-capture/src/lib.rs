@@ -49,6 +49,7 @@
 //! # Limits
 //! It opens no file, prints nothing and knows no command line: failures are a typed [`CaptureError`]. Of this
 //! workspace it uses the engine only.
+#![warn(clippy::missing_errors_doc)]
 
 mod checksums;
 pub mod decap;

@@ -93,7 +93,7 @@ pub struct Survey {
     /// Numbers of packets that would remain by profile: the one of [`SurveyConfig::rules`] first, then strict and
     /// linux.
     pub would_leave: Vec<(Profile, u64)>,
-    /// Counters of GRO with the first of these profiles.
+    /// Counters of GRO with the profile of [`SurveyConfig::rules`].
     pub gro: GroCounts,
     /// The place where the input is cut or damaged; all packets in front of it were counted.
     pub fault: Option<ReadError>,
@@ -257,13 +257,12 @@ impl Counting {
 
 /// Returns the name of the outermost tunnel of a packet.
 fn encap(frame: &Frame<'_>) -> &'static str {
-    let headers = frame.layout.headers();
     if frame.layout.ip_levels() < 2 {
         return "plain";
     }
-    let mut behind = headers.iter().skip_while(|header| !header.is_ip()).skip(1).map(|header| header.kind);
-    match behind.next() {
-        Some(Kind::Udp) => match behind.next() {
+    let mut inside = frame.layout.inside_outer_ip().iter().map(|header| header.kind);
+    match inside.next() {
+        Some(Kind::Udp) => match inside.next() {
             Some(Kind::Gue) => "gue",
             Some(Kind::Vxlan) => "vxlan",
             Some(Kind::Geneve) => "geneve",

@@ -58,6 +58,11 @@ impl CheckedPacket<'_> {
         self.frame.map_or(&[], |frame| frame.layout.headers())
     }
 
+    /// Returns the parsed headers behind the outermost IP header, outermost first.
+    pub fn inside_outer_ip(&self) -> &[Header] {
+        self.frame.map_or(&[], |frame| frame.layout.inside_outer_ip())
+    }
+
     /// Returns source and destination address of the outermost IP header; `None` without one.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let frame = self.frame?;

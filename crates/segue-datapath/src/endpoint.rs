@@ -369,7 +369,7 @@ const LINK_INTEREST: usize = 2;
 /// Key of the counter that is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
-/// Records that one of the interests of these endpoints, in their order, woke the loop.
+/// Records that the interest at `place`, counted over both endpoints, woke the loop.
 pub(crate) fn woken(ends: &mut [Endpoint; 2], place: usize) {
     for (at, end) in ends.iter_mut().enumerate() {
         end.woken(place.wrapping_sub(at * INTERESTS));

@@ -7,16 +7,11 @@ use segue::gso::{self, Frames, Limits};
 use segue::hash::Key;
 use segue::packet::{Kind, Packet};
 use segue::time::Nanos;
-use segue::wire::address::{is_host_v4, is_host_v6};
-use segue::wire::icmp::{self, emit_v4, emit_v6, is_error_v4, is_error_v6, v4, v6};
-use segue::wire::{ipv4, ipv6, protocol, read_u16, write_u16};
+use segue::wire::icmp::{self, MOST_V4, MOST_V6, emit_v4, emit_v6, may_answer_v4, may_answer_v6, v4, v6};
+use segue::wire::{ipv4, ipv6, protocol, write_u16};
 
 use crate::forward::DropReason;
 
-/// Largest size of an ICMP error packet, bytes, whatever the path MTU is (RFC 1812, section 4.3.2.3).
-const MOST_V4: usize = 576;
-/// Largest size of an ICMPv6 error packet, bytes (RFC 4443, section 3.1).
-const MOST_V6: usize = 1280;
 /// Bytes of a packet that tell whether an error may be sent about it: an IP header with all options or some extension
 /// headers, and the start of what follows.
 const MOST_READ: usize = 256;
@@ -45,7 +40,7 @@ pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option
     let from_head = head.len().min(MOST_READ);
     front[..from_head].copy_from_slice(&head[..from_head]);
     let len = from_head + packet.payload.copy_to(0..MOST_READ - from_head, &mut front[from_head..]);
-    let may = if is_v4 { may_v4(&front[..len]) } else { may_v6(&front[..len]) };
+    let may = if is_v4 { may_answer_v4(&front[..len]) } else { may_answer_v6(&front[..len]) };
     may.then_some(match reason {
         DropReason::HopLimit => ErrorKind::TimeExceeded,
         DropReason::TooBig => ErrorKind::TooBig,
@@ -95,7 +90,7 @@ pub fn error<B: AsRef<[u8]>>(
     gso::split_linear(packet, &Limits::NONE, scratch).ok()?;
     let frame = scratch.frames().first()?;
     let bytes = scratch.bytes(frame).get(ip.start()..)?;
-    let may = if is_v4 { may_v4(bytes) } else { may_v6(bytes) };
+    let may = if is_v4 { may_answer_v4(bytes) } else { may_answer_v6(bytes) };
     let reply = may.then(|| match from {
         IpAddr::V4(from) if is_v4 => reply_v4(bytes, from, (kind, code), mtu),
         IpAddr::V6(from) if !is_v4 => reply_v6(bytes, from, (kind, code), mtu),
@@ -104,20 +99,6 @@ pub fn error<B: AsRef<[u8]>>(
     let reply = reply.flatten();
     scratch.clear();
     reply
-}
-
-/// Returns whether an error may be sent about this IPv4 packet (RFC 1812, section 4.3.2.7).
-fn may_v4(bytes: &[u8]) -> bool {
-    let is_first = read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::OFFSET == 0);
-    let is_host = |address: Option<Ipv4Addr>| address.is_some_and(is_host_v4);
-    is_first && !is_error_v4(bytes) && is_host(ipv4::source(bytes)) && is_host(ipv4::destination(bytes))
-}
-
-/// Returns whether an error may be sent about this IPv6 packet (RFC 4443, section 2.4 (e)). That section allows "packet
-/// too big" about multicast as well; it is not sent here, since no multicast is forwarded.
-fn may_v6(bytes: &[u8]) -> bool {
-    let is_host = |address: Option<Ipv6Addr>| address.is_some_and(is_host_v6);
-    is_host(ipv6::source(bytes)) && is_host(ipv6::destination(bytes)) && !is_error_v6(bytes)
 }
 
 fn reply_v4(quoted: &[u8], from: Ipv4Addr, (kind, code): (u8, u8), mtu: u32) -> Option<Vec<u8>> {

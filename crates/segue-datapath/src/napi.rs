@@ -31,12 +31,12 @@ pub struct PollPolicy {
     pub busy_poll: u64,
     /// Number of timers in a row without a packet before a descriptor may wake the loop again.
     pub deferrals: u64,
-    /// Length of such a timer, nanoseconds.
+    /// Length of a timer that defers the descriptors, nanoseconds.
     pub flush_timeout: u64,
 }
 
 impl PollPolicy {
-    /// Whether the loop sleeps by timers.
+    /// Returns whether the loop sleeps by timers.
     pub(crate) fn defers(&self) -> bool {
         self.deferrals > 0 && self.flush_timeout > 0
     }

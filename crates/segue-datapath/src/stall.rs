@@ -11,7 +11,7 @@ use segue::time::Nanos;
 /// Number of rounds without a packet that are free, so that a pause is no part of normal work: descriptors become
 /// readable for other reasons too.
 const FREE: u32 = 16;
-/// Number of such rounds that a round with a packet makes up for: one side at work does not let the other spin.
+/// Number of rounds without a packet that a round with one makes up for: one side at work does not let the other spin.
 const EARNED: u32 = 2;
 /// Interval in nanoseconds from which on rounds without packets are too rare to be paused.
 const SELDOM: u64 = 50_000_000;

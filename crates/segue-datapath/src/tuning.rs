@@ -161,7 +161,7 @@ pub(crate) struct EgressSettings {
     pub(crate) gso: bool,
     /// Length of the largest train handed to the port, bytes.
     max_burst: u64,
-    /// Whether the port is handed trains at all.
+    /// Whether the port receives trains; otherwise each is cut into single packets.
     tso: bool,
 }
 
@@ -295,7 +295,8 @@ const fn profiles(linux: Generation) -> &'static [&'static str] {
     match linux {
         Generation::V6_12 => &["strict", "linux:6.12", "lro"],
         Generation::V6_18 => &["strict", "linux:6.18", "lro"],
-        Generation::V7 => &["strict", "linux:7.0", "lro"],
+        // A later generation has its name here when it comes.
+        _ => &["strict", "linux:7.0", "lro"],
     }
 }
 const LRO: u64 = 2;

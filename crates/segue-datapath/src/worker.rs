@@ -43,7 +43,7 @@ impl Counts {
     }
 }
 
-/// The board that [`run`] publishes to: the pipeline's counters and the loop's own.
+/// Creates the board that [`run`] publishes to: the pipeline's counters and the loop's own.
 pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     Arc::new(Board::new(|sink| {
         pipeline.collect(sink);
@@ -155,13 +155,13 @@ enum Woken {
     Stop,
     /// Other descriptors are ready.
     Ports,
-    /// The time is over.
+    /// The timeout has expired.
     Time,
     /// The wait failed: a signal arrived, or the kernel had no memory; no descriptor was checked.
     Failed,
 }
 
-/// Waits until a descriptor is ready or the time is over.
+/// Waits until a descriptor is ready or the timeout expires.
 fn wait(set: &mut PollSet, timeout: Option<Duration>) -> io::Result<Woken> {
     match set.wait(timeout) {
         Ok(0) => Ok(Woken::Time),

@@ -146,7 +146,7 @@ fn a_port_that_woke_the_loop_is_asked_alone_and_the_other_one_where_it_may_have_
         assert_eq!(here.rounds(1), Round::Idle);
         assert_eq!(receives(&here), (3, 3));
 
-        // What a blocked port holds back is sent whoever woke the loop.
+        // What a blocked port holds back is sent whatever descriptor woke the loop.
         here.outside.borrow_mut().room = Some(0);
         here.inside.borrow_mut().waiting.extend(segments(2));
         here.tunnel.woken(0);

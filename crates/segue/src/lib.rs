@@ -16,6 +16,7 @@
 //! - Packets of one flow leave in the order in which they came, none longer than its deadline after that.
 //! - A packet that cannot be merged, split or decapsulated is handed back under a named reason.
 #![cfg_attr(not(test), no_std)]
+#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 

@@ -6,7 +6,7 @@
 /// The seal of [`Reason`]: only [`reasons!`](crate::reasons) implements it.
 #[doc(hidden)]
 pub mod sealed {
-    /// Marks an enum that `reasons!` declared.
+    /// A marker of enums that `reasons!` declared.
     pub trait Declared {}
 }
 

@@ -77,7 +77,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Reads a file in its compression, or as it is.
+/// A reader of a file in its compression, or of an uncompressed one.
 pub struct Decompressor<R> {
     form: Form<R>,
     /// Bytes that it has given.
@@ -251,7 +251,7 @@ impl<R: Read> Read for Watched<'_, R> {
     }
 }
 
-/// Writes a file in a compression, or as it is. zstd is written in frames of 1 MiB of data.
+/// A writer of a file in a compression, or of an uncompressed one. zstd is written in frames of 1 MiB of data.
 pub struct Compressor<W: Write> {
     form: OutputForm<W>,
 }

@@ -257,7 +257,7 @@ pub struct Record<'a> {
     pub offset: u64,
     /// Index of the interface in its section, from 0.
     pub interface: u32,
-    /// The link type of that interface: [`link`].
+    /// Link type of the packet's interface: [`link`].
     pub link: u16,
     /// Bytes of frame check sequence behind the packet; 0 if the file states none.
     pub fcs_len: u8,
@@ -329,6 +329,7 @@ pub enum Item<'a> {
 
 /// The reason why a file cannot be read, or not beyond some point.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The system reported an error.
     Io(io::Error),

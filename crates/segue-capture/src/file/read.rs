@@ -17,7 +17,7 @@ const ENHANCED: u32 = 6;
 /// Maximum number of interfaces of one section, which bounds memory; real files have far fewer.
 const MAX_INTERFACES: usize = 65_536;
 
-/// Reads a capture file of either format, one item at a time.
+/// A reader of a capture file of either format, one item at a time.
 ///
 /// ```
 /// use segue_capture::file::{Item, Order, PcapHeader, Reader, link};

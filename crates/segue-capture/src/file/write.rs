@@ -11,7 +11,7 @@ use super::{
 pub struct Outgoing<'a> {
     /// Index of the interface in the section, from 0.
     pub interface: u32,
-    /// Timestamp in ticks of that interface; `None` writes a simple packet block.
+    /// Timestamp in ticks of the packet's interface; `None` writes a simple packet block.
     pub ticks: Option<u64>,
     /// Original length of the packet in bytes.
     pub len: u32,
@@ -21,7 +21,7 @@ pub struct Outgoing<'a> {
     pub options: &'a [u8],
 }
 
-/// Writes a capture file of either format from items of either format.
+/// A writer of a capture file of either format, from items of either format.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,

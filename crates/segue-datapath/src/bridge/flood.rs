@@ -17,15 +17,15 @@ pub(super) struct FloodLimit {
 }
 
 impl FloodLimit {
-    /// Sets the limit, packets a second.
+    /// Sets the rate of the bucket, packets a second.
     pub(super) fn set(&mut self, rate: u64) {
         if self.rate != rate {
             *self = FloodLimit { rate, left: FloodLimit::most(rate), filled: self.filled };
         }
     }
 
-    /// Takes `packets` at `now`. Returns whether they may be flooded; a train larger than the burst may when the bucket
-    /// is full.
+    /// Takes tokens for `packets` from the bucket, refilled up to `now`; returns whether there were enough. A train
+    /// larger than the burst passes when the bucket is full.
     pub(super) fn take(&mut self, packets: u64, now: Nanos) -> bool {
         let since = now.0.saturating_sub(self.filled.0);
         self.filled = now;

@@ -42,9 +42,11 @@ pub struct Bridge {
     links: Ready,
     /// Ports that may have packets, in the order of their turns.
     active: VecDeque<usize>,
-    /// Ports that have something to send, that are blocked, and that are left alone for a while.
+    /// Ports that have packets to send.
     touched: Vec<usize>,
+    /// Ports that take no packet at present.
     blocked: Vec<usize>,
+    /// Ports that are not polled for a time, since they woke the loop without packets.
     muted: Vec<usize>,
     rounds: u64,
     taken: u64,
@@ -325,7 +327,7 @@ impl Bridge {
         }
         let port = &mut self.ports[from];
         match self.stations.learn(source, from, now) {
-            Learned::Known => {}
+            Learned::Unchanged => {}
             Learned::New => port.numbers.learned += 1,
             Learned::Moved => port.numbers.moved += 1,
             Learned::Full => port.numbers.full += 1,

@@ -36,8 +36,8 @@ struct Station {
 /// The result of learning an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Learned {
-    /// The station is known at this port.
-    Known,
+    /// The station is in the table with this port.
+    Unchanged,
     /// The station is new.
     New,
     /// The station was at another port before.
@@ -104,7 +104,7 @@ impl Stations {
             let from = usize::from(found.port);
             if from == port {
                 found.seen = now;
-                return Learned::Known;
+                return Learned::Unchanged;
             }
             if found.is_own {
                 return Learned::Own;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(stations.learn(A, 1, Nanos(0)), Learned::New);
         assert_eq!(stations.lookup(A, Nanos(299 * S)), Some(1));
         assert_eq!(stations.lookup(A, Nanos(300 * S)), None);
-        assert_eq!(stations.learn(A, 1, Nanos(300 * S)), Learned::Known);
+        assert_eq!(stations.learn(A, 1, Nanos(300 * S)), Learned::Unchanged);
         let before = stations.generation();
         assert_eq!(stations.learn(A, 2, Nanos(301 * S)), Learned::Moved);
         assert_eq!(stations.lookup(A, Nanos(400 * S)), Some(2));
@@ -219,7 +219,7 @@ mod tests {
         stations.own(A, 0, Nanos(0));
         assert_eq!((stations.learned_at(1), stations.lookup(A, Nanos(900 * S))), (0, Some(0)));
         assert_eq!(stations.learn(A, 1, Nanos(1)), Learned::Own);
-        assert_eq!(stations.learn(A, 0, Nanos(1)), Learned::Known);
+        assert_eq!(stations.learn(A, 0, Nanos(1)), Learned::Unchanged);
         // Another address replaces it, and one that two ports have stays at the first.
         stations.own(B, 0, Nanos(2));
         assert_eq!((stations.lookup(A, Nanos(2)), stations.lookup(B, Nanos(2))), (None, Some(0)));

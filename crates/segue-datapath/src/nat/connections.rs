@@ -19,7 +19,7 @@ pub enum TcpState {
     Opening,
     /// Both sides have sent.
     Open,
-    /// Both sides have sent FIN, or one RST, and the connection has not gone on since.
+    /// Both sides have sent FIN, or one has sent RST, and no further segment has followed.
     Closing,
 }
 
@@ -56,7 +56,7 @@ impl Segment {
 /// The tracked connections of a mapping.
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
-    known: [Option<Connection>; MOST],
+    tracked: [Option<Connection>; MOST],
     /// Whether further connections, which are not tracked, may be alive. Then only time ends the mapping.
     has_others: bool,
 }
@@ -86,7 +86,7 @@ impl Connections {
     /// Returns the state of the most active connection.
     pub fn state(&self) -> TcpState {
         let mut state = None;
-        for connection in self.known.iter().flatten() {
+        for connection in self.tracked.iter().flatten() {
             match connection.stage {
                 Stage::Open(_) => return TcpState::Open,
                 Stage::Opening(_) => state = Some(TcpState::Opening),
@@ -97,8 +97,8 @@ impl Connections {
     }
 
     pub(super) fn see(&mut self, seen: ObservedPacket) {
-        let known = self.known.iter_mut().flatten().find(|one| one.remote == seen.remote);
-        match known {
+        let tracked = self.tracked.iter_mut().flatten().find(|one| one.remote == seen.remote);
+        match tracked {
             Some(connection) => connection.see(seen),
             None if seen.is_outbound && !seen.segment.has(RST) => self.add(seen),
             None => {}
@@ -109,16 +109,16 @@ impl Connections {
     fn add(&mut self, seen: ObservedPacket) {
         let is_closed =
             |one: &Option<Connection>| one.is_none_or(|one| matches!(one.stage, Stage::Closed(_) | Stage::Reset(_)));
-        let free = self.known.iter().position(Option::is_none).or_else(|| self.known.iter().position(is_closed));
+        let free = self.tracked.iter().position(Option::is_none).or_else(|| self.tracked.iter().position(is_closed));
         let at = free.unwrap_or_else(|| {
             self.has_others = true;
             // The oldest is given up.
-            self.known.rotate_left(1);
+            self.tracked.rotate_left(1);
             MOST - 1
         });
         let Segment { ack, .. } = seen.segment;
         let next = [Some(seen.segment.end()), seen.segment.has(ACK).then_some(ack)];
-        self.known[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]), next });
+        self.tracked[at] = Some(Connection { remote: seen.remote, stage: Stage::Opening([true, false]), next });
     }
 }
 

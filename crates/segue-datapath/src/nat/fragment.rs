@@ -162,7 +162,7 @@ impl FragmentTable {
         }
     }
 
-    /// Deletes entries whose time is over.
+    /// Deletes entries whose lifetime has ended.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some((key, number)) = self.order.front() {
             let is_there = self.entries.get(key).is_some_and(|entry| entry.number == *number && !entry.is_over(now));

@@ -12,7 +12,7 @@
 //!
 //! Tables are bounded, altogether and for each inside host. Where there is no room, mappings that were not answered, or
 //! whose TCP connections are not open, give way to new ones. Mappings end after a time without packets from inside:
-//! nobody outside can keep them (RFC 4787, REQ-6). Protocols without ports are refused by name.
+//! no outside host can keep them (RFC 4787, REQ-6). Protocols without ports are refused by name.
 
 mod config;
 mod connections;

@@ -222,7 +222,7 @@ impl Table {
         self.remove(slot);
     }
 
-    /// Returns the number of mappings that gave way to others before their time.
+    /// Returns the number of mappings that were evicted for others before their timeout.
     pub(super) fn early_drops(&self) -> u64 {
         self.early_drops
     }
@@ -374,7 +374,7 @@ impl Mapping {
         }
     }
 
-    /// Returns whether the mapping is kept until its time is over: a configured one, one with an open TCP connection,
+    /// Returns whether the mapping is kept until its timeout: a configured one, one with an open TCP connection,
     /// and one of UDP or ICMP that was answered. Others give way to new ones where there is no room.
     fn is_assured(&self) -> bool {
         let is_used = match self.protocol {

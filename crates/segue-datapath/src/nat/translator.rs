@@ -181,7 +181,7 @@ impl Nat {
         self.table.limit(most, most_per_host);
     }
 
-    /// Returns the number of mappings that gave way to others before their time.
+    /// Returns the number of mappings that were evicted for others before their timeout.
     pub fn early_drops(&self) -> u64 {
         self.table.early_drops()
     }

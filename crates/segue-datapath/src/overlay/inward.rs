@@ -19,7 +19,7 @@ impl Overlay {
     /// Decapsulates the datagrams of a burst from the listener with this index.
     pub(super) fn take_apart(&mut self, listener: usize, burst: &Burst, now: Nanos) {
         let reason = match self.table.sender(burst.peer.ip()) {
-            Sender::Known => {
+            Sender::Peer => {
                 for datagram in burst.datagrams() {
                     self.take(listener, burst, datagram, now);
                 }

@@ -17,7 +17,7 @@ use crate::icmp::{self, ErrorKind};
 use crate::ingress::packets;
 use crate::tuning::Remcsum;
 
-/// Interval at which the path MTU to a peer is asked for while packets go there, nanoseconds.
+/// Interval at which the path MTU to a peer is queried while packets are sent to it, nanoseconds.
 const MTU_QUERY_INTERVAL: u64 = 1_000_000_000;
 /// Returns the source or the destination of the outermost IP header of a packet.
 pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> {

@@ -12,7 +12,7 @@ use segue_port::{Page, Polled, Port, RxBatch};
 
 use super::counts::Dropped;
 use super::swap::TableReceiver;
-use super::table::{MtuAsks, Table};
+use super::table::{QueryLimit, Table};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
 use crate::icmp::ErrorLimits;
@@ -39,7 +39,7 @@ pub struct Parts {
     pub inside_name: String,
     /// The packet port inside.
     pub inside: Box<dyn Port>,
-    /// Whether that port carries Ethernet frames; otherwise IP.
+    /// Whether the packet port inside carries Ethernet frames; otherwise IP.
     pub frames: bool,
     /// The listeners, in the order that tables know; at least one.
     pub listeners: Vec<Listener>,
@@ -131,7 +131,7 @@ pub struct Overlay {
     pub(super) errors: [u64; 2],
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
-    pub(super) queries: MtuAsks,
+    pub(super) queries: QueryLimit,
     /// Number of tables that were put into force.
     swaps: u64,
     /// The longest round while the table was changed, nanoseconds of processor time.
@@ -189,7 +189,7 @@ impl Overlay {
             errors: [0; 2],
             limits: ErrorLimits::new(parts.key, Nanos(0)),
             scratch: Frames::default(),
-            queries: MtuAsks::default(),
+            queries: QueryLimit::default(),
             swaps: 0,
             longest_change: 0,
             taken: 0,

@@ -1,4 +1,4 @@
-//! The peer table: how packets get to each peer, and which peer may send what.
+//! The peer table: the encapsulation towards each peer, and the inner sources that each peer may send.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -126,12 +126,12 @@ pub(super) struct PeerMtu {
 
 /// The rate limit of path MTU queries, which does not depend on the number of peers.
 #[derive(Debug, Default)]
-pub(super) struct MtuAsks {
+pub(super) struct QueryLimit {
     since: Nanos,
     asked: u32,
 }
 
-impl MtuAsks {
+impl QueryLimit {
     pub(super) fn take(&mut self, now: Nanos) -> bool {
         if now.0.saturating_sub(self.since.0) >= QUERY_PERIOD {
             (self.since, self.asked) = (now, 0);
@@ -162,8 +162,11 @@ pub struct Table {
 /// The result of looking up the sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
-    Known,
+    /// The remote of a peer of the table.
+    Peer,
+    /// The remote of a peer that was removed.
     Removed,
+    /// An address of no peer.
     Unknown,
 }
 
@@ -285,7 +288,7 @@ impl Table {
     #[inline]
     pub(super) fn sender(&self, outer: IpAddr) -> Sender {
         match self.senders.lookup(outer) {
-            Some(_) => Sender::Known,
+            Some(_) => Sender::Peer,
             None if self.removed_senders.lookup(outer).is_some() => Sender::Removed,
             None => Sender::Unknown,
         }

@@ -9,7 +9,7 @@ use crate::sync::{Arc, Mutex, PipeReader, PipeWriter, Receiver, SyncSender, pipe
 /// Largest number of messages that may wait for the router.
 const WAITING: usize = 16;
 
-/// Sends messages to a router and wakes it. It may be cloned.
+/// The sending half of a router's feed: each message wakes the router. It may be cloned.
 #[derive(Clone, Debug)]
 pub struct FeedSender {
     sender: SyncSender<Message>,

@@ -18,9 +18,9 @@ const LIFETIME: u64 = 2_000_000_000;
 /// Place in the router where a fragment waits, by the names of netfilter's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NatHook {
-    /// Before the routing decision.
+    /// The hook before the routing decision.
     Prerouting,
-    /// After the routing decision: the egress port, and the MTU there in bytes.
+    /// The hook after the routing decision: the egress port, and the MTU there in bytes.
     Postrouting { port: usize, mtu: u32 },
 }
 

@@ -13,7 +13,8 @@ use crate::route::Hop;
 /// Bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
 pub(super) const MAX_LEN: usize = 128;
 
-/// The link address that a neighbour states for itself, with the flags of the message.
+/// The link-layer address that a neighbour advertises as its own, with the flags of the message (RFC 4861, section
+/// 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertisement {
     /// IP address of the neighbour; unspecified where the sender has none yet.
@@ -30,14 +31,14 @@ pub(super) struct Advertisement {
 /// A neighbour message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourMessage {
-    /// The statement of the sender about its own link address.
+    /// The link-layer address of the sender.
     pub(super) advertisement: Advertisement,
-    /// Address whose link address the sender asks for.
+    /// Target address of a solicitation or an ARP request; `None` for other messages.
     pub(super) target: Option<IpAddr>,
 }
 
-/// Returns the frame that asks for a neighbour's link address: unicast to the known one in `mac` (RFC 1122, section
-/// 2.3.2.1; RFC 4861, section 7.3.3), or else to all.
+/// Returns the frame that requests a neighbour's link-layer address: unicast to the known one in `mac` (RFC 1122,
+/// section 2.3.2.1; RFC 4861, section 7.3.3), or else to all.
 pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, mac: Option<[u8; 6]>) -> Vec<u8> {
     if hop.is_v4 {
         let target_ip = Ipv4Addr::from_bits(hop.address as u32);

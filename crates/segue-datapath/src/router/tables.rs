@@ -61,9 +61,9 @@ pub struct Neighbour {
 /// A change in the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourEvent {
-    /// An entry was added or changed.
+    /// A neighbour was added or changed.
     Set(Neighbour),
-    /// An entry was deleted.
+    /// A neighbour was deleted.
     Removed(Hop),
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Common {
     pub(super) joined: Traffic,
     /// Packets and trains that entered encapsulation.
     pub(super) entered: Traffic,
-    /// Packets split on the way out.
+    /// Packets split by GSO on egress.
     pub(super) cuts: CutCounts,
     /// Payload bytes summed to verify checksums.
     pub(super) verified: u64,

@@ -65,7 +65,7 @@ impl Arrivals {
     }
 }
 
-/// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
+/// Interval at which the Ethernet address of the interface is queried while packets arrive, nanoseconds.
 const MAC_QUERY_INTERVAL: u64 = 1_000_000_000;
 
 /// One tunnel of the pipeline: its interface, encapsulation, decapsulation and remotes.
@@ -212,7 +212,7 @@ impl Member {
         }
     }
 
-    /// Sends a packet that exceeds the path MTU and may be fragmented: the outer packet is.
+    /// Sends a packet that exceeds the path MTU and may be fragmented, in fragments of the outer packet.
     fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         self.path_mtu.fragments = true;
         self.wrap(packet, common, now);

@@ -68,7 +68,7 @@ pub struct Parts {
     pub inside: Box<dyn Port>,
     /// The sending half of the tunnel.
     pub encap: Encapsulator,
-    /// Takes outer headers off.
+    /// The decapsulator, which removes outer headers.
     pub decap: Decapsulator,
     /// Addresses whose datagrams are accepted. Packets are sent to the first one; Ethernet frames go where the
     /// forwarding table says, if there is one.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use segue::time::Nanos;
 use segue_port::Port;
 
-/// Interval at which the outside port is asked for the path MTU, nanoseconds: shorter than any TCP retransmission
+/// Interval at which the path MTU is queried from the outside port, nanoseconds: shorter than any TCP retransmission
 /// timeout.
 const QUERY_INTERVAL: u64 = 100_000_000;
 

@@ -154,7 +154,7 @@ fn packets_from_inside_keep_a_connection_and_resets_do_not() {
     for (flags, is_kept) in [(DATA, true), (ACK, true), (RST, false)] {
         let mut nat = nat(|_| ());
         OPEN.iter().for_each(|step| send(&mut nat, *step, 0));
-        // A reset that nobody expects.
+        // A reset outside the expected sequence.
         let seq = if flags == RST { 0x4000_0000 } else { 1 };
         send(&mut nat, (true, flags, seq, 1, 0), 7000 * SECOND);
         let late = into(&mut nat, &segment((false, ACK, 1, 1, 0)), 8000 * SECOND);

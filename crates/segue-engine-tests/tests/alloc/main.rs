@@ -1,13 +1,18 @@
 //! A test that the engine does not allocate per packet: after warm-up the whole path of a packet, from GRO through a
-//! tunnel and back, allocates nothing.
+//! tunnel and back, allocates nothing, and neither do joiner and splitter, which borrow the packets of a caller.
 
 mod sys;
 
+use std::io::IoSlice;
+
+use segue::easy::{Joiner, Splitter};
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum, Received};
 use segue::gro::{self, Gro};
-use segue::gso::{Arena, Frames, Limits, finish, split, split_linear};
+use segue::gso::{Arena, Frames, Limits, finish, prime, split, split_linear};
+use segue::hash::Key;
 use segue::packet::{Csum, Frag, Gso, GsoKind, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
+use segue::virtio::{self, Form, TUN_OFFLOADS, VirtioNet};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ip, L4, Udp, V4};
 use segue_testkit::flow;
@@ -200,4 +205,56 @@ fn cutting_a_train_allocates_nothing_after_the_first_one() {
     };
     assert_ne!(batch(), 0, "the counter counts");
     assert_eq!((0..3).map(|_| batch()).sum::<usize>(), 0);
+}
+
+#[test]
+fn a_joiner_of_borrowed_packets_allocates_nothing_per_packet() {
+    let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(1), 40, PACKETS).into_iter().map(|sent| sent.bytes).collect();
+    let mut joiner = Joiner::tun(Key([1, 2]), TUN_OFFLOADS[0]);
+    let mut pass = || {
+        let (before, mut left) = (sys::allocations(), 0);
+        for round in stream.chunks(ROUND) {
+            let mut batch = joiner.batch();
+            for bytes in round {
+                batch.push(bytes);
+            }
+            while let Some(train) = batch.pop() {
+                let mut places = [IoSlice::new(&[]); ROUND + 1];
+                let pieces = train.gather(&mut places, IoSlice::new).expect("a piece a packet, and the headers");
+                assert_eq!(pieces.iter().map(|piece| piece.len()).sum::<usize>(), train.len());
+                left += train.segments();
+            }
+        }
+        assert_eq!(left, PACKETS);
+        sys::allocations() - before
+    };
+    check_passes(&mut pass);
+    assert!(joiner.stats().segments > PACKETS as u64 / 2, "it has joined: {:?}", joiner.stats());
+}
+
+#[test]
+fn a_splitter_of_what_was_read_allocates_nothing_after_the_first_train() {
+    let udp = L4::Udp(Udp { src_port: 1, dst_port: 2, checksum: true });
+    let mut packet = build::Packet { ip: Ip::V4(V4::new(0, 1, 2)), l4: udp, data: vec![7; 60_000] }.bytes();
+    prime(&mut packet, Start::Ip).expect("a datagram has a checksum");
+    let header = VirtioNet {
+        flags: virtio::NEEDS_CSUM,
+        gso_type: virtio::GSO_UDP_L4,
+        gso_size: 1400,
+        csum_start: 20,
+        csum_offset: 6,
+        ..VirtioNet::default()
+    };
+    let unit = [&header.emit(Form::Basic)[..10], &packet].concat();
+    let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
+    let mut datagram = [0; 2048];
+    let mut read = || {
+        let before = sys::allocations();
+        let packets = splitter.read(&unit).expect("the train can be cut");
+        let lens = packets.iter().map(|packet| packet.write_to(&mut datagram[16..]).expect("a datagram has room"));
+        assert_eq!((packets.len(), lens.sum::<usize>()), (43, 60_000 + 43 * 28));
+        sys::allocations() - before
+    };
+    assert_ne!(read(), 0, "the counter counts");
+    assert_eq!((0..3).map(|_| read()).sum::<usize>(), 0);
 }

@@ -105,14 +105,14 @@ fn the_paths_agree_on_damaged_frames() {
             }
         }
         done += frames.len();
-        let known = [PortCsum::Nothing, PortCsum::Nothing, PortCsum::Verified, PortCsum::Owed][rng.below(4)];
-        let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, known }).collect();
+        let port_csum = [PortCsum::Nothing, PortCsum::Nothing, PortCsum::Verified, PortCsum::Owed][rng.below(4)];
+        let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, port_csum }).collect();
         for profile in PROFILES {
             let config = Config { profile, acks: true, ..Config::default() };
             let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
             let what = disagreement(&arrivals, &setting);
             assert!(what.is_none(), "seed {seed}, after {done} frames, {profile:?}: {}", what.unwrap_or_default());
-            if known == PortCsum::Nothing && profile == Profile::Strict {
+            if port_csum == PortCsum::Nothing && profile == Profile::Strict {
                 joined +=
                     check(&mut ByFrames::new(config, &setting), &arrivals, &setting).map_or(0, |run| run.joined());
             }
@@ -165,7 +165,7 @@ fn four(is_v6: bool) -> Vec<Vec<u8>> {
 #[test]
 fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
     let is_full = segue_testkit::is_set("SEGUE_FULL");
-    for (turn, (is_v6, known)) in
+    for (turn, (is_v6, port_csum)) in
         [(false, PortCsum::Nothing), (false, PortCsum::Verified), (true, PortCsum::Nothing), (true, PortCsum::Verified)]
             .into_iter()
             .enumerate()
@@ -180,7 +180,7 @@ fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
                 let profile = PROFILES[number];
                 let mut frames = frames.clone();
                 change(&mut frames[which]);
-                let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, known }).collect();
+                let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, port_csum }).collect();
                 let config = Config { profile, max_flows: 8, ..Config::default() };
                 let setting = Setting { start: Start::Ethernet, ..Setting::new(config) };
                 let what = disagreement(&arrivals, &setting);

@@ -76,7 +76,7 @@ impl PathRun {
             return self.gro.push(packet, now, &mut self.pool);
         }
         let csum = match packet.offload.unit {
-            Unit::Whole(csum) if arrival.known != crate::properties::PortCsum::Nothing => csum,
+            Unit::Whole(csum) if arrival.port_csum != crate::properties::PortCsum::Nothing => csum,
             _ => Csum::Unknown,
         };
         self.pool.put(packet);

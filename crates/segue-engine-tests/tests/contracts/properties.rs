@@ -132,13 +132,13 @@ pub(crate) struct Arrival {
     /// All bytes of the packet.
     pub bytes: Vec<u8>,
     /// The port's report about the packet's checksum.
-    pub known: PortCsum,
+    pub port_csum: PortCsum,
 }
 
 impl Arrival {
     /// Creates an arrival with a checksum of unknown state.
     pub(crate) fn new(bytes: Vec<u8>) -> Arrival {
-        Arrival { bytes, known: PortCsum::Nothing }
+        Arrival { bytes, port_csum: PortCsum::Nothing }
     }
 }
 
@@ -170,12 +170,12 @@ impl Setting {
         self.ports.fou.iter().fold(geneve, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
     }
 
-    pub(crate) fn judge(&self, bytes: &[u8], known: PortCsum) -> Result<(), String> {
+    pub(crate) fn judge(&self, bytes: &[u8], port_csum: PortCsum) -> Result<(), String> {
         let start = match self.start {
             Start::Ip => oracle::Start::Ip,
             Start::Ethernet => oracle::Start::Ethernet,
         };
-        let owed = Owed { inner: known == PortCsum::Owed, outer: false };
+        let owed = Owed { inner: port_csum == PortCsum::Owed, outer: false };
         oracle::verify_owed(&bare(bytes.to_vec(), self), start, &self.ports, owed).map(|_| ())
     }
 }
@@ -344,7 +344,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
 
 /// Returns a packet as its port delivers it, not parsed.
 pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
-    let csum = match arrival.known {
+    let csum = match arrival.port_csum {
         PortCsum::Nothing => Csum::Unknown,
         PortCsum::Verified => Csum::Verified,
         PortCsum::Owed => Csum::Partial,
@@ -405,7 +405,7 @@ fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>
 /// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was owed.
 pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
-    if arrival.known == PortCsum::Owed {
+    if arrival.port_csum == PortCsum::Owed {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
         if let Some(header) = layout.transport() {
             let field = header.start() + if header.kind == Kind::Tcp { 16 } else { 6 };
@@ -486,7 +486,7 @@ fn transparency(views: &[View]) -> Result<(), Violation> {
 
 fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), Violation> {
     let broken = |what: String| Err(Violation::new(Promise::NeverLaunder, what));
-    let verdicts: Vec<Result<(), String>> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.known)).collect();
+    let verdicts: Vec<Result<(), String>> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.port_csum)).collect();
     // How often each wrong packet arrived, less how often it left.
     let mut wrong: BTreeMap<&[u8], isize> = BTreeMap::new();
     let leaving: Vec<Vec<u8>> = arrivals.iter().map(|arrival| on_the_wire(arrival, setting)).collect();
@@ -514,7 +514,7 @@ fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Sett
                 }
                 _ => {}
             }
-            let was_unknown = arrivals[index].known == PortCsum::Nothing;
+            let was_unknown = arrivals[index].port_csum == PortCsum::Nothing;
             if was_unknown && released.packet.offload.unit != Unit::Whole(Csum::Unknown) && claims {
                 unseen += segment.len() - released.packet.head.len();
             }

@@ -38,9 +38,9 @@ fn carry(rng: &mut Rng, flows: usize, mut sent: Vec<Sent>, around: Around) -> Ve
     damage_inside(rng, &mut sent);
     match around {
         Around::Nothing => {
-            let known: Vec<usize> = (0..flows.max(1)).map(|_| rng.below(8)).collect();
+            let habits: Vec<usize> = (0..flows.max(1)).map(|_| rng.below(8)).collect();
             let arrived = flow::disturb(rng, sent, faults);
-            arrived.into_iter().map(|packet| arrival(rng, &packet, known[packet.flow])).collect()
+            arrived.into_iter().map(|packet| arrival(rng, &packet, habits[packet.flow])).collect()
         }
         Around::Link => {
             let links: Vec<Ethernet> = (0..flows.max(1)).map(|flow| link(rng, flow)).collect();
@@ -76,14 +76,14 @@ fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
     let has_transport = build::primed(&bytes).is_some();
     let is_good = oracle::verify(&bytes, oracle::Start::Ip, &Ports::default()).is_ok();
     // A port reports much the same for all packets of a flow.
-    let known = match if rng.chance(950) { habit } else { rng.below(8) } {
+    let port_csum = match if rng.chance(950) { habit } else { rng.below(8) } {
         5 if is_good && has_transport => PortCsum::Verified,
         6 if has_transport => PortCsum::Sum,
         7 if is_good && has_transport => PortCsum::Owed,
         _ => PortCsum::Nothing,
     };
-    if known != PortCsum::Owed {
-        return Arrival { bytes, known };
+    if port_csum != PortCsum::Owed {
+        return Arrival { bytes, port_csum };
     }
     let mut bytes = build::prime(&bytes).unwrap_or(bytes);
     if rng.chance(10) {
@@ -91,7 +91,7 @@ fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
         let (_, field, _) = build::primed(&packet.bytes).expect("it has a transport header");
         bytes[field] ^= 0x10;
     }
-    Arrival { bytes, known }
+    Arrival { bytes, port_csum }
 }
 
 fn link(rng: &mut Rng, flow: usize) -> Ethernet {

@@ -79,7 +79,7 @@ struct Flow {
 
 pub(crate) fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>, Violation> {
     let leaving: Vec<Vec<u8>> = arrivals.iter().map(|arrival| on_the_wire(arrival, setting)).collect();
-    let good: Vec<bool> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.known).is_ok()).collect();
+    let good: Vec<bool> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.port_csum).is_ok()).collect();
     let key = |bytes: &[u8]| flow(bytes, setting).unwrap_or_else(|| [b"unknown", bytes].concat());
     let mut flows: HashMap<Vec<u8>, Flow> = HashMap::new();
     for (index, bytes) in leaving.iter().enumerate() {

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use segue::wire::address::is_endpoint;
 use segue_control::error::{Error, Kind};
 use segue_control::peers::{Encap as PeerEncap, Mac};
 use segue_host::prefix::Prefix;
@@ -294,7 +295,7 @@ fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error
     let mut fdb = Vec::new();
     for (value, at) in parsed.values_of("fdb") {
         let Value::Neighbour(mac, who) = value else { continue };
-        if who.is_ipv4() != remote.is_ipv4() || who.is_unspecified() || who.is_multicast() {
+        if who.is_ipv4() != remote.is_ipv4() || !is_endpoint(*who) {
             let message = format!("`{who}` cannot be a remote beside {remote}");
             let note = format!("expected an {} unicast address", family(remote));
             return Err(parsed.error_at(Kind::Conflict, message, at, note));
@@ -384,12 +385,12 @@ fn local(parsed: &Parsed, remote: IpAddr) -> Result<Option<IpAddr>, Error> {
         let message = format!("`local {local}` and `remote {remote}` are of two families");
         return Err(parsed.error_at(Kind::Conflict, message, at, format!("expected an {} address", family(remote))));
     }
-    if local.is_multicast() || is_broadcast(local) {
-        let message = format!("`{local}` cannot be the address of one host");
-        return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
-    }
     if local.is_unspecified() {
         return Ok(None);
+    }
+    if !is_endpoint(local) {
+        let message = format!("`{local}` cannot be the address of one host");
+        return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
     }
     if local == remote {
         let message = format!("`local` and `remote` are both {local}");
@@ -399,7 +400,7 @@ fn local(parsed: &Parsed, remote: IpAddr) -> Result<Option<IpAddr>, Error> {
 }
 
 fn check_remote(parsed: &Parsed, remote: IpAddr) -> Result<(), Error> {
-    if remote.is_unspecified() || remote.is_multicast() || is_broadcast(remote) {
+    if !is_endpoint(remote) {
         let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
         let message = format!("`{remote}` cannot be the other end of a tunnel");
         return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));

@@ -73,8 +73,8 @@ impl<'v, 'b, T: Borrower> Loan<'v, 'b, T> {
         keep(self.value, Lent { start: bytes.as_ptr(), len, number })
     }
 
-    /// Does the same for a packet in several pieces, all lent under one number. `keep` may keep what the iterator gives
-    /// in the value only.
+    /// Lends, as [`Loan::lend`] does, the pieces of one packet, all under one number. `keep` may keep what the iterator
+    /// gives in the value only.
     pub(crate) fn lend_all<R>(
         &mut self,
         pieces: impl IntoIterator<Item = &'b [u8]>,

@@ -360,7 +360,7 @@ trait Lanes: Copy {
     /// Adds the first `WIDTH - skew` bytes, counted as if `skew` other bytes preceded them. Adds to the lanes at most
     /// what two whole vectors would, and returns the rest as a plain sum.
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64;
-    /// Adds the last `len` bytes, which may be none, in the same way.
+    /// Adds the last `len` bytes, which may be none, to the lanes, and returns the rest as a plain sum.
     unsafe fn tail<const STEP: usize, const COPY: bool>(
         lanes: &mut [Self; STEP],
         dst: *mut u8,

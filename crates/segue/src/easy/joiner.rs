@@ -19,7 +19,8 @@ use crate::virtio::{self, Form, VirtioNet};
 /// Packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
 const POOL: usize = 256;
 
-/// Joins the packets of a batch into trains. The packets are borrowed for the batch; the joiner's own memory is kept.
+/// A joiner of the packets of a batch into trains. The packets are borrowed for the batch; the joiner's own memory is
+/// kept.
 ///
 /// The rules are those of [`Gro`]: only verified segments of one flow join, in order, and what does not fit is passed
 /// on as it is. A batch holds nothing back: it ends with every packet given out.
@@ -299,8 +300,8 @@ impl Batch<'_, '_> {
 }
 
 impl Batch<'_, '_> {
-    /// Does the same as [`Batch::refuse`] with the limits in force, without trains of the kind of the one that was
-    /// popped last.
+    /// Refuses trains of the kind of the one that was popped last: [`Batch::refuse`] with the limits in force less
+    /// that kind.
     pub fn narrow(&mut self) -> bool {
         let state = self.loan.value();
         let last = state.next.checked_sub(1).and_then(|at| state.arena.segments().get(at));
@@ -441,7 +442,7 @@ impl<'a> Train<'a> {
     /// # let (mut batch, mut tun) = (joiner.batch(), Vec::new());
     /// # batch.push(&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
     /// # let train = batch.pop().unwrap();
-    /// let mut places = [IoSlice::new(&[]); 64];
+    /// let mut places = [IoSlice::new(&[]); 1001]; // headers, and the 1,000 packets that `Config::vpn` joins
     /// if let Some(pieces) = train.gather(&mut places, IoSlice::new) {
     ///     tun.write_vectored(pieces)?;
     /// }

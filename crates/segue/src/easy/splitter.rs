@@ -9,7 +9,7 @@ use crate::gso::{self, Arena, Limits, SegmentCsum};
 use crate::packet::{Frag, Packet, Start};
 use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 
-/// Splits what was read from a device into single packets with complete checksums.
+/// A splitter of what was read from a device into single packets with complete checksums.
 ///
 /// It keeps nothing between two reads but memory, and may be used for several devices.
 ///

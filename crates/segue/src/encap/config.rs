@@ -3,6 +3,7 @@
 use core::fmt;
 use core::net::IpAddr;
 
+use crate::wire::address::is_endpoint;
 use crate::wire::gue::{self, Gue};
 use crate::wire::{ethernet, geneve, gre, ipv4, ipv6, protocol, udp, vxlan};
 
@@ -153,7 +154,7 @@ pub struct Config {
 pub enum ConfigError {
     /// One of the outer addresses is IPv4, the other IPv6.
     MixedFamilies,
-    /// An outer address that packets can be neither sent from nor to: unspecified or multicast.
+    /// An outer address that cannot be the end of a tunnel ([`is_endpoint`]).
     Address(IpAddr),
     /// Remote checksum offload without outer checksum: nothing would protect the packet.
     RemcsumWithoutCsum,
@@ -213,11 +214,14 @@ impl Config {
     }
 
     /// Checks that the configuration is valid.
+    ///
+    /// # Errors
+    /// [`ConfigError`], the first contradiction that is found.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.local.is_ipv4() != self.remote.is_ipv4() {
             return Err(ConfigError::MixedFamilies);
         }
-        if let Some(&address) = [self.local, self.remote].iter().find(|a| a.is_unspecified() || a.is_multicast()) {
+        if let Some(&address) = [self.local, self.remote].iter().find(|address| !is_endpoint(**address)) {
             return Err(ConfigError::Address(address));
         }
         let carries = match self.carrier {
@@ -394,5 +398,30 @@ mod tests {
             assert!(!std::format!("{error}").is_empty());
         }
         assert_eq!(Config { csum: false, carrier: Carrier::Fou, ..good }.check(), Ok(()));
+    }
+
+    #[test]
+    fn both_addresses_are_ends_of_tunnels() {
+        for text in [
+            "0.0.0.1",
+            "127.0.0.1",
+            "198.18.0.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:198.18.0.9",
+            "2001:db8::9",
+            "ff02::1",
+        ] {
+            let address: IpAddr = text.parse().unwrap();
+            let other: IpAddr = if address.is_ipv4() { "198.18.0.1" } else { "2001:db8::1" }.parse().unwrap();
+            for (local, remote) in [(address, other), (other, address)] {
+                let found = Config::new(Mode::Ip, RCO, local, remote).check();
+                let expected = if is_endpoint(address) { Ok(()) } else { Err(ConfigError::Address(address)) };
+                assert_eq!(found, expected, "{local} {remote}");
+            }
+        }
     }
 }

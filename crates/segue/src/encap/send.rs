@@ -63,6 +63,9 @@ pub struct Encapsulator {
 
 impl Encapsulator {
     /// Creates the sending half of a tunnel; GRE sequence numbers start at 0, as in Linux.
+    ///
+    /// # Errors
+    /// As for [`Config::check`].
     pub fn new(config: Config) -> Result<Encapsulator, ConfigError> {
         config.check()?;
         let hash = FlowHash::new(config.seed);
@@ -111,6 +114,9 @@ impl Encapsulator {
     /// end ([`Remote::Gre`]), as in Linux. Fragments, ICMP and other packets with a complete checksum are sent with a
     /// plain header; so are packets that are in a tunnel already, since a packet can have only one option, and over
     /// VXLAN those whose offsets its header cannot express.
+    ///
+    /// # Errors
+    /// [`EncapRefusal`] for a packet that the tunnel does not carry.
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
         let measured = self.measure(packet)?;
         // All fallible steps come before the first change.

@@ -1,19 +1,13 @@
 //! ICMP errors for packets that are too big for the path through a tunnel: "fragmentation needed" (RFC 1191, section 4)
 //! and ICMPv6 "packet too big" (RFC 4443, section 3.2).
 
-use core::net::{Ipv4Addr, Ipv6Addr};
-
 use crate::checksum::{Field, Sum};
 use crate::packet::{Kind, Packet};
-use crate::wire::address::{is_host_v4, is_host_v6};
 use crate::wire::icmp::v4::{FRAGMENTATION_NEEDED, UNREACHABLE};
 use crate::wire::icmp::v6::PACKET_TOO_BIG;
-use crate::wire::icmp::{self, emit_v4, emit_v6, is_error_v4, is_error_v6};
+use crate::wire::icmp::{self, emit_v4, emit_v6, may_answer_v4, may_answer_v6};
 use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, write_u16};
 
-/// Largest ICMP error in bytes, for IPv4 (576, as routers send; RFC 1122, section 3.2.2 leaves more to the host) and
-/// for IPv6.
-const MOST: [usize; 2] = [576, 1280];
 /// Smallest MTU of an IPv6 link.
 const IPV6_MIN_MTU: usize = 1280;
 
@@ -48,8 +42,7 @@ pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
 }
 
 /// Writes the error for `packet` to `out`, behind the packet's link headers with swapped addresses, and returns its
-/// length; `None` if no error may be sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4): for an error, a group
-/// address, a later fragment or an invalid source, or if `out` is too short.
+/// length; `None` if no error may be sent ([`may_answer_v4`], [`may_answer_v6`]), or if `out` is too short.
 ///
 /// Its source is the packet's own destination, the one address that is known to be beyond the tunnel.
 pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -> Option<usize> {
@@ -57,7 +50,7 @@ pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -
     let (head, l3) = (packet.head.bytes(), ip.start());
     let header = head.get(l3..ip.end())?;
     let is_v4 = ip.kind == Kind::Ipv4;
-    let (ip_len, most) = if is_v4 { (ipv4::MIN_LEN, MOST[0]) } else { (ipv6::LEN, MOST[1]) };
+    let (ip_len, most) = if is_v4 { (ipv4::MIN_LEN, icmp::MOST_V4) } else { (ipv6::LEN, icmp::MOST_V6) };
 
     // Quotes the first bytes of the packet.
     let quoted_len = (head.len() - l3 + packet.payload.len()).min(most - ip_len - icmp::LEN);
@@ -67,23 +60,11 @@ pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -
     quote[..in_head].copy_from_slice(&head[l3..l3 + in_head]);
     packet.payload.copy_to(0..quoted_len - in_head, &mut quote[in_head..]);
 
-    let (src, dst) = if is_v4 {
-        let is_host = |address: Option<Ipv4Addr>| address.is_some_and(is_host_v4);
-        if read_u16(header, ipv4::FRAGMENT)? & ipv4::OFFSET != 0
-            || is_error_v4(quote)
-            || !is_host(ipv4::source(header))
-            || !is_host(ipv4::destination(header))
-        {
-            return None;
-        }
-        (ipv4::SRC, ipv4::DST)
-    } else {
-        let is_host = |address: Option<Ipv6Addr>| address.is_some_and(is_host_v6);
-        if is_error_v6(quote) || !is_host(ipv6::source(header)) || !is_host(ipv6::destination(header)) {
-            return None;
-        }
-        (ipv6::SRC, ipv6::DST)
-    };
+    let may = if is_v4 { may_answer_v4(quote) } else { may_answer_v6(quote) };
+    if !may {
+        return None;
+    }
+    let (src, dst) = if is_v4 { (ipv4::SRC, ipv4::DST) } else { (ipv6::SRC, ipv6::DST) };
     let total = ip_len + icmp::LEN + quoted_len;
     out[..l3].copy_from_slice(&head[..l3]);
     if l3 >= ethernet::LEN {

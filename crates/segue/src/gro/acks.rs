@@ -110,7 +110,7 @@ impl Memory {
         set.first_mut()
     }
 
-    /// Starts a flow anew, in its place or in that of the least recently used flow of its set.
+    /// Resets the state of a flow, or evicts the least recently used entry of its set for it.
     fn begin(&mut self, hash: u64) -> Option<&mut AckState> {
         if self.find(hash).is_none() {
             self.set(hash)?.rotate_right(1);

@@ -39,7 +39,7 @@ impl Form {
     }
 }
 
-/// Identifies a form: an index into [`Forms`].
+/// The identifier of a form: an index into [`Forms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FormId(u8);
 

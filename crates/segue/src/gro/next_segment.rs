@@ -42,7 +42,7 @@ pub(super) struct FrameView<'a> {
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Accounts for a frame that is the expected next segment of a train, and says whether any other frame may begin
+    /// Accounts for a frame that is the expected next segment of a train, and returns whether any other frame may begin
     /// one. Other frames change nothing.
     #[inline(always)]
     pub(super) fn next_segment(&mut self, frame: FrameView<'_>, start: Start, pool: &mut Pool<B>) -> NextSegment {

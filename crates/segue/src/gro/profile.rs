@@ -2,6 +2,7 @@
 
 /// A generation of Linux kernels whose GRO rules differ from those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Generation {
     /// Linux up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF
     /// set, and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.

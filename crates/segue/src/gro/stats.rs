@@ -13,7 +13,7 @@ pub struct Stats {
     pub packets: u64,
     /// Number of trains of at least two packets that were released.
     pub trains: u64,
-    /// Number of packets inside those trains.
+    /// Number of packets in the released trains.
     pub segments: u64,
     /// Pure acknowledgments that were replaced by a newer one of their flow.
     pub swallowed: u64,

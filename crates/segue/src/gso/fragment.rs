@@ -102,13 +102,13 @@ impl<'a> Cut<'a> {
     ) -> Result<Cut<'a>, Refusal> {
         let (layout, layers) = (&packet.layout, packet.offload.layers());
         let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
-        let mut ips = layout.headers().iter().enumerate().filter(|(_, h)| h.is_ip());
         let (found, clears_df) = match limits.fragment {
             Fragment::Never => return Err(Refusal::TooBig),
-            Fragment::Router => (ips.next(), false),
-            Fragment::Sender { clears_df } => (ips.next_back(), clears_df),
+            Fragment::Router => (layout.outer_ip_index(), false),
+            Fragment::Sender { clears_df } => (layout.inner_ip_index(), clears_df),
         };
-        let (ip, header) = found.ok_or(Refusal::TooBig)?;
+        let ip = found.ok_or(Refusal::TooBig)?;
+        let header = &layout.headers()[ip];
         let is_v4 = header.kind == Kind::Ipv4;
         if !is_v4 && limits.fragment == Fragment::Router {
             return Err(Refusal::TooBig);

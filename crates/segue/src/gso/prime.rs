@@ -24,8 +24,8 @@ pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal
     Ok(())
 }
 
-/// Does the same as [`request_checksum`] for a packet in contiguous memory, which begins with the header that `start`
-/// names: pass it on as [`Csum::Partial`].
+/// Requests the checksum, as [`request_checksum`] does, of a packet in contiguous memory, which begins with the header
+/// that `start` names: pass it on as [`Csum::Partial`].
 ///
 /// ```
 /// use segue::gso;

@@ -73,8 +73,8 @@ impl SegmentPlan<'_> {
         count
     }
 
-    /// Does the same as [`SegmentPlan::run`] in linear form: the payload is read from `cursor`, and copied and summed
-    /// in one pass.
+    /// Makes a run of segments, as [`SegmentPlan::run`] does, in linear form: the payload is read from `cursor`, and
+    /// copied and summed in one pass.
     pub(super) fn run_linear<B: Buffer>(
         &mut self,
         parts: &mut SegmentRuns<'_, B>,

@@ -1,4 +1,4 @@
-//! The shortest way through [`split`](super::split()): a train that passes whole with the headers that it has.
+//! The fast path of [`split`](super::split()): a train that passes whole with the headers that it has.
 
 use super::check::{check, pseudo};
 use super::limits::{Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE};

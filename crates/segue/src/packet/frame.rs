@@ -25,7 +25,7 @@ impl<B: AsRef<[u8]>> Frame<B> {
         self.bytes.len()
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -30,7 +30,7 @@ pub fn describe(segment: &Segment, head: &[u8], layout: &Layout) -> Option<Virti
     fields(segment.csum, segment.gso, head, layout)
 }
 
-/// Does the same as [`describe`] for a frame of the linear form, of which `bytes` are all.
+/// Describes a frame of the linear form, as [`describe`] does a segment; `bytes` are the whole frame.
 pub fn describe_frame(frame: &Frame, bytes: &[u8], layout: &Layout) -> Option<VirtioNet> {
     fields(frame.csum, frame.gso, bytes.get(..layout.header_len())?, layout)
 }

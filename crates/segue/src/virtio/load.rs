@@ -112,7 +112,7 @@ pub fn load<B: Buffer>(
     judge(header, packet)
 }
 
-/// Does the same as [`load`] for a packet in several ranges, such as a descriptor chain.
+/// Loads a packet in several ranges, such as a descriptor chain, as [`load`] does one in a single range.
 ///
 /// # Errors
 /// As for [`load`].

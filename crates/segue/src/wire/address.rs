@@ -1,4 +1,5 @@
-//! Classes of IP addresses: which ones may belong to one host, and which of those a router forwards to.
+//! Classes of IP addresses: which ones may belong to one host, which of those a router forwards to, and which ones may
+//! be the end of a tunnel.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,6 +24,20 @@ pub const fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_host_v4(address),
         IpAddr::V6(address) => is_host_v6(address),
+    }
+}
+
+/// Returns whether `address` may be the end of a tunnel, in the outer headers: that of one host in whatever network.
+///
+/// Refused are 0.0.0.0/8 (RFC 1122, section 3.2.1.3), the limited broadcast address, multicast, the unspecified address
+/// of IPv6, and IPv6 addresses with an IPv4 address in them, which no packet may carry (`::ffff:0:0/96`; RFC 4291,
+/// section 2.5.5.2). Unlike [`is_host`] it accepts loopback, for both ends on one machine, and the reserved range
+/// 240.0.0.0/4, which Linux routes and takes as the remote of a tunnel.
+#[inline]
+pub const fn is_endpoint(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.to_bits() >> 24 != 0 && !address.is_multicast() && !address.is_broadcast(),
+        IpAddr::V6(address) => address.to_bits() != 0 && !address.is_multicast() && address.to_ipv4_mapped().is_none(),
     }
 }
 
@@ -88,6 +103,37 @@ mod tests {
                 IpAddr::V6(parsed) => is_forwardable_v6(parsed),
             };
             assert_eq!((is_host(parsed), found), (host, forwardable), "{address}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_tunnels() {
+        for (address, expected) in [
+            ("0.0.0.0", false),
+            ("0.0.0.1", false),
+            ("0.255.255.255", false),
+            ("1.0.0.0", true),
+            ("127.0.0.1", true),
+            ("169.254.0.1", true),
+            ("198.18.0.1", true),
+            ("223.255.255.255", true),
+            ("224.0.0.0", false),
+            ("239.255.255.255", false),
+            ("240.0.0.1", true),
+            ("255.255.255.254", true),
+            ("255.255.255.255", false),
+            ("::", false),
+            ("::1", true),
+            ("::fffe:c612:1", true),
+            ("::ffff:198.18.0.1", false),
+            ("::ffff:0.0.0.0", false),
+            ("::1:0:0:0", true),
+            ("64:ff9b::c612:1", true),
+            ("2001:db8::1", true),
+            ("fe80::1", true),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(is_endpoint(address.parse().unwrap()), expected, "{address}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The parser's short way for the forms that nearly all packets have: TCP, or UDP that is no tunnel's, over one IP
+//! The parser's fast path for the forms that nearly all packets have: TCP, or UDP that is no tunnel's, over one IP
 //! header without options or extension headers, bare or on Ethernet with up to two tags.
 //!
-//! It only chooses among finished layouts: where each header is follows from types and versions. All that it reads the
-//! general parser reads too, and whatever it does not know is left to that one.
+//! It only chooses among finished layouts: the offset of each header follows from types and versions. All that it reads
+//! the general parser reads too, and any other packet is left to that one.
 
 use super::layout::{Layout, Start};
 use super::tunnels::Tunnels;

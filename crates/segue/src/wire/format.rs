@@ -57,10 +57,10 @@ pub struct Format {
     pub name: &'static str,
     /// Assigned UDP port.
     pub port: u16,
-    /// Reads a header at the start of a UDP payload, of which at least the first bytes are given.
+    /// The function that reads a header at the start of a UDP payload, of which at least the first bytes are given.
     pub read: fn(&[u8]) -> Result<Shim, Unread>,
-    /// Removes the remote checksum option from a header without moving other bytes; `None` for formats without such an
-    /// option.
+    /// The function that removes the remote checksum option from a header without moving other bytes; `None` for
+    /// formats without such an option.
     pub withdraw: Option<fn(&mut [u8])>,
     /// The bytes of the header that distinguish flows, such as a network identifier.
     pub flow: Range<usize>,

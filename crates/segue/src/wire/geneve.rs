@@ -11,10 +11,11 @@ pub const MAX_LEN: usize = MIN_LEN + 63 * 4;
 /// Largest network identifier.
 pub const MAX_VNI: u32 = 0x00ff_ffff;
 
-const VERSION: u8 = 0xc0;
+/// Mask of the version in the first byte; the only one is 0.
+pub const VERSION: u8 = 0xc0;
 const OPT_LEN: u8 = 0x3f;
 /// Flag in the second byte: the payload is a control message for the ends of the tunnel, and not to be forwarded.
-const CONTROL: u8 = 0x80;
+pub const CONTROL: u8 = 0x80;
 /// Flag in the type of an option: an end of the tunnel that does not know the option must drop the packet.
 const CRITICAL: u8 = 0x80;
 /// Mask of the length in the last byte of an option's header, in 4-byte words; the header is not included.
@@ -62,6 +63,9 @@ impl From<Refusal> for Unread {
 
 impl Geneve {
     /// Reads the header at the start of a UDP payload. Reserved bits are ignored (RFC 8926, section 3.4).
+    ///
+    /// # Errors
+    /// [`Refusal`] for a datagram to be dropped.
     pub fn parse(bytes: &[u8]) -> Result<Geneve, Refusal> {
         let &[first, second, _, _] = bytes.first_chunk().ok_or(Refusal::Truncated)?;
         if first & VERSION != 0 {

@@ -66,6 +66,9 @@ impl Gue {
     ///
     /// A header longer than its flags need is accepted and the surplus skipped, as Linux does. A header whose length
     /// does not cover the remote checksum field is refused, which Linux does not do.
+    ///
+    /// # Errors
+    /// [`Refusal`] for a datagram to be dropped.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Gue, Refusal> {
         let &first = bytes.first().ok_or(Refusal::Truncated)?;

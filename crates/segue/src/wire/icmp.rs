@@ -1,11 +1,12 @@
-//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the header that all messages share, message types, and which
-//! messages are errors.
+//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the header that all messages share, message types, which messages
+//! are errors, and about which packets an error may be sent.
 //!
 //! Every message begins with 8 bytes: type, code, checksum, and 4 bytes whose meaning depends on the type. In an error
 //! message the packet that it is about follows them.
 
 use core::net::Ipv6Addr;
 
+use super::address::{is_host_v4, is_host_v6};
 use super::{ipv4, ipv6, protocol, read_u16};
 use crate::checksum::{Field, Sum, pseudo_v6};
 
@@ -25,6 +26,11 @@ pub const IDENTIFIER: usize = 4;
 pub const NEXT_HOP_MTU: usize = 6;
 /// The packet that an error message is about.
 pub const QUOTED: usize = LEN;
+
+/// Largest IPv4 packet with an ICMP error that a router sends, bytes (RFC 1812, section 4.3.2.3).
+pub const MOST_V4: usize = 576;
+/// Largest IPv6 packet with an ICMPv6 error, bytes: the smallest MTU of a link (RFC 4443, section 2.4 (c)).
+pub const MOST_V6: usize = 1280;
 
 /// Message types and codes of ICMP for IPv4 (IANA "ICMP Parameters").
 pub mod v4 {
@@ -170,6 +176,27 @@ pub fn is_error_v6(bytes: &[u8]) -> bool {
     true
 }
 
+/// Returns whether an ICMP error may be sent about the IPv4 packet in `bytes` (RFC 1122, section 3.2.2; RFC 1812,
+/// section 4.3.2.7): it is no error and no later fragment, and goes from one host to one host. `bytes` may end behind
+/// the first bytes of an ICMP message.
+pub fn may_answer_v4(bytes: &[u8]) -> bool {
+    let is_first = read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::OFFSET == 0);
+    is_first
+        && !is_error_v4(bytes)
+        && ipv4::source(bytes).is_some_and(is_host_v4)
+        && ipv4::destination(bytes).is_some_and(is_host_v4)
+}
+
+/// Returns whether an ICMPv6 error may be sent about the IPv6 packet in `bytes` (RFC 4443, section 2.4 (e)): it is no
+/// error, and goes from one host to one host. `bytes` may end behind the first bytes of an ICMPv6 message.
+///
+/// That section allows "packet too big" about multicast as well; it is not sent, since no multicast is forwarded.
+pub fn may_answer_v6(bytes: &[u8]) -> bool {
+    !is_error_v6(bytes)
+        && ipv6::source(bytes).is_some_and(is_host_v6)
+        && ipv6::destination(bytes).is_some_and(is_host_v6)
+}
+
 /// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes are its
 /// data and are already there, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is
 /// written, where `message` is shorter than [`LEN`].
@@ -210,6 +237,8 @@ pub fn is_sum_right_v6(message: &[u8], source: Ipv6Addr, destination: Ipv6Addr) 
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -231,7 +260,7 @@ mod tests {
         assert_eq!(errors, [(0..128).collect(), vec![137]].concat());
     }
 
-    /// An IPv4 packet with options of `options` bytes.
+    /// Builds an IPv4 packet with options of `options` bytes.
     fn packet_v4(options: usize, number: u8, kind: u8) -> Vec<u8> {
         let mut bytes = vec![0; ipv4::MIN_LEN + options];
         bytes[0] = 0x45 + (options / 4) as u8;
@@ -255,7 +284,7 @@ mod tests {
         }
     }
 
-    /// An IPv6 packet with these extension headers of 8 bytes.
+    /// Builds an IPv6 packet with these extension headers of 8 bytes.
     fn packet_v6(kinds: &[u8], last: u8, kind: u8) -> Vec<u8> {
         let mut bytes = vec![0; ipv6::LEN];
         let mut next_at = ipv6::NEXT_HEADER;
@@ -286,6 +315,61 @@ mod tests {
         later[ipv6::LEN + 3] = 8;
         assert!(!is_error_v6(&later));
         assert!(is_error_v6(&packet_v6(&[DESTINATION; ipv6::MAX_EXTENSIONS + 2], ICMPV6, 128)), "too many to follow");
+    }
+
+    #[test]
+    fn an_error_is_sent_about_packets_between_two_hosts_that_are_no_errors_or_later_fragments() {
+        let v4_of = |source: &str, destination: &str, number, kind, fragment: u16| {
+            let mut packet = packet_v4(0, number, kind);
+            packet[ipv4::FRAGMENT..ipv4::FRAGMENT + 2].copy_from_slice(&fragment.to_be_bytes());
+            packet[ipv4::SRC].copy_from_slice(&source.parse::<Ipv4Addr>().unwrap().octets());
+            packet[ipv4::DST].copy_from_slice(&destination.parse::<Ipv4Addr>().unwrap().octets());
+            packet
+        };
+        let (a, b) = ("198.18.0.1", "198.18.1.1");
+        for (source, destination, number, kind, fragment, expected) in [
+            (a, b, protocol::UDP, 0, 0, true),
+            (a, b, protocol::UDP, 0, ipv4::DF, true),
+            (a, b, protocol::UDP, 0, ipv4::MF, true),
+            (a, b, protocol::UDP, 0, ipv4::MF | 1, false),
+            (a, b, protocol::UDP, 0, 1, false),
+            (a, b, protocol::ICMP, v4::ECHO, 0, true),
+            (a, b, protocol::ICMP, v4::UNREACHABLE, 0, false),
+            ("0.0.0.0", b, protocol::UDP, 0, 0, false),
+            ("127.0.0.1", b, protocol::UDP, 0, 0, false),
+            ("239.0.0.1", b, protocol::UDP, 0, 0, false),
+            ("255.255.255.255", b, protocol::UDP, 0, 0, false),
+            (a, "0.0.0.0", protocol::UDP, 0, 0, false),
+            (a, "239.0.0.1", protocol::UDP, 0, 0, false),
+            (a, "255.255.255.255", protocol::UDP, 0, 0, false),
+        ] {
+            let packet = v4_of(source, destination, number, kind, fragment);
+            assert_eq!(may_answer_v4(&packet), expected, "{source} {destination} {number} {kind} {fragment:#x}");
+            assert!((0..ipv4::MIN_LEN).all(|len| !may_answer_v4(&packet[..len])), "cut short");
+        }
+        let v6_of = |source: &str, destination: &str, number, kind| {
+            let mut packet = packet_v6(&[], number, kind);
+            packet[ipv6::SRC].copy_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
+            packet[ipv6::DST].copy_from_slice(&destination.parse::<Ipv6Addr>().unwrap().octets());
+            packet
+        };
+        let (a, b) = ("2001:db8::1", "2001:db8:1::1");
+        for (source, destination, number, kind, expected) in [
+            (a, b, protocol::UDP, 0, true),
+            (a, b, protocol::ICMPV6, v6::ECHO, true),
+            (a, b, protocol::ICMPV6, v6::UNREACHABLE, false),
+            (a, b, protocol::ICMPV6, v6::REDIRECT, false),
+            ("fe80::1", b, protocol::UDP, 0, true),
+            ("::", b, protocol::UDP, 0, false),
+            ("::1", b, protocol::UDP, 0, false),
+            ("ff02::1", b, protocol::UDP, 0, false),
+            (a, "::", protocol::UDP, 0, false),
+            (a, "ff02::1", protocol::UDP, 0, false),
+        ] {
+            let packet = v6_of(source, destination, number, kind);
+            assert_eq!(may_answer_v6(&packet), expected, "{source} {destination} {number} {kind}");
+            assert!((0..ipv6::LEN).all(|len| !may_answer_v6(&packet[..len])), "cut short");
+        }
     }
 
     #[test]

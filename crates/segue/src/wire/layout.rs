@@ -221,10 +221,20 @@ impl Layout {
         self.headers().iter().position(Header::is_ip)
     }
 
+    /// Returns the headers behind the outermost IP header, outermost first; none for a frame without one.
+    pub fn inside_outer_ip(&self) -> &[Header] {
+        self.outer_ip_index().map_or(&[], |outer| &self.headers()[outer + 1..])
+    }
+
     /// Returns the innermost IP header.
     #[inline]
     pub fn inner_ip(&self) -> Option<&Header> {
         self.headers().iter().rfind(|h| h.is_ip())
+    }
+
+    /// Returns the index of the innermost IP header in [`headers`](Self::headers), or `None` for a frame without one.
+    pub(crate) fn inner_ip_index(&self) -> Option<usize> {
+        self.headers().iter().rposition(Header::is_ip)
     }
 
     /// Returns the number of IP headers: 1 for a plain packet, one more for each tunnel.
@@ -341,6 +351,26 @@ mod tests {
             let mut all = layout(&[(Kind::Gre, inner)], Stop::Transport);
             assert_eq!(all.prepend(&layout(&[(Kind::Vlan, outer)], Stop::Protocol)), fits, "{outer} and {inner} bytes");
         }
+    }
+
+    #[test]
+    fn ip_headers_are_found_from_both_ends() {
+        let kinds = |layout: &Layout| layout.inside_outer_ip().iter().map(|header| header.kind).collect::<Vec<_>>();
+        let tunnelled = [&PLAIN[..], &[(Kind::Gue, 4), (Kind::Ipv6, 40), (Kind::Tcp, 20)]].concat();
+        for (headers, outer, inner, inside) in [
+            (&PLAIN[..1], None, None, &[][..]),
+            (&PLAIN[..2], Some(1), Some(1), &[][..]),
+            (&PLAIN[..], Some(1), Some(1), &[Kind::Udp][..]),
+            (&PLAIN[1..], Some(0), Some(0), &[Kind::Udp][..]),
+            (&tunnelled[..], Some(1), Some(4), &[Kind::Udp, Kind::Gue, Kind::Ipv6, Kind::Tcp][..]),
+        ] {
+            let found = layout(headers, Stop::Transport);
+            assert_eq!((found.outer_ip_index(), found.inner_ip_index()), (outer, inner), "{found:?}");
+            let places = [outer, inner].map(|index| index.map(|index| &found.headers()[index]));
+            assert_eq!([found.outer_ip(), found.inner_ip()], places, "{found:?}");
+            assert_eq!(kinds(&found), inside, "{found:?}");
+        }
+        assert_eq!(kinds(&Layout::empty(Stop::Protocol)), []);
     }
 
     #[test]

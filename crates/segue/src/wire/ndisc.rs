@@ -252,7 +252,7 @@ mod tests {
         bytes
     }
 
-    /// The packet with its checksum made right again after a change.
+    /// Returns the packet with its checksum corrected after a change.
     fn summed(mut bytes: Vec<u8>, source: Ipv6Addr, destination: Ipv6Addr) -> Vec<u8> {
         let message = &mut bytes[ipv6::LEN..];
         let rest = u32::from_be_bytes(message[4..8].try_into().unwrap());

@@ -32,7 +32,7 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
     parse_front(bytes, bytes.len(), start, tunnels)
 }
 
-/// Does the same as [`parse()`] for a packet of `len` bytes of which `bytes` are the first; [`MAX_HEADER_BYTES`] are
+/// Parses, as [`parse()`] does, a packet of `len` bytes of which `bytes` are the first; [`MAX_HEADER_BYTES`] are
 /// always enough.
 pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let len = len.max(bytes.len());

@@ -27,11 +27,11 @@ pub const OPTIONS: usize = 20;
 /// The first bytes of a timestamp option after two NOPs, as every stack writes it (RFC 7323, appendix A); the values
 /// follow.
 pub const STAMPED: [u8; 4] = [1, 1, 8, 10];
-/// Bytes of a header with that option alone.
+/// Bytes of a header with two NOPs and a timestamp option only.
 pub const STAMPED_LEN: usize = 32;
-/// Offset of the timestamp value in such a header.
+/// Offset of the timestamp value (`TSval`) in a header of [`STAMPED_LEN`] bytes.
 pub const STAMP: usize = 24;
-/// Offset of the timestamp echo reply in such a header.
+/// Offset of the timestamp echo reply (`TSecr`) in a header of [`STAMPED_LEN`] bytes.
 pub const ECHO: usize = 28;
 /// Kind of the window scale option (RFC 7323, section 2.2); its length is 3.
 pub const WINDOW_SCALE: u8 = 3;

@@ -14,11 +14,11 @@ pub const MAX_VNI: u32 = 0x00ff_ffff;
 /// Largest start that a remote checksum option can state, in bytes.
 pub const MAX_START: u16 = 254;
 
-/// Flag: the network identifier is valid.
-const VALID: u32 = 0x0800_0000;
-/// Flag: the last byte of the header is a remote checksum option.
-const REMCSUM: u32 = 0x0020_0000;
-/// Flag in that byte: the checksum field is UDP's, else TCP's; the other bits are half of the start.
+/// Flag in the first word: the network identifier is valid.
+pub const VALID: u32 = 0x0800_0000;
+/// Flag in the first word: the last byte of the header is a remote checksum option.
+pub const REMCSUM: u32 = 0x0020_0000;
+/// Flag in a remote checksum option: the checksum field is UDP's, else TCP's; the other bits are half of the start.
 const REMCSUM_UDP: u8 = 0x80;
 
 /// The row of the table of formats.
@@ -59,6 +59,9 @@ impl From<Refusal> for Unread {
 
 impl Vxlan {
     /// Reads the header at the start of a UDP payload.
+    ///
+    /// # Errors
+    /// [`Refusal`] for a datagram to be dropped.
     pub fn parse(bytes: &[u8]) -> Result<Vxlan, Refusal> {
         let flags = read_u32(bytes, 0).ok_or(Refusal::Truncated)?;
         let word = read_u32(bytes, 4).ok_or(Refusal::Truncated)?;

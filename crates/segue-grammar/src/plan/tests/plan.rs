@@ -1,3 +1,6 @@
+use std::net::IpAddr;
+
+use segue::wire::address::is_endpoint;
 use segue_control::error::Error;
 use segue_control::peers::Encap as PeerEncap;
 use segue_service::tunnel::plan::*;
@@ -137,6 +140,45 @@ fn impossible_plans_are_usage_errors() {
         let error = made(&line).expect_err(&line);
         assert_eq!((error.message.as_str(), error.kind.exit_code()), (message, 2), "{line}");
         assert!(!error.hint.is_empty());
+    }
+}
+
+#[test]
+fn remote_local_and_fdb_take_the_ends_of_tunnels() {
+    for text in [
+        "0.0.0.1",
+        "127.0.0.1",
+        "198.18.0.9",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::ffff:198.18.0.9",
+        "2001:db8::9",
+        "ff02::1",
+    ] {
+        let address: IpAddr = text.parse().unwrap();
+        let other = if address.is_ipv4() { "198.18.0.2" } else { "2001:db8::2" };
+        for (line, message) in [
+            (format!("dev a remote {text} encap gue"), format!("`{address}` cannot be the other end of a tunnel")),
+            (
+                format!("dev a remote {other} local {text} encap gue"),
+                format!("`{address}` cannot be the address of one host"),
+            ),
+            (
+                format!("dev a remote {other} mode vxlan id 1 fdb 02:00:00:00:00:01,{text}"),
+                format!("`{address}` cannot be a remote beside {other}"),
+            ),
+        ] {
+            let error = made(&line).err().map(|error| error.message);
+            assert_eq!(error, (!is_endpoint(address)).then_some(message), "{line}");
+        }
+    }
+    for zero in ["0.0.0.0", "::"] {
+        let other = if zero == "::" { "2001:db8::2" } else { "198.18.0.2" };
+        assert!(made(&format!("dev a remote {zero} encap gue")).is_err());
+        let local = ok(&format!("dev a remote {other} local {zero} encap gue")).local;
+        assert_eq!(local, None, "the route decides");
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Decapsulator {
 
 impl Decapsulator {
     /// Creates the receiving half of a tunnel.
+    ///
+    /// # Errors
+    /// As for [`Config::check`].
     pub fn new(config: Config) -> Result<Decapsulator, ConfigError> {
         config.check()?;
         Ok(Decapsulator { config, next_seq: 0, checksummed_bytes: 0 })

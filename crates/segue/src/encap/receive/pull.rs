@@ -19,6 +19,9 @@ impl Decapsulator {
     /// behind the packet are cut off. Its offload state has no level for this tunnel. The transport checksum is
     /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, and otherwise as
     /// for any received packet. Errors above the inner IP header are not judged here: a tunnel carries IP packets.
+    ///
+    /// # Errors
+    /// [`DecapRefusal`] for a datagram that is not of this tunnel, or that the tunnel must drop.
     pub fn pull<B: AsRef<[u8]>>(
         &mut self,
         datagram: Frag<B>,
@@ -34,6 +37,9 @@ impl Decapsulator {
 
     /// Decapsulates a whole packet, like [`Decapsulator::pull`]: `packet` begins with the outer IP header and may have
     /// padding behind it. Addresses, port and outer checksums are verified here.
+    ///
+    /// # Errors
+    /// As for [`Decapsulator::pull`].
     pub fn pull_packet<B: AsRef<[u8]>>(&mut self, packet: Frag<B>, into: &mut Packet<B>) -> Result<(), DecapRefusal> {
         let result = self.outer(packet.bytes()).and_then(|outer| {
             let datagram = packet.skip(outer.header_len).first(outer.payload_len);

@@ -8,7 +8,7 @@ use crate::gso;
 use crate::packet::{Gso, GsoKind, TrainCsum};
 use crate::reason::Reason;
 
-/// Generates an inner IP packet whose transport checksum is right, or primed if `pending`.
+/// A generated inner IP packet whose transport checksum is right, or primed if `pending`.
 #[derive(Clone, Debug)]
 struct Generated {
     bytes: Vec<u8>,
