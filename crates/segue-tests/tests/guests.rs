@@ -1,110 +1,27 @@
 //! Tests of guests' ports in the built program: front ends of vhost-user without a guest behind them, through
 //! `segue gateway` between two of them and between more.
 
+#[path = "common/guests.rs"]
+mod common;
+
 use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{
+    Gateway, NAME, Over, PATIENCE, announcement, ethernet, next_of, send, send_plain, sum16, train, train_between,
+};
 use segue_lab::{Host, LinkForm, Process, which};
 use segue_testkit::vhost::{Descriptor, FROM_GUEST, Frontend, GUEST_BASE, NEXT, feature};
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, sys, test_name, traffic};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const NAME: &str = "guests";
-
-/// A gateway between guests, or a tunnel of a guest.
-struct Gateway<'a> {
-    ground: &'a Ground,
-    directory: &'a Directory,
-    name: &'a str,
-    process: Process,
-}
-
-impl<'a> Gateway<'a> {
-    /// Starts the gateway between `left` and `right`, and returns once it is up.
-    #[track_caller]
-    fn start(ground: &'a Ground, directory: &'a Directory) -> Gateway<'a> {
-        Gateway::between(ground, directory, &["left", "right"], &[])
-    }
-
-    /// Starts the gateway between guests of these names and with more words, and returns once it is up.
-    #[track_caller]
-    fn between(ground: &'a Ground, directory: &'a Directory, guests: &[&str], words: &[&str]) -> Gateway<'a> {
-        let end = |name: &&str| format!("vhost:{}", directory.file(&format!("{name}.sock")).display());
-        let mut command = ground.a.command(&ground.program);
-        command.args(["gateway", "-j", "--name", NAME]).args(guests.iter().map(end)).args(words);
-        Gateway::run(ground, directory, NAME, command)
-    }
-
-    /// Starts the gateway by a command, and returns once it is up under this name.
-    #[track_caller]
-    fn run(ground: &'a Ground, directory: &'a Directory, name: &'a str, command: Command) -> Gateway<'a> {
-        let mut process = Process::spawn(command, b"").unwrap();
-        let up = process.wait_for_line("\"event\":\"up\"", PATIENCE);
-        up.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
-        Gateway { ground, directory, name, process }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.file(&format!("{name}.sock"))
-    }
-
-    /// Connects a front end whose guest is ready and offers buffers.
-    #[track_caller]
-    fn guest(&self, name: &str, features: u64) -> Frontend {
-        let mut front = Frontend::connect(&self.path(name), features);
-        front.start();
-        front.offer_buffers(2048);
-        self.wait_for(name, "guest_ready", 1);
-        front
-    }
-
-    /// Waits until a number of a port has a value.
-    #[track_caller]
-    fn wait_for(&self, port: &str, key: &str, value: u64) -> Stat {
-        let (host, program) = (&self.ground.a, self.program());
-        let stat = Stat::until(host, program, self.name, PATIENCE, |stat| stat.count(port, "numbers", key) == value);
-        assert_eq!(stat.count(port, "numbers", key), value, "{port} {key}: {}", stat.json());
-        stat
-    }
-
-    fn program(&self) -> &Path {
-        &self.ground.program
-    }
-}
-
-/// Returns a frame with a train of TCP over IPv4, whose checksum is partial, and its virtio-net header.
-fn train(payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
-    train_between([1, 2], payload, seed)
-}
-
-/// Returns a train like [`train`] from one station to another, each the last byte of its address.
-fn train_between(stations: [u8; 2], payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
-    let len = (40 + payload) as u16;
-    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
-    ip[2..4].copy_from_slice(&len.to_be_bytes());
-    let sum = !sum16(&ip);
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let mut tcp = vec![0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
-    let pseudo = [&ip[12..20], &[0, 6], &(len - 20).to_be_bytes()].concat();
-    tcp[16..18].copy_from_slice(&sum16(&pseudo).to_be_bytes());
-    let ethernet = ethernet(stations);
-    let bytes: Vec<u8> = (0..payload).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect();
-    let gso_type = u8::from(payload > 1448);
-    let mut header = [1, gso_type, 54, 0, 0, 0, 34, 0, 16, 0];
-    header[4..6].copy_from_slice(&(1448 * u16::from(gso_type)).to_le_bytes());
-    (header, [&ethernet[..], &ip, &tcp, &bytes].concat())
-}
-
-/// The Ethernet header of IPv4 from one station to another.
-fn ethernet([from, to]: [u8; 2]) -> [u8; 14] {
-    [2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0]
-}
+/// Longest time until the trains of a guest that is ready cross again: five times the aim, on a machine that does more.
+const BACK: Duration = Duration::from_secs(15);
 
 /// Returns a frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net
 /// header.
@@ -132,67 +49,6 @@ fn datagrams_of(
     let mut header = [1, 5, 42, 0, 0, 0, 34, 0, 6, 0];
     header[4..6].copy_from_slice(&(size as u16).to_le_bytes());
     (header, [&ethernet(stations)[..], &ip, &udp, &payload].concat())
-}
-
-/// Returns a broadcast frame from a station, by which bridges learn it.
-fn announcement(station: u8) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend([2, 0, 0, 0, 0, station, 0x88, 0xb5]);
-    frame.resize(60, station);
-    frame
-}
-
-/// Sends a frame without offloads from a guest to its port.
-fn send_plain(from: &mut Frontend, slot: u16, frame: &[u8]) {
-    from.send_packet(slot, &[0; 10], frame, &[]);
-    from.kick(FROM_GUEST);
-}
-
-/// Waits for the next frames of a guest.
-#[track_caller]
-fn next_of(guest: &mut Frontend) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let begin = Instant::now();
-    loop {
-        let got = guest.received();
-        guest.kick(0);
-        if !got.is_empty() {
-            return got;
-        }
-        assert!(begin.elapsed() < PATIENCE, "no frame arrives");
-        thread::sleep(Duration::from_micros(100));
-    }
-}
-
-fn sum16(bytes: &[u8]) -> u16 {
-    let mut sum: u64 =
-        bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// Sends trains from one guest to the other one by one, and returns the received frames, each with its header.
-#[track_caller]
-fn send(from: &mut Frontend, to: &mut Frontend, count: u16, payload: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut all = Vec::new();
-    for n in 0..count {
-        let (header, frame) = train(payload, usize::from(n));
-        from.send_packet(n % 64, &header, &frame, &[54]);
-        from.kick(FROM_GUEST);
-        let begin = Instant::now();
-        let mut bytes = 0;
-        while bytes < payload {
-            for got in to.received() {
-                bytes += got.1.len() - 54;
-                all.push(got);
-            }
-            to.kick(0);
-            assert!(begin.elapsed() < PATIENCE, "{bytes} of {payload} bytes of train {n} arrived");
-            thread::sleep(Duration::from_micros(100));
-        }
-    }
-    all
 }
 
 #[test]
@@ -299,6 +155,7 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     }
     let memories = [left.memory.try_clone().unwrap(), right.memory.try_clone().unwrap()];
     drop((left, right));
+    let begin = Instant::now();
     let gateway = Gateway::start(&ground, &directory);
     let [mut left, mut right] = ["left", "right"].map(|name| {
         let stream = Frontend::connect(&gateway.path(name), feature::USUAL).stream.try_clone().unwrap();
@@ -312,12 +169,13 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     });
     right.adopt_buffers(2048);
     assert_eq!(send(&mut left, &mut right, 10, 30_000).len(), 10);
+    assert!(begin.elapsed() < BACK, "{:?} until trains cross again", begin.elapsed());
 }
 
 /// Two guests and a link to a host whose kernel judges what arrives there.
 #[test]
 fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
-    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let Some(ground) = Ground::apart(test_name!(), &["tcpdump"]) else { return };
     let directory = Directory::new();
     let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
     ip(&ground.a, &format!("link add e1 type veth peer name eth0 netns {}", ground.b.net_path()));
@@ -369,6 +227,23 @@ fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
     assert_eq!((stat.count("e1", "gso", "trains_cut"), stat.count("e1", "gso", "packets_made")), (1, 40));
     assert_eq!(stat.count("right", "transmit", "packets"), 21, "neither the train nor the answer");
     assert!(stat.drops().is_empty(), "{:?}", stat.drops());
+    // A train of TCP is on the link in packets of at most 1,500 bytes behind their Ethernet headers.
+    let mut command = ground.b.command("tcpdump");
+    command.args(["-i", "eth0", "-Q", "in", "-n", "-e", "-q", "-l", "--immediate-mode", "-c", "42", "tcp"]);
+    let mut seen = Process::spawn(command, b"").unwrap();
+    let begin = Instant::now();
+    while !seen.stderr().contains("listening on") {
+        assert!(seen.ended().is_none() && begin.elapsed() < PATIENCE, "{}", seen.last_words());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (header, frame) = train_between([1, 3], 60_000, 0);
+    left.send_packet(2, &header, &frame, &[54]);
+    left.kick(FROM_GUEST);
+    seen.wait(PATIENCE).unwrap();
+    let len = |line: &str| line.split_once(", length ")?.1.split(':').next()?.parse::<usize>().ok();
+    let lens: Vec<usize> = seen.stdout().lines().filter_map(len).collect();
+    // 42 headers of 54 bytes, and all of the payload.
+    assert_eq!((lens.len(), lens.iter().sum::<usize>(), lens.iter().max()), (42, 42 * 54 + 60_000, Some(&1502)));
 }
 
 #[test]
@@ -439,15 +314,6 @@ fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no
     assert_eq!(stat.count("g3", "numbers", "pauses"), 0);
 }
 
-/// A guard that ends a thread when it is dropped, after a failure too.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
@@ -498,6 +364,7 @@ fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
             other.received();
             other.kick(0);
         }
+        let begin = Instant::now();
         let mut back = gateway.guest("g2", feature::USUAL);
         let (header, frame) = train_between([2, 3], 50_000, 9);
         back.send_packet(0, &header, &frame, &[]);
@@ -506,6 +373,7 @@ fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
         while !got.iter().any(|(_, came)| *came == frame) {
             got = next_of(&mut other);
         }
+        assert!(begin.elapsed() < BACK, "{:?} until a train of the same guest crosses", begin.elapsed());
         is_over.store(true, Ordering::Relaxed);
         load.join().unwrap()
     });
