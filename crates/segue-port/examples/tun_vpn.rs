@@ -1,9 +1,11 @@
-//! The TUN side of a VPN with `segue-port`, which opens the device. The cipher seals and opens in place; here it is
-//! none. `vpn NAME LOCAL:PORT PEER:PORT` runs one end, as root.
+//! A VPN with `segue-port`: the device, the socket and the loop around both directions. The cipher seals and opens in
+//! place; here it is none. `tun_vpn NAME LOCAL:PORT PEER:PORT` runs one end, as root.
 
 use std::io::{self, ErrorKind::WouldBlock};
+use std::net::{SocketAddr, UdpSocket};
 
 use segue_port::tun::{Tun, TunConfig};
+use segue_port::udp::Receiver;
 
 /// Bytes that the cipher adds in front of a packet (a counter) and behind it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
@@ -19,37 +21,35 @@ pub fn outward(tun: &mut Tun, mut send: impl FnMut(&mut [u8]) -> io::Result<()>)
 }
 
 /// Writes the packets of one receive call to the device, joined.
-pub fn inward(tun: &mut Tun, datagrams: &[Vec<u8>]) -> io::Result<usize> {
-    tun.write(datagrams.iter().filter_map(|datagram| datagram.get(ROOM.0..datagram.len().checked_sub(ROOM.1)?)))
+pub fn inward<'b>(tun: &mut Tun, datagrams: impl IntoIterator<Item = &'b [u8]>) -> io::Result<usize> {
+    let opened = |datagram: &'b [u8]| datagram.get(ROOM.0..datagram.len().checked_sub(ROOM.1)?);
+    tun.write(datagrams.into_iter().filter_map(opened))
 }
 
-// The rig: a loop around both directions.
+/// Opens the device and the socket, and carries packets between both until one fails.
+pub fn run(name: &str, local: &str, peer: SocketAddr, random: [u64; 2]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut tun = Tun::open(&TunConfig::ip(name), random)?;
+    let socket = UdpSocket::bind(local)?;
+    socket.set_nonblocking(true)?;
+    let mut receiver = Receiver::new(&socket);
+    loop {
+        match outward(&mut tun, |datagram| socket.send_to(datagram, peer).map(drop)) {
+            // A real program waits for both descriptors with poll, or its runtime does.
+            Err(error) if error.kind() == WouldBlock => std::thread::sleep(std::time::Duration::from_micros(200)),
+            result => result?,
+        }
+        if let Ok(mut datagrams) = receiver.receive(&socket) {
+            inward(&mut tun, datagrams.iter_mut().map(|(datagram, _)| &*datagram))?;
+        }
+    }
+}
+
+// The rig: the command line.
 
 #[allow(dead_code, reason = "the tests bring a loop of their own")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [name, local, peer] = <[String; 3]>::try_from(std::env::args().skip(1).collect::<Vec<_>>())
-        .map_err(|_| "usage: vpn NAME LOCAL:PORT PEER:PORT")?;
+        .map_err(|_| "usage: tun_vpn NAME LOCAL:PORT PEER:PORT")?;
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
-    let mut tun = Tun::open(&TunConfig::ip(name), [random, !random])?;
-    let socket = std::net::UdpSocket::bind(local)?;
-    socket.connect(peer)?;
-    socket.set_nonblocking(true)?;
-    let (mut buffer, mut datagrams) = (vec![0; 65_536], Vec::new());
-    loop {
-        let idle = match outward(&mut tun, |datagram| socket.send(datagram).map(drop)) {
-            Err(error) if error.kind() == WouldBlock => true,
-            result => result.map(|()| false)?,
-        };
-        while let Ok(len) = socket.recv(&mut buffer) {
-            datagrams.push(buffer[..len].to_vec());
-            if datagrams.len() == 64 {
-                break;
-            }
-        }
-        if idle && datagrams.is_empty() {
-            std::thread::sleep(std::time::Duration::from_millis(1)); // a real program waits with poll or its runtime
-        }
-        inward(&mut tun, &datagrams)?;
-        datagrams.clear();
-    }
+    run(&name, &local, peer.parse()?, [random, !random])
 }

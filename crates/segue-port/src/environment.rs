@@ -14,7 +14,7 @@ const NAME: &str = "SEGUE_OFFLOAD";
 pub(crate) struct Offloads {
     /// Trains of TUN and TAP devices.
     pub(crate) tun: bool,
-    /// UDP trains of these devices.
+    /// UDP trains of TUN and TAP devices (`TUN_F_USO4`, `TUN_F_USO6`).
     pub(crate) uso: bool,
     /// Runs of datagrams of UDP sockets: UDP_SEGMENT and UDP_GRO.
     pub(crate) udp: bool,

@@ -22,6 +22,7 @@
 //! `SEGUE_OFFLOAD=0` in the environment of a program switches the trains of `tun::Tun::open`, `udp::Sender::new` and
 //! `udp::Receiver::new` off for one run; `-tun`, `-uso` (UDP trains of a device) and `-udp` (UDP_SEGMENT and UDP_GRO)
 //! switch off parts.
+#![warn(clippy::missing_errors_doc)]
 // A part alone does not use all that the parts share.
 #![cfg_attr(
     not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),

@@ -79,7 +79,7 @@ impl Endpoint for Tun {
     }
 
     fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()> {
-        with_the_port::inward(self, datagrams).map(drop)
+        with_the_port::inward(self, datagrams.iter().map(Vec::as_slice)).map(drop)
     }
 
     fn joined(&mut self) -> (u64, u64) {

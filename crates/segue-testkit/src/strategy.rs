@@ -69,7 +69,7 @@ pub fn ports() -> Ports {
     Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.to_vec(), vxlan: vec![VXLAN_PORT], geneve: vec![GENEVE_PORT] }
 }
 
-/// Returns the UDP port, among those above, for `shim` around such a packet.
+/// Returns the UDP port of [`ports`] for `shim` around a packet of this kind.
 pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 {
     match shim {
         Shim::Fou if gre => FOU_PORTS[2].0,

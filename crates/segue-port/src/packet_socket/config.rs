@@ -72,6 +72,7 @@ pub enum Trains {
 
 /// Reason for which a port could not be opened.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No interface has this name.
     NoInterface(String),

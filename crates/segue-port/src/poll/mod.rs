@@ -42,7 +42,7 @@ impl PollSet {
         self.added = 0;
     }
 
-    /// Adds a descriptor, which must stay open until the wait is over. One without an event has a place in the order
+    /// Adds a descriptor, which must stay open until the wait ends. One without an event has a place in the order
     /// and wakes nothing, also not by an error.
     pub fn add(&mut self, interest: &Interest<'_>) {
         let read = if interest.read { libc::POLLIN } else { 0 };
@@ -54,7 +54,8 @@ impl PollSet {
         self.added += 1;
     }
 
-    /// Waits until a descriptor is ready or has an error, or the time is over; returns how many there are.
+    /// Waits until a descriptor is ready or has an error, or the timeout expires; returns the number of such
+    /// descriptors.
     ///
     /// # Errors
     /// Those of ppoll(2), interruption by a signal included; none is ready then.

@@ -4,7 +4,8 @@
 use std::io;
 use std::time::Duration;
 
-/// Waits for the events of `fds`, or until the time is over (ppoll(2)); returns how many have some.
+/// Waits for the events of `fds`, or until the timeout expires (ppoll(2)); returns the number of descriptors with
+/// events.
 pub(super) fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let spec = timeout.map(|t| libc::timespec {
         // At most 68 years: the field has 32 bits on some machines.

@@ -120,7 +120,7 @@ impl Tun {
         (TunReader { file: Arc::clone(&file), outward }, TunWriter { file, inward })
     }
 
-    /// Returns the parts of which the directions are made.
+    /// Returns the file and the state of each direction, outward first.
     #[cfg(feature = "tokio")]
     pub(super) fn into_parts(self) -> (File, Outward, Inward) {
         (self.file, self.outward, self.inward)
@@ -162,7 +162,7 @@ pub struct TunReader {
 }
 
 impl TunReader {
-    /// Does the same as [`Tun::read`].
+    /// Reads packets from the device, as [`Tun::read`] does.
     ///
     /// # Errors
     /// As for [`Tun::read`].
@@ -190,7 +190,7 @@ pub struct TunWriter {
 }
 
 impl TunWriter {
-    /// Does the same as [`Tun::write`].
+    /// Writes packets to the device, as [`Tun::write`] does.
     ///
     /// # Errors
     /// As for [`Tun::write`].

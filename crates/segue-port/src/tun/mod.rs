@@ -136,6 +136,7 @@ pub enum TunOffloads {
 
 /// Reason for which a device could not be opened.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The kernel has no TUN driver, or `/dev/net/tun` is missing.
     Unavailable(io::Error),

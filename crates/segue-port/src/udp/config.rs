@@ -74,7 +74,7 @@ impl UdpConfig {
 pub enum Source {
     /// [`AUTO_SLOTS`] ports that the kernel chooses.
     Auto,
-    /// At most [`AUTO_SLOTS`] ports between these two, spread evenly; ports in use are left out.
+    /// At most [`AUTO_SLOTS`] ports of a range, first and last, spread evenly; ports in use are left out.
     Range(u16, u16),
     /// One port, which may be the receiving one.
     Fixed(u16),
@@ -129,6 +129,7 @@ impl UdpOffloads {
 
 /// The reason for which a port could not be opened.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The receiving address is in use.
     InUse(SocketAddr),

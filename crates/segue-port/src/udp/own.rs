@@ -23,7 +23,7 @@ const WINDOW: usize = 1 << 16;
 /// Number of messages of one receive.
 const WINDOWS: usize = 16;
 
-/// Sends datagrams through a UDP socket of the caller's, as few system calls as can be.
+/// A sender of datagrams through a UDP socket of the caller's, with as few system calls as can be.
 ///
 /// Consecutive datagrams to one address with equal length, of which the last may be shorter, are handed to the kernel
 /// as one (UDP_SEGMENT, Linux 4.18), and several such runs by one call. The socket may be connected or not, blocking or
@@ -169,7 +169,7 @@ impl Sender {
     }
 }
 
-/// Receives datagrams from a UDP socket of the caller's, as few system calls as can be.
+/// A receiver of datagrams from a UDP socket of the caller's, with as few system calls as can be.
 ///
 /// The kernel hands over a run of datagrams of one flow in one piece (UDP_GRO, Linux 5.0), and several such runs by one
 /// call. What came may be changed where it lies, such as opened by a cipher. It takes 1 MiB of memory.

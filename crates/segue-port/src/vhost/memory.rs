@@ -20,6 +20,9 @@ use super::sys::Guard;
 
 /// Largest number of regions of one guest.
 pub(super) const MOST_REGIONS: usize = 64;
+/// Largest memory of one guest, all its regions together, bytes. A file without content may have any length, and all
+/// guests of a gateway share the 47 bits of addresses that a process has.
+pub(super) const MOST_MEMORY: u64 = 1 << 40;
 
 /// The memory of a guest.
 #[derive(Debug, Default)]
@@ -79,6 +82,10 @@ impl Memory {
         let overlaps = |other: &Mapped| region.user < other.user + other.region.len() && other.user < user_end;
         if self.regions.len() >= MOST_REGIONS || self.regions.iter().any(overlaps) {
             return Err(Stop::MemoryRegions);
+        }
+        let mapped: u64 = self.regions.iter().map(|mapped| mapped.region.len()).sum();
+        if region.len > MOST_MEMORY - mapped {
+            return Err(Stop::MemoryLength);
         }
         let mapping = MmapRegionBuilder::new(len)
             .with_file_offset(FileOffset::new(File::from(fd), region.offset))

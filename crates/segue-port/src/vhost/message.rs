@@ -2,7 +2,7 @@
 //!
 //! The parser never waits: [`Assembler::read`] takes what has come, and returns a message once all of it is there.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use segue::reason::Reason;
 
 use super::reasons::Stop;
-use super::sys;
+use super::sys::{self, MemoryFs};
 
 /// Longest time from the first byte of a message to its last.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ pub(super) const HEADER_LEN: usize = 12;
 /// Bytes of the largest payload: a table of 8 regions of memory.
 const MOST_PAYLOAD: usize = 8 + 8 * Region::LEN;
 
-/// Flags of a message: the version in the two lowest bits, a reply, and a reply that is asked for.
+/// Flags of a message: the version in the two lowest bits, a reply, and a required reply (`need_reply`).
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
@@ -63,32 +63,44 @@ impl Message {
         }
     }
 
-    /// Checks the descriptors of a message: memory is a regular file that holds its region, in whole huge pages where
-    /// the file has them, and whatever wakes a side is a file without a type, as event counters are (`anon_inode`).
-    /// Messages without descriptors pass.
+    /// Checks the descriptors of a message: memory is a regular file of tmpfs or hugetlbfs that holds its region, in
+    /// whole huge pages where the file has them, and whatever wakes a side is a file without a type, as event counters
+    /// are (`anon_inode`). With any other message a descriptor is of one of both kinds too: a close of a file of FUSE
+    /// or NFS may wait for another process. Messages without descriptors pass.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.
     pub fn check(&self) -> Result<(), Stop> {
+        let is_memory = matches!(self.number(), number::SET_MEM_TABLE | number::ADD_MEM_REG | number::REM_MEM_REG);
+        let wakes = matches!(self.number(), number::SET_VRING_KICK | number::SET_VRING_CALL | number::SET_VRING_ERR);
+        for fd in &self.fds {
+            let file = metadata(fd)?;
+            let is_typeless = file.mode() & libc::S_IFMT == 0;
+            let in_memory = sys::memory_fs(fd.as_fd()).map_err(|_| Stop::Socket)?.is_some();
+            if is_memory && !file.is_file() {
+                return Err(Stop::MemoryLength);
+            }
+            if is_memory && !in_memory {
+                return Err(Stop::MemoryFile);
+            }
+            if wakes && !is_typeless {
+                return Err(Stop::QueueKick);
+            }
+            if !(is_typeless || file.is_file() && in_memory) {
+                return Err(Stop::MessageDescriptors);
+            }
+        }
         for (region, at) in regions(self) {
             let fd = self.fds.get(at).ok_or(Stop::MessageDescriptors)?;
-            let file = fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)?;
+            let file = metadata(fd)?;
             let end = region.offset.checked_add(region.len);
-            if !file.is_file() || end.is_none_or(|end| end > file.len()) {
+            if end.is_none_or(|end| end > file.len()) {
                 return Err(Stop::MemoryLength);
             }
             // The kernel maps a part of a huge page, and then neither unmaps nor replaces it.
-            let is_huge = sys::has_huge_pages(fd.as_fd()).map_err(|_| Stop::Socket)?;
-            if is_huge && !region.len.is_multiple_of(file.blksize().max(1)) {
+            let fs = sys::memory_fs(fd.as_fd()).map_err(|_| Stop::Socket)?;
+            if fs == Some(MemoryFs::Hugetlbfs) && !region.len.is_multiple_of(file.blksize().max(1)) {
                 return Err(Stop::MemoryLength);
-            }
-        }
-        if matches!(self.number(), number::SET_VRING_KICK | number::SET_VRING_CALL) {
-            for fd in &self.fds {
-                let file = fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)?;
-                if file.mode() & libc::S_IFMT != 0 {
-                    return Err(Stop::QueueKick);
-                }
             }
         }
         Ok(())
@@ -103,6 +115,11 @@ impl Message {
     pub(super) fn needs_reply(&self) -> bool {
         word(&self.bytes, 4) & NEED_REPLY != 0
     }
+}
+
+/// Returns what the kernel says of an open file.
+fn metadata(fd: &OwnedFd) -> Result<Metadata, Stop> {
+    fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)
 }
 
 /// A region of a guest's memory, as a front end describes it.

@@ -15,7 +15,13 @@
 //!   ([`Stop::MemoryLost`]). The process gets a handler of SIGBUS for that.
 //! - A packet in several buffers appears at once, and chains are returned in the order in which they were taken, so
 //!   that a front end can go on with a new back end.
-//! - No method waits. A guest that offers no buffers holds its packets back for 100 ms; from then on they are dropped
+//! - No method waits for a guest. Memory is of tmpfs or hugetlbfs, so that no access to it, and no close, waits for
+//!   another process or a disk; a [relay] checks that ([`Stop::MemoryFile`]), and [`Source::Listener`] and
+//!   [`Source::Connected`] are for front ends that are trusted with it. A counter of calls that is full is left as it
+//!   is. One that its owner makes block, and fills in the moment between that look and the write, still holds the port
+//!   up until it is read: no write to such a counter is sure not to wait.
+//! - A guest has at most 1 TiB of memory: all ports of a process share its addresses.
+//! - A guest that offers no buffers holds its packets back for 100 ms; from then on they are dropped
 //!   ([`GuestDrop::NoBuffers`]) until it offers some.
 //!
 //! # Limits

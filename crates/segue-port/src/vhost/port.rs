@@ -63,7 +63,7 @@ pub struct VhostPort {
     control: Events,
     kicks: Events,
     buffers: Events,
-    /// Whether a kick is asked for, and events have to be taken.
+    /// Whether a kick is requested, and its events have to be read.
     waits: bool,
     hold: Timer,
     patience: Timer,

@@ -4,7 +4,6 @@ segue::reasons! {
     /// Reason for which the connection of a front end was closed. It may connect again.
     pub enum Stop {
         Ended = "stop_ended": "The front end closed the connection.",
-        Replaced = "stop_replaced": "Another front end connected.",
         MessageIncomplete = "stop_message_incomplete": "A message was begun and not finished within 5 s, or before the end of the connection.",
         MessageLength = "stop_message_length": "A message of a version other than 1, or with a length that is not that of its kind.",
         MessageDescriptors = "stop_message_descriptors": "A message with more or fewer descriptors than its kind has.",
@@ -17,9 +16,10 @@ segue::reasons! {
         QueueIndex = "stop_queue_index": "A message about a queue past those offered.",
         QueueSize = "stop_queue_size": "A queue size that is 0, no power of two, or above 32768.",
         QueueAddress = "stop_queue_address": "A ring that is not aligned, or not within one region of memory.",
-        QueueKick = "stop_queue_kick": "A kick or call that is no event counter, or a queue to be polled without a kick.",
+        QueueKick = "stop_queue_kick": "A kick, call or error that is no event counter, or a queue to be polled without a kick.",
         MemoryRegions = "stop_memory_regions": "More than 64 regions of memory, an overlap, or one that is not there.",
-        MemoryLength = "stop_memory_length": "A region of memory that its file does not hold, or that ends within a huge page.",
+        MemoryLength = "stop_memory_length": "A region that its file does not hold or that ends within a huge page, or more than 1 TiB of memory.",
+        MemoryFile = "stop_memory_file": "A file of memory that is neither of tmpfs (memfd, /dev/shm) nor of hugetlbfs.",
         MemoryMapping = "stop_memory_mapping": "A region of memory that the kernel refuses to map.",
         MemoryLost = "stop_memory_lost": "A file of memory became shorter while it was used.",
         RingIndex = "stop_ring_index": "The guest's index of a ring lies further ahead than the ring is long.",

@@ -28,7 +28,7 @@ const ENTRIES: usize = 4;
 /// Flag of the used ring: the guest need not kick. Flag of the available ring: the guest need not be called.
 const QUIET: u16 = 1;
 
-/// Features of the rings that were agreed on.
+/// Negotiated features of the rings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RingFeatures {
     pub(super) indirect: bool,
@@ -52,7 +52,7 @@ struct Parts {
     generation: u64,
 }
 
-/// A buffer of the guest: the bytes that a descriptor names.
+/// The guest buffer of one descriptor: `addr` and `len` (virtio 1.2, section 2.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) address: u64,

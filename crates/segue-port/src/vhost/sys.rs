@@ -88,14 +88,28 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io:
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns whether a file consists of huge pages (hugetlbfs).
-pub(super) fn has_huge_pages(fd: BorrowedFd<'_>) -> io::Result<bool> {
+/// A file system whose files are in memory: no access to them, and no close, waits for another process or a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryFs {
+    /// tmpfs, which memfd_create(2) and /dev/shm have too.
+    Tmpfs,
+    /// hugetlbfs: files of huge pages.
+    Hugetlbfs,
+}
+
+/// Returns the file system of a file, if its files are in memory.
+pub(super) fn memory_fs(fd: BorrowedFd<'_>) -> io::Result<Option<MemoryFs>> {
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
     // SAFETY: statfs is plain old data, for which all zeros is a value.
     let mut found: libc::statfs = unsafe { mem::zeroed() };
     // SAFETY: the structure outlives the call.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut found) })?;
-    Ok(found.f_type as u32 == HUGETLBFS_MAGIC)
+    Ok(match found.f_type as u32 {
+        TMPFS_MAGIC => Some(MemoryFs::Tmpfs),
+        HUGETLBFS_MAGIC => Some(MemoryFs::Hugetlbfs),
+        _ => None,
+    })
 }
 
 /// Makes a descriptor that came from another process non-blocking.
@@ -106,10 +120,17 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
-/// Adds 1 to an event counter (eventfd(2)), which wakes its reader. A full counter, or a descriptor of another kind,
-/// changes nothing here.
+/// Adds 1 to an event counter (eventfd(2)), which wakes its reader. A counter that is full wakes its reader anyway, and
+/// is left as it is: its owner may have made it block. A descriptor of another kind changes nothing here.
 pub(super) fn signal(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
+    let mut room = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure of one descriptor and the time outlive the call, and the signal mask stays as it is.
+    let ready = unsafe { libc::ppoll(&raw mut room, 1, &raw const now, ptr::null()) };
+    if ready != 1 || room.revents & libc::POLLOUT == 0 {
+        return;
+    }
     // SAFETY: the kernel reads the 8 bytes, which outlive the call.
     let _ = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
@@ -217,7 +238,7 @@ static WATCHED: [Watched; MOST_GUARDS] =
 /// Number of places that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps faults (SIGBUS) away from a mapping of a file that another process may shorten: an access behind the file's
+/// A guard against faults (SIGBUS) in a mapping of a file that another process may shorten: an access behind the file's
 /// end replaces the whole mapping by zeros, and [`Guard::is_lost`] is true from then on. To be dropped before the
 /// mapping.
 #[derive(Debug)]
@@ -290,13 +311,13 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the range is that of a mapping that its guard outlives; every access to it is volatile or atomic and
-        // holds for any content, and whoever unmaps it unmaps what replaces it.
+        // holds for any content, and a later unmap removes what replaces it.
         let mapped = unsafe { libc::mmap(start as *mut c_void, len, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return;
         }
     }
-    // Somebody else's fault: it occurs again at the return, under the earlier treatment.
+    // A fault outside the mappings: it occurs again at the return, under the earlier treatment.
     // SAFETY: the structure was filled by the kernel; abort is signal-safe.
     unsafe {
         let restored = BEFORE.get().map_or(-1, |before| libc::sigaction(number, before, ptr::null_mut()));

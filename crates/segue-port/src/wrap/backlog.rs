@@ -25,7 +25,7 @@ impl<W: Write> Backlog<W> {
         Backlog { out, held: Vec::new(), done: 0, taken: 0, limit: u64::MAX, is_full: false }
     }
 
-    /// Limits all that the output gets to this many bytes.
+    /// Sets the limit of the bytes written to the output in all.
     pub(super) fn limit(&mut self, bytes: u64) {
         self.limit = bytes;
     }

@@ -392,7 +392,7 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
 
 #[test]
 fn a_wrapper_gives_every_answer_of_the_port_in_it() {
-    /// The answers that a port gives beside packets.
+    /// Returns the answers that a port gives beside packets.
     fn answers(port: &mut dyn Port) -> String {
         let listened = port.listen().map_err(|error| error.raw_os_error());
         let (path_mtu, path) = (port.path_mtu(3), port.path(0, 3).map(|path| path.peer));

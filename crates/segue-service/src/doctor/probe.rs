@@ -402,10 +402,12 @@ fn guests() -> Check {
     Check { fix: Some(QEMU.to_owned()), ..Check::ok("vhost_user", found) }
 }
 
-/// Options of QEMU for a guest of 1 GiB. Memory that is shared is what vhost-user works on; `reconnect` lets the guest
-/// live on when segue is started again.
+/// Options of QEMU for a guest of 1 GiB, and those that differ where QEMU listens, and under TCG. Memory that is shared
+/// is what vhost-user works on; `reconnect` lets the guest live on when segue is started again.
 const QEMU: &str = "-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem -m 1G \
-    -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0";
+    -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0\n\
+    with vhost:PATH,client: -chardev socket,id=c0,path=PATH,server=on,wait=off\n\
+    with QEMU 7.2 without KVM: -device virtio-net-pci,netdev=n0,vectors=0";
 
 /// Returns the names of the links that are up, without loopback and without interfaces that a program made (TUN).
 fn links_up() -> Vec<String> {

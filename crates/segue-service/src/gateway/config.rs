@@ -77,7 +77,7 @@ pub struct Config {
     pub name: Option<String>,
     /// Whether the gateway runs without a part of the sandbox that the kernel lacks.
     pub is_weak: bool,
-    /// The spelling of these options in messages.
+    /// The spelling of the gateway's options in messages.
     pub spelling: Spelling,
     /// Knobs to set at the start.
     pub set: Vec<(String, String)>,

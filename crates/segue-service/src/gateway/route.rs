@@ -51,8 +51,8 @@ pub(super) fn open(
     let key: Key = flow_key()?;
     let parts = Parts { ports, budget, pages, feed, nat, key };
     let told = sender.clone();
-    let assemble = Box::new(move |_: &Vitals| {
-        follower.start(told).map_err(failed)?;
+    let assemble = Box::new(move |vitals: &Vitals| {
+        follower.start(told, vitals.clone()).map_err(failed)?;
         Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
     });
     Ok(Opened {

@@ -39,19 +39,20 @@ const BUDGET: usize = 64;
 /// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Number of descriptors that a guest's port needs, and number of those that the rest of the gateway needs.
+/// Number of descriptors that a port needs which is no guest's, and number of those that the rest of the gateway needs.
 const FILES: (u64, u64) = (48, 256);
 
 /// Claims and opens all ends, and prepares the assembly of the pipeline.
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
-    if plan.is_bridge() {
-        let count = plan.ends().count() as u64;
-        sys::raise_open_file_limit(count * FILES.0 + FILES.1).map_err(|error| {
-            Error::system("cannot open as many files as the ports need", &error, "ulimit -Hn")
-                .why("the hard limit of open files is too low")
-        })?;
-    }
-    let mut claims = Claims::default();
+    let files = |end: &Endpoint| match end.what {
+        EndpointKind::Vhost(_) => vhost::FILES,
+        EndpointKind::Interface | EndpointKind::Tap { .. } => FILES.0,
+    };
+    sys::raise_open_file_limit(plan.ends().map(files).sum::<u64>() + FILES.1).map_err(|error| {
+        Error::system("cannot open as many files as the ports need", &error, "ulimit -Hn")
+            .why("the hard limit of open files is too low")
+    })?;
+    let mut claims = ClaimedPairs::default();
     claims.add(plan, netlink)?;
     let mut offloads = Offloads::default();
     let mut open_end = |end: &Endpoint| -> Result<OpenedEndpoint, Error> {
@@ -154,12 +155,12 @@ type OpenedEndpoint = (Box<dyn Port>, Vec<Packed>);
 
 /// The claims to interfaces, two by two.
 #[derive(Default)]
-struct Claims {
+struct ClaimedPairs {
     sockets: Vec<UnixListener>,
     claimed: Vec<[u32; 2]>,
 }
 
-impl Claims {
+impl ClaimedPairs {
     /// Claims each pair of interfaces that exist in this namespace and are not claimed yet.
     fn add(&mut self, plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
         let mut found: Vec<(&str, u32)> = Vec::new();
@@ -193,7 +194,7 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));
     }
-    Claims::default().add(plan, netlink)?;
+    ClaimedPairs::default().add(plan, netlink)?;
     taps(plan, netlink)
 }
 
@@ -303,6 +304,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
             Error::system(format!("cannot receive from {name}: {call}"), &error, "segue doctor")
                 .why("the kernel refused")
         }
+        other => Error::system(format!("cannot receive from {name}"), &io::Error::other(other), "segue doctor"),
     }
 }
 

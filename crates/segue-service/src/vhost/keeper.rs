@@ -1,6 +1,6 @@
 //! The process that talks to the front ends of one guest. The process that moves packets can open nothing and accepts
-//! nobody; this one sees no packet. It accepts a front end, or connects to it, checks the descriptors of memory that
-//! come with its messages, and passes both on over a connection that it hands over.
+//! no other process; this one sees no packet. It accepts a front end, or connects to it, checks the descriptors of
+//! memory that come with its messages, and passes both on over a connection that it hands over.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -112,7 +112,7 @@ fn next(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io
         match found {
             Ok(front) => return Ok(Some(front)),
             Err(_) if listener.is_none() && has_ended(supply, RETRY)? => return Ok(None),
-            // Nobody waits, or whoever did has gone; without descriptors it is tried again.
+            // The process has no request open, or has ended; without descriptors it is tried again.
             Err(_) if listener.is_some() && has_ended(supply, PAUSE)? => return Ok(None),
             Err(_) => {}
         }

@@ -16,6 +16,10 @@ pub use spec::{Role, Spec};
 use self::keeper::Keeper;
 use crate::report::Report;
 
+/// Number of descriptors that a guest's port needs at most: one for each of 64 regions of memory, those of a table that
+/// replaces them and of its message, two for each ring, the connections, and those that it waits by.
+pub(crate) const FILES: u64 = 64 + 32;
+
 /// Opens the port of a guest. `name` is that of the port, `mtu` the longest IP packet in bytes. This process must have
 /// one thread.
 pub(crate) fn open(name: &str, spec: &Spec, mtu: u32, is_weak: bool, out: &dyn Report) -> Result<Box<dyn Port>, Error> {

@@ -51,7 +51,7 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
     }
     out.change(&format!("listen at {shown}"), "bind");
     let mode = spec.mode.unwrap_or(MODE);
-    // Nobody connects before the file has its mode.
+    // No front end can connect before the file has its mode.
     let bound = with_umask(!mode & 0o777, || UnixListener::bind(path));
     let listener = bound.map_err(|error| failed("make", &error))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| failed("set the mode of", &error))?;

@@ -69,7 +69,7 @@ impl Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joins {
     All,
-    Nobody,
+    Never,
     AllButLinux,
 }
 
@@ -77,7 +77,7 @@ impl Joins {
     pub(super) fn has(self, rules: Rules) -> bool {
         match self {
             Joins::All => true,
-            Joins::Nobody => false,
+            Joins::Never => false,
             Joins::AllButLinux => matches!(rules, Rules::Strict | Rules::Lro),
         }
     }
@@ -187,7 +187,7 @@ pub fn carriers() -> Vec<Carrier> {
         ] {
             let [out, inside] = ips;
             let around = tunnel(outer, None, Some(gre));
-            let joins = if gre.seq.is_some() { Joins::Nobody } else { Joins::All };
+            let joins = if gre.seq.is_some() { Joins::Never } else { Joins::All };
             all.push(carrier(format!("{out}/{name}/{inside}"), Feature::Gre, Some(around), inner).joins(joins));
         }
     }

@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Vec<Train> {
     trains
 }
 
-/// Writes trains in the notation of the table.
+/// A `Display` of trains in the notation of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written<'a>(pub(super) &'a [Train]);
 

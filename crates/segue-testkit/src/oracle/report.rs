@@ -54,7 +54,7 @@ pub struct Level {
     pub len: usize,
     /// Ports of a UDP header that carries a tunnel.
     pub udp: Option<(u16, u16)>,
-    /// Whether that header has a checksum (which is then right).
+    /// Whether the UDP header of the tunnel has a checksum, which is then right.
     pub has_udp_checksum: bool,
     /// GUE version, for levels with GUE.
     pub gue: Option<u8>,

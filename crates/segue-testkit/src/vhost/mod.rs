@@ -382,7 +382,13 @@ impl Frontend {
         }
     }
 
-    /// Returns the index of the used ring as it is.
+    /// Fills the counter of a queue's calls and makes it block: a write to it waits until it is read.
+    pub fn fill_calls(&mut self, queue: u16) {
+        let _ = self.calls(queue);
+        sys::fill(&self.rings[usize::from(queue)].call).expect("an event counter");
+    }
+
+    /// Returns `idx` of the used ring (virtio 1.2, section 2.7.8).
     pub fn used_index(&self, queue: u16) -> u16 {
         self.half(self.at(queue, USED + 2))
     }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,6 +25,18 @@ pub(super) fn event_counter() -> io::Result<File> {
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     // SAFETY: the call above made the descriptor and nothing else owns it.
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
+}
+
+/// Fills an event counter that is empty, and makes it block.
+pub(super) fn fill(mut counter: &File) -> io::Result<()> {
+    counter.write_all(&(u64::MAX - 1).to_ne_bytes())?;
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::fcntl(counter.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: no pointers.
+    if flags < 0 || unsafe { libc::fcntl(counter.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Creates a pair of connected sockets that keep the borders of messages.

@@ -21,6 +21,7 @@ fn stops(queue: u16, reason: Stop, features: u64, descriptors: &[Descriptor]) {
     bench.drive(queue);
     bench.assert_stopped(reason);
     assert!(bench.rx.pages.in_use() <= 1, "no page stays but the one for the next read");
+    assert_eq!(bench.pages.in_use(), 0, "what was for the guest is dropped");
 }
 
 impl Bench {
@@ -241,7 +242,7 @@ fn wrong_sizes_addresses_and_kicks_are_refused() {
     ] {
         refused(Stop::QueueAddress, |front| front.send(message::SET_VRING_ADDR, &addresses(0, parts)));
     }
-    // A queue to be polled, and a kick that nobody can wait for.
+    // A queue to be polled, and a kick that cannot be polled.
     refused(Stop::QueueKick, |front| front.send(message::SET_VRING_KICK, &(1u64 | 1 << 8).to_le_bytes()));
     let file = File::open("/proc/self/exe").unwrap();
     refused(Stop::QueueKick, |front| {
@@ -265,6 +266,16 @@ fn wrong_regions_of_memory_are_refused() {
     refused(Stop::MemoryLength, |front| add(front, region(u64::MAX - 4095, 8192, user, 0)));
     refused(Stop::MemoryLength, |front| add(front, region(guest, 4096, u64::MAX, 0)));
     refused(Stop::MemoryLength, |front| add(front, region(guest, 4096, user, u64::MAX)));
+    // A file without content may have any length; all regions together may not.
+    refused(Stop::MemoryLength, |front| {
+        front.memory.set_len(1 << 45).unwrap();
+        add(front, region(1 << 44, 1 << 45, 1 << 50, 0));
+    });
+    refused(Stop::MemoryLength, |front| {
+        front.memory.set_len(1 << 40).unwrap();
+        add(front, region(1 << 41, 1 << 39, 1 << 50, 0));
+        add(front, region(1 << 42, 1 << 39, 1 << 51, 0));
+    });
     refused(Stop::MemoryRegions, |front| add(front, region(GUEST_BASE + 4096, 4096, user, 0)));
     refused(Stop::MemoryRegions, |front| add(front, region(guest, 4096, USER_BASE + 4096, 0)));
     refused(Stop::MemoryMapping, |front| add(front, region(guest, 4096, user, 1)));

@@ -7,6 +7,7 @@ mod traffic;
 use segue::packet::{Gso, GsoKind, Packet, Pool, TrainCsum, Unit};
 use segue_testkit::vhost::{FROM_GUEST, Frontend, TO_GUEST};
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -106,21 +107,34 @@ impl Bench {
     }
 }
 
-/// A frame with a TCP segment over IPv4 or IPv6, with a checksum as given.
-fn frame(v4: bool, payload: usize, seed: usize, fill: Fill) -> Vec<u8> {
+fn ends(v4: bool) -> (IpAddr, IpAddr) {
     let parse = |text: &str| text.parse().unwrap();
-    let ends =
-        if v4 { (parse("198.18.0.1"), parse("198.18.0.2")) } else { (parse("2001:db8::1"), parse("2001:db8::2")) };
-    let segment = tcp((1, 2), 3 + seed as u32, 4, 0x10, &bytes(payload, seed));
-    ethernet(&[], &ip_packet(ends, 6, 16, &segment, fill))
+    if v4 { (parse("198.18.0.1"), parse("198.18.0.2")) } else { (parse("2001:db8::1"), parse("2001:db8::2")) }
 }
 
-/// The start of TCP in [`frame`].
+/// Builds a frame with a TCP segment over IPv4 or IPv6, with a checksum as given.
+fn frame(v4: bool, payload: usize, seed: usize, fill: Fill) -> Vec<u8> {
+    let segment = tcp((1, 2), 3 + seed as u32, 4, 0x10, &bytes(payload, seed));
+    ethernet(&[], &ip_packet(ends(v4), 6, 16, &segment, fill))
+}
+
+/// Builds a frame like [`frame`] with CWR and a partial checksum.
+fn congested(v4: bool, payload: usize) -> Vec<u8> {
+    let segment = tcp((1, 2), 3, 4, 0x90, &bytes(payload, 0));
+    ethernet(&[], &ip_packet(ends(v4), 6, 16, &segment, Fill::Primed))
+}
+
+/// Builds a frame with a UDP datagram over IPv4 or IPv6 and a partial checksum.
+fn datagram(v4: bool, payload: usize) -> Vec<u8> {
+    ethernet(&[], &ip_packet(ends(v4), 17, 6, &testing::udp(1, 2, &bytes(payload, 0)), Fill::Primed))
+}
+
+/// Returns the offset of the TCP header in [`frame`].
 fn transport(v4: bool) -> u16 {
     14 + if v4 { 20 } else { 40 }
 }
 
-/// The virtio-net header of a train of [`frame`], or of one segment where `size` is 0.
+/// Returns the virtio-net header of a train of [`frame`], or of one segment where `size` is 0.
 fn header(v4: bool, size: u16) -> [u8; 10] {
     let gso_type = match (size, v4) {
         (0, _) => 0,
@@ -134,11 +148,15 @@ fn header(v4: bool, size: u16) -> [u8; 10] {
     header
 }
 
-/// A train of [`frame`] as a packet of the worker.
+/// Builds a train of [`frame`] as a packet of the worker.
 fn train(pages: &mut PagePool, v4: bool, payload: usize, size: u16) -> Box<Packet<Page>> {
-    let mut packet = testing::load_frame(pages, &frame(v4, payload, 0, Fill::Primed));
-    let gso = Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 };
-    packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+    train_of(pages, &frame(v4, payload, 0, Fill::Primed), GsoKind::Tcp, size)
+}
+
+/// Makes a train of a frame with a partial checksum.
+fn train_of(pages: &mut PagePool, frame: &[u8], kind: GsoKind, size: u16) -> Box<Packet<Page>> {
+    let mut packet = testing::load_frame(pages, frame);
+    packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } };
     packet
 }
 

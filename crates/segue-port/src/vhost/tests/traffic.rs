@@ -5,6 +5,9 @@ use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
 use super::*;
 use crate::testing::checksum_is_good;
 
+/// Number of trains for a guest that takes none.
+const COUNT: u64 = 100_000;
+
 /// Returns the payload bytes of TCP in frames that a guest received, after checking the checksum of each.
 fn payload(v4: bool, features: u64, got: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let start = usize::from(transport(v4));
@@ -21,26 +24,61 @@ fn payload(v4: bool, features: u64, got: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     got.iter().flat_map(|(_, frame)| frame[start + 20..].to_vec()).collect()
 }
 
+/// Sends a single packet and a train of each kind from the guest, and expects them as they are.
+#[track_caller]
+fn assert_taken(bench: &mut Bench, v4: bool) {
+    let (single, tcp) = (frame(v4, 100, 1, Fill::Good), frame(v4, 20_000, 2, Fill::Primed));
+    let (ecn, udp) = (congested(v4, 20_000), datagram(v4, 20_000));
+    let mut ecn_header = header(v4, 1400);
+    ecn_header[1] |= 0x80;
+    let mut udp_header = header(v4, 1200);
+    udp_header[1] = 5;
+    udp_header[2..4].copy_from_slice(&(transport(v4) + 8).to_le_bytes());
+    udp_header[8] = 6;
+    bench.front.send_packet(0, &PLAIN, &single, &[]);
+    bench.front.send_packet(1, &header(v4, 1400), &tcp, &[60]);
+    bench.front.send_packet(4, &ecn_header, &ecn, &[60]);
+    bench.front.send_packet(8, &udp_header, &udp, &[60]);
+    bench.front.kick(FROM_GUEST);
+    let got = bench.receive();
+    let flat: Vec<Vec<u8>> = got.iter().map(|one| one.pieces().flatten().copied().collect()).collect();
+    assert_eq!(flat, [single, tcp, ecn, udp]);
+    assert!(got[0].unit().is_none(), "a plain frame is not parsed");
+    for one in &got[1..3] {
+        assert!(matches!(one.unit(), Some(Unit::Train { gso: Gso { kind: GsoKind::Tcp, size: 1400, .. }, .. })));
+    }
+    assert!(matches!(got[3].unit(), Some(Unit::Train { gso: Gso { kind: GsoKind::Udp, size: 1200, .. }, .. })));
+    assert_eq!(bench.front.returned(FROM_GUEST), [(0, 0), (1, 0), (4, 0), (8, 0)]);
+}
+
+/// Sends a train of UDP to the guest, and expects it whole where the guest takes it.
+#[track_caller]
+fn assert_datagrams(bench: &mut Bench, v4: bool, features: u64) {
+    let packet = train_of(&mut bench.pages, &datagram(v4, 20_000), GsoKind::Udp, 1200);
+    assert_eq!(bench.send(packet), Sent::All);
+    let got = bench.front.received();
+    let start = usize::from(transport(v4)) + 8;
+    assert_eq!(got.iter().flat_map(|(_, frame)| frame[start..].to_vec()).collect::<Vec<_>>(), bytes(20_000, 0));
+    for (header, frame) in &got {
+        let is_partial = header[0] & 1 != 0;
+        assert!(if is_partial { features & feature::GUEST_CSUM != 0 } else { checksum_is_good(&frame[14..]) });
+    }
+    let needs = feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6;
+    let whole = features & needs == needs;
+    assert_eq!((got.len(), got[0].0[1]), if whole { (1, 5) } else { (17, 0) });
+}
+
 #[test]
 fn each_feature_may_be_missing() {
-    let bits = (0..64).map(|bit| 1u64 << bit).filter(|bit| feature::USUAL & bit != 0);
+    let offered = super::super::feature::OFFERED;
+    let bits = (0..64).map(|bit| 1u64 << bit).filter(|bit| offered & bit != 0);
     // Without protocol features a queue is enabled at once.
     for missing in bits.chain([0, feature::MRG_RXBUF | feature::VERSION_1, !0]) {
-        let features = feature::USUAL & !missing;
+        let features = offered & !missing;
         let mut bench = Bench::ready(features);
         assert_eq!(bench.front.header_len(), if features & (1 << 32 | 1 << 15) == 0 { 10 } else { 12 });
         for v4 in [true, false] {
-            // From the guest: a single packet and a train.
-            let (single, long) = (frame(v4, 100, 1, Fill::Good), frame(v4, 20_000, 2, Fill::Primed));
-            bench.front.send_packet(0, &PLAIN, &single, &[]);
-            bench.front.send_packet(1, &header(v4, 1400), &long, &[60]);
-            bench.front.kick(FROM_GUEST);
-            let got = bench.receive();
-            let flat: Vec<Vec<u8>> = got.iter().map(|one| one.pieces().flatten().copied().collect()).collect();
-            assert_eq!(flat, [single, long], "{missing:#x}");
-            assert!(got[0].unit().is_none(), "a plain frame is not parsed");
-            assert!(matches!(got[1].unit(), Some(Unit::Train { gso: Gso { size: 1400, .. }, .. })), "{missing:#x}");
-            assert_eq!(bench.front.returned(FROM_GUEST), [(0, 0), (1, 0)]);
+            assert_taken(&mut bench, v4);
         }
         // To the guest. Without mergeable buffers a train needs a large one, as a driver knows.
         let large = features & feature::MRG_RXBUF == 0;
@@ -49,19 +87,32 @@ fn each_feature_may_be_missing() {
         } else {
             bench.front.offer_buffers(1600);
         }
+        let is_whole = |v4: bool| {
+            let needs = feature::GUEST_CSUM | if v4 { feature::GUEST_TSO4 } else { feature::GUEST_TSO6 };
+            features & needs == needs
+        };
         for v4 in [true, false] {
             let packet = train(&mut bench.pages, v4, 20_000, 1400);
             assert_eq!(bench.send(packet), Sent::All);
             let got = bench.front.received();
             assert_eq!(payload(v4, features, &got), bytes(20_000, 0), "{missing:#x}");
-            let needs = feature::GUEST_CSUM | if v4 { feature::GUEST_TSO4 } else { feature::GUEST_TSO6 };
-            let whole = features & needs == needs;
-            assert_eq!(got.len(), if whole { 1 } else { 15 }, "{missing:#x}");
-            if whole {
+            assert_eq!(got.len(), if is_whole(v4) { 1 } else { 15 }, "{missing:#x}");
+            if is_whole(v4) {
                 let buffers = if large { 1 } else { 13 };
                 assert_eq!(got[0].0.get(10).map(|low| u16::from(*low)), (got[0].0.len() == 12).then_some(buffers));
                 assert_eq!(got[0].0[..2], [1, if v4 { 1 } else { 4 }]);
             }
+            assert_datagrams(&mut bench, v4, features);
+        }
+        // A train with CWR comes last: a guest that does not take it takes none from then on.
+        for v4 in [true, false] {
+            let packet = train_of(&mut bench.pages, &congested(v4, 20_000), GsoKind::Tcp, 1400);
+            assert_eq!(bench.send(packet), Sent::All);
+            let got = bench.front.received();
+            assert_eq!(payload(v4, features, &got), bytes(20_000, 0), "{missing:#x}");
+            let whole = is_whole(v4) && features & feature::GUEST_ECN != 0;
+            assert_eq!(got.len(), if whole { 1 } else { 15 }, "{missing:#x}");
+            assert_eq!(got[0].0[1], if whole { 0x80 | if v4 { 1 } else { 4 } } else { 0 }, "{missing:#x}");
         }
         assert_eq!(bench.port.stops().total(), 0);
         assert_eq!((bench.number("guest_ready"), bench.port.counters().drops.total()), (1, 0));
@@ -229,6 +280,31 @@ fn packets_wait_for_buffers_and_are_dropped_by_name_after_a_while() {
     let packet = testing::load_frame(&mut bench.pages, &frame(true, 100, 0, Fill::Good));
     assert_eq!(bench.send(packet), Sent::All);
     assert_eq!((bench.front.received().len(), bench.number(GUEST_STALLED)), (1, 0));
+}
+
+#[test]
+fn a_guest_without_buffers_costs_no_memory_however_long_it_offers_none() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let long = frame(true, 20_000, 0, Fill::Primed);
+    let packet = train_of(&mut bench.pages, &long, GsoKind::Tcp, 1400);
+    assert_eq!(bench.send(packet), Sent::Blocked);
+    let held = bench.pages.in_use();
+    wait_until_readable(bench.port.blocked_fd());
+    assert_eq!(bench.transmit(), Sent::All);
+    assert!(held > 0 && bench.pages.in_use() == 0, "what waited is dropped, and its pages are free");
+    for _ in 0..COUNT {
+        let packet = train_of(&mut bench.pages, &long, GsoKind::Tcp, 1400);
+        assert_eq!(bench.send(packet), Sent::All);
+        assert_eq!((bench.pages.in_use(), bench.tx.len()), (0, 0));
+    }
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::NoBuffers), 15 * (COUNT + 1));
+    assert_eq!((bench.number(GUEST_STALLED), bench.number("ring_stalls")), (1, 1));
+    // The guest goes on in the end.
+    bench.front.offer_buffers(2048);
+    let packet = train_of(&mut bench.pages, &long, GsoKind::Tcp, 1400);
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(payload(true, feature::USUAL, &bench.front.received()), bytes(20_000, 0));
+    assert_eq!((bench.number(GUEST_STALLED), bench.port.stops().total()), (0, 0));
 }
 
 #[test]
