@@ -96,11 +96,11 @@ pub(crate) fn status(request: &Request) -> Result<(), CniError> {
     request.mtu().map_err(|error| not_ready(error.message, error.details))?;
     client::peers(tunnel)
         .map_err(|error| not_ready(format!("{tunnel} has no table of peers: {}", error.message), error.hint))?;
-    known(ipam::delegate(request, "STATUS"))
+    without_old_plugins(ipam::delegate(request, "STATUS"))
 }
 
 /// Converts the error of an IPAM plugin that lacks a command of version 1.1 into a success.
-fn known(outcome: Result<Value, CniError>) -> Result<(), CniError> {
+fn without_old_plugins(outcome: Result<Value, CniError>) -> Result<(), CniError> {
     match outcome {
         Err(error) if error.code == 4 => Ok(()),
         other => other.map(|_| ()),
@@ -132,21 +132,21 @@ pub(crate) fn gc(request: &Request) -> Result<(), CniError> {
         Ok(failed)
     })?;
     // The IPAM plugin's reservations are removed in any case.
-    known(ipam::delegate(request, "GC"))?;
+    without_old_plugins(ipam::delegate(request, "GC"))?;
     match failed {
         Some((name, error)) => Err(CniError::system(format!("cannot remove {name}"), &error)),
         None => Ok(()),
     }
 }
 
-/// The two ends of a veth pair.
-struct Ends {
+/// A veth pair: its end in the host, with its name, and its end in the pod.
+struct VethPair {
     host: (String, Found),
     pod: Found,
 }
 
 /// Creates the veth pair, its addresses and routes.
-fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Result<Ends, CniError> {
+fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Result<VethPair, CniError> {
     let (host, alias) = names(request);
     let failed = |what: &str| {
         let what = what.to_owned();
@@ -181,7 +181,7 @@ fn connect(request: &Request, namespace: &File, ips: &[Given], mtu: u32) -> Resu
         links.add_route(address, 32, None, near.index).map_err(failed("cannot set the route to the pod"))?;
     }
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("cannot make this host a router"))?;
-    Ok(Ends { host: (host, near), pod })
+    Ok(VethPair { host: (host, near), pod })
 }
 
 /// Returns the gateway of an address: that of the IPAM plugin, else the first address of the network.
@@ -192,7 +192,7 @@ fn gateway(ip: &Given) -> Ipv4Addr {
     })
 }
 
-fn result(request: &Request, given: &Value, ips: &[Given], ends: &Ends) -> Value {
+fn result(request: &Request, given: &Value, ips: &[Given], ends: &VethPair) -> Value {
     let sandbox = request.namespace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let is_old = request.version == "0.4.0";
     let ips: Vec<Value> = ips

@@ -68,9 +68,9 @@ pub struct Agent<'a> {
     acquired: Option<Acquired>,
     /// The table that the tunnel is to have.
     peers: Vec<Peer>,
-    /// Whether the tunnel has this table.
+    /// Whether the tunnel has `peers` as its table.
     is_synced: bool,
-    /// Number of its peers that the tunnel refuses, and the first of them.
+    /// Number of peers that the tunnel refuses, and the first ones.
     refused: (u64, Vec<RefusedPeer>),
     /// The process that has the tunnel's table.
     process: u32,

@@ -21,7 +21,7 @@ pub struct Cli {
 pub enum Command {
     /// Keep a tunnel's peers equal to flannel's registry in etcd, as one more node of it.
     Etcd(Etcd),
-    /// What flanneld's backend `extension` calls, once for each change.
+    /// Apply a change that flanneld's backend `extension` reports; it calls this once for each.
     Hook(Hook),
 }
 
@@ -83,7 +83,7 @@ pub enum Call {
         /// The address of the host, which is not needed.
         public_ip: Option<String>,
     },
-    /// What `post` leaves behind.
+    /// Remove the peers that a round did not confirm; `post` starts this in the background.
     #[command(hide = true)]
     Sweep {
         /// The round that is swept.
@@ -140,7 +140,7 @@ pub struct Etcd {
     /// The address that the other hosts reach this one at.
     #[arg(long, value_name = "ADDRESS")]
     pub public_ip: Option<Ipv4Addr>,
-    /// What this host takes from other segue nodes besides the network's VXLAN: gue, or gue,remcsum.
+    /// The formats that this host takes from other segue nodes besides the network's VXLAN: gue, or gue,remcsum.
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     pub offer: Vec<Offered>,
     /// The UDP port of --offer gue; the tunnel listens there.
@@ -190,6 +190,36 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    fn options<'a>(command: &'a clap::Command, found: &mut Vec<&'a clap::Arg>) {
+        found.extend(command.get_arguments());
+        command.get_subcommands().filter(|call| !call.is_hide_set()).for_each(|call| options(call, found));
+    }
+
+    #[test]
+    fn the_document_has_each_option_with_its_default() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fleet.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let rows: Vec<Vec<&str>> =
+            text.lines().filter(|line| line.starts_with("| `")).map(|row| row.split('|').collect()).collect();
+        let command = <Cli as clap::CommandFactory>::command();
+        let mut found = Vec::new();
+        options(&command, &mut found);
+        let long: Vec<_> = found.iter().filter_map(|option| Some((option.get_long()?, *option))).collect();
+        assert!(long.len() > 18, "{}", long.len());
+        for (name, option) in long.into_iter().filter(|(name, _)| *name != "help" && *name != "version") {
+            let has_name = |cell: &str| {
+                let word = format!("--{name}");
+                cell.split(['`', ' ']).any(|part| part == word)
+            };
+            let defaults = option.get_default_values();
+            let is_row = |row: &Vec<&str>| {
+                has_name(row[1])
+                    && defaults.iter().all(|value| row[2].trim() == format!("`{}`", value.to_string_lossy()))
+            };
+            assert!(rows.iter().any(is_row), "no row of {path} has --{name} with {defaults:?}");
+        }
     }
 
     #[test]

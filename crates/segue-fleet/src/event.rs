@@ -34,7 +34,7 @@ pub enum Event {
     Changed(Batch, String),
     /// The registry cannot be reached, for this reason.
     Stale(String),
-    /// The agent cannot go on.
+    /// The agent cannot continue.
     Fatal(Error),
     /// A signal to stop the agent.
     Stop,

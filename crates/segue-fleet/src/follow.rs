@@ -67,7 +67,8 @@ fn list(etcd: &mut Etcd, directory: &str, events: &SyncSender<Event>) -> Result<
     Ok(events.send(Event::Listed(listing)).is_ok().then_some(revision))
 }
 
-/// Reports changes after the revision `from`, for a while. Returns the last revision, and whether the agent goes on.
+/// Watches the registry from the revision `from` on, and reports each change until the watch is begun anew. Returns the
+/// last revision, and whether the agent continues.
 fn watch(
     etcd: &mut Etcd,
     directory: &str,

@@ -73,7 +73,7 @@ struct Memory {
 /// The files of one tunnel, locked.
 struct Hooks {
     name: String,
-    known: Memory,
+    memory: Memory,
     _lock: File,
 }
 
@@ -81,7 +81,7 @@ struct Hooks {
 pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     let mut hooks = Hooks::open(name)?;
     let text = serde_json::to_string(&takes).unwrap_or_default();
-    hooks.known.takes = Some(takes);
+    hooks.memory.takes = Some(takes);
     hooks.save("pre")?;
     Ok(text)
 }
@@ -93,10 +93,10 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let address: Ipv4Addr = argument(address, address.parse().ok(), "PUBLIC_IP")?;
     let mut hooks = Hooks::open(name)?;
-    let known = &mut hooks.known;
-    (known.network, known.subnet, known.address) = (network.to_string(), subnet.to_string(), address.to_string());
-    known.round += 1;
-    let round = known.round;
+    let memory = &mut hooks.memory;
+    (memory.network, memory.subnet, memory.address) = (network.to_string(), subnet.to_string(), address.to_string());
+    memory.round += 1;
+    let round = memory.round;
     hooks.save(&format!("post {subnet}"))?;
     leave_sweeper(name, round, grace)
 }
@@ -106,7 +106,7 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
     let mut hooks = Hooks::open(name)?;
     match hooks.peer(subnet, address, data) {
         Ok((subnet, peer)) => {
-            let before = hooks.known.peers.insert(subnet.clone(), (hooks.known.round, peer.clone()));
+            let before = hooks.memory.peers.insert(subnet.clone(), (hooks.memory.round, peer.clone()));
             // What is as it was needs nothing, unless the tunnel has lost it.
             let is_there = before.as_ref().is_some_and(|(_, before)| *before == peer) && hooks.is_in_force();
             hooks.save(&format!("add {subnet}"))?;
@@ -115,8 +115,8 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
                 Err(error) if error.kind == Kind::BadValue => {
                     // It is not kept: a tunnel that starts with the file would refuse it again.
                     match before {
-                        Some(before) => hooks.known.peers.insert(subnet.clone(), before),
-                        None => hooks.known.peers.remove(&subnet),
+                        Some(before) => hooks.memory.peers.insert(subnet.clone(), before),
+                        None => hooks.memory.peers.remove(&subnet),
                     };
                     hooks.refuse(&subnet, Refusal::Tunnel)?;
                     Err(error)
@@ -136,7 +136,7 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
 pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let mut hooks = Hooks::open(name)?;
-    if hooks.known.peers.remove(&subnet.to_string()).is_none() {
+    if hooks.memory.peers.remove(&subnet.to_string()).is_none() {
         return Ok(());
     }
     hooks.save(&format!("del {subnet}"))?;
@@ -150,19 +150,19 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     let end = Instant::now() + grace;
     while Instant::now() < end {
         // A later round, or no file any more: there is nothing to wait for.
-        let known = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Memory>(&bytes).ok());
-        if known.is_none_or(|known| known.round != round) {
+        let memory = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Memory>(&bytes).ok());
+        if memory.is_none_or(|memory| memory.round != round) {
             return Ok(());
         }
         std::thread::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_secs(1)));
     }
     let mut hooks = Hooks::open(name)?;
-    if hooks.known.round != round {
+    if hooks.memory.round != round {
         return Ok(());
     }
     let (kept, old): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        std::mem::take(&mut hooks.known.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
-    hooks.known.peers = kept;
+        std::mem::take(&mut hooks.memory.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
+    hooks.memory.peers = kept;
     hooks.save(&format!("sweep of {}", old.len()))?;
     for (_, peer) in old.into_values() {
         let Some(prefix) = peer.prefix else { continue };
@@ -192,17 +192,17 @@ impl Hooks {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let known = match path(name, ".hook.json").and_then(fs::read) {
+        let memory = match path(name, ".hook.json").and_then(fs::read) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
             Err(error) => return Err(failed(&error)),
         };
-        Ok(Hooks { name: name.to_owned(), known, _lock: lock })
+        Ok(Hooks { name: name.to_owned(), memory, _lock: lock })
     }
 
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
-        let peers = self.known.peers.values().map(|(_, peer)| peer.clone()).collect();
+        let peers = self.memory.peers.values().map(|(_, peer)| peer.clone()).collect();
         let table = json!(Table { peers, ..Table::default() });
         let state = FleetState {
             schema: SCHEMA.to_owned(),
@@ -211,13 +211,13 @@ impl Hooks {
             endpoint: "flanneld".to_owned(),
             state: Engine::Connected,
             since: fleet::now(),
-            network: self.known.network.clone(),
-            subnet: self.known.subnet.clone(),
-            address: self.known.address.clone(),
+            network: self.memory.network.clone(),
+            subnet: self.memory.subnet.clone(),
+            address: self.memory.address.clone(),
             backend: "extension".to_owned(),
-            peers: self.known.peers.len(),
+            peers: self.memory.peers.len(),
             last_event: Some(LastEvent { at: fleet::now(), what: event.to_owned() }),
-            refused: self.known.refused.clone(),
+            refused: self.memory.refused.clone(),
             ..FleetState::default()
         };
         self.remember()
@@ -228,7 +228,7 @@ impl Hooks {
 
     /// Writes the state for the next hook.
     fn remember(&self) -> io::Result<()> {
-        self.write(".hook.json", &json!(self.known))
+        self.write(".hook.json", &json!(self.memory))
     }
 
     fn write(&self, ending: &str, document: &Value) -> io::Result<()> {
@@ -237,7 +237,7 @@ impl Hooks {
 
     /// Checks a host that flanneld reports and converts it to a peer.
     fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(String, Peer), Refusal> {
-        let known = &self.known;
+        let memory = &self.memory;
         let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
         let (place, len) = (place.parse().ok(), crate::network::decimal(len).filter(|len| *len <= 32));
         let (Some(place), Some(len)) = (place, len) else { return Err(Refusal::KeyMalformed) };
@@ -246,7 +246,7 @@ impl Hooks {
         if !is_host(address) {
             return Err(Refusal::AddressNotUnicast);
         }
-        if let Some(network) = Network::parse(&known.network) {
+        if let Some(network) = Network::parse(&memory.network) {
             if !network.holds(subnet) || network == subnet {
                 return Err(Refusal::OutsideNetwork);
             }
@@ -254,18 +254,18 @@ impl Hooks {
                 return Err(Refusal::AddressInNetwork);
             }
         }
-        if Network::parse(&known.subnet).is_some_and(|own| own.overlaps(subnet)) {
+        if Network::parse(&memory.subnet).is_some_and(|own| own.overlaps(subnet)) {
             return Err(Refusal::OwnSubnet);
         }
-        if known.address == address.to_string() {
+        if memory.address == address.to_string() {
             return Err(Refusal::OwnAddress);
         }
         let overlaps =
             |other: &String| Network::parse(other).is_some_and(|other| other != subnet && other.overlaps(subnet));
-        if known.peers.keys().any(overlaps) {
+        if memory.peers.keys().any(overlaps) {
             return Err(Refusal::Overlap);
         }
-        if known.peers.len() >= crate::roster::PEERS && !known.peers.contains_key(&subnet.to_string()) {
+        if memory.peers.len() >= crate::roster::PEERS && !memory.peers.contains_key(&subnet.to_string()) {
             return Err(Refusal::TooMany);
         }
         if data.len() > VALUE_LEN {
@@ -277,7 +277,7 @@ impl Hooks {
         if mac.is_some_and(|mac| !mac.is_station()) {
             return Err(Refusal::MacNotUnicast);
         }
-        let own = known.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
+        let own = memory.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
         if mac.is_some() && mac == own {
             return Err(Refusal::OwnMac);
         }
@@ -288,7 +288,7 @@ impl Hooks {
             return Err(Refusal::MacMalformed);
         }
         // Remote checksums are sent to what takes them, from a host that takes them too.
-        let ours = known.takes.as_ref().is_some_and(|ours| ours.remcsum);
+        let ours = memory.takes.as_ref().is_some_and(|ours| ours.remcsum);
         let peer = Peer {
             encap: Some(theirs.mode),
             port: Some(theirs.port),
@@ -302,14 +302,14 @@ impl Hooks {
 
     /// Records a host that is refused.
     fn refuse(&mut self, subnet: &str, refusal: Refusal) -> Result<(), Error> {
-        *self.known.refused.entry(refusal.name().to_owned()).or_default() += 1;
+        *self.memory.refused.entry(refusal.name().to_owned()).or_default() += 1;
         self.save(&format!("refused {}", printable(subnet)))
     }
 
     /// Returns whether the tunnel's table is as the last change of a hook has left it.
     fn is_in_force(&self) -> bool {
         let Ok((process, table)) = client::peer_table(&self.name) else { return false };
-        self.known.table == Some((process, table.generation))
+        self.memory.table == Some((process, table.generation))
     }
 
     /// Changes the tunnel's table. A tunnel that does not run takes the file when it starts.
@@ -317,8 +317,8 @@ impl Hooks {
         let is_removal = matches!(change, Change::Del(_));
         match client::peer_change(&self.name, change) {
             Ok(changes) => {
-                let known = client::peer_table(&self.name).ok().map(|(process, _)| (process, changes.generation));
-                self.known.table = known;
+                let table = client::peer_table(&self.name).ok().map(|(process, _)| (process, changes.generation));
+                self.memory.table = table;
                 self.remember().map_err(|error| unnoted(&error))
             }
             Err(error) if error.kind == Kind::NotFound => Ok(()),

@@ -40,8 +40,8 @@ refusals! {
     HostBits = "host_bits", "the address of the subnet has host bits";
     /// The subnet is not in the network.
     OutsideNetwork = "outside_network", "the subnet is not in the network";
-    /// The subnet shares addresses with an older lease.
-    Overlap = "overlap", "the subnet shares addresses with an older lease";
+    /// The subnet shares addresses with another lease, which goes first: by its length, else by its age.
+    Overlap = "overlap", "the subnet shares addresses with another lease, which goes first";
     /// The subnet shares addresses with that of this host.
     OwnSubnet = "own_subnet", "the subnet shares addresses with that of this host";
     /// The value has more than 4096 bytes.

@@ -1,8 +1,9 @@
 //! The entries of the registry as this host sees them, and the peers that follow from them.
 //!
 //! Without I/O and without a clock: entries go in as etcd lists and reports them, the peers and the refusals come out.
-//! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the lease that was
-//! made first (by its create revision) counts. Each entry is judged by itself otherwise.
+//! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the one that has
+//! the configured length (SubnetLen) counts, else the lease that was made first (by its create revision). So one old
+//! lease of half the network costs no other host its subnet. Each entry is judged by itself otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -150,11 +151,15 @@ impl Roster {
     /// Returns the peers and the refusals.
     pub fn judged(&self) -> Judged {
         let mut refused: Vec<_> = self.refused.iter().map(|(key, refusal)| (printable(key), *refusal)).collect();
-        let mut by_age: Vec<(i64, &Vec<u8>, Lease)> =
-            self.leases.iter().map(|(key, (created, lease))| (*created, key, *lease)).collect();
-        by_age.sort_unstable_by_key(|(created, key, _)| (*created, *key));
+        let usual = self.policy.config.subnet_len;
+        let mut by_rank: Vec<((bool, i64), &Vec<u8>, Lease)> = self
+            .leases
+            .iter()
+            .map(|(key, (created, lease))| ((lease.subnet.prefix_len() != usual, *created), key, *lease))
+            .collect();
+        by_rank.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));
         let mut taken: BTreeMap<Ipv4Addr, Lease> = BTreeMap::new();
-        for (_, key, lease) in by_age {
+        for (_, key, lease) in by_rank {
             // The networks that are taken do not overlap: the nearest one below the end is the only one that can.
             let near = taken.range(..=lease.subnet.last()).next_back();
             if near.is_some_and(|(_, other)| other.subnet.overlaps(lease.subnet)) {

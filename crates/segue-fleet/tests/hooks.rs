@@ -136,7 +136,7 @@ fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
         ("198.19.3.1/24", "198.18.0.3", GUE, "host bits"),
         ("198.20.3.0/24", "198.18.0.3", GUE, "not in the network"),
         ("198.19.1.0/25", "198.18.0.3", GUE, "with that of this host"),
-        ("198.19.2.0/25", "198.18.0.3", GUE, "with an older lease"),
+        ("198.19.2.0/25", "198.18.0.3", GUE, "with another lease"),
         ("198.19.3.0/24", "there", GUE, "no IPv4 address"),
         ("198.19.3.0/24", "224.0.0.1", GUE, "multicast"),
         ("198.19.3.0/24", "198.19.9.1", GUE, "carry itself"),

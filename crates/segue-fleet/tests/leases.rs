@@ -198,17 +198,19 @@ fn each_hostile_entry_is_refused_under_its_reason_and_costs_no_peer() {
     let leases = alone.judged().leases;
     assert_eq!(leases.len(), 3);
     for (key, value, reason) in &cases {
-        let mut roster = roster(10);
-        roster.list(&peers);
-        // The newest entry, so that of two that overlap it is the one that is refused.
-        roster.put(&record(key.clone(), value.clone(), 1000));
-        let Judged { leases: now, refused, .. } = roster.judged();
-        let shown = String::from_utf8_lossy(&key[..key.len().min(60)]).into_owned();
-        assert_eq!(refused.iter().map(|(_, why)| *why).collect::<Vec<_>>(), [*reason], "{shown}: {value:?}");
-        assert!(refused[0].0.len() < 300 && !refused[0].0.contains(char::is_control), "{shown}");
-        assert_eq!(now, leases, "{shown}");
-        roster.remove(key);
-        assert_eq!(roster.judged(), Judged { leases: leases.clone(), ..Judged::default() }, "{shown}");
+        // The newest entry, and the oldest one.
+        for created in [1000, 0] {
+            let mut roster = roster(10);
+            roster.list(&peers);
+            roster.put(&record(key.clone(), value.clone(), created));
+            let Judged { leases: now, refused, .. } = roster.judged();
+            let shown = String::from_utf8_lossy(&key[..key.len().min(60)]).into_owned();
+            assert_eq!(refused.iter().map(|(_, why)| *why).collect::<Vec<_>>(), [*reason], "{shown}: {value:?}");
+            assert!(refused[0].0.len() < 300 && !refused[0].0.contains(char::is_control), "{shown}");
+            assert_eq!(now, leases, "{shown}");
+            roster.remove(key);
+            assert_eq!(roster.judged(), Judged { leases: leases.clone(), ..Judged::default() }, "{shown}");
+        }
     }
     // All of them at once, in front of the good ones.
     let wrong = cases.iter().zip(1000..).map(|((key, value, _), n)| record(key.clone(), value.clone(), n));
@@ -267,6 +269,32 @@ fn the_older_of_two_that_overlap_counts_in_whatever_order_they_come() {
         roster.remove(&one_more.key);
         assert_eq!(roster.judged().leases[0].subnet.to_string(), "198.19.8.0/22");
     }
+}
+
+#[test]
+fn a_lease_of_the_configured_length_goes_before_an_older_one_of_another() {
+    let half = record(at("198.19.128.0-17"), VALUE, 1);
+    let part = record(at("198.19.130.64-26"), VALUE, 2);
+    for order in [[&half, &part, &good(130), &good(200)], [&good(200), &good(130), &part, &half]] {
+        let mut roster = roster(10);
+        for record in order {
+            roster.put(record);
+        }
+        let judged = roster.judged();
+        let subnets: Vec<String> = judged.leases.iter().map(|lease| lease.subnet.to_string()).collect();
+        assert_eq!(subnets, ["198.19.130.0/24", "198.19.200.0/24"]);
+        assert_eq!(
+            judged.refused,
+            [(at("198.19.128.0-17"), Refusal::Overlap), (at("198.19.130.64-26"), Refusal::Overlap)]
+        );
+    }
+    // It takes no place from them either, where there are only as many as they need.
+    let mut roster = roster(2);
+    for record in [record(at("198.19.64.0-18"), VALUE, 1), good(130), good(200)] {
+        roster.put(&record);
+    }
+    let judged = roster.judged();
+    assert_eq!((judged.leases.len(), judged.refused), (2, vec![(at("198.19.64.0-18"), Refusal::TooMany)]));
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! Tests of `segue-cni` as a container runtime calls it: pods on two nodes whose tunnels have each other as a peer, and
 //! the state that each call must leave. The plugin for addresses is `cni_host_local.py`, and in the tests of full size
-//! the real `host-local`; there `cnitool` is the runtime too.
+//! the real `host-local`; there `cnitool` is the runtime too. And the walk-through of docs/fleet.md for users of
+//! Kubernetes.
+
+#[path = "common/guide.rs"]
+mod guide;
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -239,10 +244,145 @@ fn full_size_cnitool_and_host_local_attach_pods_that_talk() {
     for (node, pod) in nodes.iter().zip(&pods) {
         assert_eq!((node.links(), node.reserved(), pod.has_device("eth0")), (vec![], vec![], false));
     }
-    // An ADD that fails leaves no link and no reservation: the tunnel's table is there, but not this tunnel.
+    // An ADD whose last step fails leaves no link and no reservation: this host cannot be made a router.
+    nodes[0].host.run("mount", &["--bind", "/proc/sys", "/proc/sys"]).unwrap();
+    nodes[0].host.run("mount", &["-o", "remount,bind,ro", "/proc/sys"]).unwrap();
+    let failed = cnitool(&nodes[0], &tool, "add", &pods[0]);
+    let said = [failed.stdout.as_slice(), failed.stderr.as_slice()].concat();
+    assert!(!failed.status.success() && String::from_utf8_lossy(&said).contains("a router"), "{failed:?}");
+    assert_eq!((nodes[0].links(), nodes[0].reserved(), pods[0].has_device("eth0")), (vec![], vec![], false));
+    // Nor does one whose first step fails: there is no such tunnel.
     let text = fs::read_to_string(nodes[0].directory.file("10-segue.conflist")).unwrap();
     fs::write(nodes[0].directory.file("10-segue.conflist"), text.replace(DEVICE, "nosuch0")).unwrap();
     assert!(!cnitool(&nodes[0], &tool, "add", &pods[0]).status.success());
     assert!(!cnitool(&nodes[0], &tool, "status", &pods[0]).status.success());
     assert_eq!((nodes[0].links(), nodes[0].reserved()), (vec![], vec![]));
+}
+
+/// Returns the code in the text of the section for users of Kubernetes that begins so, without the dots at its end.
+fn code(begin: &str) -> String {
+    let section = guide::section("For users of Kubernetes");
+    let found = section.split('`').find(|part| part.starts_with(begin)).expect("code that begins so");
+    found.trim_end_matches(" ...").to_owned()
+}
+
+/// Attaches a pod to host A with the plugins and the configuration that docs/fleet.md says, lets it reach an address of
+/// host B, and detaches it.
+#[track_caller]
+fn a_pod_is_attached(ground: &Ground, far: IpAddr) {
+    // The folders of the runtime and of flanneld are this host's alone.
+    let folder = ground.program.parent().unwrap().display().to_string();
+    let script = format!(
+        "mount -t tmpfs none /opt
+         mount -t tmpfs none /var/lib
+         mkdir -p /opt/cni/bin /run/flannel
+         install -m 755 {}/tests/cni_host_local.py /opt/cni/bin/host-local
+         {}
+         echo FLANNEL_SUBNET=198.19.1.1/24 > /run/flannel/subnet.env",
+        env!("CARGO_MANIFEST_DIR"),
+        code("ln -s ").replace("/usr/local/libexec/segue", &folder)
+    );
+    ground.a.run("sh", &["-ec", &script]).unwrap();
+    // As a runtime does: version and name of the list go into the configuration of the plugin.
+    let list: Value = serde_json::from_str(&guide::blocks("For users of Kubernetes", "json")[1]).unwrap();
+    let mut config = list["plugins"][0].clone();
+    for key in ["cniVersion", "name"] {
+        config[key] = list[key].clone();
+    }
+    let pod = Host::new("pod").unwrap();
+    let call = |command: &str| -> Value {
+        let mut call = ground.a.command(format!("/opt/cni/bin/{}", config["type"].as_str().unwrap()));
+        call.env("CNI_COMMAND", command).env("CNI_CONTAINERID", "c1").env("CNI_IFNAME", "eth0");
+        call.env("CNI_PATH", "/opt/cni/bin").env("CNI_NETNS", pod.net_path());
+        let mut process = Process::spawn(call, config.to_string().as_bytes()).unwrap();
+        let done = process.wait(PATIENCE).unwrap().success();
+        assert!(done, "{command}: {}{}", process.stdout(), process.stderr());
+        serde_json::from_str(&process.stdout()).unwrap_or_default()
+    };
+    call("STATUS");
+    let result = call("ADD");
+    assert_eq!(
+        (&result["ips"][0]["address"], &result["interfaces"][1]["mtu"]),
+        (&json!("198.19.1.2/32"), &json!(1420))
+    );
+    segue_lab::reach((&pod, "198.19.1.2".parse().unwrap()), (&ground.b, far), PATIENCE).unwrap();
+    call("DEL");
+    assert!(!pod.has_device("eth0"));
+}
+
+#[test]
+fn the_walk_through_for_users_of_kubernetes_works_as_it_is_written() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping", "python3"]) else { return };
+    let path = format!("{}:{}", ground.program.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let config: Value = serde_json::from_str(&guide::blocks("For users of Kubernetes", "json")[0]).unwrap();
+    // As flanneld does: variables are put in, the words are split at blanks, and there is no shell.
+    let call = |host: &Host, name: &str, variables: [(&str, &str); 3], input: &str| {
+        let mut line = config["Backend"][name].as_str().unwrap().to_owned();
+        for (variable, value) in variables {
+            line = line.replace(variable, value);
+        }
+        let mut words = line.split(' ');
+        assert_eq!(words.next(), Some("segue"));
+        let mut command = host.command(&ground.program);
+        command.args(words).env("PATH", &path);
+        let mut process = Process::spawn(command, input.as_bytes()).unwrap();
+        assert!(
+            process.wait(PATIENCE).unwrap().success() && process.stderr().is_empty(),
+            "{line}: {}",
+            process.stderr()
+        );
+        process.stdout()
+    };
+    let nodes = [(&ground.a, 1), (&ground.b, 2)];
+    let of = |n: u8| (format!("198.19.{n}.0/24"), format!("198.18.0.{n}"));
+    let start = |host: &Host, n: u8, begin: &str| {
+        let line = format!("{begin} local 198.18.0.{n} listen gue:6080 encap-remcsum mtu 1420 addr 198.19.{n}.1/32");
+        let words: Vec<String> = line.split_whitespace().skip(2).map(String::from).collect();
+        let tunnel = Tunnel::start(host, &ground.program, &words);
+        ip(host, &format!("route add 198.19.0.0/16 dev segue0 src 198.19.{n}.1"));
+        tunnel
+    };
+    let mut tunnels = nodes.map(|(host, n)| start(host, n, "segue tunnel dev segue0 peers none"));
+    let data = nodes.map(|(host, _)| call(host, "PreStartupCommand", [("$", "$"), ("$", "$"), ("$", "$")], ""));
+    for (host, n) in nodes {
+        let (subnet, address) = of(n);
+        let network = config["Network"].as_str().unwrap();
+        let variables = [("$NETWORK", network), ("$SUBNET", &subnet), ("$PUBLIC_IP", &address)];
+        call(host, "PostStartupCommand", variables, "");
+    }
+    // Each add comes twice, as after a renewal.
+    for ((host, n), _) in [nodes[0], nodes[1], nodes[0], nodes[1]].into_iter().zip(0..) {
+        let (subnet, address) = of(3 - n);
+        let variables = [("$NETWORK", ""), ("$SUBNET", subnet.as_str()), ("$PUBLIC_IP", address.as_str())];
+        call(host, "SubnetAddCommand", variables, &data[usize::from(2 - n)]);
+    }
+    let [near, far]: [IpAddr; 2] = ["198.19.1.1", "198.19.2.1"].map(|address| address.parse().unwrap());
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
+    traffic::everything(a, b, traffic::SHORT, 9);
+    // What the tunnel itself refuses is not kept: it would cost the tunnel its next start.
+    let mut refused = ground.a.command(&ground.program);
+    refused.args(["fleet", "hook", "add", "198.19.9.0/24", "198.18.0.9"]).env("PATH", &path);
+    let mut refused = Process::spawn(refused, br#"{"mode":"fou","port":8285}"#).unwrap();
+    assert!(
+        !refused.wait(PATIENCE).unwrap().success() && refused.stderr().contains("`listen`"),
+        "{}",
+        refused.stderr()
+    );
+    let kept = |ending: &str| ground.a.run("cat", &[&format!("/run/segue/segue0.{ending}.json")]).unwrap();
+    assert!(kept("peers").contains("198.19.2.0/24") && !kept("peers").contains("198.19.9.0/24"), "{}", kept("peers"));
+    assert!(kept("fleet").contains(r#""tunnel":1"#), "{}", kept("fleet"));
+    a_pod_is_attached(&ground, far);
+    // A tunnel that starts again has the peers that the hooks have kept.
+    tunnels[0].process.stop(PATIENCE);
+    tunnels[0] = start(&ground.a, 1, &code("segue tunnel dev segue0 peers"));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), PATIENCE).unwrap();
+    let (subnet, address) = of(2);
+    for _ in 0..2 {
+        let variables = [("$NETWORK", ""), ("$SUBNET", subnet.as_str()), ("$PUBLIC_IP", address.as_str())];
+        call(&ground.a, "SubnetRemoveCommand", variables, &data[1]);
+    }
+    let listed = ground.a.run(ground.program.to_str().unwrap(), &["peer", "list", "segue0", "-j"]).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&listed).unwrap()["peers"], json!([]));
+    drop(tunnels);
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A plugin for addresses with the calls and documents of host-local: addresses of ipam.ranges, one file each in ipam.dataDir.
+"""A plugin for addresses with the calls and documents of host-local: addresses of ipam.ranges, one file each in ipam.dataDir,
+else in the folder of the network that host-local uses.
 
 With ipam.give and ipam.gateway it answers with those addresses instead, and with ipam.times with one address several
 times, which lets the caller fail after it.
@@ -12,7 +13,7 @@ import sys
 command = os.environ["CNI_COMMAND"]
 config = json.load(sys.stdin)
 ipam = config["ipam"]
-folder = ipam["dataDir"]
+folder = ipam.get("dataDir", f"/var/lib/cni/networks/{config['name']}")
 os.makedirs(folder, exist_ok=True)
 owner = "{CNI_CONTAINERID} {CNI_IFNAME}".format_map({"CNI_CONTAINERID": "", "CNI_IFNAME": "", **os.environ})
 

@@ -13,6 +13,8 @@ use serde_json::Value;
 pub(crate) const DEVICE: &str = "fl0";
 pub(crate) const ETCD: &str = "http://198.18.0.1:2379";
 pub(crate) const TLS: &str = "https://198.18.0.1:2379";
+/// The address of an etcd that asks its clients for a certificate.
+pub(crate) const TLS_OF_CLIENTS: &str = "https://198.18.0.1:2389";
 const THREE: &str = "http://198.18.0.11:2379,http://198.18.0.12:2379,http://198.18.0.13:2379";
 pub(crate) const SUBNETS: &str = "/coreos.com/network/subnets";
 pub(crate) const CONFIG: &str =
@@ -29,15 +31,22 @@ pub(crate) struct Fleet {
     /// The members where there are three, at 198.18.0.11 to 198.18.0.13.
     pub(crate) members: [Option<Process>; 3],
     url: &'static str,
+    /// The user of etcdctl and the password, with a colon between them.
+    pub(crate) user: Option<&'static str>,
     /// Whether the path through the kernel can be loaded here.
     pub(crate) has_path: bool,
 }
 
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, holds);
+}
+
+#[track_caller]
+pub(crate) fn until_within(longest: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(begin.elapsed() < longest, "not within {longest:?}: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -55,12 +64,7 @@ impl Fleet {
 
     /// Starts the same where the path through the kernel can be loaded.
     pub(crate) fn with_path(name: &str) -> Option<Fleet> {
-        let fleet = Fleet::new(name)?;
-        if !fleet.has_path {
-            skip(name, "the path through the kernel cannot be loaded");
-            return None;
-        }
-        Some(fleet)
+        Fleet::new(name).filter(|fleet| fleet.has_path)
     }
 
     /// Starts etcd at this address.
@@ -73,12 +77,17 @@ impl Fleet {
     fn without_etcd(name: &str, url: &'static str) -> Option<Fleet> {
         let tools = ["etcd", "etcdctl", "openssl", "python3", "bridge", "ping", "tcpdump", "tshark"];
         let ground = Ground::apart(name, &tools)?;
-        let has_path = fastpath::missing(&ground).is_none();
+        let missing = fastpath::missing(&ground);
+        let has_path = missing.is_none();
+        // Where the test goes on without the path, what it says of the path is left out.
+        if let Some(why) = missing {
+            skip(name, &format!("the path through the kernel: {why}"));
+        }
         let Ground { a: switch, b: etcd, program } = ground;
         ip(&switch, "link add br0 type bridge");
         ip(&switch, "link set br0 up");
         let (directory, members) = (Directory::new(), [const { None }; 3]);
-        let fleet = Fleet { switch, etcd, program, directory, server: None, members, url, has_path };
+        let fleet = Fleet { switch, etcd, program, directory, server: None, members, url, user: None, has_path };
         fleet.plug(&fleet.etcd, 1);
         Some(fleet)
     }
@@ -151,25 +160,41 @@ impl Fleet {
         let mut command = self.etcd.command("etcd");
         command.args(["--listen-client-urls", self.url, "--advertise-client-urls", self.url, "--data-dir"]);
         command.arg(self.directory.file("etcd"));
-        if self.url == TLS {
+        if self.has_tls() {
             self.make_certificates();
             for (option, file) in [("--cert-file", "cert.pem"), ("--key-file", "key.pem")] {
                 command.arg(option).arg(self.directory.file(file));
             }
         }
+        if self.url == TLS_OF_CLIENTS {
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(self.certificate());
+        }
         self.server = Some(Process::spawn(command, b"").expect("etcd starts"));
         self.until_healthy();
     }
 
-    /// Makes an authority, ca.pem, and a certificate of etcd's address by it. (What etcd makes by itself has a key of
-    /// P-521, which rustls with ring does not take.)
-    pub(crate) fn make_certificates(&self) {
+    fn has_tls(&self) -> bool {
+        self.url.starts_with("https:")
+    }
+
+    /// Makes an authority, ca.pem, and a certificate of etcd's address by it, with which etcd's gateway is a client of
+    /// etcd too; another authority, other.pem, and a client's certificate by each. (What etcd makes by itself has a key
+    /// of P-521, which rustls with ring does not take.)
+    fn make_certificates(&self) {
         const MAKE: &str = "
-            printf 'subjectAltName=IP:198.18.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' > ext
-            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=authority \
-                -keyout ca.key -out ca.pem
-            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=etcd -keyout key.pem -out csr
-            openssl x509 -req -in csr -days 30 -CA ca.pem -CAkey ca.key -CAcreateserial -extfile ext -out cert.pem";
+            key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+            printf 'subjectAltName=IP:198.18.0.1\nbasicConstraints=CA:FALSE\n' > ext
+            printf 'extendedKeyUsage=serverAuth,clientAuth\n' >> ext
+            for name in ca other; do
+                openssl req -x509 $key -days 30 -subj /CN=authority-$name -keyout $name.key -out $name.pem
+            done
+            made() {
+                openssl req $key -subj /CN=$2 -keyout $3 -out csr
+                openssl x509 -req -in csr -days 30 -CA $1.pem -CAkey $1.key -CAcreateserial -extfile ext -out $4
+            }
+            made ca etcd key.pem cert.pem
+            made ca node node-key.pem node.pem
+            made other node foreign-key.pem foreign.pem";
         let mut command = self.etcd.command("sh");
         command.args(["-ec", MAKE]).current_dir(self.directory.path());
         let output = command.output().unwrap();
@@ -185,8 +210,15 @@ impl Fleet {
     pub(crate) fn command(&self, host: &Host, program: &str) -> std::process::Command {
         let mut command = host.command(program);
         command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", self.url);
-        if self.url == TLS {
+        if self.has_tls() {
             command.env("ETCDCTL_CACERT", self.certificate());
+        }
+        if self.url == TLS_OF_CLIENTS {
+            command.env("ETCDCTL_CERT", self.directory.file("node.pem"));
+            command.env("ETCDCTL_KEY", self.directory.file("node-key.pem"));
+        }
+        if let Some(user) = self.user {
+            command.env("ETCDCTL_USER", user);
         }
         command
     }
@@ -215,7 +247,8 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) agent: Option<Process>,
     pub(crate) tunnel: Tunnel,
-    words: Vec<String>,
+    of_tunnel: Vec<String>,
+    pub(crate) words: Vec<String>,
     pub(crate) n: u8,
 }
 
@@ -236,10 +269,15 @@ impl Node {
     pub(crate) fn listening(fleet: &Fleet, n: u8, listen: &str, words: &str) -> Node {
         let mut node = Node::without_agent(fleet, n, listen, words);
         node.start_agent(&fleet.program);
-        let address = node.address();
-        ip(&node.host, &format!("address add {address}/32 dev {DEVICE}"));
-        ip(&node.host, &format!("route add 198.19.0.0/16 dev {DEVICE} src {address}"));
+        node.join();
         node
+    }
+
+    /// Gives the host its address in the network, and the route to the others.
+    fn join(&self) {
+        let address = self.address();
+        ip(&self.host, &format!("address add {address}/32 dev {DEVICE}"));
+        ip(&self.host, &format!("route add 198.19.0.0/16 dev {DEVICE} src {address}"));
     }
 
     /// Starts the tunnel alone.
@@ -247,13 +285,13 @@ impl Node {
         let host = Host::new("node").unwrap();
         fleet.plug(&host, n);
         let line = format!("dev {DEVICE} peers none local 198.18.0.{n} listen {listen}");
-        let tunnel =
-            Tunnel::start(&host, &fleet.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>());
+        let of_tunnel: Vec<String> = line.split_whitespace().map(String::from).collect();
+        let tunnel = Tunnel::start(&host, &fleet.program, &of_tunnel);
         let at = if words.contains("--public-ip") { "" } else { "--iface eth0" };
         let endpoints = fleet.endpoints();
         let words = format!("fleet etcd --dev {DEVICE} --endpoints {endpoints} --allow-plain-http {at} {words}");
         let words = words.split_whitespace().map(String::from).collect();
-        Node { host, agent: None, tunnel, words, n }
+        Node { host, agent: None, tunnel, of_tunnel, words, n }
     }
 
     pub(crate) fn start_agent(&mut self, program: &Path) {
@@ -289,6 +327,28 @@ impl Node {
         self.host.run("kill", &["-KILL", &id]).unwrap();
         self.agent.as_mut().expect("an agent").wait(PATIENCE).unwrap();
         self.agent = None;
+    }
+
+    /// Kills the agent and the tunnel.
+    pub(crate) fn kill(&mut self) {
+        self.kill_agent();
+        self.host.run("kill", &["-KILL", &self.tunnel.process.id().to_string()]).unwrap();
+        self.tunnel.process.wait(PATIENCE).unwrap();
+        until("the device is gone", || !self.host.has_device(DEVICE));
+    }
+
+    /// Starts the tunnel and the agent again, after [`Node::kill`].
+    pub(crate) fn start_again(&mut self, program: &Path) {
+        self.tunnel = Tunnel::start(&self.host, program, &self.of_tunnel);
+        self.start_agent(program);
+        self.join();
+    }
+
+    /// Returns what `segue stat` says of the agent.
+    pub(crate) fn in_stat(&self, fleet: &Fleet) -> Value {
+        let text = self.host.run(fleet.program.to_str().unwrap(), &["stat", "-j"]);
+        let stat: Option<Value> = text.ok().and_then(|text| serde_json::from_str(&text).ok());
+        stat.map(|stat| stat["fleet"][DEVICE].clone()).unwrap_or_default()
     }
 
     pub(crate) fn state(&self) -> Value {
@@ -333,16 +393,48 @@ impl Node {
         let text = self.host.run(fleet.program.to_str().unwrap(), &["peer", "list", DEVICE, "-j"]).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["peers"].as_array().unwrap().clone()
     }
+}
 
-    /// Waits until the node has one peer, and returns it.
-    pub(crate) fn one_peer(&self, fleet: &Fleet) -> Value {
-        let mut found = Vec::new();
-        until("one peer is there", || {
-            found = self.peers(fleet);
-            found.len() == 1
-        });
-        found.remove(0)
+/// TCP of iperf3 at 300 Mbit/s.
+pub(crate) struct Load {
+    client: Process,
+    _server: Process,
+    /// Rate, bit/s, and share of the segments that were sent again, while nothing else happened.
+    quiet: [f64; 2],
+}
+
+impl Load {
+    /// Sends for 20 s to an address of another host, and starts to send for a minute.
+    pub(crate) fn start(from: &Host, (to, address): (&Host, &str)) -> Load {
+        let mut command = to.command("iperf3");
+        command.args(["-s", "-B", address]);
+        let server = Process::spawn(command, b"").unwrap();
+        until("iperf3 listens", || to.run("ss", &["-ltn"]).unwrap().contains(":5201"));
+        let client = |seconds: &str| {
+            let mut command = from.command("iperf3");
+            command.args(["-c", address, "-b", "300M", "-J", "-t", seconds]);
+            Process::spawn(command, b"").unwrap()
+        };
+        let quiet = rate_and_resent(client("20"));
+        Load { client: client("60"), _server: server, quiet }
     }
+
+    /// Waits for the end: the rate is the one of before, and no more than noise was sent again.
+    #[track_caller]
+    pub(crate) fn went_on(self) {
+        let (quiet, busy) = (self.quiet, rate_and_resent(self.client));
+        assert!(busy[0] >= 0.9 * quiet[0] && busy[1] <= 3.0 * quiet[1] + 0.001, "{quiet:?} {busy:?}");
+    }
+}
+
+/// Waits for the end of a client of iperf3, and returns its rate and the share of the segments that it sent again.
+#[track_caller]
+fn rate_and_resent(mut client: Process) -> [f64; 2] {
+    const SEGMENT: f64 = 1360.0;
+    assert!(client.wait(PATIENCE).unwrap().success(), "{}", client.stdout());
+    let report: Value = serde_json::from_str(&client.stdout()).unwrap();
+    let sent = |key: &str| report["end"]["sum_sent"][key].as_f64().expect("a number");
+    [sent("bits_per_second"), sent("retransmits") * SEGMENT / sent("bytes")]
 }
 
 /// Starts a node of the kernel, whose subnet is 198.19.N.0/24.

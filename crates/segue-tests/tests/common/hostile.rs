@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use super::ground::SUBNETS;
 
+/// A key of a good lease that covers half the network, put before any other: leases of the configured length go first.
+pub(crate) const WIDE: &str = "/198.19.0.0-17";
+
 /// A lease that would be taken.
-const GOOD: &str = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
+pub(crate) const GOOD: &str = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
 
 /// Wrong keys of a good lease, behind the name of the directory.
 const KEYS: &[(&str, &str)] = &[
@@ -103,7 +106,8 @@ pub(crate) fn leases(subnet: &str, mac: &str) -> BTreeMap<&'static str, Vec<(Str
     }
     let long = format!("{SUBNETS}/{}", "a".repeat(4000));
     all.entry("key_malformed").or_default().push((long, GOOD.to_owned()));
-    let mut third = 150..;
+    // Subnets that no host gets while there is the wide lease.
+    let mut third = 20..;
     let mut good_key = || format!("{SUBNETS}/198.19.{}.0-24", third.next().unwrap());
     for (reason, what, by) in VALUES {
         let value = GOOD.replacen(what, by, 1);
