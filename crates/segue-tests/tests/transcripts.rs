@@ -12,10 +12,12 @@
 //! - `file NAME`: the block, of any language, is the contents of that file.
 //!
 //! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks
-//! are typed one after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows
-//! (all rows with `SEGUE_SOAK`), and `make demo` is what the Makefile makes of it. `make install` installs below the
-//! directory, and what follows it is typed with the installed program. `SEGUE_BLESS=1` writes what the program
-//! printed into the documents instead of failing.
+//! are typed one after the other. `segue lab` and `make demo`, which is what the Makefile makes of it, are typed with
+//! one short run of the rows over IPv4, and these are the document's rows. Of a bench a few rows are typed (all with
+//! `SEGUE_SOAK`), which are among the document's, and the program lists as many as the document has. `segue bench napi`
+//! is a model, whose figures are compared exactly. `make install` installs below the directory, and what follows it is
+//! typed with the installed program. `SEGUE_BLESS=1` writes what the program printed into the documents instead of
+//! failing.
 
 #[path = "common/matching.rs"]
 mod matching;
@@ -27,7 +29,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use matching::{agrees, has_table};
+use matching::{Printed, agrees, has_table, row_count};
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::{Ground, test_name};
 
@@ -202,6 +204,16 @@ fn is_bench(line: &str) -> bool {
     line.starts_with("segue bench") && measures(line)
 }
 
+/// Returns whether the command prints a table of the model, which has the same figures on any machine.
+fn is_model(line: &str) -> bool {
+    is_bench(line) && line.starts_with("segue bench napi")
+}
+
+/// Returns whether the test prints all rows of the command's table.
+fn is_whole(line: &str) -> bool {
+    !is_bench(line) || (is_model(line) && line.contains("--rows")) || segue_testkit::is_set("SEGUE_SOAK")
+}
+
 /// Returns the form of a command that the test runs: tables of measurements with one short run, and `make demo` with
 /// its command from the Makefile.
 fn short(line: &str) -> String {
@@ -214,7 +226,7 @@ fn short(line: &str) -> String {
     let is_full = segue_testkit::is_set("SEGUE_SOAK");
     let rows = match words[..] {
         _ if !measures(&line) => return line,
-        ["segue", "lab", ..] if is_full || words.contains(&"--family") => "--runs 1 --seconds 1",
+        ["segue", "lab", ..] if words.contains(&"--family") => "--runs 1 --seconds 1",
         ["segue", "lab", ..] => "--family 4 --runs 1 --seconds 1",
         ["segue", "bench", "napi", "--rows", ..] => "--runs 1",
         _ if is_full => "--runs 1 --seconds 1",
@@ -319,13 +331,30 @@ impl Session {
             let patience = if is_table { TABLE_PATIENCE } else { PATIENCE };
             process.wait(patience).unwrap_or_else(|error| panic!("`{}`: {error}", typed.line));
             let output = lines(&process.stdout());
-            let good = agrees(&typed.output, &output) || (is_table && has_table(&typed.output, &output));
+            let good = if is_table { self.has_rows(typed, &output) } else { agrees(&typed.output, &output) };
             let reads = ["segue stat", "segue nat"].iter().any(|start| typed.line.starts_with(start));
             if good || !reads || begin.elapsed() > PATIENCE {
                 return (output, good);
             }
             thread::sleep(Duration::from_millis(500));
         }
+    }
+
+    /// Returns whether a table has the rows of the document, or a part of them where the program lists as many as the
+    /// document has.
+    fn has_rows(&self, typed: &Typed, output: &[String]) -> bool {
+        let printed = if is_whole(&typed.line) { Printed::Whole } else { Printed::Part };
+        // The second table of a bench has rows of its own, of which there is no list.
+        let count = row_count(&typed.output);
+        if printed == Printed::Part && count > 0 {
+            let line = format!("{} --list", typed.line);
+            let mut process = Process::spawn(self.shell(typed.host, &line), b"").expect("a shell");
+            process.wait(PATIENCE).unwrap_or_else(|error| panic!("`{line}`: {error}"));
+            let listed = lines(&process.stdout());
+            let has_count = listed.iter().any(|line| line.starts_with(&format!("{count} rows, ")));
+            assert!(has_count, "the table has {count} rows, and `{line}` prints\n{}", listed.join("\n"));
+        }
+        has_table(&typed.output, output, printed, is_model(&typed.line))
     }
 
     /// Waits until a command that keeps running has printed the output in the document, and leaves it running.
@@ -353,11 +382,12 @@ enum Part {
     Benches,
 }
 
-/// Types a part of the transcripts of a document.
+/// Types a part of the transcripts of a document, which has at least one command of it.
 fn type_document(name: &str, part: Part, test: &str) {
     let Some(mut session) = Session::new(test) else { return };
     let text = read(name);
     let (mut faults, mut blessed) = (Vec::new(), text.lines().map(str::to_owned).collect::<Vec<_>>());
+    let mut count = 0;
     for block in blocks(&text) {
         session.prepare(&block);
         if block.language != "console" {
@@ -368,6 +398,7 @@ fn type_document(name: &str, part: Part, test: &str) {
             if is_bench(&typed.line) != (part == Part::Benches) {
                 continue;
             }
+            count += 1;
             let (output, good) = session.run(&typed, stays);
             if !good {
                 let printed = output.join("\n");
@@ -380,6 +411,7 @@ fn type_document(name: &str, part: Part, test: &str) {
             }
         }
     }
+    assert!(count > 0, "{name} has no command that this test types");
     if std::env::var_os("SEGUE_BLESS").is_some() && !faults.is_empty() {
         blessed.retain(|line| line != "\0");
         fs::write(top().join(name), blessed.join("\n") + "\n").unwrap();
@@ -550,4 +582,8 @@ fn blocks_and_commands_are_found() {
     assert!(short("segue bench lro --runs 3").starts_with("segue bench lro --"));
     assert!(short("make demo").starts_with("segue lab --"));
     assert_eq!(short("segue bench lro --list"), "segue bench lro --list");
+    let benches = ["segue bench lro --list", "segue bench lro", "segue bench napi", "segue bench napi --rows rpi4"];
+    assert_eq!(benches.map(is_bench), [false, true, true, true]);
+    assert_eq!(benches.map(is_model), [false, false, true, true]);
+    assert!(is_whole("make demo") && is_whole("segue lab --family 4") && is_whole(benches[3]));
 }

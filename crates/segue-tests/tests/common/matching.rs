@@ -75,9 +75,25 @@ fn follows(expected: &[String], actual: &[String]) -> bool {
     }
 }
 
-/// Returns headings and rows of a table of measurements, until the first empty line. Of a row only its label stays:
-/// what stands before its first column of figures. A heading stays as it is, figures included.
-fn table(lines: &[String]) -> Vec<String> {
+/// How much of a table the test has printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Printed {
+    /// All rows: those of the document and no others.
+    Whole,
+    /// Some rows, each of them one of the document.
+    Part,
+}
+
+/// Returns the number of rows in a bench's first table, 0 if it is not there.
+pub(crate) fn row_count(lines: &[String]) -> usize {
+    let table = lines.iter().skip_while(|line| !line.starts_with("ROW ")).take_while(|line| !line.trim().is_empty());
+    table.filter(|line| line.starts_with("  ")).count()
+}
+
+/// Returns headings and rows of a table of measurements, until the first empty line. Of a row only its label stays,
+/// what stands before its first column of figures, but where figures are compared exactly. A heading stays as it is,
+/// figures included.
+fn table(lines: &[String], is_exact: bool) -> Vec<String> {
     let is_head = |line: &String| ["ROW ", "CASE ", "NAPI TO STANDARD"].iter().any(|head| line.starts_with(head));
     let (mut is_lab, mut found) = (false, Vec::new());
     let begin = lines.iter().position(is_head).unwrap_or(lines.len());
@@ -85,23 +101,33 @@ fn table(lines: &[String]) -> Vec<String> {
         is_lab |= line.starts_with("CASE ");
         let columns: Vec<_> = line.trim().split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
         let label = match is_head(line) {
+            false if is_exact => columns.join("  "),
             false if is_lab => line.split_whitespace().take(2).collect::<Vec<_>>().join(" "),
             false if line.starts_with(' ') => columns[0].into(),
             _ => columns.join("  "),
         };
         found.push(label);
     }
+    // The document leaves out what stands below the table.
+    while found.last().is_some_and(|line| line == "...") {
+        found.pop();
+    }
     found
 }
 
-/// Returns whether a table of a few rows has headings and rows of the document's table, in the same order.
-pub(crate) fn has_table(expected: &[String], actual: &[String]) -> bool {
-    let mut all = table(expected).into_iter();
+/// Returns whether a table has headings and rows of the document's table, in the same order; all of them, if it was
+/// printed whole. With `is_exact` the figures are the same too.
+pub(crate) fn has_table(expected: &[String], actual: &[String], printed: Printed, is_exact: bool) -> bool {
+    let all = table(expected, is_exact);
     // A document may show only the second of two tables.
     let second = actual.iter().position(|line| Some(line) == expected.iter().find(|line| line.contains("TO STANDARD")));
     let is_second = second.is_some() && !expected.iter().any(|line| line.starts_with("ROW "));
-    let shown = table(if is_second { &actual[second.unwrap_or(0)..] } else { actual });
-    shown.len() > 1 && shown.iter().all(|line| all.any(|other| other == *line))
+    let shown = table(if is_second { &actual[second.unwrap_or(0)..] } else { actual }, is_exact);
+    let mut rest = all.iter();
+    match printed {
+        Printed::Whole => shown.len() > 1 && shown == all,
+        Printed::Part => shown.len() > 1 && shown.iter().all(|line| rest.any(|other| other == line)),
+    }
 }
 
 fn owned(text: &str) -> Vec<String> {
@@ -142,18 +168,50 @@ fn three_dots_stand_for_lines_or_for_the_rest_of_one() {
 }
 
 #[test]
-fn a_table_has_the_rows_and_headings_of_the_document() {
+fn a_part_of_a_table_has_rows_and_headings_of_the_document() {
     let document =
-        owned("ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  lro 4k   8.03  17%\n  no-lro 4k  2.69  1%\n\nXeon");
-    assert!(has_table(&document, &owned("ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  no-lro 4k  2  -\n\nEPYC")));
+        owned("ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  lro 4k   8.03  17%\n  no-lro 4k  2.69  1%\n...\nXeon");
+    let is_part = |document: &[String], shown: &str| has_table(document, &owned(shown), Printed::Part, false);
+    assert!(is_part(&document, "ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  no-lro 4k  2  -\n\nEPYC"));
     for (old, new) in [("no-lro 4k", "no-lro 8k"), ("1500/1500", "1500/9000"), ("Gbit/s", "Mbit/s")] {
         let other = "ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  no-lro 4k  2  -".replace(old, new);
-        assert!(!has_table(&document, &owned(&other)), "{old} -> {new}");
+        assert!(!is_part(&document, &other), "{old} -> {new}");
     }
-    assert!(!has_table(&document, &owned("error: no table")));
-    let lab = owned("CASE    NET  Gbit/s\nsegue   tcp4   6.08\nvxlan   tcp4   1.0\nsegue   tcp6   2.0");
-    assert!(has_table(&lab, &owned("CASE    NET  Gbit/s\nsegue   tcp4   1.08\nvxlan   tcp4   -\n\nEPYC")));
-    assert!(!has_table(&lab, &owned("CASE    NET  Gbit/s\nsegue   udp4   1.08\nvxlan   tcp4   -\n\nEPYC")));
+    assert!(!is_part(&document, "error: no table"));
+    assert_eq!((row_count(&document), row_count(&owned("NAPI TO STANDARD\n  TCP"))), (2, 0));
+}
+
+#[test]
+fn a_whole_table_has_every_row_of_the_document_and_no_other() {
+    let lab = owned("...\nCASE    NET  Gbit/s\nsegue   tcp4   6.08\nvxlan   tcp4   1.0\n...");
+    let is_whole = |shown: &str| has_table(&lab, &owned(shown), Printed::Whole, false);
+    assert!(is_whole("CASE    NET  Gbit/s\nsegue   tcp4   1.08\nvxlan   tcp4   -\n\nEPYC"));
+    for shown in ["segue   udp4   1.08\nvxlan   tcp4   -", "segue   tcp4   1.08", "vxlan   tcp4   1\nsegue   tcp4   1"]
+    {
+        assert!(!is_whole(&format!("CASE    NET  Gbit/s\n{shown}\n\nEPYC")), "{shown}");
+    }
+    assert!(!is_whole("CASE    NET  Gbit/s\nsegue   tcp4   1\nvxlan   tcp4   1\nlink   tcp4   1"));
+    assert!(!is_whole("error: no table"));
+}
+
+#[test]
+fn a_table_of_the_model_has_the_figures_of_the_document() {
+    let document = owned("ROW   Mbit/s idle%\nTCP sent, rpi4\n  standard   683  73.7\n  + gro      941  92.3\n...");
+    let rows = "ROW   Mbit/s idle%\nTCP sent, rpi4\n  standard   683  73.7\n  + gro      941  92.3\n\nidle%: mean";
+    assert!(has_table(&document, &owned(rows), Printed::Whole, true));
+    for (old, new) in [("73.7", "73.8"), ("941", "942")] {
+        let other = owned(&rows.replace(old, new));
+        assert!(!has_table(&document, &other, Printed::Whole, true), "{old} -> {new}");
+        assert!(has_table(&document, &other, Printed::Whole, false), "{old} -> {new}");
+    }
+    // The second table alone, of which a part was printed.
+    let document =
+        owned("...\nNAPI TO STANDARD   here\n  TCP sent, rpi4   x1.378 +18.6\n  TCP sent, dell   x1.000 +2.9\n...");
+    let second = |figure: &str| owned(&format!("{rows}\n\nNAPI TO STANDARD   here\n  TCP sent, rpi4   {figure} +18.6"));
+    assert!(has_table(&document, &second("x1.378"), Printed::Part, true));
+    assert!(!has_table(&document, &second("x1.379"), Printed::Part, true));
+    assert!(!has_table(&document, &second("x1.378"), Printed::Whole, true));
+    assert!(!has_table(&document, &owned(rows), Printed::Part, true));
 }
 
 #[test]
