@@ -11,6 +11,7 @@
 //!   services;
 //! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
 //! - [`fleet`] is the state of the agent that feeds a tunnel its peers;
+//! - [`health`] explains the codes of the problems that HEALTH names;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
 //! - [`suggest`] and [`units`] format suggestions and numbers for messages.
 //!
@@ -47,6 +48,7 @@ pub mod error;
 pub mod event;
 mod fastpath;
 pub mod fleet;
+pub mod health;
 pub mod knobs;
 pub mod lock;
 pub mod mapping;

@@ -16,13 +16,15 @@ use segue_lab::{DEVICE, Host, LinkForm, Peer, Process};
 use segue_tests::Carrier::{Bare, Gue};
 use segue_tests::Inside::{Gre, Ipip, Vxlan};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, Pair, Shape, Tunnel, test_name};
+use segue_tests::{Ground, Pair, Shape, Stat, Tunnel, fastpath, test_name};
 use serde_json::Value;
 
 /// Time within which a fault must be named, and its end be noticed: five times the usual time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time for which traffic must cause no alarm.
-const CALM: Duration = Duration::from_secs(60);
+/// Time between two bursts of a tunnel that is quiet otherwise.
+const QUIET: Duration = Duration::from_secs(7);
+/// Words of a tunnel in UDP that the kernel carries where nothing is in the way (`fastpath auto` is the default).
+const BY_KERNEL: &[&str] = &["noencap-csum", "fastpath", "auto"];
 
 /// The result of `segue stat`.
 struct Output {
@@ -49,11 +51,24 @@ thread_local! {
     static LAST: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Writes how long something took to the file that `SEGUE_TIMES` names, where it is set.
+/// Writes how long something took to the file that `SEGUE_HEALTH_TIMES` names, where it is set.
 fn note_time(what: &str, begin: Instant) {
-    let Some(path) = std::env::var_os("SEGUE_TIMES") else { return };
+    let Some(path) = std::env::var_os("SEGUE_HEALTH_TIMES") else { return };
     let mut file = File::options().append(true).create(true).open(path).expect("a file for times");
     writeln!(file, "{:.3} {what}", begin.elapsed().as_secs_f64()).expect("written");
+}
+
+/// Writes how long the cure of the problem that was awaited last took, unless it was written before.
+fn note_cure(begin: Instant) {
+    if let Some(code) = LAST.take() {
+        note_time(&format!("ok after {code}"), begin);
+    }
+}
+
+/// Returns the time for which traffic must cause no alarm: `SEGUE_CALM`, in seconds, or a minute.
+fn calm() -> Duration {
+    let text = std::env::var("SEGUE_CALM");
+    Duration::from_secs(text.map_or(60, |text| text.parse().expect("SEGUE_CALM is a number of seconds")))
 }
 
 /// Waits until the host reports the problem `code`, and then until `--health` fails with it.
@@ -87,10 +102,7 @@ fn await_ok(host: &Host, program: &Path) {
     loop {
         let seen = stat(host, program, &["--health"]);
         if seen.code == Some(0) {
-            if let Some(code) = LAST.take() {
-                note_time(&format!("ok after {code}"), begin);
-            }
-            return;
+            return note_cure(begin);
         }
         assert!(begin.elapsed() < PATIENCE, "not well again: {}{}", seen.stdout, seen.stderr);
         thread::sleep(Duration::from_millis(50));
@@ -113,13 +125,37 @@ fn shape(inside: segue_tests::Inside, carrier: segue_tests::Carrier, extra: &'st
     Shape { extra, ..Shape::new(inside, carrier, V4) }
 }
 
+/// Waits until the kernel carries the packets of the tunnel at A, which must have traffic in both directions.
+#[track_caller]
+fn await_kernel(ground: &Ground) {
+    let is_carried = |stat: &Stat| fastpath::taken(stat).iter().all(|count| *count > 0);
+    let stat = Stat::until(&ground.a, &ground.program, &Shape::device(fastpath::NET), PATIENCE, is_carried);
+    let state = &stat.json()["fastpath"];
+    assert!(is_carried(&stat) && state["on"] == true, "{state}");
+}
+
 #[test]
 fn each_fault_of_the_underlay_is_named_until_it_is_mended() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    each_fault(&ground, Shape::new(Gre, Gue, V4));
+}
+
+#[test]
+fn each_fault_of_the_underlay_is_named_where_the_kernel_carries_the_packets() {
+    let Some(ground) = fastpath::ground(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    each_fault(&ground, shape(Gre, Gue, BY_KERNEL));
+}
+
+/// Tests that each fault of the underlay of a tunnel with traffic is named, and that all is well after its cure.
+#[track_caller]
+fn each_fault(ground: &Ground, shape: Shape) {
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
-    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), 1);
+    let pair = Pair::start(ground, shape, fastpath::NET);
     let _traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
     await_ok(a, program);
+    if shape.extra == BY_KERNEL {
+        await_kernel(ground);
+    }
     let prefix = "198.18.0.1/24";
     for (code, fault, cure, words) in [
         ("link_down", vec![format!("link set {DEVICE} down")], vec![format!("link set {DEVICE} up")], vec![DEVICE]),
@@ -183,6 +219,7 @@ fn an_offload_that_is_switched_off_is_named_with_the_command_that_switches_it_on
             assert!(begin.elapsed() < PATIENCE, "{:?}", problems(a, program));
             segue_tests::traffic::datagram_train(pair.place(Peer::A, V4), pair.place(Peer::B, V4), 1000, 40, 6);
         }
+        note_cure(begin);
     }
     // At the start and in a check it is a note.
     ethtool(DEVICE, "tx", "off");
@@ -193,20 +230,69 @@ fn an_offload_that_is_switched_off_is_named_with_the_command_that_switches_it_on
 }
 
 #[test]
+fn an_offload_of_the_underlay_is_named_for_bare_gre_and_without_outer_checksums() {
+    let Some(ground) = fastpath::ground(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
+    let ethtool = |word: &str, on: &str| a.run("ethtool", &["-K", DEVICE, word, on]).expect("ethtool -K");
+    for shape in [shape(Gre, Bare, &["fastpath", "auto"]), shape(Gre, Gue, BY_KERNEL)] {
+        let pair = Pair::start(&ground, shape, fastpath::NET);
+        let traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
+        await_kernel(&ground);
+        await_ok(a, program);
+        for word in ["tx", "tso"] {
+            ethtool(word, "off");
+            let fix = format!("sudo ethtool -K {DEVICE} {word} on");
+            await_problem(a, program, &format!("underlay_{word}_off"), &[&fix]);
+            ethtool(word, "on");
+            await_ok(a, program);
+        }
+        drop((traffic, pair));
+    }
+    // The daemon computes the checksums of this form itself, and its socket joins what the link's GRO hands over.
+    let pair = Pair::start(&ground, shape(Gre, Gue, &["noencap-csum", "fastpath", "off"]), fastpath::NET);
+    ethtool("tx", "off");
+    ethtool("gro", "on");
+    // HEALTH looks at once after a notice, and takes its time for the next look.
+    thread::sleep(Duration::from_secs(2));
+    await_ok(a, program);
+    ethtool("gro", "off");
+    await_problem(a, program, "underlay_gro_off", &[&format!("sudo ethtool -K {DEVICE} gro on")]);
+    let found: Vec<Value> = problems(a, program).into_iter().map(|problem| problem["code"].clone()).collect();
+    assert_eq!(found, ["underlay_gro_off"]);
+    ethtool("gro", "on");
+    await_ok(a, program);
+    drop(pair);
+}
+
+#[test]
 fn health_reports_refused_while_the_peer_is_stopped_and_ok_when_it_returns() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    refused_while_stopped(&ground, Shape::new(Gre, Gue, V4), "refuses UDP 6081");
+    refused_while_stopped(&ground, Shape::new(Gre, Bare, V4), "198.18.0.2");
+}
+
+#[test]
+fn health_reports_refused_while_the_peer_is_stopped_where_the_kernel_carries_the_packets() {
+    let Some(ground) = fastpath::ground(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    refused_while_stopped(&ground, shape(Gre, Gue, BY_KERNEL), "refuses UDP 6081");
+    refused_while_stopped(&ground, shape(Gre, Bare, &["fastpath", "auto"]), "198.18.0.2");
+}
+
+/// Tests that A names the refusals of B's host while the tunnel at B is stopped.
+#[track_caller]
+fn refused_while_stopped(ground: &Ground, shape: Shape, what: &str) {
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
-    for (inside, carrier, what) in [(Gre, Gue, "refuses UDP 6081"), (Gre, Bare, "198.18.0.2")] {
-        let shape = Shape::new(inside, carrier, V4);
-        let Pair { at_a, mut at_b, .. } = Pair::start(&ground, shape, 1);
-        let traffic = ping(a, Peer::B, 1);
-        await_ok(a, program);
-        at_b.process.stop(Duration::from_secs(5));
-        await_problem(a, program, "refused", &[what, "last packet received"]);
-        let at_b = Tunnel::start(b, program, &shape.words(Peer::B, 1));
-        await_ok(a, program);
-        drop((traffic, at_a, at_b));
+    let Pair { at_a, mut at_b, .. } = Pair::start(ground, shape, fastpath::NET);
+    let traffic = ping(a, Peer::B, 1);
+    await_ok(a, program);
+    if shape.extra.contains(&"fastpath") {
+        await_kernel(ground);
     }
+    at_b.process.stop(Duration::from_secs(5));
+    await_problem(a, program, "refused", &[what, "last packet received"]);
+    let at_b = Tunnel::start(b, program, &shape.words(Peer::B, 1));
+    await_ok(a, program);
+    drop((traffic, at_a, at_b));
 }
 
 #[test]
@@ -232,6 +318,7 @@ fn a_refusal_is_over_as_soon_as_the_other_end_is_heard_although_nothing_is_sent(
         assert!(begin.elapsed() < PATIENCE, "{:?}", problems(a, program));
         thread::sleep(Duration::from_millis(50));
     }
+    note_cure(begin);
     drop((at_a, at_b));
 }
 
@@ -253,6 +340,7 @@ fn what_cannot_start_is_down_with_the_reason_and_the_command_until_it_starts() {
     let taken = a.enter(|| UdpSocket::bind("198.18.0.1:6099")).expect("a host").expect("a free port");
     let mut command = a.command(program);
     command.args(["run", "-j", "-c"]).arg(&file);
+    let begin = Instant::now();
     let service = Process::spawn(command, b"").expect("segue starts");
     let down = |name: &str| -> Option<Value> {
         let document: Value = serde_json::from_str(&stat(a, program, &[name, "-j"]).stdout).ok()?;
@@ -269,6 +357,7 @@ fn what_cannot_start_is_down_with_the_reason_and_the_command_until_it_starts() {
         assert!(problem.to_string().contains(what), "no `{what}` in {problem}");
         assert!(problem["fix"].as_str().is_some_and(|text| text.contains(fix)), "no `{fix}` in {problem}");
     }
+    note_time("down", begin);
     // At no time, also while they are tried again, is one of them missing.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(7) {
@@ -297,6 +386,7 @@ fn what_cannot_start_is_down_with_the_reason_and_the_command_until_it_starts() {
         assert!(begin.elapsed() < PATIENCE, "{}{}", stat(a, program, &[]).stdout, service.stderr());
         thread::sleep(Duration::from_millis(50));
     }
+    note_time("ok after down", begin);
     assert!(cases.iter().all(|(name, ..)| down(name).is_none()));
     assert!(a.has_device("red") && a.has_device("green") && a.has_device("tap9"));
 }
@@ -338,19 +428,29 @@ fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
     let mut wrong = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
     let at = wrong.iter().position(|word| word == "encap-dport").expect("a port");
     wrong.splice(at..at + 2, ["encap-dport", "7000", "port", "6081"].map(str::to_owned));
-    let tunnels = [Tunnel::start(a, program, &wrong)];
-    let other = Tunnel::start(b, program, &Shape::new(Gre, Gue, V4).words(Peer::B, 1));
-    let traffic = ping(a, Peer::B, 1);
+    let right = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
+    let at_a = Tunnel::start(a, program, &wrong);
+    let at_b = Tunnel::start(b, program, &Shape::new(Gre, Gue, V4).words(Peer::B, 1));
+    let traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
     await_problem(a, program, "refused", &["198.18.0.2 refuses UDP 7000"]);
-    drop((traffic, tunnels, other));
+    drop(at_a);
+    let at_a = Tunnel::start(a, program, &right);
+    for host in [a, b] {
+        await_ok(host, program);
+    }
+    drop(at_a);
     // The port of A is taken by another program.
     let taken = a.enter(|| UdpSocket::bind("198.18.0.1:6081")).expect("a host").expect("a free port");
-    let output = a.command(program).arg("tunnel").args(Shape::new(Gre, Gue, V4).words(Peer::A, 1)).output();
-    let output = output.expect("segue runs");
+    let output = a.command(program).arg("tunnel").args(&right).output().expect("segue runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("another program, or another tunnel, has port 6081") && text.contains("ss -ulpn"), "{text}");
     drop(taken);
+    let at_a = Tunnel::start(a, program, &right);
+    for host in [a, b] {
+        await_ok(host, program);
+    }
+    drop((traffic, at_a, at_b));
 }
 
 /// Returns a number of the probe of tunnel sg1.
@@ -454,7 +554,7 @@ fn the_probe_speaks_the_documented_format_and_takes_no_forged_or_repeated_answer
             thread::sleep(Duration::from_millis(50));
         }
     };
-    // Nobody has said that it understands questions: a hello comes, and it is asked again until there is an answer.
+    // The peer has not announced support for requests: a hello comes, again and again until there is an answer.
     let first = hear(1);
     send(&probe_message(3, first.map(|byte| !byte)));
     unasked(1);
@@ -476,31 +576,54 @@ fn the_probe_speaks_the_documented_format_and_takes_no_forged_or_repeated_answer
 fn idle_bursty_and_one_way_traffic_cause_no_alarm() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
     let (a, b, program) = (&ground.a, &ground.b, ground.program.as_path());
-    // A probe answers where nothing else does.
-    let extra = |net| -> &'static [&'static str] { if net == 3 { &[] } else { &["probe", "5"] } };
-    let pairs = [1, 2, 3].map(|net| Pair::start(&ground, shape(Gre, Gue, extra(net)), net));
-    let sink = b.enter(|| UdpSocket::bind((Peer::B.address(3, V4), 9000))).expect("a host").expect("a socket");
-    let source = a.enter(|| UdpSocket::bind((Peer::A.address(3, V4), 0))).expect("a host").expect("a socket");
+    let (none, probe): (&[&str], &[&str]) = (&[], &["probe", "5"]);
+    // The first two are idle.
+    let words = [probe, none, probe, none, BY_KERNEL, probe, none, BY_KERNEL];
+    let (bursty, unidirectional) = ([3, 4, 5], [6, 7, 8]);
+    let pairs: Vec<Pair<'_>> =
+        (1..).zip(words).map(|(net, extra)| Pair::start(&ground, shape(Gre, Gue, extra), net)).collect();
+    let open = |host: &Host, end: Peer, net: u8, port: u16| {
+        host.enter(|| UdpSocket::bind((end.address(net, V4), port))).expect("a host").expect("a socket")
+    };
+    let ends = unidirectional.map(|net| (open(a, Peer::A, net, 0), open(b, Peer::B, net, 9000)));
     // The first end has asked before the other one was there.
     [a, b].iter().for_each(|host| await_ok(host, program));
-    let begin = Instant::now();
-    let mut was_unanswered = false;
-    while begin.elapsed() < CALM {
-        let burst = begin.elapsed().as_secs().is_multiple_of(7);
-        if burst {
-            let to = Peer::B.address(2, V4).to_string();
-            a.run("ping", &["-q", "-c", "20", "-i", "0.01", &to]).expect("answers");
+    let send = || {
+        for (source, sink) in &ends {
+            source.send_to(b"one way", sink.local_addr().expect("an address")).expect("sent");
         }
-        source.send_to(b"one way", sink.local_addr().expect("an address")).expect("sent");
+    };
+    let (begin, calm, mut burst, mut is_noted) = (Instant::now(), calm(), Instant::now(), false);
+    while begin.elapsed() < calm {
+        if Instant::now() >= burst {
+            burst += QUIET;
+            for net in bursty {
+                let to = Peer::B.address(net, V4).to_string();
+                a.run("ping", &["-q", "-c", "20", "-i", "0.01", &to]).expect("answers");
+            }
+        }
+        send();
         for host in [a, b] {
             let seen = stat(host, program, &["--health"]);
             assert_eq!(seen.code, Some(0), "after {:?}: {}", begin.elapsed(), seen.stdout);
-            was_unanswered |= seen.stderr.contains("unanswered");
+            is_noted |= seen.stderr.contains("unanswered");
         }
         thread::sleep(Duration::from_millis(300));
     }
-    assert!(was_unanswered, "nothing answers the third tunnel");
-    assert_eq!(stat(a, program, &["--health", "--strict"]).code, Some(1));
-    assert_eq!(stat(b, program, &["--health", "--strict"]).code, Some(0));
+    assert!(is_noted, "what nobody answers is a notice");
+    for net in unidirectional {
+        let name = Shape::device(net);
+        let strict = |host: &Host| stat(host, program, &[name.as_str(), "--health", "--strict"]).code;
+        if words[usize::from(net) - 1] == probe {
+            assert_eq!(strict(a), Some(0), "{name}: the probe is answered");
+        } else {
+            // The kernel at B may have sent a router solicitation just now.
+            segue_tests::until(&format!("{name} is answered"), || {
+                send();
+                (strict(a) == Some(1)).then_some(())
+            });
+        }
+        assert_eq!(strict(b), Some(0), "{name} at the end that receives");
+    }
     drop(pairs);
 }

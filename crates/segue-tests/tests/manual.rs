@@ -133,6 +133,25 @@ fn help_manual_and_completion_have_the_same_words_of_a_tunnel() {
 }
 
 #[test]
+fn help_manual_and_document_explain_the_same_problems_of_health() {
+    let Some(program) = find_program() else { return skip(test_name!(), "the program is not built") };
+    let directory = capture::Directory::new();
+    pages(&program, &directory);
+    let page = fs::read_to_string(directory.path().join("man/segue-reasons.7")).unwrap();
+    let document = include_str!("../../../docs/health.md");
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let rows: Vec<(&str, &str)> = rows.map(|(code, rest)| (code, rest.split(" | ").next().unwrap())).collect();
+    let codes: Vec<String> = rows.iter().map(|(code, _)| (*code).to_owned()).collect();
+    assert_eq!(terms(&page, "HEALTH"), codes);
+    assert!(codes.len() >= 25 && codes.iter().any(|code| code == "link_down"), "{codes:?}");
+    for (code, sentence) in rows {
+        let help = said(&program, &["help", code]);
+        let flowing = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flowing.contains(sentence) && flowing.contains("Likely: ") && flowing.contains("To do: "), "{help}");
+    }
+}
+
+#[test]
 fn mandoc_finds_no_fault_in_a_page() {
     if which("mandoc").is_none() {
         return skip(test_name!(), "not installed: mandoc");

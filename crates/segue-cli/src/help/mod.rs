@@ -5,6 +5,7 @@ mod pages;
 
 use clap::CommandFactory;
 use segue_control::error::{Error, Kind};
+use segue_control::health;
 use segue_control::suggest::nearest;
 use segue_service::reasons;
 
@@ -66,20 +67,33 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     tree.build();
     let page = PAGES.iter().find(|page| page.name == name);
     let (Some(page), Some(command)) = (page, tree.find_subcommand(name)) else {
-        if let Some(text) = reason(name) {
-            return Ok(text);
+        let found: Vec<String> = problem(name).into_iter().chain(reason(name)).collect();
+        if !found.is_empty() {
+            return Ok(found.join("\n"));
         }
-        let near = nearest(name, PAGES.iter().map(|page| page.name).chain(reasons::all().map(|reason| reason.name)));
+        let others = reasons::all().map(|reason| reason.name).chain(health::CODES.iter().map(|code| code.name));
+        let near = nearest(name, PAGES.iter().map(|page| page.name).chain(others));
         let mut error = Error::new(
             Kind::Usage,
             format!("there is no help for `{}`", segue_control::error::printable(name)),
             near.map_or("segue help".to_owned(), |near| format!("segue help {near}")),
         );
-        error.why = Some("it is neither a command of segue nor a reason that it counts".to_owned());
+        error.why = Some("it is no command of segue, no reason that it counts, and no problem of HEALTH".to_owned());
         return Err(error);
     };
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+}
+
+/// Returns the help of a problem of HEALTH, by its code.
+fn problem(name: &str) -> Option<String> {
+    let code = health::find(&name.replace([' ', '-'], "_"))?;
+    let mut text = format!("{}: a problem that HEALTH names\n", code.name);
+    for (head, sentence) in [("", code.sentence), ("Likely: ", code.cause), ("To do: ", code.cure)] {
+        let words: Vec<String> = format!("{head}{sentence}").split(' ').map(str::to_owned).collect();
+        text.push_str(&grammar_help::wrapped(&words, "  ", "  "));
+    }
+    Some(text + "  In JSON: health[].code\nSee: segue stat --health\n")
 }
 
 /// Returns the help of a reason, by its name in JSON or as it is printed: `gre_mismatch`, `gre mismatch`.

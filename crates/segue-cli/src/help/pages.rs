@@ -100,7 +100,8 @@ to ICMP errors, links, routes, neighbours and its own drops, and sends nothing:
 exit 1 when anything is not well or nothing runs; --strict counts notices too.
 HEARD is the time since the other end was last heard. With --watch, -j prints
 one object a line. Units are SI: kB is 1000 bytes; k, M and G are 10^3 to 10^9.
-segue help REASON explains a reason, as segue help gre_mismatch.
+segue help REASON explains a reason, as segue help gre_mismatch, and segue help
+CODE a problem of HEALTH, as segue help link_down.
 The kernel counts the drops outer_csum: datagrams with a wrong outer checksum,
 or none where one is needed, for any socket of the tunnel's network namespace.
 ",

@@ -23,7 +23,9 @@ pub use process::{
     raise_open_file_limit, signal_on_parent_death, wait,
 };
 pub use signal::{SignalFd, exit_130_on_interrupt};
-pub use socket::{bind_abstract, connect_abstract, ethtool_flag, probe_socket, receive_with_gro, set_int_option};
+pub use socket::{
+    bind_abstract, connect_abstract, ethtool_can_switch, ethtool_flag, probe_socket, receive_with_gro, set_int_option,
+};
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

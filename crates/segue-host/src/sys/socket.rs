@@ -112,9 +112,62 @@ pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Res
     Ok(value[1] != 0)
 }
 
+/// Commands of ethtool that read the names of all features, their number, and their state at a link; the number of
+/// that set of names, and the length of a name (linux/ethtool.h).
+const GSTRINGS: u32 = 0x1b;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
+const SS_FEATURES: u32 = 4;
+const STRING_LEN: usize = 32;
+
+/// Returns whether one of the features `names`, as `ethtool -k` has them, can be switched at a link: `[fixed]` ones
+/// cannot.
+pub fn ethtool_can_switch(socket: BorrowedFd<'_>, link: &str, names: &[&str]) -> io::Result<bool> {
+    // struct ethtool_sset_info: the mask of the sets is a u64.
+    let mask = (1_u64 << SS_FEATURES).to_ne_bytes();
+    let [low, high] = [0_usize, 4].map(|at| u32::from_ne_bytes([mask[at], mask[at + 1], mask[at + 2], mask[at + 3]]));
+    let mut info = [GSSET_INFO, 0, low, high, 0];
+    let mut request = ifreq(link)?;
+    request.union[0] = info.as_mut_ptr() as usize;
+    // SAFETY: the union's pointer describes `info` (struct ethtool_sset_info with one length), both outlive the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
+    let count = info[4] as usize;
+    // struct ethtool_gstrings.
+    let mut strings = vec![0_u32; 3 + count * STRING_LEN / size_of::<u32>()];
+    strings[..3].copy_from_slice(&[GSTRINGS, SS_FEATURES, info[4]]);
+    request.union[0] = strings.as_mut_ptr() as usize;
+    // SAFETY: the union's pointer describes `strings`, which has room for as many names as the kernel has.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
+    // struct ethtool_gfeatures: four words for each 32 features, those that can be switched first.
+    let blocks = count.div_ceil(32);
+    let mut features = vec![0_u32; 2 + 4 * blocks];
+    features[..2].copy_from_slice(&[GFEATURES, blocks as u32]);
+    request.union[0] = features.as_mut_ptr() as usize;
+    // SAFETY: the union's pointer describes `features`, whose second word is the number of its blocks.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
+    let bytes: Vec<u8> = strings.iter().skip(3).flat_map(|word| word.to_ne_bytes()).collect();
+    let is_asked = |name: &[u8]| {
+        let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        names.iter().any(|asked| asked.as_bytes() == &name[..len])
+    };
+    let asked = bytes.chunks_exact(STRING_LEN).enumerate().filter(|(_, name)| is_asked(name));
+    let mut words = asked.map(|(bit, _)| (features.get(2 + 4 * (bit / 32)).copied().unwrap_or(0), bit % 32));
+    Ok(words.any(|(word, bit)| (word >> bit) & 1 != 0))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    #[test]
+    fn a_feature_that_is_fixed_at_a_link_cannot_be_switched() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let can = |names: &[&str]| ethtool_can_switch(socket.as_fd(), "lo", names).unwrap();
+        assert!(can(&["tx-tcp-segmentation"]) && can(&["none", "tx-tcp-segmentation"]));
+        assert!(!can(&["tx-checksum-ip-generic"]) && !can(&["none"]));
+    }
 
     #[test]
     fn a_name_longer_than_the_kernels_field_is_refused() {

@@ -36,8 +36,10 @@ pub(crate) struct Monitored {
     pub(crate) underlay: String,
     /// The MTU of the path at the start, bytes.
     pub(crate) path_mtu: u32,
-    /// Whether datagrams are handed to the kernel in trains, which needs its checksum offload.
+    /// Whether the daemon hands datagrams to the kernel in trains, which needs the link's checksum offload.
     pub(crate) sends_trains: bool,
+    /// Whether received packets are joined.
+    pub(crate) joins: bool,
     /// Whether the interface takes trains from the local stack.
     pub(crate) takes_trains: bool,
 }
@@ -91,10 +93,22 @@ pub(super) struct LinkView {
     pub(super) has_carrier: bool,
     pub(super) mtu: u32,
     /// Whether transmit checksum offload, TCP segmentation offload and generic segmentation offload are on; `None`
-    /// where they cannot be read.
+    /// where they cannot be read, or cannot be switched on.
     pub(super) tx: Option<bool>,
     pub(super) tso: Option<bool>,
     pub(super) gso: Option<bool>,
+    /// Whether generic receive offload is on.
+    pub(super) gro: Option<bool>,
+    /// Whether segmentation and receive offload were on at some time since the start.
+    pub(super) had_tso: bool,
+    pub(super) had_gro: bool,
+}
+
+/// The directions in which the path through the kernel carries the packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ByKernel {
+    pub(super) sends: bool,
+    pub(super) receives: bool,
 }
 
 /// The path to a remote: link, next hop, path MTU, state of the neighbour.
@@ -127,4 +141,5 @@ pub(super) struct Evidence {
     pub(super) flows: Vec<Flow>,
     pub(super) refused: HashMap<IpAddr, Refused>,
     pub(super) view: View,
+    pub(super) by_kernel: ByKernel,
 }

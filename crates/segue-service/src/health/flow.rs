@@ -19,9 +19,9 @@ pub(super) struct Counts {
 struct Refusals {
     first: Instant,
     last: Instant,
-    /// Whether nothing was received for a while since the first one.
+    /// Whether nothing was received for a while since the first error.
     was_quiet: bool,
-    /// Whether packets were received between two of them, so that what arrives says nothing about what is refused.
+    /// Whether packets were received between two errors, so that what arrives says nothing about what is refused.
     despite: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Flow {
     received_after: Option<Instant>,
     refusals: Option<Refusals>,
     pub(super) last_refused: Option<Instant>,
-    /// The time of the first packet that was sent since something was received, and the number of them.
+    /// The time of the first packet sent since one was received, and the number of packets sent since then.
     unanswered: Option<(Instant, u64)>,
     /// Datagrams that were refused since one was taken.
     refused_in_a_row: u64,

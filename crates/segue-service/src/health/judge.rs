@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::model::Complaint;
 
-use super::evidence::{Evidence, LinkView, Monitored, Refusal, Refused};
+use super::evidence::{ByKernel, Evidence, LinkView, Monitored, Refusal, Refused};
 use super::flow::Flow;
 use super::probe::Verdict;
 use crate::reasons;
@@ -233,12 +233,11 @@ fn mtu(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
 fn offloads(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     let view = &evidence.view;
     let mut found: Vec<Complaint> = Vec::new();
-    if monitored.sends_trains {
-        let paths = monitored.remotes.iter().filter_map(|remote| view.paths.get(remote)).filter_map(|(path, _)| *path);
-        for link in paths.filter_map(|path| view.links.get(&path.link)).filter(|link| link.tx == Some(false)) {
-            let complaint = tx_off(&link.name);
-            if !found.contains(&complaint) {
-                found.push(complaint);
+    let paths = monitored.remotes.iter().filter_map(|remote| view.paths.get(remote)).filter_map(|(path, _)| *path);
+    for link in paths.filter_map(|path| view.links.get(&path.link)) {
+        for new in underlay_offloads(monitored, evidence.by_kernel, link) {
+            if !found.contains(&new) {
+                found.push(new);
             }
         }
     }
@@ -261,12 +260,39 @@ fn offloads(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
     found
 }
 
-/// Returns the problem of an underlay without transmit checksum offload.
-fn tx_off(link: &str) -> Complaint {
-    complaint("underlay_tx_off", format!("{link} has tx off"), tx_off_cost().to_owned(), tx_on(link))
+/// Returns the problems of a link that a tunnel's packets leave and arrive by: the offloads that are off although the
+/// tunnel uses them. The daemon computes inner checksums itself, and cuts what it does not hand over in trains, so that
+/// forms without trains use none of them.
+fn underlay_offloads(monitored: &Monitored, by_kernel: ByKernel, link: &LinkView) -> Vec<Complaint> {
+    let name = &link.name;
+    let mut found = Vec::new();
+    let mut report = |code: &str, word: &str, cost: &str| {
+        let fix = format!("sudo ethtool -K {name} {word} on");
+        found.push(complaint(code, format!("{name} has {word} off"), cost.to_owned(), fix));
+    };
+    let is_tx_off = link.tx == Some(false);
+    if is_tx_off && by_kernel.sends {
+        report("underlay_tx_off", "tx", TX_OFF_IN_KERNEL);
+    } else if is_tx_off && monitored.sends_trains {
+        report("underlay_tx_off", "tx", tx_off_cost());
+    }
+    // Links are slow without these two only where they had them; without `tx` Linux switches `tso` off as well.
+    if by_kernel.sends && !is_tx_off && link.had_tso && link.tso == Some(false) {
+        report("underlay_tso_off", "tso", "the kernel then cuts every train before the link, which could");
+    }
+    // UDP_GRO of the daemon's sockets, and GRE or IP in IP for the kernel's path.
+    let is_joined = monitored.ports.is_some() != by_kernel.receives;
+    if monitored.joins && is_joined && link.had_gro && link.gro == Some(false) {
+        report("underlay_gro_off", "gro", "each packet is then received by itself, instead of joined in a train");
+    }
+    found
 }
 
-/// Returns the cost of transmit checksum offload that is off.
+/// The cost of switching transmit checksum offload off for a tunnel that the kernel's path carries.
+pub(crate) const TX_OFF_IN_KERNEL: &str =
+    "the kernel then computes every inner checksum, and cuts every train before the link";
+
+/// Returns the cost of switching transmit checksum offload off, in words.
 pub(crate) fn tx_off_cost() -> &'static str {
     "the kernel then computes every outer checksum, and before Linux 6.11 it takes no trains of datagrams \
      (UDP_SEGMENT): about a third of the throughput"
@@ -345,11 +371,12 @@ mod tests {
             underlay: "e0".into(),
             path_mtu: 1500,
             sends_trains: true,
+            joins: true,
             takes_trains: true,
         }
     }
 
-    /// A view in which everything is in order.
+    /// Returns a view in which everything is in order.
     fn view() -> View {
         let link = LinkView {
             name: "e0".into(),
@@ -359,6 +386,9 @@ mod tests {
             tx: Some(true),
             tso: Some(true),
             gso: Some(true),
+            gro: Some(true),
+            had_tso: true,
+            had_gro: true,
             is_gone: false,
         };
         let inside = LinkView { name: "sg0".into(), mtu: 1464, ..link.clone() };
@@ -409,6 +439,45 @@ mod tests {
             (link.tso, link.gso) = (Some(false), Some(false));
         };
         assert_eq!(judged(tso), one("offload_off", "sudo ethtool -K sg0 tso on gso on"));
+    }
+
+    #[test]
+    fn an_offload_of_the_underlay_that_is_off_is_named_where_the_form_and_its_path_use_it() {
+        let gue = monitored();
+        let zero = Monitored { sends_trains: false, ..monitored() };
+        let bare = Monitored { kind: "gre".into(), ports: None, sends_trains: false, ..monitored() };
+        let judged = |monitored: &Monitored, by_kernel: bool, change: fn(&mut LinkView)| {
+            let by_kernel = ByKernel { sends: by_kernel, receives: by_kernel };
+            let mut evidence = Evidence { view: view(), by_kernel, ..Evidence::default() };
+            change(evidence.view.links.get_mut(&2).unwrap());
+            let found = judge(monitored, &Flow::default(), &evidence, Instant::now());
+            found.into_iter().map(|found| (found.code, found.fix.unwrap_or_default())).collect::<Vec<_>>()
+        };
+        let one = |word: &str| vec![(format!("underlay_{word}_off"), format!("sudo ethtool -K e0 {word} on"))];
+        let tx = |link: &mut LinkView| (link.tx, link.tso) = (Some(false), Some(false));
+        let tso = |link: &mut LinkView| link.tso = Some(false);
+        let gro = |link: &mut LinkView| link.gro = Some(false);
+        for form in [&gue, &zero, &bare] {
+            assert_eq!(judged(form, true, tx), one("tx"), "{}", form.kind);
+            assert_eq!(judged(form, true, tso), one("tso"), "{}", form.kind);
+            // The daemon cuts trains itself.
+            assert_eq!(judged(form, false, tso), [], "{}", form.kind);
+        }
+        assert_eq!(judged(&gue, false, tx), one("tx"));
+        for form in [&zero, &bare] {
+            assert_eq!(judged(form, false, tx), [], "no checksum of {} is left to the link", form.kind);
+        }
+        assert_eq!([&gue, &zero].map(|form| judged(form, false, gro)), [one("gro"), one("gro")]);
+        assert_eq!(judged(&bare, true, gro), one("gro"));
+        assert_eq!(judged(&bare, false, gro), []);
+        // A link that never had one is no slower than before, and one whose `tx` is fixed has `None`.
+        let never = |link: &mut LinkView| {
+            let plain = LinkView { had_tso: false, had_gro: false, ..link.clone() };
+            *link = LinkView { tx: None, tso: Some(false), gro: Some(false), ..plain };
+        };
+        for (form, by_kernel) in [(&gue, false), (&zero, false), (&bare, true)] {
+            assert_eq!(judged(form, by_kernel, never), [], "{}", form.kind);
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ const SILENT: u32 = 24;
 const SHORTEST: Duration = Duration::from_millis(250);
 /// Number of hellos that leave at the interval while the other end has never announced that it supports them.
 const FIRST_HELLOS: u32 = 3;
-/// Shortest time between two hellos after those.
+/// Shortest time between two hellos after the first [`FIRST_HELLOS`].
 const LATER_HELLOS: Duration = Duration::from_secs(10);
 /// Time after which a request counts as lost, where the interval is shorter.
 const LATE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(super) enum Verdict {
         span: Duration,
         /// Whether the other end has ever replied.
         has_replied: bool,
-        /// The last part of that time, in which an end that is gone sends nothing.
+        /// The last part of `span`, in which an end that is gone sends nothing.
         quiet: Duration,
         /// Whether the other end's own requests arrive.
         sends_requests: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Prober {
     due: Option<Instant>,
     /// The time of the first request since the probe is on.
     began: Option<Instant>,
-    /// Requests sent since then.
+    /// Requests sent since the probe is on.
     hellos: u32,
     /// Requests sent in all.
     pub(super) sent: u64,

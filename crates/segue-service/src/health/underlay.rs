@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use segue_host::netlink::Netlink;
 use segue_host::sys;
@@ -14,6 +14,9 @@ use super::evidence::{LinkView, Monitored, PathState, View};
 const GTXCSUM: u32 = 0x16;
 const GTSO: u32 = 0x1e;
 const GGSO: u32 = 0x23;
+const GGRO: u32 = 0x2b;
+/// The features that `tx` switches, as `ethtool -k` names them.
+const TX: &[&str] = &["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
 
 /// A reader of the underlay. It is opened with all rights and needs none later.
 pub(super) struct Underlay {
@@ -67,7 +70,11 @@ impl Underlay {
             links.extend(path.map(|path| path.link));
         }
         for index in links {
-            let link = self.link(index);
+            let mut link = self.link(index);
+            if let (Some(link), Some(last)) = (&mut link, view.links.get(&index)) {
+                link.had_tso |= last.had_tso;
+                link.had_gro |= last.had_gro;
+            }
             let name = |last: Option<&LinkView>| last.map(|last| last.name.clone()).unwrap_or_default();
             let gone = LinkView { is_gone: true, name: name(view.links.get(&index)), ..LinkView::default() };
             view.links.insert(index, link.unwrap_or(gone));
@@ -98,21 +105,32 @@ impl Underlay {
     fn link(&mut self, index: u32) -> Option<LinkView> {
         let link = self.netlink.link(index).ok()?;
         let flag = |command| sys::ethtool_flag(self.socket.as_fd(), &link.name, command).ok();
+        let [tso, gso, gro] = [GTSO, GGSO, GGRO].map(flag);
         Some(LinkView {
             is_gone: false,
             is_up: link.up,
             has_carrier: link.has_carrier,
             mtu: link.mtu,
-            tx: flag(GTXCSUM),
-            tso: flag(GTSO),
-            gso: flag(GGSO),
+            tx: tx_csum(self.socket.as_fd(), &link.name),
+            tso,
+            gso,
+            gro,
+            had_tso: tso == Some(true),
+            had_gro: gro == Some(true),
             name: link.name,
         })
     }
 }
 
-/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read.
+/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read, or is off and cannot be
+/// switched on.
 pub(crate) fn has_tx_csum(link: &str) -> Option<bool> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    sys::ethtool_flag(socket.as_fd(), link, GTXCSUM).ok()
+    tx_csum(socket.as_fd(), link)
+}
+
+fn tx_csum(socket: BorrowedFd<'_>, link: &str) -> Option<bool> {
+    let on = sys::ethtool_flag(socket, link, GTXCSUM).ok()?;
+    // A card that never had it misses nothing that a command brings back.
+    (on || sys::ethtool_can_switch(socket, link, TX).unwrap_or(true)).then_some(on)
 }

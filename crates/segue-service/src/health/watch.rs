@@ -16,11 +16,12 @@ use segue_control::units;
 use segue_datapath::board::{Group, Stage};
 use segue_datapath::boards::Boards;
 use segue_datapath::tunnel::{RECEIVED, REFUSED, REFUSED_FOR};
+use segue_fastpath::Direction;
 use segue_host::error_queue::{self, Origin};
 use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::sys::{self, Want};
 
-use super::evidence::{Evidence, Monitored, Refusal, Refused};
+use super::evidence::{ByKernel, Evidence, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::probe::{Nonces, Prober};
@@ -276,6 +277,8 @@ impl Watch {
     fn tick(&mut self) {
         let now = Instant::now();
         let Sources { monitored, evidence, probes, .. } = &mut self.sources;
+        let carries = |direction| self.fastpath.as_ref().is_some_and(|fastpath| fastpath.carries(direction));
+        evidence.by_kernel = ByKernel { sends: carries(Direction::Send), receives: carries(Direction::Receive) };
         for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
             let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {

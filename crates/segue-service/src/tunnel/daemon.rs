@@ -147,6 +147,7 @@ fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monit
         underlay: ready.link.clone(),
         path_mtu: ready.link_mtu,
         sends_trains: plan.sends_trains(),
+        joins: plan.gro,
         takes_trains: plan.gso && offloads.is_on("tun_tso4"),
     }
 }

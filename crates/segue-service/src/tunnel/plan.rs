@@ -207,6 +207,11 @@ impl Plan {
         }
     }
 
+    /// Returns whether the path through the kernel may carry the packets, as far as the plan determines it.
+    pub(crate) fn may_leave_daemon(&self) -> bool {
+        self.fastpath != Fastpath::Off && self.needs_daemon().is_none()
+    }
+
     /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).
     pub(crate) fn sends_trains(&self) -> bool {
         self.has_udp() && self.encap_csum && self.gso

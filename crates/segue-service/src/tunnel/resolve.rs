@@ -96,7 +96,11 @@ impl Ready {
         let mut notes = self.plan.notes();
         if self.link_tx == Some(false) {
             let link = &self.link;
-            notes.push(format!("{link} has tx off: {}; to mend it: {}", health::tx_off_cost(), health::tx_on(link)));
+            let cost = match self.plan.sends_trains() {
+                true => health::tx_off_cost().to_owned(),
+                false => format!("where the kernel carries the tunnel, {}", health::TX_OFF_IN_KERNEL),
+            };
+            notes.push(format!("{link} has tx off: {cost}; to mend it: {}", health::tx_on(link)));
         }
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
@@ -160,7 +164,8 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
     let cost: u32 = overhead.iter().map(|part| part.bytes).sum();
     let mtu = plan.mtu.fixed().unwrap_or(link_mtu.saturating_sub(cost));
     let route_is_narrower = link_mtu < link.mtu.min(MAX_PACKET);
-    let link_tx = if plan.sends_trains() { health::has_tx_csum(&link.name) } else { None };
+    let needs_tx = plan.sends_trains() || plan.may_leave_daemon();
+    let link_tx = if needs_tx { health::has_tx_csum(&link.name) } else { None };
     let scope_id = if plan.zone.is_some() { link.index } else { 0 };
     let ready =
         Ready { plan, local, link: link.name.clone(), scope_id, link_mtu, route_is_narrower, link_tx, overhead, mtu };

@@ -81,10 +81,12 @@ pub(super) fn ports_of(sockets: &Sockets) -> Vec<u16> {
 pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report) -> Result<(Opened, Senders), Error> {
     let plan = &group.first().plan;
     let workers = u64::from(plan.workers.max(1));
-    // Two descriptors for each queue of an interface and each socket, one of them for a successor, and those that any
-    // instance has.
+    // Two descriptors for each queue of an interface and each socket, one of them for a successor, those of guests, and
+    // those that any instance has.
     let sockets = u64::from(AUTO_SLOTS) + 1;
-    sys::raise_open_file_limit(2 * workers * (group.members.len() as u64 + sockets) + 128).map_err(|error| {
+    let guests = group.plans().filter(|plan| plan.guest.is_some()).count() as u64 * vhost::FILES;
+    let files = 2 * workers * (group.members.len() as u64 + sockets) + guests + 128;
+    sys::raise_open_file_limit(files).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
@@ -283,6 +285,7 @@ pub(super) fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
         udp::OpenError::NotLocal(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
         udp::OpenError::Families => diagnose::bind(listen, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         udp::OpenError::NoRoute(_, error) | udp::OpenError::Call(_, error) => diagnose::bind(listen, &error),
+        other => diagnose::bind(listen, &io::Error::other(other)),
     }
 }
 

@@ -1,0 +1,240 @@
+//! The codes of the problems that HEALTH names: what each means, what it is likely caused by, and what to do.
+
+/// A kind of problem, as [`Complaint::code`](crate::model::Complaint::code) names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCode {
+    /// The code, which never changes.
+    pub name: &'static str,
+    /// The description of the problem, a sentence.
+    pub sentence: &'static str,
+    /// The likely cause, a sentence.
+    pub cause: &'static str,
+    /// The remedy: a sentence, or a command.
+    pub cure: &'static str,
+}
+
+const fn code(name: &'static str, sentence: &'static str, cause: &'static str, cure: &'static str) -> HealthCode {
+    HealthCode { name, sentence, cause, cure }
+}
+
+/// Every code, in the order of the documentation.
+pub const CODES: &[HealthCode] = &[
+    code(
+        "down",
+        "The instance could not be started, or has ended.",
+        "What the message behind `down` says: a port that another program has, an address or interface that is not \
+         there, a host name without an address.",
+        "The command that is shown; the service starts the instance again until it comes up.",
+    ),
+    code(
+        "stuck",
+        "No packet moves: the packet loop does not finish its round.",
+        "A fault of segue.",
+        "Nothing is to be done: the supervisor ends the process, and the service starts it again.",
+    ),
+    code(
+        "interface_down",
+        "The tunnel's own interface is down.",
+        "Somebody has set it down.",
+        "sudo ip link set dev IFNAME up",
+    ),
+    code(
+        "link_down",
+        "An interface by which the packets leave or arrive is down.",
+        "Somebody has set it down.",
+        "sudo ip link set dev IFNAME up",
+    ),
+    code(
+        "no_carrier",
+        "The underlay's link has no carrier.",
+        "Its cable is unplugged, or the port at its other end is down.",
+        "Plug the cable in, or set that port up.",
+    ),
+    code(
+        "link_gone",
+        "The underlay's link does not exist any more.",
+        "It was deleted, renamed into another namespace, or its driver was unloaded.",
+        "Make it again: ip -br link shows what is there.",
+    ),
+    code(
+        "address_gone",
+        "This host no longer has the tunnel's local address.",
+        "It was removed, or a DHCP lease has changed it.",
+        "sudo ip addr add ADDRESS dev IFNAME, or another `local`.",
+    ),
+    code(
+        "no_route",
+        "The kernel has no route to the other end.",
+        "The route was removed, or went with its interface.",
+        "sudo ip route add ADDRESS dev IFNAME",
+    ),
+    code(
+        "neighbour_gone",
+        "The other end, or the next router, does not answer ARP or neighbour discovery.",
+        "That host is down, or is not on this link.",
+        "Start that host; ip neigh show shows who answers.",
+    ),
+    code(
+        "refused",
+        "The other end answers with an ICMP error: no tunnel listens there on this port, or with this protocol.",
+        "No segue runs there, or with another `port`, `encap` or `mode`.",
+        "On the other end: segue stat, and start the tunnel.",
+    ),
+    code(
+        "filtered",
+        "A filter on the way, or at the other end, refuses the packets by an ICMP error.",
+        "A firewall does not let them pass.",
+        "On the host that sends the error: sudo nft list ruleset, and accept the tunnel's port or protocol.",
+    ),
+    code(
+        "unreachable",
+        "A router reports by an ICMP error that it has no way to the other end.",
+        "A route is missing there, or a link further on is down.",
+        "ip route get ADDRESS and tracepath -n ADDRESS show how far packets get.",
+    ),
+    code(
+        "all_dropped",
+        "Everything that arrives from the other end is dropped.",
+        "The two ends differ in `key`, `mode`, `id` or `encap`: the reason of the drops says in which.",
+        "The same words at both ends; segue help REASON explains the reason.",
+    ),
+    code(
+        "mtu",
+        "The path has become narrower than the interface allows for.",
+        "A link or route on the way has a smaller MTU than at the start.",
+        "sudo ip link set dev IFNAME mtu BYTES",
+    ),
+    code(
+        "peers_refused",
+        "Peers of the table are refused and the others are in force, or a file was refused and the table before stays.",
+        "A wrong entry of the file or of the program that makes the table.",
+        "Mend the entry that segue stat -j names, then segue reload.",
+    ),
+    code(
+        "underlay_tx_off",
+        "The checksum offload of the underlay's link is off, and the tunnel uses it.",
+        "Somebody has switched it off, often to see right checksums in a capture.",
+        "sudo ethtool -K IFNAME tx on",
+    ),
+    code(
+        "underlay_tso_off",
+        "The underlay's TCP segmentation offload was switched off since the start, and the kernel carries the tunnel.",
+        "Somebody has switched it off.",
+        "sudo ethtool -K IFNAME tso on",
+    ),
+    code(
+        "underlay_gro_off",
+        "The underlay's receive offload was switched off since the start, which joined the tunnel's packets.",
+        "Somebody has switched it off.",
+        "sudo ethtool -K IFNAME gro on",
+    ),
+    code(
+        "offload_off",
+        "An offload of the tunnel's own interface is off: local programs send packet by packet.",
+        "Somebody has switched it off.",
+        "sudo ethtool -K IFNAME tx on tso on gso on",
+    ),
+    code(
+        "offload_refused",
+        "The kernel has refused an offload that segue asked for; the work is done in software.",
+        "An older kernel, or a link without the offload.",
+        "segue doctor says what is missing.",
+    ),
+    code(
+        "drops",
+        "More than one packet in a hundred of the last seconds was dropped.",
+        "The reason that is named with it.",
+        "segue stat --why shows the reasons, and segue help REASON explains one.",
+    ),
+    code(
+        "too_big",
+        "Packets were larger than the path takes, and were dropped.",
+        "The MTU of the interface is larger than the path allows for.",
+        "sudo ip link set dev IFNAME mtu BYTES",
+    ),
+    code(
+        "outer_csum",
+        "The kernel dropped datagrams with a wrong outer UDP checksum, or with none where one is needed.",
+        "A broken card or path, or an end that sends no outer checksums to one that wants them.",
+        "The same `encap-csum` at both ends, or `udp6zerocsumrx`.",
+    ),
+    code(
+        "probe_unanswered",
+        "The other end does not answer the probes.",
+        "It is down, runs no segue with `probe`, or it or something on the way drops packets without a word.",
+        "On the other end: segue stat --why, and the same `probe`.",
+    ),
+    code(
+        "unanswered",
+        "A notice: packets have been sent for ten seconds or more, and nothing was received since.",
+        "One-way traffic, or an end that is silent or drops the packets without a word.",
+        "On the other end: segue stat --why; with `probe` at both ends HEALTH tells the two apart.",
+    ),
+    code(
+        "kernel_forwards",
+        "The kernel forwards packets between the interfaces of the gateway too, so that they may pass twice.",
+        "Forwarding is on for these interfaces.",
+        "sudo sysctl -w net.ipv4.conf.IFNAME.forwarding=0, and net.ipv6 likewise.",
+    ),
+    code(
+        "stale_routes",
+        "The tables of the kernel cannot be read; packets follow those that were read last.",
+        "Too many changes at once, or a kernel without memory.",
+        "Nothing is to be done where it ends by itself; else start the gateway again.",
+    ),
+    code(
+        "routes_not_used",
+        "Routes of the kernel are left out of the gateway's table.",
+        "Router advertisements, which any station can send, or more routes than a router takes over.",
+        "--accept-ra uses those of router advertisements.",
+    ),
+    code(
+        "guest_gone",
+        "No guest is connected to a `vhost:` port.",
+        "The virtual machine does not run, or uses another socket.",
+        "Start it with the options that segue doctor prints.",
+    ),
+    code(
+        "driver_not_ready",
+        "A guest is connected to a `vhost:` port and has not started its driver.",
+        "The guest is still booting, or has no virtio-net driver.",
+        "Wait for it, or load the driver in the guest.",
+    ),
+    code(
+        "ring_stalled",
+        "A guest offers no receive buffers, and packets for it are dropped.",
+        "The guest hangs, or is stopped.",
+        "Continue the guest, or start it again.",
+    ),
+];
+
+/// Returns the code with this name.
+pub fn find(name: &str) -> Option<&'static HealthCode> {
+    CODES.iter().find(|code| code.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_code_is_there_once_and_has_a_sentence_of_one_line() {
+        let names: BTreeSet<&str> = CODES.iter().map(|code| code.name).collect();
+        assert_eq!(names.len(), CODES.len());
+        for code in CODES {
+            assert!(code.name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'_')), "{}", code.name);
+            for text in [code.sentence, code.cause, code.cure] {
+                assert!(
+                    !text.is_empty() && !text.contains(['\n', '|']) && !text.contains("  "),
+                    "{}: {text}",
+                    code.name
+                );
+            }
+            assert!(code.sentence.ends_with('.') && code.cause.ends_with('.'), "{}", code.name);
+            assert_eq!(find(code.name), Some(code));
+        }
+        assert_eq!(find("nothing"), None);
+    }
+}
