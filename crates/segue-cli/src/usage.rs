@@ -108,6 +108,16 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
     }
 }
 
+/// Returns the option whose value is wrong, and the value; `None` where something else is.
+pub(crate) fn refused_value(found: &clap::Error) -> Option<(String, String)> {
+    if !matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
+        return None;
+    }
+    let argument = text(found, ContextKind::InvalidArg)?;
+    let option = argument.split(' ').next().filter(|option| option.starts_with("--"))?;
+    Some((option.to_owned(), text(found, ContextKind::InvalidValue).unwrap_or_default()))
+}
+
 /// Returns the names of the command of a command line and of its subcommand, if any.
 fn commands(args: &[String]) -> Vec<String> {
     let mut path = Vec::new();

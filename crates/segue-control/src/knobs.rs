@@ -235,14 +235,17 @@ pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob,
     Ok((knob, number))
 }
 
-/// Sets a knob in a list of knobs, by the same rules as a running instance.
-pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
+/// Sets a knob in a list of knobs, as far as [`check`] allows it. Returns the number that `text` stands for, and the
+/// change.
+///
+/// Where one assignment is the condition of another one, they are set in the list one after the other.
+pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(u64, Change), Wrong> {
     let (knob, number) = check(knobs, name, text)?;
-    let value = knob.setting(number);
+    let change = Change { name: knob.name.clone(), before: knob.value.clone(), value: knob.setting(number) };
     if let Some(knob) = knobs.iter_mut().find(|knob| knob.name == name) {
-        knob.value = value;
+        knob.value.clone_from(&change.value);
     }
-    Ok(())
+    Ok((number, change))
 }
 
 /// Finds the knob `name`; the refusal for an unknown name suggests a similar one.
@@ -349,7 +352,9 @@ mod tests {
         let mut knobs = knobs();
         let [profile, ack] = ["net.gro.dev.e.profile", "net.ack.dev.e.enable_ack"];
         set(&mut knobs, profile, "lro").unwrap();
-        set(&mut knobs, ack, "1").unwrap();
+        let change = Change { name: ack.to_owned(), before: Setting::Number(0), value: Setting::Number(1) };
+        assert_eq!(set(&mut knobs, ack, "on"), Ok((1, change)));
+        assert_eq!(find(&knobs, ack).map(|knob| knob.value.clone()), Ok(Setting::Number(1)), "the list has the change");
         set(&mut knobs, profile, "lro").unwrap();
         let wrong = set(&mut knobs, profile, "strict").unwrap_err();
         assert_eq!((wrong.kind, wrong.good.as_str()), (Kind::Conflict, "first net.ack.dev.e.enable_ack 0"));

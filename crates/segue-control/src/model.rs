@@ -26,7 +26,7 @@ pub struct Document {
     pub t: String,
     /// Every instance that answered, sorted by name.
     pub instances: Vec<Instance>,
-    /// The agents that feed tunnels of these their peers, by the names of the tunnels.
+    /// Agents that set the peers of tunnels of these instances, by the names of the tunnels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fleet: BTreeMap<String, FleetState>,
 }
@@ -110,7 +110,7 @@ pub struct PeerTable {
     pub remcsum: bool,
     /// Number of peers of the last table that are not in force, each for its own reason.
     pub refused_peers: u64,
-    /// The first of these, with the rule that each breaks.
+    /// The first refused peers of the last table, with the rule that each breaks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused when it was loaded again; the table is the one of before.
@@ -172,9 +172,9 @@ pub struct Worker {
 /// The traffic of one thread at one port, as the keys of [`Port`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerPort {
-    /// What the thread received from the port.
+    /// Packets that the thread received from the port.
     pub receive: Flow,
-    /// What the thread sent through the port.
+    /// Packets that the thread sent through the port.
     pub transmit: Flow,
 }
 
@@ -186,7 +186,7 @@ pub struct Offload {
     /// Reason why the offload is not in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether segue asked for the offload and the kernel refused.
+    /// Whether segue requested the offload and the kernel refused it.
     #[serde(default)]
     pub refused: bool,
 }
@@ -318,7 +318,7 @@ pub struct Port {
     pub flushes: BTreeMap<String, u64>,
     /// Packets that were not joined, by reason.
     pub refusals: BTreeMap<String, u64>,
-    /// The first difference between a packet and the train of its flow that it did not fit, by reason.
+    /// Packets that did not match the train of their flow, by the first field that differed.
     #[serde(default)]
     pub mismatches: BTreeMap<String, u64>,
     /// Operations that segue repeated in a smaller form because the kernel refused the larger one, by reason.

@@ -168,7 +168,7 @@ impl Peer {
 pub struct RefusedPeer {
     /// The number of the entry in the document, from 1.
     pub number: u64,
-    /// What the peer is looked up by, as the document has it; empty where it has nothing.
+    /// The lookup key of the peer, as the document has it; empty where it has none.
     pub key: String,
     /// The rule.
     pub why: String,
@@ -332,7 +332,7 @@ pub struct Changes {
     /// Peers of a whole table that are refused; the others are in force.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refused: u64,
-    /// The first [`MOST_NAMED`] of these.
+    /// The first [`MOST_NAMED`] refused peers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_peers: Vec<RefusedPeer>,
 }

@@ -134,7 +134,7 @@ pub struct Reloaded {
     pub knobs: Vec<String>,
     /// Instances some of whose tunnels continue in a new process.
     pub handed_over: Vec<String>,
-    /// Of these, the tunnels that differ, are new, or are gone.
+    /// Tunnels of the `handed_over` instances that differ, are new, or are gone.
     pub tunnels: ChangedTunnels,
     /// Instances that were stopped and started anew.
     pub restarted: Vec<String>,

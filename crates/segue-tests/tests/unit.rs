@@ -45,6 +45,34 @@ fn both_units_score_2_5_or_better() {
 }
 
 #[test]
+fn the_additions_to_the_units_that_the_documentation_has_are_understood_and_keep_the_score() {
+    if which("systemd-analyze").is_none() {
+        return skip(test_name!(), "not installed: systemd-analyze");
+    }
+    let document = fs::read_to_string(contrib().join("../../docs/run.md")).expect("the document");
+    let (_, rest) = document.split_once("### The units of the package").expect("a section");
+    let (section, _) = rest.split_once("\n### ").expect("the next section");
+    let blocks: Vec<&str> =
+        section.split("```text\n").skip(1).filter_map(|part| Some(part.split_once("```")?.0)).collect();
+    assert_eq!(blocks.len(), 4, "{section}");
+    let directory = capture::Directory::new();
+    let unit = directory.file("segue.service");
+    fs::copy(contrib().join("segue.service"), &unit).expect("a unit");
+    let folder = directory.file("segue.service.d");
+    fs::create_dir(&folder).expect("a folder");
+    for (number, block) in blocks.iter().enumerate() {
+        assert!(block.contains("[Service]\n"), "{block}");
+        fs::write(folder.join(format!("{number}.conf")), block).expect("a drop-in");
+    }
+    let mut command = Command::new("systemd-analyze");
+    command.args(["security", "--no-pager", "--offline=true", "--threshold=25"]).arg(&unit);
+    let (passed, text) = ran(&mut command);
+    assert!(passed && !text.contains("ignoring"), "{text}");
+    // They were read.
+    assert!(text.contains("char-usb_device") && text.contains("chown is allowed"), "{text}");
+}
+
+#[test]
 fn the_user_and_the_folder_of_the_units_are_made_by_their_files() {
     if ["systemd-sysusers", "systemd-tmpfiles"].iter().any(|tool| which(tool).is_none()) {
         return skip(test_name!(), "not installed: systemd-sysusers, systemd-tmpfiles");

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use clap::Parser;
-use segue_control::error::Error;
+use segue_control::error::{Error, Kind as ErrorKind};
 use segue_service::gateway::config::Spelling;
-use segue_service::supervise::spec::{InstancePlan, Kind, Token};
+use segue_service::supervise::spec::{InstancePlan, Kind, Token, Unresolved};
 
-use super::source::Text;
+use super::source::{MOST_ERRORS, Text};
 use crate::args::{Cli, Command};
 use crate::gateway;
 use crate::lan78xx;
@@ -15,6 +15,9 @@ use crate::usage::{self, Origin};
 use segue_grammar::parse;
 use segue_grammar::plan::plan;
 use segue_grammar::tunnel::WORDS;
+
+/// Addresses for documentation (RFC 5737, RFC 3849) that stand for that of a name without one.
+const STAND_INS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// Points an error about words at their place in the file.
 pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
@@ -30,17 +33,94 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
     text.at(&span.clone(), error)
 }
 
-/// Returns the command line of a kind with these words.
-pub(super) fn line(kind: Kind, words: &[String]) -> Vec<String> {
-    std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words.iter().cloned()).collect()
+/// Parses the command line of a table, as the program parses its own.
+fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
+    let cli = command_line(kind, tokens).map_err(|found| usage_error(kind, tokens, &found))?;
+    planned(cli)
 }
 
-/// Parses the command line of a table, as the program parses its own.
-pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
+/// Parses the command line of a table as [`planned_by_name`] does.
+pub(super) fn parsed_by_name(kind: Kind, tokens: &[Token]) -> Result<(InstancePlan, Option<Unresolved>), Error> {
+    let cli = command_line(kind, tokens).map_err(|found| usage_error(kind, tokens, &found))?;
+    planned_by_name(kind, tokens, cli)
+}
+
+/// Parses the command line of a table whose option values may be wrong: each of these is pointed at in `errors`, and
+/// the rest is parsed without it. A table without a wrong value is parsed once.
+pub(super) fn checked(
+    kind: Kind,
+    mut tokens: Vec<Token>,
+    text: &Text,
+    errors: &mut Vec<Error>,
+) -> Result<Cli, clap::Error> {
+    loop {
+        let found = match command_line(kind, &tokens) {
+            Ok(cli) => return Ok(cli),
+            Err(found) => found,
+        };
+        match refused_value(&tokens, &found) {
+            Some(at) if errors.len() <= MOST_ERRORS => {
+                let pair: Vec<Token> = tokens.drain(at - 1..=at).collect();
+                errors.push(text.at(&pair[1].span, usage_error(kind, &pair, &found)));
+            }
+            _ => return Err(found),
+        }
+    }
+}
+
+fn command_line(kind: Kind, tokens: &[Token]) -> Result<Cli, clap::Error> {
+    let words = tokens.iter().map(|token| token.text.clone());
+    Cli::try_parse_from(std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words))
+}
+
+/// Converts an error of clap about some of the words of a table.
+pub(super) fn usage_error(kind: Kind, tokens: &[Token], found: &clap::Error) -> Error {
     let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
-    let line = line(kind, &words);
-    match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words, Origin::File(kind.command())))?.command
-    {
+    usage::error(found, &words, Origin::File(kind.command()))
+}
+
+/// Returns the index of the value that an error of clap refuses; `None` for other errors, and where it is no value of
+/// an option.
+fn refused_value(tokens: &[Token], found: &clap::Error) -> Option<usize> {
+    let (option, value) = usage::refused_value(found)?;
+    tokens.windows(2).position(|pair| pair[0].text == option && pair[1].text == value).map(|at| at + 1)
+}
+
+/// Converts the parsed command line of a table into the plan of its instance. Where the remote is a name without an
+/// address now, another one stands for it, so that all else is checked, and the name is returned with the reason.
+pub(super) fn planned_by_name(
+    kind: Kind,
+    tokens: &[Token],
+    cli: Cli,
+) -> Result<(InstancePlan, Option<Unresolved>), Error> {
+    let error = match planned(cli) {
+        Ok(plan) => return Ok((plan, None)),
+        Err(error) => error,
+    };
+    let Some(at) = nameless(kind, tokens, &error) else { return Err(error) };
+    let stand_in = |address: &str| {
+        let mut tokens = tokens.to_vec();
+        address.clone_into(&mut tokens[at].text);
+        parsed(kind, &tokens)
+    };
+    let is_ipv6 = tokens.windows(2).any(|pair| pair[0].text == "local" && pair[1].text.contains(':'));
+    let plan = match STAND_INS.map(stand_in) {
+        [Ok(plan), _] | [_, Ok(plan)] => plan,
+        [Err(first), Err(second)] => return Err(if is_ipv6 { second } else { first }),
+    };
+    Ok((plan, Some(Unresolved { host: tokens[at].text.clone(), error: Box::new(error) })))
+}
+
+/// Returns the index of the name of the remote among the words, where an error is that it has no address.
+fn nameless(kind: Kind, tokens: &[Token], error: &Error) -> Option<usize> {
+    let place = error.place.as_ref().filter(|_| kind == Kind::Tunnel && error.kind == ErrorKind::Unreachable)?;
+    let host = place.words.get(place.at)?;
+    tokens.windows(2).position(|pair| pair[0].text == "remote" && pair[1].text == *host).map(|at| at + 1)
+}
+
+/// Converts the parsed command line of a table into the plan of its instance.
+pub(super) fn planned(cli: Cli) -> Result<InstancePlan, Error> {
+    match cli.command {
         Some(Command::Tunnel(args)) => {
             let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
             let plan = |parsed| plan(parsed, args.capture(), &[]);

@@ -23,7 +23,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::command::located;
 use super::keys;
-use super::source::Text;
+use super::source::{MOST_ERRORS, Text};
 
 /// Returns an error that points at the name or value of the assignment with index `at`.
 fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Error {
@@ -61,6 +61,9 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
             text.error(&spec.header, message, format!("a process takes {most}: give some tunnels another `port`"));
         return Err(Refusal::of_file(error));
     }
+    if let Some(unresolved) = &spec.unresolved {
+        return Err(Refusal { error: unresolved.error.clone(), is_of_host: true });
+    }
     let mut listens = None;
     let (knobs, words) = match spec.plan.clone() {
         InstancePlan::Tunnels(plans) => {
@@ -91,9 +94,8 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
 pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
     let mut errors = Vec::new();
     for (at, assignment) in spec.assignments.iter().enumerate() {
-        match knobs::set(&mut known, &assignment.name.text, &assignment.value.text) {
-            Ok(()) => {}
-            Err(wrong) => errors.push(wrong_knob(spec, text, at, &wrong)),
+        if let Err(wrong) = knobs::set(&mut known, &assignment.name.text, &assignment.value.text) {
+            errors.push(wrong_knob(spec, text, at, &wrong));
         }
     }
     together(errors).map_or(Ok(()), Err)
@@ -127,14 +129,14 @@ pub(super) struct Checked {
 pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
     let end = text.text.len()..text.text.len();
-    let mut errors: Vec<Error> = (broken.iter().take(keys::MOST_ERRORS + 1))
+    let mut errors: Vec<Error> = (broken.iter().take(MOST_ERRORS + 1))
         .map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), ""))
         .collect();
     let mut specs: Vec<InstanceSpec> = Vec::new();
     // Errors after a syntax error would be caused by it.
     if errors.is_empty() {
         for (key, value) in document.get_ref() {
-            if errors.len() > keys::MOST_ERRORS {
+            if errors.len() > MOST_ERRORS {
                 break;
             }
             let kind = match key.get_ref().as_ref() {
@@ -163,7 +165,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
                 continue;
             };
             for table in tables.iter() {
-                if errors.len() > keys::MOST_ERRORS {
+                if errors.len() > MOST_ERRORS {
                     break;
                 }
                 if let DeValue::Table(keys) = table.get_ref() {
@@ -189,9 +191,9 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     }
     crossed(&specs, text, &mut errors);
     let specs = if errors.is_empty() { joined(specs, text, &mut errors) } else { specs };
-    if errors.len() > keys::MOST_ERRORS {
-        errors.truncate(keys::MOST_ERRORS);
-        let message = format!("there are more than {} errors", keys::MOST_ERRORS);
+    if errors.len() > MOST_ERRORS {
+        errors.truncate(MOST_ERRORS);
+        let message = format!("there are more than {MOST_ERRORS} errors");
         // In front: of many errors the last ones are not shown.
         errors.push(text.error(&(0..0), message, "the first of them follow"));
     }
@@ -227,6 +229,8 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
     for spec in specs {
         let header = spec.header.clone();
         let plan = match &spec.plan {
+            // One whose name has no address is absent, and the others are not.
+            InstancePlan::Tunnels(_) if spec.unresolved.is_some() => None,
             // Without a port the address must be known.
             InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
             InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => None,
@@ -385,6 +389,11 @@ hold = 3
             (9, 8, "`name` has one value"),
         ];
         assert_eq!(places, expected);
+        // The same value is right in another option, and something else is missing.
+        let found = errors("[[gateway]]\nin = \"a\"\nhold-us = 0\nmax-packets = 0\n");
+        let places: Vec<_> =
+            found.iter().map(|(line, column, message, _)| (*line, *column, message.as_str())).collect();
+        assert_eq!(places, [(1, 1, "`out` is missing"), (4, 15, "`0` is not a value of `max-packets`")]);
         let list = "route = true\nnat = \"198.18.2.9\"\nforward = [\"tcp:1=198.18.1.2:1\", \"udp:2=198.18.1.2:2\"]\n";
         let words = specs(&format!("{base}{list}"))[0].words().join(" ");
         let rules = "--forward tcp:1=198.18.1.2:1 --forward udp:2=198.18.1.2:2";

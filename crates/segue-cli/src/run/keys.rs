@@ -2,23 +2,18 @@
 
 use std::ops::Range;
 
-use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, CommandFactory, Parser};
+use clap::{Arg, ArgAction, CommandFactory};
 use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
 use segue_service::gateway::plan;
-use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token};
+use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token, Unresolved};
 use toml::de::{DeTable, DeValue};
 
-use super::command::{line, located, parsed};
-use super::source::Text;
+use super::command::{checked, located, planned_by_name, usage_error};
+use super::source::{MOST_ERRORS, Text};
 use crate::args::Cli;
-use crate::usage::{self, Origin};
 use segue_grammar::parse;
 use segue_grammar::{Takes, Word, tunnel::WORDS};
-
-/// Most errors that are reported of a file.
-pub(super) const MOST_ERRORS: usize = 50;
 
 /// Options that a file cannot have.
 const NOT_HERE: &[&str] = &["check", "force", "set", "list", "once", "openmetrics"];
@@ -79,11 +74,7 @@ pub(super) fn instance(
         let outcome = match word {
             Some(word) => word_tokens(text, word, name, &span, value).map(|found| positional.extend(found)),
             None => match known.iter().find(|option| option.name == name) {
-                Some(option) => option_tokens(text, option, &span, value).and_then(|found| {
-                    option_value(text, kind, option, &found)?;
-                    tokens.extend(found);
-                    Ok(())
-                }),
+                Some(option) => option_tokens(text, option, &span, value).map(|found| tokens.extend(found)),
                 None => Err(unknown(text, &span, name, &keys_of(kind))),
             },
         };
@@ -99,18 +90,24 @@ pub(super) fn instance(
         positional.append(&mut more);
     }
     tokens.extend(positional);
+    let cli = checked(kind, tokens.clone(), text, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
     let at_words = |error| vec![located(&tokens, &header, text, error)];
-    let plan = parsed(kind, &tokens).map_err(at_words)?;
+    let cli = cli.map_err(|found| at_words(usage_error(kind, &tokens, &found)))?;
+    let (plan, unresolved) = planned_by_name(kind, &tokens, cli).map_err(at_words)?;
+    let unresolved = unresolved.map(|Unresolved { host, error }| {
+        let error = located(&tokens, &header, text, *error);
+        Unresolved { host, error: Box::new(error) }
+    });
     let name = match &plan {
         InstancePlan::Tunnels(plans) => plans.first().map_or(String::new(), |plan| plan.dev.clone()),
         InstancePlan::Gateway(config) => plan::name(config).map_err(at_words)?,
         InstancePlan::Adapter(dev) => dev.clone(),
         InstancePlan::Metrics => "metrics".to_owned(),
     };
-    Ok(InstanceSpec { kind, name, tokens, assignments, header, plan })
+    Ok(InstanceSpec { kind, name, tokens, assignments, header, plan, unresolved })
 }
 
 fn spells(word: &Word, name: &str) -> bool {
@@ -255,23 +252,6 @@ fn option_tokens(
         }
         (true, _) => Ok(vec![token, scalar(text, value, Takes::Device)?]),
     }
-}
-
-/// Checks the values of an option, each by itself, without regard to the rest of the table.
-fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token]) -> Result<(), Error> {
-    if !option.takes_value {
-        return Ok(());
-    }
-    for pair in tokens.chunks_exact(2) {
-        let words: Vec<String> = pair.iter().map(|token| token.text.clone()).collect();
-        let line = line(kind, &words);
-        if let Err(found) = Cli::try_parse_from(line)
-            && matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
-        {
-            return Err(text.at(&pair[1].span, usage::error(&found, &words, Origin::File(kind.command()))));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the values of a list.

@@ -257,10 +257,10 @@ impl Configuration for ConfigFile {
         // They have no place in the file.
         let token = |text: &String| Token { text: text.clone(), span: 0..0 };
         let tokens: Vec<Token> = words.iter().map(token).collect();
-        let plan = command::parsed(kind, &tokens)?;
+        let (plan, unresolved) = command::parsed_by_name(kind, &tokens)?;
         let knobs = knobs.iter().map(|(name, value)| KnobAssignment { name: token(name), value: token(value) });
         let (name, assignments) = (name.to_owned(), knobs.collect());
-        Ok(InstanceSpec { kind, name, tokens, assignments, header: 0..0, plan })
+        Ok(InstanceSpec { kind, name, tokens, assignments, header: 0..0, plan, unresolved })
     }
 
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error> {

@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use segue_control::error::{Error, Kind, Source};
 
+/// Most errors that are reported of a file.
+pub(super) const MOST_ERRORS: usize = 50;
+
 /// The name and text of a configuration file.
 #[derive(Clone, Debug)]
 pub(super) struct Text {

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::handle::{Handle, KeptProcess};
+use super::lookup::{ANSWER, Lookup};
 use super::placeholder::{self, Placeholder};
 use super::spec::InstanceSpec;
 use crate::control_server::take_name;
@@ -29,9 +30,12 @@ const LINE_LEN: usize = 64 << 10;
 pub(super) const START: Duration = Duration::from_secs(30);
 /// The first and the longest pause before an instance is restarted that ends again and again.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// The longest pause before an instance is restarted that does not start, for each of those: what keeps it from that
-/// may be over at any time, and an attempt costs some milliseconds.
-const PAUSE_EACH: Duration = Duration::from_secs(2);
+/// Longest pause before an instance that does not start is tried again, where few do not: the cause may be gone at any
+/// time.
+const PAUSE_FEW: Duration = Duration::from_secs(2);
+/// The number of such instances up to which that pause holds; twice as many wait twice as long. An attempt costs some
+/// milliseconds.
+const FEW: usize = 16;
 /// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
 /// Number of faults, and the time in which they happen, up to which an instance that was up is restarted at once.
@@ -72,6 +76,8 @@ pub(super) struct Instance {
     longest: Duration,
     /// The times of its latest faults.
     faults: VecDeque<Instant>,
+    /// The lookup of the name of the remote, while there is no answer.
+    lookup: Option<Lookup>,
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
     /// Whether the last fault differs from the one before.
@@ -110,7 +116,7 @@ pub(super) enum State {
     /// The process can take the place of another one.
     IsReady,
     IsUp,
-    /// The process moves no packets any more; with the next GRE sequence number by interface.
+    /// The process moves no packets any more; the next GRE sequence numbers are listed by interface.
     IsDown(Vec<(String, u32)>),
 }
 
@@ -132,8 +138,9 @@ impl Instance {
             process: None,
             again: None,
             pause: PAUSES[0],
-            longest: PAUSE_EACH,
+            longest: PAUSE_FEW,
             faults: VecDeque::new(),
+            lookup: None,
             absence: None,
             is_new_fault: true,
             placeholder: None,
@@ -208,8 +215,8 @@ impl Instance {
 
     /// Sets the longest pause by the number of instances that do not start, so that their attempts are spread.
     pub(super) fn is_one_of(&mut self, absent: usize) {
-        let absent = u32::try_from(absent).unwrap_or(u32::MAX).max(1);
-        self.longest = PAUSE_EACH.saturating_mul(absent).min(PAUSES[1]);
+        let times = u32::try_from(absent.div_ceil(FEW)).unwrap_or(u32::MAX).max(1);
+        self.longest = PAUSE_FEW.saturating_mul(times).min(PAUSES[1]);
     }
 
     /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause, and
@@ -229,6 +236,26 @@ impl Instance {
         self.is_new_fault = self.absence.as_ref().is_none_or(|(_, known)| known.message != error.message);
         let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
         self.absence = Some((since, error.clone()));
+    }
+
+    /// Looks the name of the remote up, or looks for the answer. Returns whether there is an address now; `None` until
+    /// that is known.
+    pub(super) fn look_up(&mut self) -> Option<Result<(), Error>> {
+        let unresolved = self.spec.unresolved.clone()?;
+        let has_address = match self.lookup.take().or_else(|| Lookup::begin(&unresolved.host)) {
+            Some(lookup) if !lookup.is_over() => {
+                self.lookup = Some(lookup);
+                self.again = Some(Instant::now() + ANSWER);
+                return None;
+            }
+            lookup => lookup.is_some_and(Lookup::has_address),
+        };
+        if has_address {
+            self.again = None;
+            return Some(Ok(()));
+        }
+        self.put_off(false, &unresolved.error);
+        Some(Err(*unresolved.error))
     }
 
     /// Records an error that keeps the instance from being started now.
@@ -545,6 +572,7 @@ mod tests {
             assignments: Vec::new(),
             header: 0..0,
             plan: InstancePlan::Tunnels(Vec::new()),
+            unresolved: None,
         };
         let (line, stdin) = Line::pair().unwrap();
         let mut command = Command::new("sh");
@@ -593,8 +621,8 @@ mod tests {
             instance.again.unwrap().saturating_duration_since(Instant::now()).as_millis().div_ceil(1000)
         };
         assert_eq!([true; 10].map(|was_up| pause(was_up, 1)), [0, 0, 0, 2, 4, 8, 16, 30, 30, 30]);
-        // What keeps an instance from starting may be over soon; where there are many, each waits longer.
-        assert_eq!([1, 1, 5, 1000].map(|absent| pause(false, absent)), [2, 2, 10, 30]);
+        // What keeps an instance from starting may be over soon, of several too; of many each waits longer.
+        assert_eq!([1, 2, 5, 16, 17, 1000].map(|absent| pause(false, absent)), [2, 2, 2, 2, 4, 30]);
     }
 
     #[test]

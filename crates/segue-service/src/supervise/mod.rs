@@ -3,6 +3,9 @@
 
 mod child;
 mod handle;
+mod lookup;
+mod moves;
+mod names;
 mod notify;
 mod placeholder;
 mod reload;

@@ -45,6 +45,8 @@ struct Difference {
     assignments_of: Vec<(String, Assignments)>,
     handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
+    /// Tunnels whose names have no address, so that they cannot be started now.
+    absent: Vec<InstanceSpec>,
     outcome: Reloaded,
 }
 
@@ -83,7 +85,7 @@ impl Service {
         self.instances.iter_mut().for_each(Instance::stand_down);
         // An instance that is not up yet would not receive a request.
         self.settle();
-        let Difference { kept, assignments_of, handovers, fresh, mut outcome } =
+        let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } =
             self.difference(self.configuration.specs()?)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
@@ -133,6 +135,14 @@ impl Service {
                 instance.spec = spec;
             }
         }
+        for spec in absent {
+            let Some(error) = spec.unresolved.as_ref().map(|unresolved| (*unresolved.error).clone()) else { continue };
+            let mut instance = Instance::new(spec);
+            instance.is_awaited = false;
+            instance.refuse(&error);
+            self.tell_end(&instance, &error);
+            self.instances.push(instance);
+        }
         outcome.file = self.configuration.name();
         for (name, assignments) in assignments_of {
             // The assignments were checked a moment ago, so that only an instance that has ended can refuse them.
@@ -150,7 +160,7 @@ impl Service {
         let mut silent = Vec::new();
         let mut left: Vec<&Instance> = self.instances.iter().collect();
         for spec in specs {
-            let Difference { kept, assignments_of, handovers, fresh, outcome } = &mut difference;
+            let Difference { kept, assignments_of, handovers, fresh, absent, outcome } = &mut difference;
             let same = |old: &&Instance| {
                 let is_same = old.spec.name == spec.name
                     && old.spec.kind == spec.kind
@@ -181,6 +191,16 @@ impl Service {
                 kept.push(spec);
                 continue;
             }
+            if let Some(unresolved) = &spec.unresolved {
+                // What runs is not ended because its name has no address now.
+                let devs = spec.devs();
+                let is_running = |old: &Instance| old.runs() && old.spec.devs().iter().any(|dev| devs.contains(dev));
+                match self.instances.iter().any(is_running) {
+                    true => errors.push((*unresolved.error).clone()),
+                    false => absent.push(spec),
+                }
+                continue;
+            }
             let ups = left.iter().enumerate().filter(|(_, old)| old.is_up());
             let mut shares = ups.map(|(at, old)| (at, spec.shared(&old.spec))).filter(|(_, shared)| !shared.is_empty());
             if let Some((at, shared)) = shares.next() {
@@ -197,6 +217,8 @@ impl Service {
         let Difference { kept, handovers, fresh, outcome, .. } = &mut difference;
         outcome.stopped = left.iter().map(|old| old.spec.name.clone()).collect();
         outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
+        // An absent tunnel that has an address now may run in another instance.
+        outcome.stopped.retain(|name| !outcome.tunnels.added.contains(name));
         let new: Vec<&InstanceSpec> = handovers.iter().map(|handover| &handover.spec).chain(&*fresh).collect();
         // An instance that is about to end is restarted with the configuration.
         for (name, error) in silent {
@@ -241,6 +263,30 @@ impl Service {
             }
         }
         Ok(anew)
+    }
+
+    /// Replaces the instance `name` by one for `spec`, in which remotes have other addresses. The other tunnels of its
+    /// port lose no packet.
+    pub(super) fn follow_remotes(&mut self, name: &str, spec: InstanceSpec) -> Result<(), Error> {
+        let is_it = |instance: &Instance| instance.spec.name == name && instance.is_up();
+        let Some(at) = self.instances.iter().position(is_it) else { return Ok(()) };
+        let before = self.instances[at].spec.clone();
+        let shared = spec.shared(&before);
+        if shared.is_empty() {
+            end(self.instances.remove(at), &*self.out);
+            let mut fresh = Instance::new(spec);
+            (fresh.again, fresh.is_awaited) = (Some(Instant::now()), false);
+            self.instances.push(fresh);
+            return Ok(());
+        }
+        let undo = Handover { of: spec.name.clone(), spec: before, shared: shared.clone() };
+        let moved = self.hand_over(&[Handover { of: name.to_owned(), spec, shared }]);
+        if moved.is_err()
+            && let Err(lost) = self.hand_over(&[undo])
+        {
+            self.complain(&lost.why("the tunnels of before could not be restored completely"));
+        }
+        moved.map(drop)
     }
 
     /// Returns whether the instance that was to be replaced has ended by itself or does so within a moment; otherwise
@@ -387,7 +433,7 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
     let mut shadow = known;
     for (name, value) in &all {
         // The value of the start is always valid.
-        let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
+        let _: Result<_, knobs::Wrong> = knobs::set(&mut shadow, name, value);
     }
     configuration.check_knobs(new, shadow)?;
     all.extend(assignments);

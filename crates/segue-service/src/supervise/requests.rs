@@ -26,9 +26,9 @@ const NAME_LEN: usize = 48;
 /// A change of the service that a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The file is loaded again.
+    /// The service loads its configuration file again.
     Reload,
-    /// The program is replaced by the one that is in its place now.
+    /// The service executes the program file again, which may have been upgraded.
     Upgrade,
 }
 

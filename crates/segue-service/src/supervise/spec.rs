@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
+use segue_control::error::Error;
 use segue_control::knobs::is_of;
 use segue_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,15 @@ pub enum InstancePlan {
     Metrics,
 }
 
+/// The name of a remote that has no address now.
+#[derive(Clone, Debug)]
+pub struct Unresolved {
+    /// The name.
+    pub host: String,
+    /// The reason, at the place of the name.
+    pub error: Box<Error>,
+}
+
 /// The specification of one instance, from the configuration.
 #[derive(Clone, Debug)]
 pub struct InstanceSpec {
@@ -97,9 +107,29 @@ pub struct InstanceSpec {
     pub header: Range<usize>,
     /// The parsed words of the instance.
     pub plan: InstancePlan,
+    /// The name of the remote, where it has no address: the address in the plan then only stands for it.
+    pub unresolved: Option<Unresolved>,
 }
 
 impl InstanceSpec {
+    /// Returns the plans of the tunnels.
+    pub(crate) fn plans(&self) -> &[Plan] {
+        match &self.plan {
+            InstancePlan::Tunnels(plans) => plans,
+            InstancePlan::Gateway(_) | InstancePlan::Adapter(_) | InstancePlan::Metrics => &[],
+        }
+    }
+
+    /// Returns whether the tunnels of both receive with the same socket, so that one process has to serve them.
+    pub(crate) fn has_socket_of(&self, other: &InstanceSpec) -> bool {
+        let socket = |spec: &InstanceSpec| {
+            // Without a port the address must be known.
+            let first = spec.plans().first().filter(|plan| plan.has_udp() || plan.local.is_some());
+            first.map(Socket::of)
+        };
+        socket(self).is_some_and(|own| socket(other) == Some(own))
+    }
+
     /// Returns the words behind the command, without knobs: instances with the same words are the same.
     pub fn words(&self) -> Vec<String> {
         self.tokens.iter().map(|token| token.text.clone()).collect()
@@ -208,8 +238,7 @@ impl InstanceSpec {
 
     /// Returns the address and port that the instance listens on, as far as it is known.
     pub fn listens(&self, netlink: &mut Netlink) -> Option<SocketAddr> {
-        let InstancePlan::Tunnels(plans) = &self.plan else { return None };
-        let first = plans.first().filter(|plan| plan.has_udp())?;
+        let first = self.plans().first().filter(|plan| plan.has_udp() && self.unresolved.is_none())?;
         resolve::resolve(first.clone(), netlink).ok().map(|ready| ready.listens())
     }
 

@@ -66,7 +66,7 @@ impl Kept {
         let fd = process::take_inherited(number).ok_or_else(|| wrong("there is no such descriptor".to_owned()))?;
         let mut text = Vec::new();
         let mut file = File::from(fd);
-        // The one who has asked before has read it to its end.
+        // The previous client has read it to its end.
         let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
         read.map_err(|error| wrong(error.to_string()))?;
         serde_json::from_slice(&text).map_err(|error| wrong(printable_line(&error.to_string())))
@@ -74,7 +74,13 @@ impl Kept {
 
     /// Returns the specifications of the instances, or the first reason why this program does not understand one.
     pub fn specs(&self, configuration: &dyn Configuration) -> Result<Vec<InstanceSpec>, Error> {
-        let spec = |kept: &KeptInstance| configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs);
+        let spec = |kept: &KeptInstance| {
+            let spec = configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs)?;
+            match &spec.unresolved {
+                Some(unresolved) if kept.process.is_some() => Err((*unresolved.error).clone()),
+                _ => Ok(spec),
+            }
+        };
         self.instances.iter().map(spec).collect()
     }
 }
