@@ -3,20 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{Family, LinkForm, Peer, Process, reach};
+use segue_lab::{Family, Host, LinkForm, Peer, Process, reach};
 use serde_json::Value;
 
 use crate::capture::Directory;
+use crate::routed::ip;
 use crate::{Ground, sys};
 
 /// Longest wait for any expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time within which packets pass through an instance that is well.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Two hosts with a service each. Tunnel `net` of either is an instance of its own.
 #[derive(Debug)]
@@ -65,7 +69,20 @@ impl Service {
     /// `None` where the test cannot run, which is noted under `name`.
     #[track_caller]
     pub fn start(name: &str, count: u8, more: &str, env: &[(&str, &str)]) -> Option<Service> {
+        Service::prepared(name, count, more, env, |_| ()).map(|(service, ())| service)
+    }
+
+    /// Calls `prepare` with the hosts before the services start; otherwise the same as [`Service::start`].
+    #[track_caller]
+    pub fn prepared<T>(
+        name: &str,
+        count: u8,
+        more: &str,
+        env: &[(&str, &str)],
+        prepare: impl FnOnce(&Ground) -> T,
+    ) -> Option<(Service, T)> {
         let ground = Ground::new(name, LinkForm::Veth, &[])?;
+        let prepared = prepare(&ground);
         let directory = Directory::new();
         let start = |end: Peer, more: &str| {
             let host = if matches!(end, Peer::A) { &ground.a } else { &ground.b };
@@ -87,7 +104,7 @@ impl Service {
             service
         };
         let (far, near) = (start(Peer::B, ""), start(Peer::A, more));
-        Some(Service { near, far, directory, ground })
+        Some((Service { near, far, directory, ground }, prepared))
     }
 
     /// Returns the file of the service at host A.
@@ -156,36 +173,101 @@ impl Service {
     /// Where that takes longer than [`PATIENCE`], or where the instance says that it is well though it moves nothing.
     #[track_caller]
     pub fn fault(&self, net: u8, fault: Fault) -> Duration {
-        let name = format!("sg{net}");
-        let pid = self.pid(&name).unwrap_or_else(|| panic!("{name} does not answer: {}", tail(&self.near)));
+        self.fault_of(&format!("sg{net}"), fault, &|longest| self.passes(net, longest))
+    }
+
+    /// Causes a fault of the instance `name`. `passes` returns whether packets pass through it within a time. Otherwise
+    /// the same as [`Service::fault`].
+    #[track_caller]
+    pub fn fault_of(&self, name: &str, fault: Fault, passes: &dyn Fn(Duration) -> bool) -> Duration {
+        let pid = self.pid(name).unwrap_or_else(|| panic!("{name} does not answer: {}", tail(&self.near)));
         let begin = Instant::now();
         match fault {
             Fault::Thread(thread, kind) => {
                 let request = format!(r#"{{"fault":{{"thread":"{thread}","kind":"{kind}"}}}}"#);
                 // A fault of the thread that answers comes before its answer.
-                let answer = self.request_of(&name, &request).unwrap_or_default();
+                let answer = self.request_of(name, &request).unwrap_or_default();
                 assert!(answer.get("error").is_none(), "{answer}");
             }
             Fault::Worker(signal) => sys::signal(pid, signal).unwrap(),
             Fault::Supervisor(signal) => sys::signal(parent(pid), signal).unwrap(),
         }
         // The packet loop meets its fault with the next packet.
-        self.passes(net, Duration::from_millis(1));
-        while fault.ends() && self.pid(&name).is_none_or(|now| now == pid) {
+        passes(Duration::from_millis(1));
+        let is_over = || if fault.ends() { self.pid(name).is_some_and(|now| now != pid) } else { passes(SOON) };
+        while !is_over() {
             assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: {}", tail(&self.near));
-            let dead = || !self.passes(net, Duration::from_millis(100));
+            // A process that is continued may answer before the first packet passes.
+            let dead = || if fault == Fault::Worker(libc::SIGSTOP) { is_stopped(pid) } else { !passes(SOON) };
             if dead()
-                && let Some(stat) = self.stat(&name)
+                && let Some(stat) = self.stat(name)
                 && dead()
-                && self.pid(&name) == Some(pid)
+                && (!fault.ends() || self.pid(name) == Some(pid))
             {
                 assert_ne!(stat["health"], Value::Array(Vec::new()), "{fault:?} {name}: dead and well: {stat}");
             }
             thread::sleep(Duration::from_millis(5));
         }
-        assert!(self.passes(net, PATIENCE), "{fault:?} {name}: {}", tail(&self.near));
+        assert!(passes(PATIENCE), "{fault:?} {name}: {}", tail(&self.near));
         begin.elapsed()
     }
+}
+
+/// A gateway or a router of the service at host A, between host B and a host of its own.
+#[derive(Debug)]
+pub struct Forwarder {
+    /// Name of the instance.
+    pub name: &'static str,
+    /// The host behind the instance.
+    pub far: Host,
+    /// The addresses of host B and of the host behind the instance.
+    pub addresses: [IpAddr; 2],
+}
+
+impl Forwarder {
+    /// The tables of both for the file of the service.
+    pub const TABLES: &'static str = "[[gateway]]\nin = \"br-b\"\nout = \"br-c\"\nname = \"bridge\"\n\
+                              [[gateway]]\nin = \"rt-b\"\nout = \"rt-c\"\nname = \"router\"\nroute = true\n";
+
+    /// Makes the interfaces of [`Forwarder::TABLES`] and what is behind them: a gateway, whose ends are in one network,
+    /// and a router.
+    #[track_caller]
+    pub fn both(ground: &Ground) -> [Forwarder; 2] {
+        [("bridge", "br", ["198.19.201.2", "198.19.201.3"]), ("router", "rt", ["198.19.202.2", "198.19.203.2"])].map(
+            |(name, prefix, addresses)| {
+                let far = Host::new("far").expect("a host, since two could be made a moment ago");
+                for ((host, end), address) in [(&ground.b, "b"), (&far, "c")].into_iter().zip(addresses) {
+                    let device = format!("{prefix}-{end}");
+                    let place = host.net_path();
+                    ip(&ground.a, &format!("link add {device} type veth peer name {device} netns {place}"));
+                    for host in [&ground.a, host] {
+                        host.run("ethtool", &["-K", &device, "tso", "off", "gso", "off", "tx", "off"]).unwrap();
+                        ip(host, &format!("link set {device} up"));
+                    }
+                    ip(host, &format!("address add {address}/24 dev {device}"));
+                }
+                if name == "router" {
+                    for (device, address) in [("rt-b", "198.19.202.1"), ("rt-c", "198.19.203.1")] {
+                        ip(&ground.a, &format!("address add {address}/24 dev {device}"));
+                    }
+                    ip(&ground.b, "route add 198.19.203.0/24 via 198.19.202.1");
+                    ip(&far, "route add default via 198.19.203.1");
+                }
+                Forwarder { name, far, addresses: addresses.map(|address| address.parse().expect("an address")) }
+            },
+        )
+    }
+
+    /// Returns whether datagrams pass through the instance in both directions within `longest`.
+    pub fn passes(&self, service: &Service, longest: Duration) -> bool {
+        let [near, far] = self.addresses;
+        reach((&service.ground.b, near), (&self.far, far), longest).is_ok()
+    }
+}
+
+/// Returns whether a process is stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") == "T")
 }
 
 /// Returns the last lines that a service has printed, for messages.

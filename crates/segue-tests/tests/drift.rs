@@ -1,6 +1,6 @@
-//! Test of tunnels, a router with NAT, a gateway and an adapter together, under faults, reloads, changes of their links
-//! and floods: none of their resources grows, and each packet is accounted for. 15 seconds; `SEGUE_DRIFT` seconds where
-//! that is set.
+//! Test of tunnels, routers, one of them with NAT, gateways and an adapter together, under faults, reloads, changes of
+//! their links, loss and floods: none of their resources grows, and each packet is accounted for. 15 seconds;
+//! `SEGUE_DRIFT` seconds where that is set.
 //!
 //! At the end each process has a slope of its memory, and each way of packets one of its round trips, with the 95 %
 //! interval. From an hour on the upper end is bounded, from ten minutes on the lower end: a shorter run cannot show
@@ -17,13 +17,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{carrier, start, until};
-use segue_lab::{Family, Host, LinkForm, Peer, Process, reach};
-use segue_tests::faults::{Fault, PATIENCE, Service, field, parent, tail};
+use segue_lab::{DamageArea, Family, Faults, Host, LinkForm, Peer, Process, Relay, reach};
+use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, field, parent, tail};
 use segue_tests::flood::{Flood, Stations};
 use segue_tests::routed::{ROUTER, Routed};
 use segue_tests::soak::{Balance, Route, Slope, mean, p99, windows};
-use segue_tests::traffic::Place;
-use segue_tests::{Ground, Random, Stat, sys, test_name};
+use segue_tests::traffic::{Place, socket};
+use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, sys, test_name};
 use serde_json::Value;
 
 /// Number of tunnels. The last two have faults and reloads.
@@ -41,6 +41,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 const TRIPS: usize = 10;
 /// Least number of rounds: each change happens.
 const ROUNDS: u32 = 16;
+/// Shortest time between two faults of an instance: more than three in a minute delay its restart.
+const BETWEEN: Duration = Duration::from_secs(25);
+/// Faults of the relay while its wire is bad, and the number of datagrams of each host meanwhile.
+const BAD: Faults = Faults { drop: 100, duplicate: 50, reorder: 50, damage: 0, area: DamageArea::Covered, seed: 1 };
+const LOST: usize = 200;
 /// Longest wait for a datagram. A stall of the machine must not look like a loss.
 const LATE: Duration = Duration::from_secs(10);
 /// Frames of the flood, a second; in a long run those of the figure.
@@ -99,15 +104,19 @@ impl Held {
     fn sample(&mut self, pid: u32, begin: Instant) {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         self.resident_kb.push((begin.elapsed(), field(&status, "VmRSS").parse().unwrap()));
-        self.descriptors.push(fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count());
+        self.descriptors.push(descriptors(pid));
     }
 
-    /// Returns the fewest descriptors of the first or second half: while it reloads or starts an instance, a service
-    /// has descriptors for that.
-    fn descriptors(&self, half: usize) -> Option<usize> {
-        let (first, second) = self.descriptors.split_at(self.descriptors.len() / 2);
-        [first, second][half].iter().copied().min()
+    /// Returns the fewest descriptors of the first half: while it reloads or starts an instance, a service has
+    /// descriptors for that.
+    fn fewest(&self) -> usize {
+        self.descriptors[..self.descriptors.len() / 2].iter().copied().min().expect("more than one round")
     }
+}
+
+/// Returns the number of open descriptors of a process.
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
 /// Returns the process of a tunnel, once it answers.
@@ -180,7 +189,11 @@ fn balanced(name: &str, made: &[&str], taken: &[&str], stat: impl Fn() -> Value)
 
 #[test]
 fn a_service_under_faults_and_changes_grows_nowhere() {
-    let Some(service) = Service::start(test_name!(), TUNNELS, "", &[]) else { return };
+    let made = Service::prepared(test_name!(), TUNNELS, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, forwarders)) = made else { return };
+    let Some(wire) = Ground::apart(test_name!(), &[]) else { return };
+    let relay = Relay::between(&wire.a, &wire.b).expect("a relay");
+    let lossy = Pair::start(&wire, Shape::new(Inside::GreKeyCsum, Carrier::Fou, Family::V4), 1);
     let Some(routed) = Routed::new(test_name!(), &[], &["--nat", "198.18.2.9"]) else { return };
     let Some(bridge) = Bridge::start(test_name!()) else { return };
     let longest = std::env::var("SEGUE_DRIFT").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
@@ -197,6 +210,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         ("gateway", &bridge.gateway),
         ("adapter", &bridge.driver),
         ("model", &bridge.model),
+        ("lossy tunnel", &lossy.at_a.process),
     ];
     for (name, process) in alone {
         tree(name, process.id(), &mut held);
@@ -205,6 +219,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         let tunnels = (1..=CALM).map(|net| pid_of(&service, net));
         let b = &bridge.ground;
         let others = [worker(&routed.router, &routed.ground, ROUTER), worker(&b.b, b, "gw1"), worker(&b.b, b, "lan0")];
+        let others = others.into_iter().chain([&wire.a, &wire.b].map(|host| worker(host, &wire, &lossy.at_a.device)));
         tunnels.chain(others).collect::<Vec<u32>>()
     };
     let before = pids();
@@ -225,7 +240,9 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         Route::new("adapter", at(a, cable), at(b, lan)),
     ];
     let rate = if longest >= LONG { LONG_RATE } else { RATE };
-    let (mut round, mut killed, mut flooding) = (0_u32, None::<Instant>, None);
+    let hosts = [Peer::A, Peer::B].map(|end| lossy.place(end, Family::V4));
+    let ends = hosts.map(socket);
+    let (mut round, mut killed, mut flooding) = (0_u32, [None::<Instant>; 3], None);
     while begin.elapsed() < longest || round < ROUNDS {
         for route in &mut routes {
             for _ in 0..TRIPS {
@@ -235,16 +252,45 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         for net in CALM + 1..=TUNNELS {
             assert!(service.passes(net, PATIENCE), "sg{net}, round {round}: {}", tail(&service.near));
         }
-        // Faults of one tunnel, reloads, and changes of the link that all share. No datagram is on its way meanwhile,
-        // but those of the flood.
+        for forwarder in &forwarders {
+            assert!(forwarder.passes(&service, PATIENCE), "{}, round {round}: {}", forwarder.name, tail(&service.near));
+        }
+        let mut may_end = |which: usize| {
+            let is_calm = killed[which].is_none_or(|last| last.elapsed() > BETWEEN);
+            if is_calm {
+                killed[which] = Some(Instant::now());
+            }
+            is_calm
+        };
+        // Faults of a tunnel, a gateway and a router, reloads, and changes of the link that all share. No datagram is
+        // on its way meanwhile, but those of the flood and of the bad wire.
         match round % 8 {
-            // More than three faults in a minute delay the restart.
-            1 if killed.is_none_or(|last| last.elapsed() > Duration::from_secs(25)) => {
-                killed = Some(Instant::now());
+            0 => {
+                let which = (round / 8) as usize % forwarders.len();
+                if may_end(1 + which) {
+                    let forwarder = &forwarders[which];
+                    let passes = |longest| forwarder.passes(&service, longest);
+                    service.fault_of(forwarder.name, Fault::Worker(libc::SIGKILL), &passes);
+                }
+            }
+            1 if may_end(0) => {
                 service.fault(TUNNELS, Fault::Worker(libc::SIGKILL));
             }
             2 => flooding = Some(flood(&routed, rate)),
             3 => sys::signal(service.near.id(), libc::SIGHUP).unwrap(),
+            4 => {
+                relay.set_faults(Faults { seed: round.into(), ..BAD });
+                for _ in 0..LOST {
+                    for (from, to) in [(0, 1), (1, 0)] {
+                        ends[from].send_to(&[7; 300], ends[to].local_addr().unwrap()).unwrap();
+                    }
+                }
+                // The last of them are on their way, or held back.
+                thread::sleep(PAUSE);
+                relay.set_faults(Faults::default());
+                let [near, far] = hosts.map(|place| (place.host, place.address));
+                assert!(reach(near, far, PATIENCE).is_ok(), "{}", lossy.drops());
+            }
             5 => {
                 for state in ["down", "up"] {
                     service.ground.b.run("ip", &["link", "set", "dev", "eth0", state]).unwrap();
@@ -269,8 +315,13 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     println!("{round} rounds in {length:?}");
     for route in &routes {
         println!("packets {}: {} sent, {} came", route.name, route.sent, route.came);
-        assert!(route.came > 0);
+        // The router has a flood beside them.
+        assert!(100 * route.came >= 99 * route.sent, "{}: {} of {} came", route.name, route.came, route.sent);
     }
+    let [from_a, from_b] = relay.counts();
+    let frames = from_a.plus(from_b);
+    println!("packets lossy tunnel: {frames:?}");
+    assert!(frames.dropped > 0 && frames.duplicated > 0 && frames.reordered > 0, "{frames:?}");
     for net in 1..=CALM {
         for end in [Peer::A, Peer::B] {
             let stat = || {
@@ -285,6 +336,9 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
     balanced("router", &made, &taken, || read(&routed.router, &routed.ground, ROUTER));
     balanced("gateway", &[], &[], || read(b, &bridge.ground, "gw1"));
     balanced("adapter", &[], &[], || read(b, &bridge.ground, "lan0"));
+    for (end, host) in [("A", &wire.a), ("B", &wire.b)] {
+        balanced(&format!("lossy tunnel at {end}"), &[], &[], || read(host, &wire, &lossy.at_a.device));
+    }
     let mut faults = Vec::new();
     let mut judge = |what: &str, slope: Option<Slope>, unit: &str, most: f64| {
         let Some(slope) = slope else { return };
@@ -302,11 +356,16 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         let slope = Slope::of(&found).map(|slope| slope.relative(middle));
         judge(&format!("p99 of {}, {:.3} ms", route.name, middle * 1000.0), slope, "parts", MOST_SLOWER);
     }
-    for held in held.values() {
-        let (first, last) = (held.descriptors(0), held.descriptors(1));
-        println!("descriptors {}: {first:?}, then {last:?}", held.name);
+    for (pid, held) in &held {
+        let (first, begin) = (held.fewest(), Instant::now());
+        let mut last = descriptors(*pid);
+        while last != first && begin.elapsed() < PATIENCE {
+            thread::sleep(PAUSE);
+            last = descriptors(*pid);
+        }
+        println!("descriptors {}: {first}, then {last}", held.name);
         if first != last {
-            faults.push(format!("{}: {first:?} descriptors, then {last:?}", held.name));
+            faults.push(format!("{}: {first} descriptors, then {last}", held.name));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

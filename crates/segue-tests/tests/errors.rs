@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use segue_lab::{Family, Peer};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{PATIENCE, Service, parent, tail};
+use segue_tests::faults::{Forwarder, PATIENCE, Service, parent, tail};
 use segue_tests::inject::{Calls, Traced};
+use segue_tests::routed::ip;
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
 
@@ -29,101 +30,197 @@ const ERRORS: [&str; 9] = [
     "error=EINTR:when=1+2",
     "retval=3:when=1..20",
 ];
-/// The system calls of the process that moves packets, by their purpose.
+/// The system calls of the process that moves a tunnel's packets, by their purpose.
 const OF_PACKETS: [&str; 6] =
     ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg", "ppoll", "accept4,recvfrom,getsockopt"];
+/// The system calls of the process that moves a gateway's or a router's packets, which come by a ring. The last ones
+/// read the kernel's routes for a router.
+const OF_FORWARDERS: [&str; 4] = ["sendmsg,sendmmsg", "ppoll", "accept4,getsockopt", "read,recvfrom,sendto"];
 /// The calls of its supervisor and of the service.
 const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
-/// The processes of an instance, from the one that moves packets up.
-const NAMES: [&str; 3] = ["worker", "supervisor", "service"];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Most system calls for a datagram of a loop that handles each by itself: the wait, the read, the read that finds
 /// nothing more, the write, and those of the control thread meanwhile.
 const EACH: u64 = 8;
+/// Least number of calls of a supervisor that counts as its normal one. It makes some each quarter of a second.
+const OF_WAITING: u64 = 20;
 /// Most calls as a multiple of the normal number.
 const MOST: u64 = 3;
 
-/// Sends datagrams in both directions, whether they arrive or not.
-fn disturb(ends: &[UdpSocket; 2]) {
-    for _ in 0..DATAGRAMS {
-        for (from, to) in [(0, 1), (1, 0)] {
-            // A full queue is one of the faults.
-            let _ = ends[from].send_to(&[7; 300], ends[to].local_addr().unwrap());
+/// An instance whose calls fail.
+struct Subject<'a> {
+    service: &'a Service,
+    name: &'a str,
+    /// The instance that forwards, where it is no tunnel.
+    forwarder: Option<&'a Forwarder>,
+    ends: [UdpSocket; 2],
+}
+
+/// A process of an instance.
+#[derive(Clone, Copy)]
+struct Traceable {
+    name: &'static str,
+    pid: u32,
+    calls: &'static [&'static str],
+    /// Least number of calls that counts as the normal one.
+    least: u64,
+}
+
+impl<'a> Subject<'a> {
+    fn new(service: &'a Service, forwarder: Option<&'a Forwarder>) -> Subject<'a> {
+        let [a, b] = [&service.ground.a, &service.ground.b];
+        let places = match forwarder {
+            Some(Forwarder { far, addresses: [near, behind], .. }) => [(b, *near), (far, *behind)],
+            None => [(a, Peer::A.address(1, Family::V4)), (b, Peer::B.address(1, Family::V4))],
+        };
+        let ends = places.map(|(host, address)| socket(Place { host, address }));
+        Subject { service, name: forwarder.map_or("sg1", |forwarder| forwarder.name), forwarder, ends }
+    }
+
+    fn passes(&self) -> bool {
+        self.forwarder
+            .map_or_else(|| self.service.passes(1, PATIENCE), |forwarder| forwarder.passes(self.service, PATIENCE))
+    }
+
+    /// Sends datagrams in both directions, whether they arrive or not, and changes a route that a router follows.
+    fn disturb(&self) {
+        for number in 0..DATAGRAMS {
+            for (from, to) in [(0, 1), (1, 0)] {
+                // A full queue is one of the faults.
+                let _ = self.ends[from].send_to(&[7; 300], self.ends[to].local_addr().unwrap());
+            }
+            if self.name == "router" && number == DATAGRAMS / 2 {
+                ip(&self.service.ground.a, "route add 198.51.100.0/24 via 198.19.203.2");
+                ip(&self.service.ground.a, "route del 198.51.100.0/24");
+            }
+            thread::sleep(Duration::from_millis(2));
         }
-        thread::sleep(Duration::from_millis(2));
+    }
+
+    /// Returns the calls of a process while datagrams are sent and the counters of the instance are read.
+    #[track_caller]
+    fn traced(&self, process: Traceable, fault: Option<(&str, &str)>) -> (Calls, Duration) {
+        let begin = Instant::now();
+        let directory = Directory::new();
+        let traced = Traced::attach(process.pid, fault, &directory.file("calls"));
+        self.disturb();
+        // The control thread meets its faults with a request.
+        let _ = self.service.request_of(self.name, r#"{"get":"stat"}"#);
+        if is_full() && process.least == OF_WAITING {
+            thread::sleep(Duration::from_secs(1));
+        }
+        (traced.detach(), begin.elapsed())
     }
 }
 
-/// Returns the calls of a process while datagrams are sent and the counters of the instance are read.
-#[track_caller]
-fn traced(service: &Service, ends: &[UdpSocket; 2], pid: u32, fault: Option<(&str, &str)>) -> (Calls, Duration) {
-    let begin = Instant::now();
-    let directory = Directory::new();
-    let traced = Traced::attach(pid, fault, &directory.file("calls"));
-    disturb(ends);
-    // The control thread meets its faults with a request.
-    let _ = service.request_of("sg1", r#"{"get":"stat"}"#);
-    (traced.detach(), begin.elapsed())
+fn is_full() -> bool {
+    segue_testkit::is_set("SEGUE_FULL")
 }
 
 #[test]
 fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_normal() {
-    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
+    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, forwarders)) = &made else { return };
     if segue_lab::which("strace").is_none() {
         return segue_tests::skip(test_name!(), "not installed: strace");
     }
-    let worker = service.patient_pid("sg1").unwrap();
-    let supervisor = parent(worker);
-    let ends = [Peer::A, Peer::B].map(|end| {
-        let host = if matches!(end, Peer::A) { &service.ground.a } else { &service.ground.b };
-        socket(Place { host, address: end.address(1, Family::V4) })
-    });
-    let full = std::env::var_os("SEGUE_FULL").is_some();
-    let processes = [(worker, &OF_PACKETS[..]), (supervisor, &OF_SUPERVISORS), (parent(supervisor), &OF_SUPERVISORS)];
-    let (mut failed, mut met) = (Vec::new(), 0);
-    for (which, (pid, calls)) in processes.into_iter().enumerate() {
-        // The shortest of three, as a time in which the machine stood still has few calls.
-        let normal = (0..3).map(|_| traced(&service, &ends, pid, None)).min_by_key(|(_, time)| *time);
-        let (normal, time) = normal.expect("three");
-        let most = MOST as f64 * normal.total().max(2 * EACH * DATAGRAMS) as f64;
-        for (at, calls) in calls.iter().enumerate() {
-            for (number, error) in ERRORS.into_iter().enumerate() {
-                // Only reads and writes can be short. Elsewhere the number would be a lie of the kernel's.
-                if error.starts_with("retval") && !calls.contains("read,") && !calls.contains("msg") {
-                    continue;
+    let of_packets = |pid: u32, calls: &'static [&'static str]| Traceable {
+        name: "worker",
+        pid,
+        calls,
+        least: 2 * EACH * DATAGRAMS,
+    };
+    let (mut failed, mut met, mut which) = (Vec::new(), 0, 0);
+    for forwarder in [None].into_iter().chain(forwarders.iter().map(Some)) {
+        let subject = Subject::new(service, forwarder);
+        assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
+        let worker = service.patient_pid(subject.name).unwrap();
+        let supervisor = parent(worker);
+        let waits = |name, pid| Traceable { name, pid, calls: &OF_SUPERVISORS, least: OF_WAITING };
+        let processes = match forwarder {
+            Some(_) => vec![of_packets(worker, &OF_FORWARDERS)],
+            None => vec![
+                of_packets(worker, &OF_PACKETS),
+                waits("supervisor", supervisor),
+                waits("service", parent(supervisor)),
+            ],
+        };
+        let mut met_here = 0;
+        for process in processes {
+            // The shortest of three, as a time in which the machine stood still has few calls.
+            let normal = (0..3).map(|_| subject.traced(process, None)).min_by_key(|(_, time)| *time);
+            let (normal, time) = normal.expect("three");
+            for (at, calls) in process.calls.iter().enumerate() {
+                for (number, error) in ERRORS.into_iter().enumerate() {
+                    // Only these can be short. Elsewhere the number would be a lie of the kernel's.
+                    let may_be_short = forwarder.is_none() && (calls.contains("read,") || calls.contains("msg"));
+                    if error.starts_with("retval") && !may_be_short {
+                        continue;
+                    }
+                    // One or two of nine in each row, other ones in the next.
+                    let chosen = usize::from(forwarder.is_none());
+                    if !is_full() && (number + 9 - (2 * at + which) % 9) % 9 > chosen {
+                        continue;
+                    }
+                    let (found, took) = subject.traced(process, Some((calls, error)));
+                    // A request that is not answered takes a few seconds more.
+                    let longer = (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
+                    let most = MOST as f64 * normal.total().max(process.least) as f64 * longer;
+                    met_here += usize::from(found.injected > 0);
+                    let who = format!("{} of {}", process.name, subject.name);
+                    println!(
+                        "figure {who} {calls} {error}: times the normal {:.2}, errors met {}",
+                        found.total() as f64 / (normal.total().max(1) as f64 * longer),
+                        found.injected
+                    );
+                    let passes = subject.passes();
+                    let same = service.patient_pid(subject.name) == Some(worker) && parent(worker) == supervisor;
+                    if found.total() as f64 > most || !passes || !same {
+                        let words = tail(&service.near);
+                        failed.push(format!(
+                            "{who} {calls} {error}: {} calls of at most {most:.0}, {} failed; the same process: \
+                             {same}; packets pass: {passes}; {:?} {words}",
+                            found.total(),
+                            found.injected,
+                            found.made
+                        ));
+                    }
+                    assert!(same, "{}", failed.join("\n"));
                 }
-                // Two of nine in each row, other ones in the next.
-                if !full && (number + 9 - (2 * at + which) % 9) % 9 > 1 {
-                    continue;
-                }
-                let (found, took) = traced(&service, &ends, pid, Some((calls, error)));
-                // A request that is not answered takes a few seconds more.
-                let most = most * (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
-                met += usize::from(found.injected > 0);
-                let times = MOST as f64 * found.total() as f64 / most;
-                println!(
-                    "figure {} {calls} {error}: times the normal {times:.2}, errors met {}",
-                    NAMES[which], found.injected
-                );
-                let passes = service.passes(1, PATIENCE);
-                let same = service.patient_pid("sg1") == Some(worker) && parent(worker) == supervisor;
-                if found.total() as f64 > most || !passes || !same {
-                    let words = tail(&service.near);
-                    failed.push(format!(
-                        "{} {calls} {error}: {} calls, {} failed; the same process: {same}; packets pass: \
-                         {passes}; {:?} {words}",
-                        NAMES[which],
-                        found.total(),
-                        found.injected,
-                        found.made
-                    ));
-                }
-                assert!(same, "{}", failed.join("\n"));
             }
+            which += 1;
         }
+        assert!(met_here > 0, "{}: no error was met", subject.name);
+        met += met_here;
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // A supervisor may make none of them in so short a time.
-    assert!(met >= if full { 55 } else { 9 }, "only {met} errors were met");
+    assert!(met >= if is_full() { 55 } else { 9 }, "only {met} errors were met");
+}
+
+/// An interface that is gone ends its instance, which the service starts again.
+#[test]
+fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_instance() {
+    let made = Service::prepared(test_name!(), 2, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, forwarders)) = &made else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    let other = service.patient_pid("sg2");
+    for forwarder in [None].into_iter().chain(forwarders.iter().map(Some)) {
+        let subject = Subject::new(service, forwarder);
+        assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
+        let pid = service.patient_pid(subject.name).unwrap();
+        let directory = Directory::new();
+        let calls = "read,readv,write,writev,sendmsg,sendmmsg";
+        let traced = Traced::attach(pid, Some((calls, "error=ENODEV")), &directory.file("calls"));
+        subject.disturb();
+        let calls = traced.detach();
+        assert!(calls.injected > 0, "{}: {calls:?}", subject.name);
+        assert!(subject.passes(), "{}: {}", subject.name, tail(&service.near));
+        let now = service.patient_pid(subject.name);
+        assert!(now.is_some_and(|now| now != pid), "{}: {calls:?} {}", subject.name, tail(&service.near));
+    }
+    assert_eq!(service.patient_pid("sg2"), other);
 }

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, PATIENCE, Service, tail, tunnel};
+use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, tail, tunnel};
+use segue_tests::routed::ip;
 use segue_tests::{sys, test_name};
 
 /// The faults, the frequent ones twice. An instance has three of them in a minute before its restarts are delayed.
@@ -78,16 +79,72 @@ fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
 }
 
 #[test]
-fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
-    let Some(service) = Service::start(test_name!(), 2, "", &[]) else { return };
-    let other = service.patient_pid("sg2");
-    // Both at once: the control socket's thread gets its ten seconds too.
+fn gateways_and_routers_pass_packets_again_after_each_fault() {
+    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, forwarders)) = &made else { return };
+    let tunnel = service.patient_pid("sg1");
     thread::scope(|scope| {
-        scope.spawn(|| service.fault(1, Fault::Thread("packets", "hang")));
+        for forwarder in forwarders {
+            scope.spawn(move || {
+                let passes = |longest| forwarder.passes(service, longest);
+                assert!(passes(PATIENCE), "{}: {}", forwarder.name, tail(&service.near));
+                for fault in
+                    [Fault::Thread("packets", "panic"), Fault::Worker(libc::SIGSTOP), Fault::Worker(libc::SIGKILL)]
+                {
+                    service.fault_of(forwarder.name, fault, &passes);
+                }
+            });
+        }
+    });
+    assert_eq!(service.patient_pid("sg1"), tunnel);
+}
+
+#[test]
+fn a_router_that_hears_of_no_routes_says_so_until_it_has_read_the_tables_again() {
+    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, [_, router])) = &made else { return };
+    let fault = |kind: &str| {
+        let request = format!(r#"{{"fault":{{"thread":"routes","kind":"{kind}"}}}}"#);
+        let answer = service.request_of(router.name, &request).expect("an answer");
+        assert!(answer.get("error").is_none(), "{answer}");
+    };
+    let routes = || service.stat(router.name)?["workers"][0]["routes"].as_u64();
+    let is_stale = || {
+        let stat = service.stat(router.name)?;
+        Some(stat["health"].as_array()?.iter().any(|complaint| complaint["code"] == "stale_routes"))
+    };
+    assert!(router.passes(service, PATIENCE), "{}", tail(&service.near));
+    assert_eq!(is_stale(), Some(false));
+    let before = routes().expect("a number of routes");
+    fault("fail");
+    ip(&service.ground.a, "route add 198.51.100.0/24 via 198.19.203.2");
+    until("the routes are stale", service, || is_stale()?.then_some(()));
+    assert!(router.passes(service, PATIENCE), "packets follow the last tables: {}", tail(&service.near));
+    assert_eq!(routes(), Some(before));
+    fault("none");
+    until("the tables are read", service, || (!is_stale()?).then_some(()));
+    until("the new route is there", service, || (routes()? > before).then_some(()));
+}
+
+#[test]
+fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
+    let Some(service) = Service::start(test_name!(), 4, "", &[]) else { return };
+    let other = service.patient_pid("sg2");
+    // All at once, since each has its ten seconds.
+    let hanging = [(1, "packets", "packet loop"), (3, "control", "control socket"), (4, "signals", "signals")];
+    thread::scope(|scope| {
+        let service = &service;
+        for (net, thread, _) in hanging {
+            scope.spawn(move || service.fault(net, Fault::Thread(thread, "hang")));
+        }
     });
     assert_eq!(service.patient_pid("sg2"), other);
-    let error = service.events().into_iter().find_map(|event| event["error"]["message"].as_str().map(str::to_owned));
-    assert!(error.as_ref().is_some_and(|text| text.contains("nothing was heard of the packet loop")), "{error:?}");
+    let events = service.events();
+    let errors: Vec<&str> = events.iter().filter_map(|event| event["error"]["message"].as_str()).collect();
+    for (_, _, thread) in hanging {
+        let wanted = format!("nothing was heard of the {thread} for");
+        assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
+    }
 }
 
 #[test]

@@ -16,9 +16,11 @@ pub enum Want {
     Hangup,
 }
 
-/// Pause after a wait that has failed, for lack of memory or because of a signal, before no descriptor is reported
-/// ready: a caller that waits in a loop must not spin.
+/// Pause after a wait that a signal has ended, before no descriptor is reported ready: a caller that waits in a loop
+/// must not spin.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(5);
+/// Pause after a wait that has failed otherwise, such as for lack of memory: the next ones may fail as well.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready. A wait that fails
 /// for a moment ends early.
@@ -49,7 +51,8 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
         match error.raw_os_error() {
             Some(libc::EFAULT | libc::EINVAL | libc::ENOSYS) => return Err(error),
             // The caller waits again, whatever it was.
-            _ => pause(POLL_PAUSE.min(longest)),
+            Some(libc::EINTR) => pause(POLL_PAUSE.min(longest)),
+            _ => pause(FAILED_PAUSE.min(longest)),
         }
         polled.iter_mut().for_each(|entry| entry.revents = 0);
     }

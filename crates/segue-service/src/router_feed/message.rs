@@ -182,7 +182,7 @@ pub(super) fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop>
 mod tests {
     use super::*;
 
-    /// A route to 2001:db8:2::/64 or to another prefix by the interface 4 or 5.
+    /// Builds a route to 2001:db8:2::/64 or to another prefix by the interface 4 or 5.
     fn route(protocol: RouteProtocol, prefix: &str, len: u8, index: u32, more: Vec<RouteAttribute>) -> RouteMessage {
         let mut message = RouteMessage::default();
         message.header.address_family = netlink_packet_route::AddressFamily::Inet6;

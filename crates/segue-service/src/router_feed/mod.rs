@@ -23,6 +23,8 @@ use segue_host::netlink::nexthops;
 use segue_host::netlink::{Netlink, padded};
 use segue_host::prefix::Prefix;
 
+use crate::fault::Vitals;
+use crate::heartbeat::Thread;
 use crate::router_faults::{TableFaults, Unused};
 use crate::started;
 
@@ -57,9 +59,9 @@ pub struct Follower {
 /// The treatment of routes that the kernel has learned from router advertisements (RFC 4861, section 6.3.4; RFC 4191).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advertised {
-    /// Such routes are not used, and counted: any station on a link can send advertisements.
+    /// Advertised routes are not used, and counted: any station on a link can send advertisements.
     Unused,
-    /// Such routes are used, up to [`MOST_ADVERTISED`] of them.
+    /// Advertised routes are used, up to [`MOST_ADVERTISED`] of them.
     Used,
 }
 
@@ -81,20 +83,21 @@ impl Follower {
     }
 
     /// Sends the router the present tables, and then every change, on a thread of its own that ends with the router.
-    pub fn start(mut self, sender: FeedSender) -> io::Result<()> {
+    /// `vitals` may have a fault of that thread, which a test has injected.
+    pub fn start(mut self, sender: FeedSender, vitals: Vitals) -> io::Result<()> {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
         started::spawn("routes", move || {
             // However the thread ends, the tables are stale afterwards.
             let _ended = Ended(self.faults());
-            self.follow(&sender);
+            self.follow(&sender, &vitals);
         })?;
         Ok(())
     }
 
     /// Sends the router every change until the router ends. After a failure, everything is read again until that
     /// succeeds.
-    fn follow(&mut self, sender: &FeedSender) {
+    fn follow(&mut self, sender: &FeedSender, vitals: &Vitals) {
         let mut is_behind = false;
         loop {
             let changed =
@@ -114,7 +117,8 @@ impl Follower {
             if !changed.is_more {
                 continue;
             }
-            match self.read() {
+            let read = if vitals.grant(Thread::Routes) { Err(io::ErrorKind::Other.into()) } else { self.read() };
+            match read {
                 Ok(tables) => {
                     if !sender.send(Message::Tables(Box::new(tables))) {
                         return;
@@ -154,7 +158,8 @@ impl Follower {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
+                // Without the flag the socket waits.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && flags != 0 => return Ok(changed),
                 Err(error) => return Err(error),
             }
             if flags == 0 {
@@ -273,7 +278,7 @@ impl Follower {
     }
 }
 
-/// Marks the tables as stale when the thread that follows them ends.
+/// A guard that marks the tables as stale when the thread that follows them ends.
 struct Ended(Arc<TableFaults>);
 
 impl Drop for Ended {
