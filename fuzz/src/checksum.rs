@@ -4,7 +4,7 @@ use crate::input::Input;
 
 /// Compares checksums of arbitrary bytes, added in pieces of arbitrary lengths, with RFC 1071 written out word by word,
 /// for all implementations of this CPU; and the incremental update of RFC 1624 with a new sum.
-pub fn checksum(data: &[u8]) {
+pub(crate) fn checksum(data: &[u8]) {
     let mut input = Input::new(data);
     let (cut, skip, at, new) = (input.u16(), input.u8(), input.u16(), input.u16());
     let data = input.rest();

@@ -15,7 +15,7 @@ use crate::streams;
 /// it; a length larger than the rest takes the rest. A length with the highest bit set means that the frame repeats the
 /// one before it, with the rest of its bytes laid over it from the offset that another two bytes name, so that frames
 /// of one flow are likely.
-pub fn gro(data: &[u8]) {
+pub(crate) fn gro(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
     let start = if how & 1 == 0 { Start::Ethernet } else { Start::Ip };

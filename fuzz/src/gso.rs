@@ -9,7 +9,7 @@ use crate::streams;
 /// Runs GSO on an arbitrary frame with arbitrary metadata: it terminates, both forms agree, no payload is lost or
 /// changed, limits are kept, a train with good headers gives good packets, and the fragments of a good packet make up
 /// that packet.
-pub fn gso(data: &[u8]) {
+pub(crate) fn gso(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
     let start = if how & 1 == 0 { Start::Ethernet } else { Start::Ip };

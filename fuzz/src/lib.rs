@@ -1,8 +1,9 @@
 //! The fuzz targets as plain functions: libFuzzer calls them through `fuzz_targets/`, and a test replays the committed
 //! corpus through them on every run.
 //!
-//! A target takes any bytes, and panics if the engine breaks a contract on them. To add one: a file here, a line in
-//! [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds in `corpus/NAME/`.
+//! A target takes any bytes, and panics if the engine breaks a contract on them, or takes more memory or time than the
+//! input may. To add one: a file here, a line in [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds
+//! in `corpus/NAME/`.
 
 mod adapter;
 mod capture;
@@ -50,23 +51,43 @@ mod memory;
 
 pub use adapter::{framing, registers};
 pub use capture::{capture, compressed, transform, undo_notes};
-pub use checksum::checksum;
 pub use configuration::configuration;
 pub use control::{control, handover};
-pub use decap::decap;
-pub use gro::gro;
-pub use gso::gso;
 pub use nat::{icmp_error, nat};
-pub use neighbour::neighbour;
 pub use netlink::netlink;
-pub use parse::parse;
 pub use peers::peers;
 pub use pipelines::{route, tunnelled};
 pub use readers::{Cost, READERS, Reading};
 pub use ring::ring;
 pub use usbip::{usbip_client, usbip_server};
 pub use vhost::vhost;
-pub use vnet::vnet;
+
+/// Bounds the resources of targets that only call the engine: the bytes that each may hold for the shortest input, and
+/// for each byte of a longer one beside the twenty of every target.
+macro_rules! bounded {
+    ($($name:ident: $free:expr, $growth:expr;)*) => {
+        $(
+            #[doc = concat!("Runs the target of the module `", stringify!($name), "` within its bounds.")]
+            pub fn $name(data: &[u8]) {
+                let (free, growth): (usize, usize) = ($free, $growth);
+                resources::bounded(data.len(), free + growth * data.len(), || $name::$name(data));
+            }
+        )*
+    };
+}
+
+bounded! {
+    checksum: 64 << 10, 0;
+    // Tunnels of every kind.
+    decap: 16 << 20, 0;
+    // Four bytes repeat the frame before them, up to a hundred times, and each path keeps what it was given.
+    gro: 16 << 20, 1000;
+    // Each byte may become a segment with headers of its own, in both forms.
+    gso: 4 << 20, 1000;
+    neighbour: 64 << 10, 0;
+    parse: 64 << 10, 0;
+    vnet: 64 << 10, 0;
+}
 
 /// The function of a target.
 pub type Target = fn(&[u8]);

@@ -91,9 +91,8 @@ fn step(nat: &mut Nat, is_outbound: bool, bytes: &[u8], now: Nanos) {
     match done {
         Ok(Done::Translated | Done::Hairpin) => {
             assert_eq!(left.len(), came.len());
-            if is_right(&came) {
-                assert!(is_right(&left), "a right packet became a wrong one: {came:02x?} {left:02x?}");
-            }
+            let (was_right, how) = if is_right(&came) { (true, "wrong") } else { (false, "right") };
+            assert_eq!(is_right(&left), was_right, "a packet became a {how} one: {came:02x?} {left:02x?}");
             if done == Ok(Done::Translated) && is_outbound {
                 assert_eq!(left[12..16], OUTSIDE);
             }

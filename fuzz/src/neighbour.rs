@@ -5,7 +5,7 @@ use segue::wire::{ethernet, icmp, ipv4, ipv6};
 /// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message reads
 /// back the same after it is written. A packet that counts as an ICMP error does so at every shorter length that still
 /// has its IP header.
-pub fn neighbour(data: &[u8]) {
+pub(crate) fn neighbour(data: &[u8]) {
     if let Some(arp) = Arp::parse(data) {
         let frame = arp.frame(ethernet::BROADCAST);
         assert_eq!(frame[ethernet::LEN..], data[..segue::wire::arp::LEN], "every byte of the packet is in the fields");

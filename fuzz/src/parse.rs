@@ -7,7 +7,7 @@ use crate::input::Input;
 /// one after the other.
 ///
 /// The lowest bit of the first byte says what the packet begins with: 0 for Ethernet, 1 for IP.
-pub fn parse(data: &[u8]) {
+pub(crate) fn parse(data: &[u8]) {
     let mut input = Input::new(data);
     let start = if input.u8() & 1 == 0 { Start::Ethernet } else { Start::Ip };
     let bytes = input.rest();

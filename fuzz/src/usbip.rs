@@ -78,7 +78,7 @@ pub fn usbip_client(data: &[u8]) {
     }
     let Ok((near, mut far)) = UnixStream::pair() else { return };
     near.set_nonblocking(true).expect("a socket");
-    // What the client asks is read by nobody, and fits the buffer; a socket of another family serves as well as TCP.
+    // What the client asks is never read, and fits the buffer; a socket of another family serves as well as TCP.
     far.write_all(answers).expect("an empty buffer");
     far.shutdown(std::net::Shutdown::Write).expect("a socket");
     let stream = TcpStream::from(OwnedFd::from(near));

@@ -2,7 +2,7 @@ use segue::wire::virtio::{Form, VirtioNet};
 
 /// Runs the virtio-net header codec: a header that is read and written again keeps every meaningful byte in each of the
 /// three forms, and too few bytes are refused.
-pub fn vnet(data: &[u8]) {
+pub(crate) fn vnet(data: &[u8]) {
     for form in [Form::Basic, Form::Buffers, Form::Tunnel] {
         let Some(header) = VirtioNet::parse(data, form) else {
             assert!(data.len() < form.len());
