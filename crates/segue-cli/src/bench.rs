@@ -4,6 +4,7 @@ use segue_control::error::{Error, Kind};
 use segue_control::units;
 use segue_lab::bench::{self, Select, Settings};
 use segue_lab::{LabError, interrupt};
+use segue_report::document::{All, Failed};
 
 use crate::args::Bench;
 use crate::lab::failure_of;
@@ -79,14 +80,15 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs every bench, and writes the data and the page. A bench that cannot run here is named, and the others go on.
+/// Runs every bench, and writes the data and the page. A bench that cannot run here is named in both, and the others go
+/// on; the command then fails.
 fn all(args: &Bench, out: &Out) -> Result<(), Error> {
     report::check_output(&args.output)?;
     interrupt::catch().map_err(|error| {
         Error::system("cannot catch signals", &error, "segue doctor").why("the kernel refused a signal handler")
     })?;
     segue_lab::enter_user_namespace().map_err(of_bench)?;
-    let mut texts = Vec::new();
+    let (mut texts, mut failed) = (Vec::new(), Vec::new());
     for name in bench::NAMES {
         let found = bench::named(name).map_err(of_bench)?;
         let settings = settings(args, &found).map_err(of_bench)?;
@@ -96,14 +98,28 @@ fn all(args: &Bench, out: &Out) -> Result<(), Error> {
         match outcome.map_err(of_bench) {
             Ok(table) => texts.push(table.to_json(false)),
             Err(error) if error.kind == Kind::Interrupted => return Err(error),
-            Err(error) => out.error(&error),
+            Err(error) => {
+                failed.push(Failed { bench: found.name.to_owned(), reason: error.sentence() });
+                // With -j the one document on stdout lists it.
+                if !out.json {
+                    out.error(&error);
+                }
+            }
         }
     }
-    let benches = texts.iter().map(|text| report::read("a bench", text)).collect::<Result<Vec<_>, _>>()?.concat();
-    if benches.is_empty() {
-        return Err(Error::new(Kind::System, "no bench could run here", "segue doctor").why("each of them said why"));
+    if texts.is_empty() {
+        let reasons: Vec<String> = failed.iter().map(|one| format!("{}: {}", one.bench, one.reason)).collect();
+        return Err(Error::new(Kind::System, "no bench could run here", "segue doctor").why(reasons.join("; ")));
     }
-    report::write(benches, &args.output, out)
+    let parts = texts.iter().map(|text| report::read("a bench", text)).collect::<Result<Vec<_>, _>>()?;
+    let all = All { failed, ..All::joined(parts) };
+    report::write(&all, &args.output, out)?;
+    if all.failed.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = all.failed.iter().map(|failed| failed.bench.as_str()).collect();
+    out.note(&format!("could not run: {}", names.join(", ")));
+    Err(Error::new(Kind::Shown, "benches could not run", "segue doctor"))
 }
 
 fn settings(args: &Bench, of: &bench::Bench) -> Result<Settings, LabError> {

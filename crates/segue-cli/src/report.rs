@@ -8,7 +8,7 @@ use segue_control::error::{Error, Kind};
 use segue_control::units;
 use segue_host::file;
 use segue_report::compare::{Comparison, Line, Verdict};
-use segue_report::document::{ALL, All, Bench, parse};
+use segue_report::document::{All, parse};
 use segue_report::html;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ pub(crate) fn compare(files: &[PathBuf], out: &Out) -> Result<(), Error> {
         )
         .why("segue bench NAME -j prints what is in them"));
     };
-    let made = segue_report::compare::compare(&load(old)?, &load(new)?);
+    let made = segue_report::compare::compare(&load(old)?.benches, &load(new)?.benches);
     if out.json {
         let lines = made.lines.iter().map(|line| {
             json!({
@@ -89,8 +89,8 @@ pub(crate) fn report(files: &[PathBuf], output: &Path, out: &Out) -> Result<(), 
             .why("segue bench NAME -j prints what is in it"));
     }
     check_output(output)?;
-    let benches = files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?.concat();
-    write_page(&benches, output)?;
+    let parts = files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?;
+    write_page(&All::joined(parts), output)?;
     out.note(&format!("report: {}", output.display()));
     Ok(())
 }
@@ -105,10 +105,10 @@ pub(crate) fn check_output(output: &Path) -> Result<(), Error> {
 }
 
 /// Writes the page and the data.
-pub(crate) fn write(benches: Vec<Bench>, output: &Path, out: &Out) -> Result<(), Error> {
-    write_page(&benches, output)?;
+pub(crate) fn write(all: &All, output: &Path, out: &Out) -> Result<(), Error> {
+    write_page(all, output)?;
     let data = output.with_extension("json");
-    let all = json!(All { schema: ALL.to_owned(), benches });
+    let all = json!(all);
     put(&data, &format!("{all}\n"))?;
     if out.json {
         out.value(&all);
@@ -117,9 +117,9 @@ pub(crate) fn write(benches: Vec<Bench>, output: &Path, out: &Out) -> Result<(),
     Ok(())
 }
 
-fn write_page(benches: &[Bench], output: &Path) -> Result<(), Error> {
+fn write_page(all: &All, output: &Path) -> Result<(), Error> {
     let made = format!("{}, segue {VERSION}", units::rfc3339(SystemTime::now()));
-    put(output, &html::page(benches, &made))
+    put(output, &html::page(all, &made))
 }
 
 /// Replaces the file in one step.
@@ -130,7 +130,7 @@ fn put(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-fn load(path: &Path) -> Result<Vec<Bench>, Error> {
+fn load(path: &Path) -> Result<All, Error> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|error| {
         Error::system(format!("cannot read {name}"), &error, format!("ls -l {name}"))
@@ -140,7 +140,7 @@ fn load(path: &Path) -> Result<Vec<Bench>, Error> {
 }
 
 /// Parses the results of a bench; `name` names their source.
-pub(crate) fn read(name: &str, text: &str) -> Result<Vec<Bench>, Error> {
+pub(crate) fn read(name: &str, text: &str) -> Result<All, Error> {
     parse(text).map_err(|why| {
         Error::new(Kind::Damaged, format!("{name} has no results of a bench"), "segue bench lro -j > lro.json").why(why)
     })

@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::{segue, shell};
-use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+use common::{Place, segue, shell};
+use serde_json::{Value, json};
 
 /// Returns why benches cannot run here, or `None` if they can.
 fn impossible() -> Option<&'static str> {
@@ -185,4 +188,75 @@ fn bench_napi_has_the_published_cells_beside_a_model_that_depends_on_no_machine(
     assert!(text.lines().all(|line| line.is_ascii() && line.len() <= 80), "{text}");
     assert!(text.contains("683 80.1") && text.contains("x1.379"), "{text}");
     assert_eq!(segue("bench --end 'target tcp-tx rpi5 napi 1 10 100'").code, Some(2));
+}
+
+#[test]
+fn a_bench_of_all_that_cannot_run_is_in_page_and_data_and_the_command_fails() {
+    if let Some(why) = impossible() {
+        return segue_lab::skip_this_test(why);
+    }
+    let place = Place::new();
+    let (page, data) = (place.path().join("report.html"), place.path().join("report.json"));
+    let all = |rows: &str| {
+        let words = format!("--rows '{rows}' --runs 1 --progress never --output {}", page.display());
+        shell(&format!("\"$SEGUE\" bench all {words} -j"))
+    };
+    // No bench has such rows.
+    let ran = all("no-such-row");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let error = ran.json().to_string();
+    assert!(error.contains("no bench could run here") && error.contains("lro: no row of bench lro"), "{error}");
+    assert!(!page.exists() && !data.exists());
+
+    // Only the model has these.
+    let ran = all("tcp-rx rpi4 standard");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let written: Value = serde_json::from_str(&fs::read_to_string(&data).expect("the data")).expect("JSON");
+    assert_eq!(ran.json(), written, "stdout has one document");
+    let names = |key: &str| -> Vec<&str> {
+        written[key].as_array().into_iter().flatten().filter_map(|one| one["bench"].as_str()).collect()
+    };
+    assert_eq!((names("benches"), names("failed")), (vec!["napi"], vec!["lro", "ack", "gso", "rco", "tunnel"]));
+    let again = place.path().join("again.html");
+    let made = segue(&format!("bench report {} --output {}", data.display(), again.display()));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    for page in [page.as_path(), again.as_path()] {
+        let text = fs::read_to_string(page).expect("a page");
+        assert!(text.contains("<h2>napi</h2>") && text.contains("<li>gso: no row of bench gso has"), "{text}");
+    }
+}
+
+#[test]
+fn compare_fails_where_a_case_became_worse_and_where_there_is_nothing_to_compare() {
+    let place = Place::new();
+    let file = |name: &str, column: &str, samples: &[f64]| -> PathBuf {
+        let (min, max) = (samples[0], samples[samples.len() - 1]);
+        let metric = json!({ "min": min, "median": samples[samples.len() / 2], "max": max, "samples": samples });
+        let row = json!({ "case": { "column": column }, "metrics": { "gbps": metric } });
+        let path = place.path().join(name);
+        let bench = json!({ "schema": "segue.bench/1", "bench": "lro", "machine": {}, "rows": [row] });
+        fs::write(&path, bench.to_string()).expect("a file");
+        path
+    };
+    let old = file("old.json", "lro", &[9.0, 10.0, 11.0]);
+    let damaged = place.path().join("damaged.json");
+    fs::write(&damaged, "{").expect("a file");
+    let cases = [
+        (file("same.json", "lro", &[8.0, 9.5, 12.0]), 0, "1 no change, 0 better, 0 worse"),
+        (file("better.json", "lro", &[12.0, 13.0, 14.0]), 0, "0 no change, 1 better, 0 worse"),
+        (file("worse.json", "lro", &[6.0, 7.0, 8.0]), 1, "0 no change, 0 better, 1 worse"),
+        (file("one.json", "lro", &[1.0]), 0, "1 of one sample without a verdict"),
+        (file("other.json", "no-lro", &[9.0, 10.0, 11.0]), 2, "no case in common"),
+        (damaged, 1, "has no results of a bench"),
+        (place.path().join("absent.json"), 1, "cannot read"),
+    ];
+    for (new, code, text) in &cases {
+        let ran = segue(&format!("bench compare {} {}", old.display(), new.display()));
+        assert_eq!(ran.code, Some(*code), "{ran:?}");
+        assert!((ran.stdout.clone() + &ran.stderr).contains(text), "no `{text}`: {ran:?}");
+    }
+    // With -j there is one document, also where it is worse.
+    let ran = segue(&format!("bench compare {} {} -j", old.display(), cases[2].0.display()));
+    assert_eq!((ran.code, &ran.json()["lines"][0]["verdict"]), (Some(1), &json!("worse")), "{ran:?}");
+    assert_eq!(segue(&format!("bench compare {}", old.display())).code, Some(2));
 }

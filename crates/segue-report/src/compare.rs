@@ -127,7 +127,7 @@ mod tests {
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
         let value = serde_json::json!({ "schema": "segue.bench/1", "bench": "lro", "machine": {}, "rows": rows });
-        parse(&value.to_string()).unwrap()
+        parse(&value.to_string()).unwrap().benches
     }
 
     #[test]

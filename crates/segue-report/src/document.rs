@@ -52,22 +52,54 @@ pub struct Metric {
     pub samples: Vec<f64>,
 }
 
+/// A bench that could not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Name of the bench.
+    pub bench: String,
+    /// Reason why it did not run.
+    pub reason: String,
+}
+
 /// Several benches.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct All {
     /// Always `segue.benches/1`.
     pub schema: String,
     /// The benches, in order.
     pub benches: Vec<Bench>,
+    /// Benches that could not run; missing when all did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
+}
+
+impl All {
+    /// Puts benches, and those that could not run, into one document.
+    pub fn new(benches: Vec<Bench>, failed: Vec<Failed>) -> All {
+        All { schema: ALL.to_owned(), benches, failed }
+    }
+
+    /// Puts several documents into one.
+    pub fn joined(parts: impl IntoIterator<Item = All>) -> All {
+        let mut all = All::new(Vec::new(), Vec::new());
+        for part in parts {
+            all.benches.extend(part.benches);
+            all.failed.extend(part.failed);
+        }
+        all
+    }
 }
 
 /// Reads the benches of a file: one, or several. The error says what is wrong, with line and column.
-pub fn parse(text: &str) -> Result<Vec<Bench>, String> {
+pub fn parse(text: &str) -> Result<All, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let schema = value["schema"].as_str().unwrap_or_default().to_owned();
     match schema.as_str() {
-        SCHEMA => serde_json::from_value(value).map(|bench| vec![bench]).map_err(|error| error.to_string()),
-        ALL => serde_json::from_value(value).map(|all: All| all.benches).map_err(|error| error.to_string()),
+        SCHEMA => match serde_json::from_value(value) {
+            Ok(bench) => Ok(All::new(vec![bench], Vec::new())),
+            Err(error) => Err(error.to_string()),
+        },
+        ALL => serde_json::from_value(value).map_err(|error| error.to_string()),
         "" => Err("it has no key `schema`".to_owned()),
         other => Err(format!("its schema is {other}, expected {SCHEMA} or {ALL}")),
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::document::{Bench, Better, Metric, Row, better, shown};
+use crate::document::{All, Bench, Better, Metric, Row, better, shown};
 use crate::escape::escaped;
 use crate::style;
 
@@ -18,13 +18,21 @@ const LABEL: usize = 48;
 const OTHERS: usize = 4;
 
 /// Returns the page. `made` says when, with which program and on which host it was made.
-pub fn page(benches: &[Bench], made: &str) -> String {
+pub fn page(all: &All, made: &str) -> String {
+    let benches = &all.benches[..];
     let mut body = String::new();
     body.push_str("<header><h1>segue report</h1>");
-    let _ = write!(body, "<p class=\"faint\">{}</p><p>{}</p></header>", escaped(made), escaped(&sentence(benches)));
+    let _ = write!(body, "<p class=\"faint\">{}</p><p>{}</p></header>", escaped(made), escaped(&sentence(all)));
     body.push_str(&cards(benches));
     for bench in benches {
         body.push_str(&section(bench));
+    }
+    if !all.failed.is_empty() {
+        body.push_str("<section><h2>Benches that could not run</h2><ul>");
+        for failed in &all.failed {
+            let _ = write!(body, "<li>{}</li>", escaped(&format!("{}: {}", failed.bench, failed.reason)));
+        }
+        body.push_str("</ul></section>");
     }
     body.push_str(
         "<section><h2>How to read this</h2><p>Each row is a case. The bar is the median of its runs, the line over it goes from the \
@@ -41,14 +49,19 @@ pub fn page(benches: &[Bench], made: &str) -> String {
 }
 
 /// Returns the summary of the page, one sentence.
-fn sentence(benches: &[Bench]) -> String {
+fn sentence(all: &All) -> String {
+    let All { benches, failed, .. } = all;
     let rows: usize = benches.iter().map(|bench| bench.rows.len()).sum();
     let (mut above, mut below) = (0, 0);
     for ratio in benches.iter().flat_map(|bench| &bench.rows).filter_map(|row| ratio(row, main_metric(row)?)) {
         if ratio >= 1.0 { above += 1 } else { below += 1 }
     }
     let skipped: usize = benches.iter().map(|bench| bench.skipped.len()).sum();
-    let left = if skipped > 0 { format!("; {skipped} could not run here") } else { String::new() };
+    let mut left = if skipped > 0 { format!("; {skipped} could not run here") } else { String::new() };
+    if !failed.is_empty() {
+        let names: Vec<&str> = failed.iter().map(|failed| failed.bench.as_str()).collect();
+        let _ = write!(left, "; benches that could not run: {}", names.join(", "));
+    }
     format!(
         "{rows} cases of {} benches{left}. Of those with a published figure {above} reach it on this machine and {below} do not.",
         benches.len()
@@ -275,9 +288,9 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::parse;
+    use crate::document::{Failed, parse};
 
-    fn bench() -> Vec<Bench> {
+    fn bench() -> All {
         let metric = |median: f64| serde_json::json!({ "min": median - 0.1, "median": median, "max": median + 0.1, "samples": [median - 0.1, median, median + 0.1] });
         let value = serde_json::json!({
             "schema": "segue.bench/1", "bench": "lro", "machine": { "cpu": "a <script>", "cpus": 2 },
@@ -325,10 +338,27 @@ mod tests {
     }
 
     #[test]
+    fn a_bench_that_could_not_run_is_named_with_its_reason_in_the_page_and_in_the_data() {
+        let mut all = bench();
+        assert!(
+            !page(&all, "").contains("Benches that could not run")
+                && !serde_json::json!(all).to_string().contains("failed")
+        );
+        all.failed.push(Failed { bench: "gso".to_owned(), reason: "no <namespace>".to_owned() });
+        let text = page(&all, "");
+        assert!(text.contains("<li>gso: no &lt;namespace&gt;</li>"), "{text}");
+        assert!(text.contains("1 could not run here; benches that could not run: gso. Of those"), "{text}");
+        let data = serde_json::json!(all).to_string();
+        assert_eq!(parse(&data).unwrap(), all);
+        let both = All::joined([parse(&data).unwrap(), bench()]);
+        assert_eq!((both.benches.len(), both.failed.len()), (2, 1));
+    }
+
+    #[test]
     fn a_bench_without_rows_says_so() {
-        let mut benches = bench();
-        benches[0].rows.clear();
-        let page = page(&benches, "");
+        let mut all = bench();
+        all.benches[0].rows.clear();
+        let page = page(&all, "");
         assert!(page.contains("No case was measured") && !page.contains("<svg"), "{page}");
     }
 }
