@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -106,6 +107,11 @@ FORMS = ['mode = "gre"\nencap = "gue"', 'mode = "ipip"\nencap = "gue"', 'mode = 
          'mode = "geneve"\nid = 7', 'mode = "ipip"\nencap = "fou"']
 
 
+def rows_of(table):
+    """The tunnels of `Many` that have a row in a table of `segue stat`; what it says below the table begins with NAME and a colon."""
+    return [name for name in (line.split(" ", 1)[0] for line in table.splitlines()) if re.fullmatch(r"m\d+", name)]
+
+
 class Many:
     """`segue run` with `count` tunnels in `kinds` instances, of as many forms, in a network namespace of its own (needs
     root); `took` is the seconds of the start. A context manager, at whose end all of it is gone."""
@@ -166,10 +172,14 @@ class Many:
         sys.exit(f"segue run ended before the event {event}")
 
     def stat(self, *words):
-        """Seconds of one `segue stat`."""
+        """Seconds of one `segue stat`. Its table, which it prints without further words, must have a row for each tunnel."""
         begin = time.monotonic()
-        subprocess.run([*self.inside, self.program, "stat", *words], env=self.env, check=True, stdout=subprocess.DEVNULL)
-        return time.monotonic() - begin
+        said = subprocess.run([*self.inside, self.program, "stat", *words], env=self.env, check=True, stdout=subprocess.PIPE,
+                              text=True).stdout
+        took = time.monotonic() - begin
+        if not words and (found := sorted(rows_of(said))) != sorted(f"m{at}" for at in range(self.count)):
+            sys.exit(f"segue stat has {len(found)} rows, of {len(set(found))} of {self.count} tunnels")
+        return took
 
 
 def used(*pids):
