@@ -68,7 +68,7 @@ void segue_splitter_free(struct segue_splitter *splitter);
 ptrdiff_t segue_split(struct segue_splitter *splitter, const uint8_t *unit, size_t len, struct segue_out *outs,
                       size_t count, size_t offset);
 
-/* Does the same for a packet whose virtio-net header, of header_len bytes, lies elsewhere. */
+/* Splits, as segue_split does, a packet whose virtio-net header, of header_len bytes, lies elsewhere. */
 ptrdiff_t segue_split_with(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
                            const uint8_t *packet, size_t len, struct segue_out *outs, size_t count, size_t offset);
 
@@ -134,8 +134,8 @@ void segue_joiner_free(struct segue_joiner *joiner);
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 
-/* Does the same for packets in several pieces. Needs as many trains as packets, and as many pieces as are given and one for
- * each packet. */
+/* Joins, as segue_join does, packets in several pieces. Needs as many trains as packets, and as many pieces as are given
+ * and one for each packet. */
 ptrdiff_t segue_join_chains(struct segue_joiner *joiner, const struct segue_chain *packets, size_t count,
                             struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 

@@ -61,7 +61,7 @@ pub(crate) unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T]
     }
 }
 
-/// Does the same as [`many`] for values that are written.
+/// Returns a slice of values to write, as [`many`] does one to read.
 ///
 /// # Safety
 /// As for [`many`], and nothing else may use the values meanwhile.
@@ -225,7 +225,7 @@ pub(crate) fn header_of(bytes: &[u8]) -> Result<VirtioNet, isize> {
     Form::of_len(bytes.len()).and_then(|form| VirtioNet::parse(bytes, form)).ok_or(ARGUMENT)
 }
 
-/// Does the same as [`segue_split`] for a packet whose virtio-net header lies elsewhere.
+/// Splits a packet whose virtio-net header lies elsewhere, as [`segue_split`] does one behind its header.
 ///
 /// # Safety
 /// As for [`segue_split`]; `header` must point to `header_len` bytes.

@@ -8,13 +8,13 @@ use segue::encap::{DecapRefusal, EncapRefusal};
 use segue::reason::Reason;
 use segue::{gso, virtio};
 
-/// A pointer that must not be null is.
+/// Error code for a null pointer where none is allowed.
 pub(crate) const NULL: isize = -1;
-/// An argument is out of its range.
+/// Error code for an argument out of its range.
 pub(crate) const ARGUMENT: isize = -2;
-/// The memory for the results is too small, or there are too few places for them.
+/// Error code for too little memory for the results, or too few places.
 pub(crate) const ROOM: isize = -3;
-/// The library has a fault: it panicked. The object that was passed must be freed.
+/// Error code for a fault of the library: it panicked. The object that was passed must be freed.
 pub(crate) const PANIC: isize = -4;
 /// A configuration that contradicts itself.
 pub(crate) const CONFIG: isize = -5;
@@ -28,7 +28,7 @@ fn code<R: Reason>(base: isize, reason: R) -> isize {
     base - reason.index() as isize
 }
 
-/// Returns the code of a reason for which a packet was refused.
+/// A reason for which a packet was refused, with its code in C.
 pub(crate) trait Code {
     fn code(self) -> isize;
 }

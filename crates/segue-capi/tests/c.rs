@@ -1,7 +1,8 @@
 //! Tests of the C interface by a C program: the header compiles without warnings as C99 and C++17, the library exports
-//! what the header declares and nothing else, structs have the same layout on both sides, and every vector of the
-//! conformance list, split, joined, sent through a tunnel and taken out of one, gives the same bytes or the same
-//! error as in Rust, with nothing leaked and no byte read past an end.
+//! what the header declares and nothing else, what is installed has its soname and versions of symbols, structs have
+//! the same layout on both sides, and every vector of the conformance list, split, joined, sent through a tunnel and
+//! taken out of one, gives the same bytes or the same error as in Rust, with nothing leaked and no byte read past an
+//! end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -217,21 +218,21 @@ fn add_cases(step: usize, cases: &mut Records, results: &mut Records) {
 
 /// A tunnel of `segue.h`.
 #[derive(Clone, Copy)]
-struct Ends {
+struct Endpoints {
     mode: u8,
     carrier: u8,
     local: IpAddr,
     remote: IpAddr,
 }
 
-impl Ends {
+impl Endpoints {
     /// Returns all kinds of tunnels between two hosts.
-    fn all() -> impl Iterator<Item = Ends> {
+    fn all() -> impl Iterator<Item = Endpoints> {
         let hosts = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
         (0..16).map(move |kind| {
             let (local, remote) = hosts[kind >> 3];
             let (mode, carrier) = ((kind >> 2 & 1) as u8, (kind & 3) as u8);
-            Ends { mode, carrier, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+            Endpoints { mode, carrier, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
         })
     }
 
@@ -253,12 +254,12 @@ impl Ends {
 
     /// Returns the configuration of the other end.
     fn turned(self) -> Config {
-        Ends { local: self.remote, remote: self.local, ..self }.config()
+        Endpoints { local: self.remote, remote: self.local, ..self }.config()
     }
 }
 
 /// Returns the tunnel of `segue.h` that a packet of the list belongs to, if there is one, by its outer IP header.
-fn tunnel_of(wrapping: &Wrapping, packet: &[u8]) -> Option<Ends> {
+fn tunnel_of(wrapping: &Wrapping, packet: &[u8]) -> Option<Endpoints> {
     let words = || wrapping.name.split('/').filter(|word| !matches!(*word, "vlan" | "eth"));
     let mode = u8::from(matches!(wrapping.under, Under::Gre));
     let carrier = if words().any(|word| word == "gue") { 2 } else { u8::from(words().any(|word| word == "fou")) };
@@ -269,7 +270,7 @@ fn tunnel_of(wrapping: &Wrapping, packet: &[u8]) -> Option<Ends> {
         4 => IpAddr::from(<[u8; 4]>::try_from(&packet[12 + 4 * at..][..4]).unwrap()),
         _ => IpAddr::from(<[u8; 16]>::try_from(&packet[8 + 16 * at..][..16]).unwrap()),
     };
-    Some(Ends { mode, carrier, local: address(0), remote: address(1) })
+    Some(Endpoints { mode, carrier, local: address(0), remote: address(1) })
 }
 
 /// Returns the packets of a train, each complete.
@@ -285,7 +286,7 @@ fn add_tunnels(step: usize, cases: &mut Records, results: &mut Records) {
     // Packets of these tunnels begin with an IP header.
     let vectors: Vec<Vector> =
         vectors().into_iter().filter(|vector| !vector.name.starts_with("vlan")).chain(odd).collect();
-    for (turn, ends) in Ends::all().enumerate() {
+    for (turn, ends) in Endpoints::all().enumerate() {
         cases.put(b"T");
         cases.put(&ends.record());
         let (mut encap, mut decap) =
@@ -352,13 +353,21 @@ fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
     judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder, cases(1));
 }
 
+/// Returns docs/adopting.md.
+fn guide() -> String {
+    fs::read_to_string(format!("{HERE}/../../docs/adopting.md")).unwrap()
+}
+
+/// Returns the program in C of the guide.
+fn program_of(guide: &str) -> &str {
+    guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
+}
+
 #[test]
 fn the_program_of_the_guide_compiles_and_runs() {
-    let guide = fs::read_to_string(format!("{HERE}/../../docs/adopting.md")).unwrap();
-    let source = guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let folder = folder("guide");
     let (file, program) = (folder.join("vpn.c"), folder.join("vpn"));
-    fs::write(&file, source).unwrap();
+    fs::write(&file, program_of(&guide())).unwrap();
     let mut command = Command::new("cc");
     command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]).arg(format!("{HERE}/include"));
     run(command.arg(&file).arg(library("a")).args(SYSTEM).arg("-o").arg(&program));
@@ -447,6 +456,52 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
     let listed: BTreeSet<String> =
         listed.split([';', '{', '}', '\n', ' ']).filter(|word| word.starts_with("segue_")).map(str::to_owned).collect();
     assert_eq!(listed, declared(), "segue.map lists the same");
+}
+
+#[test]
+fn what_is_installed_has_soname_and_versions_and_links_by_pkg_config() {
+    let test = "what_is_installed_has_soname_and_versions_and_links_by_pkg_config";
+    if Command::new("pkg-config").arg("--version").output().is_err() {
+        return skip(test, "pkg-config is not installed");
+    }
+    let folder = folder("installed");
+    let root = folder.join("root");
+    let _ = fs::remove_dir_all(&root);
+    let mut install = Command::new(format!("{HERE}/install"));
+    run(install.env("DESTDIR", &root).env("PREFIX", "/opt/segue").env("LIBRARY", library("a")));
+    let lib = root.join("opt/segue/lib");
+    assert!(lib.join("libsegue.a").exists() && root.join("opt/segue/share/man/man3/segue.3").exists());
+
+    let readelf = |options: &[&str], file: &Path| {
+        run(Command::new("readelf").env("LC_ALL", "C").arg("--wide").args(options).arg(file))
+    };
+    // Through both links.
+    let shared = lib.join("libsegue.so");
+    let said = readelf(&["-d", "-V"], &shared);
+    assert!(said.contains("Library soname: [libsegue.so.0]") && said.contains("Name: SEGUE_0"), "{said}");
+    let symbols = readelf(&["--dyn-syms"], &shared);
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.len() > 7 && words[3] == "FUNC" && words[6] != "UND")
+        .map(|words| words[7].to_owned())
+        .collect();
+    assert_eq!(exported, declared().iter().map(|name| format!("{name}@@SEGUE_0")).collect::<BTreeSet<_>>());
+
+    let guide = guide();
+    let command = guide.split('`').find(|words| words.starts_with("cc ")).expect("the guide has the command");
+    fs::write(folder.join("vpn.c"), program_of(&guide)).unwrap();
+    for compiler in ["cc", "clang"] {
+        if Command::new(compiler).arg("--version").output().is_err() {
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command.replacen("cc", compiler, 1)).current_dir(&folder);
+        run(shell.env("PKG_CONFIG_LIBDIR", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", &root));
+        let program = folder.join("a.out");
+        assert!(readelf(&["-d"], &program).contains("Shared library: [libsegue.so.0]"));
+        run(Command::new(&program).env("LD_LIBRARY_PATH", &lib));
+    }
 }
 
 #[test]

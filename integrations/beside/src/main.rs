@@ -135,8 +135,8 @@ impl Work {
     }
 }
 
-/// Does the same as [`Work::split`] with a buffer that the packet owns, into the engine's memory. Gives the buffer
-/// back.
+/// Splits, as [`Work::split`] does, a train in a buffer that the packet owns, into the engine's memory. Gives the
+/// buffer back.
 #[inline(never)]
 fn split_owned(packet: &mut Packet<Vec<u8>>, frames: &mut Frames, read: Vec<u8>) -> (usize, Vec<u8>) {
     let header = VirtioNet::parse(&read, Form::Basic).unwrap();
@@ -155,7 +155,7 @@ struct Owned {
     limits: Limits,
 }
 
-/// Does the same as [`Work::join`] with packets that the engine owns. Gives their buffers back.
+/// Joins, as [`Work::join`] does, packets that the engine owns. Gives their buffers back.
 #[inline(never)]
 fn join_owned(owned: &mut Owned, packets: &mut Vec<Vec<u8>>) -> (usize, usize) {
     let Owned { gro, pool, arena, limits } = owned;

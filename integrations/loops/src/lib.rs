@@ -11,7 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use segue_port::tun::Tun;
 use segue_port::udp::{Receiver, Sender};
 
-/// What a cipher would add in front of a packet (a counter) and behind it (a tag).
+/// Bytes that a cipher would add in front of a packet (a counter) and behind it (a tag).
 const ROOM: (usize, usize) = (8, 16);
 
 /// Two descriptors, each to be waited for until it is readable.

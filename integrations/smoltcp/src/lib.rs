@@ -36,7 +36,10 @@ impl Trains {
             batch.push_with(packet, csum);
         }
         while let Some(train) = batch.pop() {
-            writes += self.tun.write_vectored(&train.pieces().map(IoSlice::new).collect::<Vec<_>>()).map(|_| 1)?;
+            // Headers, and the 1,000 packets that a train may have.
+            let mut places = [IoSlice::new(&[]); 1001];
+            let pieces = train.gather(&mut places, IoSlice::new).ok_or(io::ErrorKind::InvalidInput)?;
+            writes += self.tun.write_vectored(pieces).map(|_| 1)?;
         }
         Ok(writes)
     }
@@ -83,9 +86,7 @@ pub struct Sent<'a>(&'a mut Vec<Vec<u8>>);
 
 impl TxToken for Sent<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        let mut packet = vec![0; len];
-        let result = fill(&mut packet);
-        self.0.push(packet);
-        result
+        self.0.push(vec![0; len]);
+        fill(self.0.last_mut().expect("it was pushed"))
     }
 }

@@ -80,8 +80,8 @@ pub unsafe extern "C" fn segue_split_chain(
     })
 }
 
-/// Does the same as [`segue_join`](crate::abi::segue_join) for packets in several pieces each. 1 train a packet, and 1
-/// piece a packet besides those that are given, are always enough.
+/// Joins packets in several pieces each, as [`segue_join`](crate::abi::segue_join) does contiguous ones. 1 train a
+/// packet, and 1 piece a packet besides those that are given, are always enough.
 ///
 /// # Safety
 /// `packets`, `trains` and `pieces` must point to as many values as are said, each packet to its pieces, and these to
