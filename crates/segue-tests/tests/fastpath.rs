@@ -1,14 +1,19 @@
 //! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
 //! carries, against itself and against the daemon, and the state that it leaves behind.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer, Process};
+use segue_tests::capture::Directory;
 use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_OVERLAY, REQUIRE_ZERO, errors, ground, left, removes_marks, taken};
 use segue_tests::kernel_log::KernelLog;
 use segue_tests::routed::ip;
@@ -239,6 +244,7 @@ fn full_size_every_form_is_switched_under_load_without_losing_a_connection() {
 
 /// Switches the path off and on again while files pass, and leaves it on.
 fn switch_under_load(ground: &Ground, shape: Shape, size: u64) {
+    let mut log = KernelLog::mark(test_name!());
     let pair = Pair::start(ground, shape, NET);
     let family = shape.inside.families()[0];
     let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, family));
@@ -270,6 +276,7 @@ fn switch_under_load(ground: &Ground, shape: Shape, size: u64) {
     set(1);
     traffic::file(a, b, FILE, 10);
     assert!(taken(&pair.stat()[0])[0] > before[0] + 700);
+    log.iter_mut().for_each(|log| log.assert_silent(&shape.to_string()));
 }
 
 #[test]
@@ -329,9 +336,36 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
+/// Sends both ways through a tunnel and kills the process at A once the path has taken 10,000 packets each way. Returns
+/// when `gone` holds and the interface has gone, or after [`PATIENCE`].
+fn kill_under_load(ground: &Ground, [a, b]: [Place<'_>; 2], gone: impl Fn() -> bool) {
+    let device = Shape::device(NET);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for (from, to) in [(a, b), (b, a)] {
+            let stop = &stop;
+            scope.spawn(move || load(from, to, stop));
+        }
+        let carries = |stat: &Stat| taken(stat).iter().all(|count| *count > 10_000);
+        let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, carries);
+        let killed = ground.a.run("kill", &["-9", &stat.json()["pid"].to_string()]);
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE && (!gone() || ground.a.has_device(&device)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        // The load ends before anything is judged, so that a failure is not waited for.
+        stop.store(true, Ordering::Relaxed);
+        assert!(carries(&stat), "too little load: {:?}", taken(&stat));
+        killed.unwrap();
+    });
+    assert!(!ground.a.has_device(&device), "{:?}", ground.a.devices());
+}
+
 #[test]
 fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
     let Some(ground) = ground(test_name!(), LinkForm::Veth, &["tc"]) else { return };
+    let mut log = KernelLog::mark(test_name!());
     let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) };
     let device = Shape::device(NET);
     let far = Tunnel::start(&ground.b, &ground.program, &shape.words(Peer::B, NET));
@@ -351,28 +385,9 @@ fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
         };
         let names: Vec<&str> = ours.iter().map(|program| program.name.as_str()).collect();
         assert_eq!(names, ["segue_ingress", "segue_egress"]);
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let _stop = StopOnDrop(&stop);
-            for (from, to) in [(a, b), (b, a)] {
-                let stop = &stop;
-                scope.spawn(move || load(from, to, stop));
-            }
-            let carries = |stat: &Stat| taken(stat).iter().all(|count| *count > 10_000);
-            let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, carries);
-            let killed = ground.a.run("kill", &["-9", &stat.json()["pid"].to_string()]);
-            let begin = Instant::now();
-            let gone = || ours.iter().all(|ours| matches!(sys::program(ours.id), Ok(None)));
-            while begin.elapsed() < PATIENCE && (!gone() || ground.a.has_device(&device)) {
-                thread::sleep(Duration::from_millis(10));
-            }
-            // The load ends before anything is judged, so that a failure is not waited for.
-            stop.store(true, Ordering::Relaxed);
-            assert!(carries(&stat), "too little load: {:?}", taken(&stat));
-            killed.unwrap();
-            assert!(gone(), "{:?}", ours.iter().map(|ours| sys::program(ours.id)).collect::<Vec<_>>());
-        });
-        assert!(!ground.a.has_device(&device), "{:?}", ground.a.devices());
+        let gone = || ours.iter().all(|ours| matches!(sys::program(ours.id), Ok(None)));
+        kill_under_load(&ground, [a, b], gone);
+        assert!(gone(), "{:?}", ours.iter().map(|ours| sys::program(ours.id)).collect::<Vec<_>>());
         assert_eq!(programs("eth0", sys::Hook::Ingress).unwrap(), []);
         assert_eq!(ground.a.run("tc", &["qdisc", "show", "dev", "eth0"]).unwrap(), before);
         drop(near);
@@ -380,6 +395,54 @@ fn a_daemon_killed_under_load_leaves_nothing_and_a_new_one_starts_at_once() {
     let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
     traffic::file(a, b, FILE, 1);
     drop((near, far));
+    log.iter_mut().for_each(|log| log.assert_silent("a daemon killed under load"));
+}
+
+#[test]
+fn the_filter_of_a_killed_daemon_passes_everything_on_and_the_next_start_removes_it() {
+    let Some(mut ground) = ground(test_name!(), LinkForm::Veth, &["tc", "ping"]) else { return };
+    let seccomp = Command::new("/usr/bin/python3").args(["-c", "import seccomp"]).output();
+    if !seccomp.is_ok_and(|output| output.status.success()) {
+        return skip(test_name!(), "not installed: python3-seccomp");
+    }
+    let mut log = KernelLog::mark(test_name!());
+    // To this program the kernel is one without tcx links, on which filters (cls_bpf) are added.
+    let (directory, program) = (Directory::new(), ground.program.clone());
+    ground.program = directory.file("segue");
+    let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/without_tcx.py");
+    let line = format!("#!/bin/sh\nexec /usr/bin/python3 '{}' '{}' \"$@\"\n", wrapper.display(), program.display());
+    fs::write(&ground.program, line).unwrap();
+    fs::set_permissions(&ground.program, fs::Permissions::from_mode(0o755)).unwrap();
+
+    let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::Gre, Carrier::Bare, V4) };
+    let far = Tunnel::start(&ground.b, &program, &shape.words(Peer::B, NET));
+    let [a, b] =
+        [(Peer::A, &ground.a), (Peer::B, &ground.b)].map(|(end, host)| Place { host, address: end.address(NET, V4) });
+    // The numbers of the programs of segue's filters at the underlay.
+    let filters = || {
+        let text = ground.a.run("tc", &["filter", "show", "dev", "eth0", "ingress"]).unwrap();
+        let ours = text.lines().filter(|line| line.contains(" segue_ingress "));
+        let number =
+            |line: &str| line.split_once(" id ").and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned));
+        ours.map(|line| number(line).unwrap_or_else(|| panic!("no number: {line}"))).collect::<Vec<_>>()
+    };
+    let mut before = Vec::new();
+    for _ in 0..2 {
+        let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+        let started = filters();
+        assert!(started.len() == 1 && started != before, "before {before:?}, now {started:?}");
+        kill_under_load(&ground, [a, b], || true);
+        drop(near);
+        before = filters();
+        assert_eq!(before, started, "the filter stays");
+        let outer = Peer::A.address(0, V4).to_string();
+        ground.b.run("ping", &["-c", "3", "-i", "0.2", &outer]).expect("everything else passes");
+    }
+    let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+    assert!(filters().len() == 1 && filters() != before, "before {before:?}, now {:?}", filters());
+    traffic::file(a, b, FILE, 1);
+    drop((near, far));
+    log.iter_mut().for_each(|log| log.assert_silent("a filter that was left"));
 }
 
 /// Runs `nft` with these lines at A.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, LinkForm, Peer};
 use segue_tests::fastpath::{NET, REQUIRE, errors, ground, left, removes_marks, taken};
+use segue_tests::kernel_log::KernelLog;
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, test_name};
@@ -15,6 +16,7 @@ const FILE: u64 = 4 << 20;
 
 #[test]
 fn frames_received_by_the_path_pass_a_bridge_unchanged() {
+    let mut log = KernelLog::mark(test_name!());
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
@@ -45,6 +47,7 @@ fn frames_received_by_the_path_pass_a_bridge_unchanged() {
             assert!(left(&stat)["forwarded"].as_u64() > Some(0), "left {}", left(&stat));
         }
         pair.assert_nothing_dropped();
+        log.iter_mut().for_each(|log| log.assert_silent(&format!("{form:?}")));
     }
 }
 
@@ -92,6 +95,7 @@ fn the_kernels_own_vxlan_and_the_path_understand_each_other() {
         (LinkForm::Veth, V6, "udp6zerocsumrx"),
         (LinkForm::Nic, V4, "udpcsum"),
     ] {
+        let mut log = KernelLog::mark(test_name!());
         let Some(ground) = ground(test_name!(), form, &["ping"]) else { return };
         let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, outer) };
         // First, so that it counts no datagram of the kernel that there is no socket for yet.
@@ -118,5 +122,6 @@ fn the_kernels_own_vxlan_and_the_path_understand_each_other() {
         // From before the other end was there.
         drops.remove("unreachable");
         assert!(drops.is_empty(), "{form:?} {words}: {drops:?}");
+        log.iter_mut().for_each(|log| log.assert_silent(&format!("{form:?} {words}")));
     }
 }
