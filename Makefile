@@ -10,6 +10,12 @@ VM := $(OUT)/vm
 
 # What a release builds: the program, and those that it or a container runtime starts.
 PROGRAMS := -p segue-cli -p segue-fleet -p segue-cni
+# Flags with which a program has no path of this machine in it, behind those that are set; tools/dist has the same.
+GIVEN := $(RUSTFLAGS)
+REMAP = --remap-path-prefix=$(CURDIR)=/segue --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo \
+	--remap-path-prefix=$(shell rustc --print sysroot)=/rust
+# What builds release programs. All have the same flags, since cargo builds everything again where they differ.
+RELEASE = RUSTFLAGS='$(strip $(GIVEN) $(REMAP))' $(CARGO) build --release --locked
 
 .DEFAULT_GOAL := help
 .PHONY: help build install dist deb demo quick test test-full check figures trust bench bench-peers fuzz mutants miri loom soak clean
@@ -22,13 +28,13 @@ help: ## this list
 	@echo 'make figures ONLY=NAME    (or trust) only the measurements whose name holds NAME'
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
 	@echo 'make test-full MINUTES=20 begins no command later than that'
-	@echo 'make soak MINUTES=60      how long its last case lasts (10); ONLY=CASE chooses cases'
+	@echo 'make soak MINUTES=60      how long each of its last two cases lasts (10); ONLY=CASE chooses cases'
 	@echo 'make mutants SEED=7 SHARD=2/8  another choice; the third of eight parts (SEED=1 SHARD=0/1)'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
 build: ## the release programs, target/release/segue and those that it starts
 	@tools/need build
-	$(CARGO) build --release --locked $(PROGRAMS)
+	$(RELEASE) $(PROGRAMS)
 
 PREFIX ?= /usr/local
 # What writes manual and completions: another program than $(SEGUE) where that one is for another machine.
@@ -54,7 +60,7 @@ deb: build ## a Debian package of the release program, in target/dist
 
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
-	$(CARGO) build --release --locked -p segue-cli
+	$(RELEASE) -p segue-cli
 	$(SEGUE) lab
 
 quick: ## format, lints of what changed, the engine's tests and all unit tests: two minutes
@@ -68,7 +74,7 @@ test: ## every kind of test, those against a real Linux kernel in a guest includ
 
 test-full: ## what is too long for every test: all sizes with the released program, emulated machines
 	@tools/need test-full
-	$(CARGO) build --release --locked $(PROGRAMS)
+	$(RELEASE) $(PROGRAMS)
 	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2
 	tools/run-tests --full $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
 
@@ -92,6 +98,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/style
 	tools/named-tests --self-test
 	tools/named-tests
+	tools/old --self-test
 	tools/unsafe --self-test
 	tools/unsafe
 	tools/mutants --self-test
@@ -101,6 +108,8 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/licences --self-test
 	tools/sbom --self-test
 	tools/ux --self-test
+	tools/figures.d/health --self-test
+	tools/figures.d/stat-watch --self-test
 	tools/licences
 	tools/advisories --self-test
 	tools/advisories
@@ -111,17 +120,17 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run contrib/debian/tests/tunnel lab/debian-root tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run bench/peers/run
+	shellcheck .ci/run crates/segue-capi/install contrib/debian/tests/tunnel lab/debian-root tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run bench/peers/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
 	@tools/need figures
-	$(CARGO) build --release --locked -p segue-cli
+	$(RELEASE) $(PROGRAMS)
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures $(ONLY)
 
 trust: ## what attacks and faults cost, each figure beside its aim, with the command
 	@tools/need trust
-	$(CARGO) build --release --locked -p segue-cli
+	$(RELEASE) -p segue-cli
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
 SECONDS ?= 60
@@ -142,10 +151,12 @@ loom: ## every interleaving of the threads that share boards, knobs and feeds
 	@tools/need build
 	$(CARGO) test --release --locked --manifest-path tools/loom/Cargo.toml --target-dir '$(OUT)/loom' -- models::
 
+# Their tests and benchmarks share what is built for the programs.
+bench soak: export RUSTFLAGS = $(strip $(GIVEN) $(REMAP))
 RUNS ?= 5
 bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the engine
 	@tools/need bench
-	$(CARGO) build --release --locked -p segue-cli
+	$(RELEASE) -p segue-cli
 	mkdir -p '$(OUT)/bench'
 	for link in nic veth; do \
 		echo "bench: $(OUT)/bench/lab-$$link.json" && \
@@ -162,9 +173,9 @@ bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others,
 	@tools/need bench-peers
 	bench/peers/run '$(ROUNDS)'
 
-soak: ## the tests at full size, properties with new seeds, then all instances under faults and floods for MINUTES
+soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic, and faults of all instances
 	@tools/need soak
-	$(CARGO) build --release --locked -p segue-cli
+	$(RELEASE) -p segue-cli
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'
 
 clean: ## removes all that was built
