@@ -266,7 +266,7 @@ pub(crate) struct Top {
     /// Only lines that contain this text
     #[arg(value_name = "FILTER")]
     pub(crate) filter: Option<String>,
-    /// Seconds between two looks
+    /// Seconds between two queries
     #[arg(long, value_name = "SECS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) interval: u32,
     /// Sparklines of ASCII
@@ -311,7 +311,7 @@ pub(crate) struct Nat {
 /// The arguments of `segue peer`.
 #[derive(Args, Debug)]
 pub(crate) struct Peer {
-    /// What to do with the table
+    /// The action on the table
     #[arg(value_name = "ACTION", required_unless_present_any = ["short_help", "long_help"], value_parser = PossibleValuesParser::new(["add", "replace", "del", "list", "sync"]))]
     pub(crate) action: Option<String>,
     /// Name of the tunnel

@@ -29,7 +29,7 @@ struct Candidate {
 
 /// The words that may come next.
 enum Next {
-    Words(Vec<Candidate>),
+    Candidates(Vec<Candidate>),
     Files,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Complete, out: &Out) {
     let (current, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
     match next(before, current) {
         Next::Files => out.data(&format!("{FILES}\n")),
-        Next::Words(found) => {
+        Next::Candidates(found) => {
             let fitting = found.into_iter().filter(|candidate| candidate.word.starts_with(current));
             let lines = fitting.map(|Candidate { word, about }| format!("{word}\t{about}\n"));
             out.data(&lines.collect::<String>());
@@ -87,23 +87,23 @@ fn next(before: &[&str], current: &str) -> Next {
         at += 1;
     }
     if current.starts_with('-') {
-        return Next::Words(options(tree, &root));
+        return Next::Candidates(options(tree, &root));
     }
     let positional = rest.len();
     match path[..] {
         ["tunnel"] => tunnel(&rest),
-        ["stat" | "nat" | "top"] if positional == 0 => Next::Words(instances()),
-        ["peer"] if positional == 1 => Next::Words(instances()),
-        ["reload"] if positional == 0 => Next::Words(services()),
-        ["set"] if positional == 0 => Next::Words(instances()),
-        ["set"] => Next::Words(knobs(&rest)),
-        ["gateway"] => Next::Words(interfaces()),
-        ["doctor"] => Next::Words(interfaces()),
-        ["help"] => Next::Words(commands(&root)),
-        _ if tree.has_subcommands() && positional == 0 => Next::Words(commands(tree)),
+        ["stat" | "nat" | "top"] if positional == 0 => Next::Candidates(instances()),
+        ["peer"] if positional == 1 => Next::Candidates(instances()),
+        ["reload"] if positional == 0 => Next::Candidates(services()),
+        ["set"] if positional == 0 => Next::Candidates(instances()),
+        ["set"] => Next::Candidates(knobs(&rest)),
+        ["gateway"] => Next::Candidates(interfaces()),
+        ["doctor"] => Next::Candidates(interfaces()),
+        ["help"] => Next::Candidates(commands(&root)),
+        _ if tree.has_subcommands() && positional == 0 => Next::Candidates(commands(tree)),
         _ => match tree.get_positionals().nth(positional) {
             Some(arg) => values(arg),
-            None => Next::Words(Vec::new()),
+            None => Next::Candidates(Vec::new()),
         },
     }
 }
@@ -126,13 +126,13 @@ fn values(arg: &Arg) -> Next {
     let possible = arg.get_possible_values();
     if !possible.is_empty() {
         let word = |value: &clap::builder::PossibleValue| candidate(value.get_name(), "");
-        return Next::Words(possible.iter().map(word).collect());
+        return Next::Candidates(possible.iter().map(word).collect());
     }
     let name = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default();
     let is_file = name.starts_with("FILE")
         || name.starts_with("FOLDER")
         || matches!(name.as_str(), "IN" | "OUT" | "A.json" | "B.json");
-    if is_file { Next::Files } else { Next::Words(Vec::new()) }
+    if is_file { Next::Files } else { Next::Candidates(Vec::new()) }
 }
 
 fn candidate(word: &str, about: &str) -> Candidate {
@@ -183,7 +183,7 @@ fn tunnel(words: &[&str]) -> Next {
         }
     }
     if left > 0 {
-        return Next::Words(open.map_or(Vec::new(), values_of));
+        return Next::Candidates(open.map_or(Vec::new(), values_of));
     }
     let fitting = WORDS.iter().filter(|word| word.repeats || !used.contains(word.name));
     let mut found: Vec<Candidate> = fitting
@@ -192,7 +192,7 @@ fn tunnel(words: &[&str]) -> Next {
     if !used.is_empty() {
         found.push(candidate(segue_service::supervise::spec::ALSO, "another tunnel on the same port"));
     }
-    Next::Words(found)
+    Next::Candidates(found)
 }
 
 fn values_of(word: &Word) -> Vec<Candidate> {
@@ -236,7 +236,7 @@ fn knobs(words: &[&str]) -> Vec<Candidate> {
 fn words_behind(line: &str) -> Vec<String> {
     let before: Vec<&str> = line.split_whitespace().collect();
     match next(&before, "") {
-        Next::Words(found) => found.into_iter().map(|candidate| candidate.word).collect(),
+        Next::Candidates(found) => found.into_iter().map(|candidate| candidate.word).collect(),
         Next::Files => vec![FILES.to_owned()],
     }
 }

@@ -46,10 +46,12 @@ fn table(checks: &[Check]) -> String {
         let command = if check.status == Status::Ok { "use: " } else { "fix: " };
         let more = [("why: ", &check.why), (command, &check.fix)];
         for (label, part) in more.into_iter().filter_map(|(label, part)| part.as_ref().map(|part| (label, part))) {
-            // A command is not wrapped, so that it can be copied.
-            let line =
-                if label == command { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
-            text.push_str(&format!("{indent}{line}"));
+            // A command is not wrapped, so that it can be copied; each of several has the label.
+            if label == command {
+                part.lines().for_each(|line| text.push_str(&format!("{indent}{label}{line}\n")));
+            } else {
+                text.push_str(&format!("{indent}{}", folded(&format!("{label}{part}"), &indent)));
+            }
         }
     }
     text

@@ -20,7 +20,8 @@
 //! - A configuration file has the words of the command line, read by the same tables.
 //!
 //! # Limits
-//! This crate moves no packet and knows no wire format, port or pipeline.
+//! This crate moves no packet; of wire formats it knows only the names that `pcap` takes and prints. Ports and
+//! pipelines are `segue-service`'s.
 
 mod args;
 mod bench;

@@ -24,7 +24,7 @@ use crate::args::LogFormat;
 
 /// Time in which a line that repeats is counted instead of written.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Largest number of lines that are remembered for that.
+/// Largest number of lines that are remembered, so that their repetitions are counted.
 const REMEMBERED: usize = 64;
 
 /// The form of output that is not data.

@@ -66,7 +66,7 @@ pub(crate) struct Document {
     /// Peers that are refused, for a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<u64>,
-    /// The first 100 of these, with the rule that each breaks.
+    /// The first 100 refused peers, with the rule that each breaks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused_peers: Vec<RefusedPeer>,
 }

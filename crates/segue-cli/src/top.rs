@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anstream::ColorChoice;
 use segue_control::error::Error;
-use segue_top::{Look, Options};
+use segue_top::{Appearance, Options};
 
 use crate::args::{Stat, Top};
 use crate::out::Out;
@@ -25,9 +25,9 @@ pub(crate) fn run(args: &Top, out: &Out) -> Result<(), Error> {
         ColorChoice::Always | ColorChoice::AlwaysAnsi => true,
         ColorChoice::Auto => env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
-    let look = Look { has_colour, is_ascii: args.ascii || !has_utf8() };
+    let appearance = Appearance { has_colour, is_ascii: args.ascii || !has_utf8() };
     let filter = args.filter.clone().unwrap_or_default();
-    let options = Options { interval: Duration::from_secs(u64::from(args.interval)), filter, look };
+    let options = Options { interval: Duration::from_secs(u64::from(args.interval)), filter, appearance };
     segue_top::run(&options).map_err(|error| {
         Error::system("cannot draw on this terminal", &error, "segue stat --watch 1").why("the terminal refused")
     })

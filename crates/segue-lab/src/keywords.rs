@@ -10,7 +10,7 @@ macro_rules! keywords {
             /// Every value, in the order of the help.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The word on the command line and in JSON.
+            /// Returns the word on the command line and in JSON.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }

@@ -32,10 +32,10 @@ use crate::started;
 
 /// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
-/// Largest number of connections to the doorbell that are accepted and closed at a time. Together with the pause after
-/// them it keeps the cost of a flood of connections negligible.
+/// Largest number of connections to a gateway's claim sockets that are accepted and closed at a time. Together with the
+/// pause after them it keeps the cost of a flood of connections negligible.
 const VISITORS: usize = 16;
-const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the counters are sampled for the recent rates.
@@ -81,8 +81,8 @@ pub(crate) fn no_table() -> Error {
 /// A control socket that is open, has its mode, and is not served yet.
 #[derive(Debug)]
 pub struct Bound {
-    /// Removes the file of the socket. It is dropped before the listener: while that listens, no other socket has this
-    /// name.
+    /// The file of the socket, removed on drop. It is dropped before the listener: while that listens, no other socket
+    /// has this name.
     file: Removed,
     listener: UnixListener,
     owner: u32,
@@ -285,17 +285,17 @@ impl Bound {
     }
 
     /// Serves the socket until [`Server::stop`]. `snapshot` returns the present counters, and `knobs` changes the
-    /// settings. Connections to the `doorbells` are accepted and closed.
+    /// settings. Connections to the `claims`, the claim sockets of a gateway, are accepted and closed.
     pub fn serve(
         self,
-        doorbells: Vec<UnixListener>,
+        claims: Vec<UnixListener>,
         snapshot: impl Fn() -> Instance + Send + 'static,
         knobs: impl KnobControl + Send + 'static,
     ) -> io::Result<Server> {
         let Bound { listener, file, owner, readers, stop: (stop, stopped) } = self;
         let mut service = Service {
             listener,
-            doorbells,
+            claims,
             next_visit: Instant::now(),
             next_client: Instant::now(),
             _file: file,
@@ -329,12 +329,12 @@ impl Server {
 }
 
 struct Service {
-    /// Removes the file of the socket; dropped before the listener, as in [`Bound`].
+    /// The file of the socket, removed on drop; dropped before the listener, as in [`Bound`].
     _file: Removed,
     listener: UnixListener,
-    /// Listeners whose connections are closed at once: a gateway's claims, of which only the existence matters.
-    doorbells: Vec<UnixListener>,
-    /// The time before which no connection to a doorbell is accepted.
+    /// The claim sockets of a gateway, whose connections are accepted and closed: only their existence matters.
+    claims: Vec<UnixListener>,
+    /// The time before which no connection to a claim socket is accepted.
     next_visit: Instant,
     owner: u32,
     readers: Option<u32>,
@@ -357,8 +357,8 @@ impl Service {
                 self.sample(now);
             }
             let is_open = now >= self.next_visit;
-            let doorbells = if is_open { &self.doorbells[..] } else { &[] };
-            let pause = (!is_open && !self.doorbells.is_empty()).then_some(self.next_visit);
+            let claims = if is_open { &self.claims[..] } else { &[] };
+            let pause = (!is_open && !self.claims.is_empty()).then_some(self.next_visit);
             let until = pause.into_iter().fold(self.next_sample, Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
             let until = if now < self.next_client { until.min(self.next_client) } else { until };
@@ -368,7 +368,7 @@ impl Service {
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
             fds.extend(self.clients.iter().map(|client| (client.fd(), client.want())));
             let places = fds.len();
-            fds.extend(doorbells.iter().map(|socket| (socket.as_fd(), Want::Read)));
+            fds.extend(claims.iter().map(|socket| (socket.as_fd(), Want::Read)));
             if !full {
                 fds.push((self.listener.as_fd(), Want::Read));
             }
@@ -379,9 +379,9 @@ impl Service {
             let count = self.clients.len();
             let accept = !full && ready.last().is_some_and(|ready| *ready);
             let now = Instant::now();
-            for (doorbell, _) in doorbells.iter().zip(&ready[places..]).filter(|(_, ready)| **ready) {
-                (0..VISITORS).take_while(|_| doorbell.accept().is_ok()).for_each(drop);
-                self.next_visit = now + DOORBELL_PAUSE;
+            for (claim, _) in claims.iter().zip(&ready[places..]).filter(|(_, ready)| **ready) {
+                (0..VISITORS).take_while(|_| claim.accept().is_ok()).for_each(drop);
+                self.next_visit = now + CLAIM_PAUSE;
             }
             let mut kept = Vec::with_capacity(count);
             for (mut client, ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
@@ -588,25 +588,25 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_connections_to_the_doorbell_is_limited_and_delays_no_client() {
+    fn a_flood_of_connections_to_a_claim_socket_is_limited_and_delays_no_client() {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::SocketAddr;
-        let directory = Directory::new("doorbell");
-        let name = format!("segue-doorbell-{}", std::process::id());
-        let doorbell = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        doorbell.set_nonblocking(true).unwrap();
-        let ring = || sys::connect_abstract(name.as_bytes()).is_ok();
-        while ring() {}
+        let directory = Directory::new("claim");
+        let name = format!("segue-claim-{}", std::process::id());
+        let claim = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        claim.set_nonblocking(true).unwrap();
+        let connects = || sys::connect_abstract(name.as_bytes()).is_ok();
+        while connects() {}
         let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
         let path = bound.file().path.clone();
-        let server = bound.serve(vec![doorbell], Instance::default, None).unwrap();
+        let server = bound.serve(vec![claim], Instance::default, None).unwrap();
         let start = Instant::now();
         let mut visitors = 0;
         while start.elapsed() < Duration::from_millis(500) {
-            visitors += usize::from(ring());
+            visitors += usize::from(connects());
         }
         // One more batch may fall into the interval at each end.
-        let most = VISITORS * (start.elapsed().as_millis() / DOORBELL_PAUSE.as_millis() + 2) as usize;
+        let most = VISITORS * (start.elapsed().as_millis() / CLAIM_PAUSE.as_millis() + 2) as usize;
         assert!((1..=most).contains(&visitors), "{visitors} of {most}");
         assert!(request(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());
         server.stop();

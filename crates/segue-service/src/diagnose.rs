@@ -231,6 +231,7 @@ pub(crate) fn tun_port(purpose: Purpose, dev: &str, queues: bool, error: tun::Op
             }
         }
         tun::OpenError::Call(_, error) => tun_attach(purpose, dev, &error),
+        other => tun_attach(purpose, dev, &io::Error::other(other)),
     }
 }
 

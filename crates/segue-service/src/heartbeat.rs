@@ -236,7 +236,7 @@ struct LastBeat {
     number: u64,
     /// Processor time at the change.
     cpu: Option<Duration>,
-    /// Time since then, as far as the supervisor ran.
+    /// Time since the change, as far as the supervisor ran.
     wall: Duration,
 }
 

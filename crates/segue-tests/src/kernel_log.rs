@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::skip;
 
-/// What complaints of the kernel about packets, or about itself, have in them.
+/// Words by which the kernel's complaints about packets, or about itself, are found.
 const COMPLAINTS: [&str; 9] = [
     "WARNING:",
     "BUG:",

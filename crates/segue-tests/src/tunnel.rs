@@ -1,7 +1,10 @@
 //! Command lines of tunnels, and their processes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -171,7 +174,7 @@ impl Tunnel {
     #[track_caller]
     pub fn start(host: &Host, program: &Path, words: &[String]) -> Tunnel {
         let mut command = host.command(program);
-        command.arg("tunnel").args(words);
+        command.arg("tunnel").args(without_fastpath_off(program, words));
         let mut process = Process::spawn(command, b"").expect("segue starts");
         let device = words.iter().skip_while(|word| *word != "dev").nth(1).expect("a device").clone();
         let begin = Instant::now();
@@ -184,6 +187,20 @@ impl Tunnel {
             thread::sleep(Duration::from_millis(5));
         }
         Tunnel { device, process }
+    }
+}
+
+/// Returns `words` without `fastpath off` where the program has no such keyword: earlier ones had the daemon alone.
+fn without_fastpath_off(program: &Path, words: &[String]) -> Vec<String> {
+    static KNOWS: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+    let mut programs = KNOWS.lock().expect("no test failed while it held the lock");
+    let knows = *programs.entry(program.to_path_buf()).or_insert_with(|| {
+        let help = Command::new(program).args(["tunnel", "--help"]).output().expect("segue runs");
+        String::from_utf8_lossy(&help.stdout).contains("fastpath")
+    });
+    match words.windows(2).position(|pair| pair == ["fastpath", "off"]) {
+        Some(place) if !knows => [&words[..place], &words[place + 2..]].concat(),
+        _ => words.to_vec(),
     }
 }
 

@@ -100,6 +100,7 @@ fn inner_tcp_with_a_remote_checksum_is_right_and_a_corrupted_one_is_wrong() {
         });
         let packets = shown(&spoiled, &[&port], REMOTE);
         let wrong = packets.iter().filter(|packet| packet[0].contains(":gue:") && packet[0].contains(":tcp"));
+        assert_eq!(wrong.clone().count(), tcp.len());
         for packet in wrong {
             assert_eq!(
                 (packet[1].as_str(), packet[2].as_str()),

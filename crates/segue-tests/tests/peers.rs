@@ -251,7 +251,7 @@ fn refuse_what_the_table_does_not_allow(ground: &Ground, words: &str) {
     let stat = Stat::read(&ground.a, &ground.program, DEVICE);
     assert_eq!(drops(&stat), BTreeMap::new());
 
-    // An inner source that the table gives to nobody, and one that it gives to another peer than the sender.
+    // An inner source that the table gives to no peer, and one that it gives to another peer than the sender.
     ip(&ground.b, "addr add 198.19.77.1/32 dev flannel.1");
     send(&ground.b, "198.19.77.1", "198.19.1.1");
     let before = drops_of_a(ground, "peer_source");

@@ -14,7 +14,7 @@ const DEVICE: &str = "et0";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The Ethernet address of the kernel's device at B.
 const KERNELS: &str = "5a:65:bd:bd:44:bb";
-/// What stands for groups and unknown addresses, as in `bridge fdb`.
+/// The Ethernet address of a peer for groups and unknown addresses, as in `bridge fdb`.
 const OTHERS: &str = "00:00:00:00:00:00";
 
 fn at(text: &str) -> IpAddr {

@@ -21,18 +21,18 @@ const PORT: u16 = 7000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
-struct Looks {
+struct LookupCounts {
     batches: u64,
     packets: u64,
     routes: u64,
     neighbours: u64,
 }
 
-impl Looks {
-    fn of(stat: &Stat) -> Looks {
+impl LookupCounts {
+    fn of(stat: &Stat) -> LookupCounts {
         let worker = &stat.json()["workers"][0];
         let count = |key: &str| worker[key].as_u64().unwrap_or_else(|| panic!("no {key} in {worker}"));
-        Looks {
+        LookupCounts {
             batches: count("route_batches"),
             packets: count("route_packets"),
             routes: count("route_lookups"),
@@ -40,8 +40,8 @@ impl Looks {
         }
     }
 
-    fn since(self, before: Looks) -> Looks {
-        Looks {
+    fn since(self, before: LookupCounts) -> LookupCounts {
+        LookupCounts {
             batches: self.batches - before.batches,
             packets: self.packets - before.packets,
             routes: self.routes - before.routes,
@@ -88,7 +88,7 @@ fn quiet(routed: &Routed) -> Stat {
     for _ in 0..100 {
         std::thread::sleep(Duration::from_millis(20));
         let next = routed.stat();
-        if Looks::of(&next).packets == Looks::of(&last).packets {
+        if LookupCounts::of(&next).packets == LookupCounts::of(&last).packets {
             return next;
         }
         last = next;
@@ -123,19 +123,19 @@ fn parent(pid: u32) -> u32 {
 /// Returns the lookups for one datagram of each flow, sent while the router is stopped, so that they wait in its ring.
 /// The kernel may still be delivering them when it goes on; then the polls find few at a time, and another attempt is
 /// made.
-fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
+fn lookups(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> LookupCounts {
     for _ in 0..20 {
-        let looks = attempt(routed, flows, sinks);
+        let counts = attempt(routed, flows, sinks);
         // GRO may hold some packets of a poll over to the next one, so that there are more batches than full polls.
-        if looks.batches <= 2 * FLOWS / BUDGET {
-            return looks;
+        if counts.batches <= 2 * FLOWS / BUDGET {
+            return counts;
         }
-        println!("again: {looks:?}");
+        println!("again: {counts:?}");
     }
     panic!("the ring never held the datagrams of all flows");
 }
 
-fn attempt(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
+fn attempt(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> LookupCounts {
     let before = quiet(routed);
     let pid = u32::try_from(before.json()["pid"].as_u64().unwrap()).unwrap();
     // The supervisor first, which lets a stopped router go on.
@@ -150,10 +150,10 @@ fn attempt(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
             sink.recv(&mut [0; 64]).unwrap_or_else(|error| panic!("to destination {number}: {error}"));
         }
     }
-    let before = Looks::of(&before);
-    let all = |stat: &Stat| Looks::of(stat).since(before).packets >= FLOWS;
+    let before = LookupCounts::of(&before);
+    let all = |stat: &Stat| LookupCounts::of(stat).since(before).packets >= FLOWS;
     let after = Stat::until(&routed.router, &routed.ground.program, "gw0", PATIENCE, all);
-    Looks::of(&after).since(before)
+    LookupCounts::of(&after).since(before)
 }
 
 /// Returns the router's CPU time for each packet, nanoseconds, over many datagrams of each flow. Only printed: it
@@ -164,7 +164,7 @@ fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
     let before = quiet(routed);
     (0..rounds).for_each(|_| send(flows));
     let after = quiet(routed);
-    let packets = Looks::of(&after).since(Looks::of(&before)).packets;
+    let packets = LookupCounts::of(&after).since(LookupCounts::of(&before)).packets;
     (cpu(&after) - cpu(&before)) * 1e9 / packets as f64
 }
 
@@ -183,7 +183,7 @@ fn interleaved_flows_are_looked_up_once_for_each_destination_and_next_hop_of_a_p
     let flows: Vec<UdpSocket> = (0..SENDERS).map(|_| traffic::socket(routed.client(V4))).collect();
     let (keys, hops) = (u64::from(DESTINATIONS), u64::from(HOPS));
     for _ in 0..3 {
-        let grouped = looks(&routed, &flows, &sinks);
+        let grouped = lookups(&routed, &flows, &sinks);
         println!("by groups: {grouped:?}");
         assert_eq!(grouped.packets, FLOWS, "nothing else is routed");
         // For the same reason a batch can exceed one poll's budget.
@@ -193,7 +193,7 @@ fn interleaved_flows_are_looked_up_once_for_each_destination_and_next_hop_of_a_p
         assert!(grouped.routes < FLOWS && grouped.neighbours < grouped.routes, "{grouped:?}");
     }
     set_groups(&routed, "0");
-    let single = looks(&routed, &flows, &sinks);
+    let single = lookups(&routed, &flows, &sinks);
     println!("one by one: {single:?}");
     assert_eq!((single.routes, single.neighbours), (FLOWS, FLOWS));
     for round in 0..5 {

@@ -18,17 +18,17 @@ const NET: u8 = 1;
 const DEVICE: &str = "vx1";
 
 /// The kernel's words at B, and segue's at A, behind `id 42` and the port.
-struct Words {
+struct Keywords {
     kernel: &'static str,
     segue: &'static str,
 }
 
-const CSUM: Words = Words { kernel: "udpcsum", segue: "" };
-const ZERO: Words =
-    Words { kernel: "noudpcsum udp6zerocsumtx udp6zerocsumrx", segue: "noudpcsum udp6zerocsumtx udp6zerocsumrx" };
-const REMCSUM: Words = Words { kernel: "udpcsum remcsumtx remcsumrx", segue: "remcsumtx remcsumrx" };
-const TO_KERNEL: Words = Words { kernel: "udpcsum remcsumrx", segue: "remcsumtx" };
-const FROM_KERNEL: Words = Words { kernel: "udpcsum remcsumtx", segue: "remcsumrx" };
+const CSUM: Keywords = Keywords { kernel: "udpcsum", segue: "" };
+const ZERO: Keywords =
+    Keywords { kernel: "noudpcsum udp6zerocsumtx udp6zerocsumrx", segue: "noudpcsum udp6zerocsumtx udp6zerocsumrx" };
+const REMCSUM: Keywords = Keywords { kernel: "udpcsum remcsumtx remcsumrx", segue: "remcsumtx remcsumrx" };
+const TO_KERNEL: Keywords = Keywords { kernel: "udpcsum remcsumrx", segue: "remcsumtx" };
+const FROM_KERNEL: Keywords = Keywords { kernel: "udpcsum remcsumtx", segue: "remcsumrx" };
 
 fn add_kernel(host: &Host, end: Peer, outer: Family, words: &str) {
     let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
@@ -78,7 +78,7 @@ fn errors(host: &Host) -> Vec<String> {
     wrong
 }
 
-fn exchanges_everything(name: &str, form: LinkForm, outer: Family, words: &Words) {
+fn exchanges_everything(name: &str, form: LinkForm, outer: Family, words: &Keywords) {
     let Some(ground) = Ground::new(name, form, &["ping"]) else { return };
     // First, so that it counts no datagram of the kernel that there is no socket for yet.
     let _tunnel = add_segue(&ground, outer, words.segue);

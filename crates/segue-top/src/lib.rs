@@ -31,7 +31,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use segue_control::client;
 use segue_control::model::Instance;
 
-pub use options::{Look, Options};
+pub use options::{Appearance, Options};
 use table::Table;
 use view::{Next, View};
 
@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         }
         match event::poll(KEY_WAIT).and_then(|is_ready| if is_ready { event::read().map(Some) } else { Ok(None) }) {
             Ok(Some(Event::Key(key))) if key.kind != KeyEventKind::Release => {
-                if view.press(key, &table) == Next::End {
+                if view.press(key, &table) == Next::Quit {
                     break Ok(());
                 }
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Appearance of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct Appearance {
     /// Whether words are coloured as well, in the colours of the terminal's own palette.
     pub has_colour: bool,
     /// Whether the sparklines are made of ASCII.
@@ -14,10 +14,10 @@ pub struct Look {
 /// Settings of the screen at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Time between two questions.
+    /// Interval between two queries of the instances.
     pub interval: Duration,
     /// The filter at the start; empty for none.
     pub filter: String,
     /// Appearance of the screen.
-    pub look: Look,
+    pub appearance: Appearance,
 }

@@ -9,14 +9,14 @@ use segue_control::error::{printable, printable_line};
 use segue_control::model::{Complaint, Instance};
 use segue_control::units;
 
-use crate::options::{Look, Options};
+use crate::options::{Appearance, Options};
 use crate::table::{Line, Rate, Table};
 use crate::view::View;
 
 /// Reasons of a kind that the details list.
 const REASONS: usize = 4;
 
-impl Look {
+impl Appearance {
     /// Returns the style of a problem: bold, and in a colour where there are colours.
     fn alarm(self) -> Style {
         let style = Style::new().add_modifier(Modifier::BOLD);
@@ -56,10 +56,10 @@ pub fn draw(frame: &mut Frame<'_>, table: &Table, view: &View, options: &Options
         let text = if table.lines().is_empty() { "nothing runs; segue help tunnel" } else { "no line has this filter" };
         frame.render_widget(Paragraph::new(text), body);
     } else {
-        list(frame, body, &lines, table, view, options.look);
+        list(frame, body, &lines, table, view, options.appearance);
     }
     if let Some(line) = lines.get(view.at()).filter(|_| details > 0) {
-        let text = describe(line, table, options.look, usize::from(below.width));
+        let text = describe(line, table, options.appearance, usize::from(below.width));
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), below);
     }
     let keys = match view.is_typing {
@@ -88,12 +88,12 @@ fn heading(table: &Table, view: &View, options: &Options) -> TextLine<'static> {
     }
     let mut spans = vec![Span::raw(text)];
     if sick > 0 {
-        spans.push(Span::styled(format!("   {sick} NOT WELL"), options.look.alarm()));
+        spans.push(Span::styled(format!("   {sick} NOT WELL"), options.appearance.alarm()));
     }
     TextLine::from(spans)
 }
 
-fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view: &View, look: Look) {
+fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view: &View, appearance: Appearance) {
     let wide = area.width >= 100;
     let name = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(4).clamp(4, 20) as u16;
     let spark: u16 = if wide { 20 } else { 8 };
@@ -114,8 +114,8 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
         let history: Vec<f64> = table.history(&line.name).map(|[received, sent]| received + sent).collect();
         let state = printable_line(line.state());
         let style = match (line.is_sick(), line.health.is_empty()) {
-            (true, _) => look.alarm(),
-            (false, false) => look.notice(),
+            (true, _) => appearance.alarm(),
+            (false, false) => appearance.notice(),
             (false, true) => Style::new(),
         };
         let age = line.received_age_s.map_or_else(|| "-".to_owned(), |age| units::short_duration(age as u64));
@@ -125,7 +125,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
             right(rate(1, |rate| rate.bits), 8),
             right(line.drops.to_string(), 6),
             right(age, 6),
-            Cell::from(look.spark(&history, usize::from(spark))),
+            Cell::from(appearance.spark(&history, usize::from(spark))),
             Cell::from(Span::styled(state, style)),
         ];
         if wide {
@@ -144,7 +144,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
 }
 
 /// Returns the details of a line: its ends, its problems, its rates so far, and its reasons.
-fn describe(line: &Line, table: &Table, look: Look, width: usize) -> Vec<TextLine<'static>> {
+fn describe(line: &Line, table: &Table, appearance: Appearance, width: usize) -> Vec<TextLine<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut text = vec![TextLine::styled(format!("{}   {}", printable(&line.name), printable_line(&line.kind)), bold)];
     let instance = table.instance(line);
@@ -161,14 +161,14 @@ fn describe(line: &Line, table: &Table, look: Look, width: usize) -> Vec<TextLin
         text.push(TextLine::raw(ends));
     }
     for complaint in &line.health {
-        let style = if complaint.notice { look.notice() } else { look.alarm() };
+        let style = if complaint.notice { appearance.notice() } else { appearance.alarm() };
         text.extend(problem(complaint, style));
     }
     let room = width.saturating_sub(24).max(10);
     for (at, name) in ["rx", "tx"].into_iter().enumerate() {
         let history: Vec<f64> = table.history(&line.name).map(|rates| rates[at]).collect();
         let most = history.iter().copied().fold(0.0, f64::max);
-        let bars = look.spark(&history, room.min(history.len().max(1)));
+        let bars = appearance.spark(&history, room.min(history.len().max(1)));
         text.push(TextLine::raw(format!("{name}  {bars}  at most {}bit/s", units::rate(most))));
     }
     if let Some(instance) = instance {
@@ -260,8 +260,8 @@ mod tests {
     }
 
     fn options(has_colour: bool, is_ascii: bool) -> Options {
-        let look = Look { has_colour, is_ascii };
-        Options { interval: Duration::from_secs(1), filter: String::new(), look }
+        let appearance = Appearance { has_colour, is_ascii };
+        Options { interval: Duration::from_secs(1), filter: String::new(), appearance }
     }
 
     /// Returns the screen of this size as text.

@@ -86,7 +86,7 @@ impl Order {
         }
     }
 
-    /// Returns the one behind this one.
+    /// Returns the next order of [`Order::ALL`], the first after the last.
     #[must_use]
     pub fn next(self) -> Order {
         let at = Order::ALL.iter().position(|order| *order == self).unwrap_or(0);
@@ -118,7 +118,7 @@ impl Table {
         self.instances = instances;
     }
 
-    /// Returns the previous answer of the same process.
+    /// Returns the state of the same process at the previous interval.
     fn before(&self, instance: &Instance) -> Option<&Instance> {
         let is =
             |old: &&Instance| old.name == instance.name && old.pid == instance.pid && old.uptime_s < instance.uptime_s;

@@ -13,7 +13,7 @@ pub enum Next {
     /// The screen stays.
     Stay,
     /// The program ends.
-    End,
+    Quit,
 }
 
 /// State of the screen: filter, order, selection.
@@ -66,7 +66,7 @@ impl View {
     /// Handles a key.
     pub fn press(&mut self, key: KeyEvent, table: &Table) -> Next {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Next::End } else { Next::Stay };
+            return if key.code == KeyCode::Char('c') { Next::Quit } else { Next::Stay };
         }
         if self.is_typing {
             match key.code {
@@ -84,7 +84,7 @@ impl View {
         }
         const PAGE: usize = 10;
         match key.code {
-            KeyCode::Char('q') => return Next::End,
+            KeyCode::Char('q') => return Next::Quit,
             KeyCode::Esc if self.has_help => self.has_help = false,
             KeyCode::Esc if self.has_details => self.has_details = false,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!((view.filter.as_str(), view.is_typing, view.at()), ("alq", false, 0));
         press(&mut view, &table, "\u{1b}s\n");
         assert!(view.filter.is_empty() && view.order == Order::Received && view.has_details);
-        assert_eq!(press(&mut view, &table, "q"), Next::End);
+        assert_eq!(press(&mut view, &table, "q"), Next::Quit);
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(view.press(control, &table), Next::End);
+        assert_eq!(view.press(control, &table), Next::Quit);
     }
 }

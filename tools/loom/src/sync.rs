@@ -117,7 +117,7 @@ impl Write for PipeWriter {
     }
 }
 
-/// What a poll tells about the router's end of a feed.
+/// The router's end of a feed, whose waker is waited for in place of a poll.
 impl crate::router::feed::Feed {
     pub(crate) fn wait(&self) {
         self.waker().wait();

@@ -94,7 +94,7 @@ pub(crate) struct Up {
     /// Name of the interface; default: lan0
     #[arg(long, value_name = "NAME")]
     pub(crate) dev: Option<String>,
-    /// The same: dev NAME
+    /// Name of the interface, in the words of iproute2: dev NAME
     #[arg(value_name = "dev NAME", hide = true)]
     pub(crate) words: Vec<String>,
     /// Override the adapter's MAC address

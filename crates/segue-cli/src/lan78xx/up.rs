@@ -131,11 +131,11 @@ mod tests {
     fn args(words: &str) -> args::Up {
         use clap::Parser;
         #[derive(Parser)]
-        struct Words {
+        struct CommandLine {
             #[command(flatten)]
             up: args::Up,
         }
-        Words::parse_from(std::iter::once("up").chain(words.split(' ').filter(|word| !word.is_empty()))).up
+        CommandLine::parse_from(std::iter::once("up").chain(words.split(' ').filter(|word| !word.is_empty()))).up
     }
 
     #[test]

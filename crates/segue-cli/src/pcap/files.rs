@@ -485,6 +485,7 @@ impl Job {
                 Error::new(Kind::Conflict, "`--explain` with pcap", "segue pcap merge IN OUT.pcapng --explain")
                     .why("pcap has no place for comments")
             }
+            other => Error::new(Kind::Damaged, format!("{}: {other}", self.name), "look at it with: xxd"),
         }
     }
 
@@ -535,9 +536,7 @@ impl Job {
             ReadError::Cut { .. } | ReadError::Damaged { .. } => {
                 Error::new(Kind::Damaged, format!("{name}: {error}"), "capture again, or look at it with: xxd")
             }
-            ReadError::Empty | ReadError::Unknown(_) => {
-                Error::new(Kind::Damaged, format!("cannot read {name}: {error}"), "give a pcap or pcapng file")
-            }
+            _ => Error::new(Kind::Damaged, format!("cannot read {name}: {error}"), "give a pcap or pcapng file"),
         }
     }
 

@@ -12,7 +12,7 @@ const PAGES: &[Page] = &[
         examples: &[
             ("segue pcap merge in.pcap out.pcapng", "trains, with notes to undo them"),
             ("tcpdump -w - | segue pcap merge - - | tshark -r -", "in a pipe"),
-            ("segue pcap merge in.pcap out.pcap --profile linux --max-packets 44", "as Linux would, at most 44"),
+            ("segue pcap merge in.pcap out.pcap --profile linux --max-packets 44", "by the rules of Linux, at most 44"),
         ],
         more: "\
 Time is taken from the timestamps. A train takes the place of its first packet.

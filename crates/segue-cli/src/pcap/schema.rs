@@ -228,7 +228,7 @@ pub(crate) struct Stat {
     remote_checksums: u64,
     /// Number of flows that were counted separately.
     flow_count: u64,
-    /// Packets of flows beyond that number.
+    /// Packets of flows beyond `flow_count`.
     packets_of_further_flows: u64,
     /// The hundred largest flows.
     flows: Vec<Flow>,
@@ -282,7 +282,7 @@ pub(crate) struct WouldMerge {
     packets_strict: u64,
     /// Packets that would remain with profile `linux`.
     packets_linux: u64,
-    /// Packets that would remain with profile `lro`; only if it was asked for.
+    /// Packets that would remain with profile `lro`; only if it was requested.
     packets_lro: Option<u64>,
     /// Trains that merging would make.
     trains: u64,

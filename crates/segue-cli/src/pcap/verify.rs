@@ -1,7 +1,7 @@
 //! `segue pcap verify`: a line for each packet or checksum that would be wrong on a wire, and the totals, as text and
 //! JSON.
 
-use segue::packet::Kind;
+use segue::packet::{Header, Kind};
 use segue_capture::verify::{CheckedPacket, VerifyConfig, VerifyReport, verify};
 use segue_capture::{Layer, Verdict};
 use segue_control::error::{Error, Kind as ErrorKind};
@@ -188,19 +188,14 @@ fn title(layer: Layer, is_outer: bool) -> &'static str {
 /// packet without IP.
 fn describe(packet: &CheckedPacket<'_>) -> String {
     let Some((source, destination)) = packet.addresses() else { return String::new() };
-    let kinds: Vec<&str> = packet
-        .headers()
-        .iter()
-        .skip_while(|header| !header.is_ip())
-        .skip(1)
-        .map(|header| match header.kind {
-            Kind::Ipv4 => "IPv4",
-            Kind::Ipv6 => "IPv6",
-            Kind::Udp => "UDP",
-            Kind::Tcp => "TCP",
-            Kind::Gre => "GRE",
-            kind => kind.format().map_or("Ethernet", |format| format.name),
-        })
-        .collect();
+    let name = |header: &Header| match header.kind {
+        Kind::Ipv4 => "IPv4",
+        Kind::Ipv6 => "IPv6",
+        Kind::Udp => "UDP",
+        Kind::Tcp => "TCP",
+        Kind::Gre => "GRE",
+        kind => kind.format().map_or("Ethernet", |format| format.name),
+    };
+    let kinds: Vec<&str> = packet.inside_outer_ip().iter().map(name).collect();
     format!("{source} -> {destination} {}", kinds.join(" ")).trim_end().to_owned()
 }

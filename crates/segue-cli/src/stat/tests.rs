@@ -44,6 +44,17 @@ fn instance(name: &str) -> Instance {
 }
 
 #[test]
+fn raw_shows_exact_numbers_where_the_table_has_units() {
+    let one = [instance("sg0")];
+    let (scaled, raw) = (table(&one, FULL), table(&one, Form { raw: true, details: true }));
+    // Time, and of 19 trains in ten seconds the rate, the sum and the mean.
+    for (with_unit, exact) in [("2h14m", "8040"), ("654k", "653600"), ("817 kB", "817000"), ("43.0k", "43000")] {
+        assert!(scaled.contains(with_unit) && !scaled.contains(exact), "{with_unit} and not {exact}: {scaled}");
+        assert!(raw.contains(exact) && !raw.contains(with_unit), "{exact} and not {with_unit}: {raw}");
+    }
+}
+
+#[test]
 fn the_table_fits_80_columns_and_keeps_names_and_drops() {
     let long = instance("fifteen-letters");
     let mut sick = instance("gw0");
@@ -211,7 +222,7 @@ fn each_tunnel_says_who_carried_its_packets_and_why_segue_did() {
     assert_eq!(words.join(" "), expected);
     assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
 
-    // Of several tunnels the port's own reasons are nobody's.
+    // Of several tunnels the port's own reasons belong to no single tunnel.
     let mut both = one.clone();
     both.tunnels.insert("sg1".into(), Tunnel::default());
     both.ports.insert("sg1".into(), Port::default());

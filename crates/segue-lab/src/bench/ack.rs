@@ -71,7 +71,7 @@ pub(super) fn bench() -> Bench {
                     let part = match (rate, flows, receiver, how) {
                         (None, 1, Receiver::Two, How::Aggregated | How::Plain) => Part::Quick,
                         (None, 1, ..) => Part::Usual,
-                        _ => Part::Rest,
+                        _ => Part::Full,
                     };
                     let case = Case { how, receiver, rate, flows };
                     points.push(Point {

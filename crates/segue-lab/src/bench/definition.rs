@@ -32,7 +32,7 @@ impl Bench {
         let widest = match settings.select {
             Select::Quick => Part::Quick,
             Select::Usual => Part::Usual,
-            Select::All => Part::Rest,
+            Select::All => Part::Full,
         };
         let own = self.link.filter(|_| settings.rows.is_empty() && settings.select != Select::All);
         let link = settings.link.as_deref().or(own);

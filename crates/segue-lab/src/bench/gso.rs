@@ -76,7 +76,7 @@ fn part(case: &Case) -> Part {
     let Case { load, how, quota, rate, flows, gro, sums } = *case;
     match (load, how) {
         (Load::Nat, How::Tso) | (Load::Live, _) => return Part::Quick,
-        (Load::Nat, How::Gso) => return Part::Rest,
+        (Load::Nat, How::Gso) => return Part::Full,
         (Load::Nat, _) => return Part::Usual,
         _ => {}
     }
@@ -92,7 +92,7 @@ fn part(case: &Case) -> Part {
         (None, 64, true, 100 | 50 | 15) if is_pair && is_tcp => Part::Usual,
         // What GSO is worth against a receiver that joins nothing.
         (None, 1, false, 100) if is_pair && is_tcp4 && sums => Part::Usual,
-        _ => Part::Rest,
+        _ => Part::Full,
     }
 }
 

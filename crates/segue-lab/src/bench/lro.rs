@@ -91,10 +91,10 @@ fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, veri
         let (first_page, same) = (page.is_none_or(|page| page == PAGES[0]), mtus == (1500, 1500));
         let shaped = rate.is_some() && flows == 1 && verified && same && first_page;
         let part = match how {
-            _ if !plain && !shaped => Part::Rest,
+            _ if !plain && !shaped => Part::Full,
             How::Lro | How::NoLro if plain && same && first_page => Part::Quick,
             _ if same || first_page => Part::Usual,
-            _ => Part::Rest,
+            _ => Part::Full,
         };
         points.push(Point {
             labels: labels(&case),

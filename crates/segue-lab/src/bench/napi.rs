@@ -76,7 +76,7 @@ pub(super) fn bench() -> Bench {
         for (traffic, _) in TRAFFIC {
             for urb in SWEEP {
                 for form in ["standard", "napi"] {
-                    let part = if target == "dell" && traffic != "udp-tx" { Part::Rest } else { Part::Usual };
+                    let part = if target == "dell" && traffic != "udp-tx" { Part::Full } else { Part::Usual };
                     points.push(point((traffic, target, form), Some(urb), Named::default(), part));
                 }
             }

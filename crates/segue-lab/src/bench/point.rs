@@ -29,7 +29,7 @@ pub(super) enum Part {
     /// The point belongs to all selections but the quick one.
     Usual,
     /// The point is measured only if all points are selected.
-    Rest,
+    Full,
 }
 
 /// The result of one measurement.

@@ -90,7 +90,7 @@ pub(super) fn bench() -> Bench {
         points.push(point(Case { kind: Kind::Kernel, ..plain }, Part::Usual));
         points.push(point(Case { outer: false, ..plain }, Part::Usual));
         for simd in ["scalar", "avx2", "avx512", "avx512-vnni"] {
-            let part = if simd == "avx512-vnni" { Part::Rest } else { Part::Usual };
+            let part = if simd == "avx512-vnni" { Part::Full } else { Part::Usual };
             for remcsum in [false, true] {
                 points.push(point(Case { simd: Some(simd), remcsum, ..plain }, part));
             }
@@ -98,7 +98,7 @@ pub(super) fn bench() -> Bench {
         for remcsum in [false, true] {
             points.push(point(Case { traffic: Traffic::Cold, remcsum, ..plain }, Part::Usual));
         }
-        points.push(point(Case { traffic: Traffic::Cold, kind: Kind::Kernel, ..plain }, Part::Rest));
+        points.push(point(Case { traffic: Traffic::Cold, kind: Kind::Kernel, ..plain }, Part::Full));
         let plain = Case { traffic: Traffic::Requests, ..plain };
         for kind in [Kind::Gre, Kind::Ipip, Kind::Sit, Kind::Vxlan] {
             for remcsum in [false, true] {

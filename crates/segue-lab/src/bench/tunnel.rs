@@ -104,13 +104,13 @@ impl Form {
     fn part(self) -> Part {
         let quick = matches!(self.link, LinkForm::Nic) && matches!(self.name, "segue" | "vxlan") && !self.beside;
         match (self.link, self.family, self.name, self.traffic) {
-            (LinkForm::NicCsum, ..) | (_, Family::V6, ..) => Part::Rest,
+            (LinkForm::NicCsum, ..) | (_, Family::V6, ..) => Part::Full,
             (.., "segue" | "vxlan", Traffic::Stream(1)) if quick => Part::Quick,
             (.., "segue" | "vxlan" | "wireguard-go" | "fastd" | "link", Traffic::Stream(1)) => Part::Usual,
             (.., "segue" | "vxlan", Traffic::Stream(16) | Traffic::Datagrams(1, 1372) | Traffic::Requests(200)) => {
                 Part::Usual
             }
-            _ => Part::Rest,
+            _ => Part::Full,
         }
     }
 

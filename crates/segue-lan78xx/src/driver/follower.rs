@@ -31,7 +31,7 @@ pub trait Host {
 pub(super) struct Follower {
     pub(super) host: Option<Box<dyn Host>>,
     /// The settings to apply, and the time at which a failed attempt is repeated.
-    pub(super) wanted: Option<Interface>,
+    pub(super) pending: Option<Interface>,
     pub(super) again: Option<Nanos>,
     /// The interface's MTU if the chip does not support it.
     pub(super) refused_mtu: Option<usize>,

@@ -25,13 +25,13 @@ impl<T: Transport> Driver<T> {
         let mut is_new = false;
         if let Some(host) = &mut self.follower.host {
             while let Some(wanted) = host.next_change() {
-                self.follower.wanted = Some(wanted);
+                self.follower.pending = Some(wanted);
                 is_new = true;
             }
         }
         let now = self.chip.usb.now();
         let is_due = is_new || self.follower.again.is_some_and(|at| at <= now);
-        let Some(wanted) = self.follower.wanted.filter(|_| is_due) else { return };
+        let Some(wanted) = self.follower.pending.filter(|_| is_due) else { return };
         // A failed attempt may have been applied in part.
         let done = self.apply_interface(&wanted, self.follower.again.is_some());
         self.follower.again = done.is_err().then(|| now.after(LINK_RETRY));

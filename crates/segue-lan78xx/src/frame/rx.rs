@@ -208,7 +208,7 @@ impl Iterator for Frames<'_> {
     }
 }
 
-/// Builds a transfer from frames, as the chip does.
+/// A builder of transfers from frames, in the form of the chip.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     /// Bytes of the transfer so far.

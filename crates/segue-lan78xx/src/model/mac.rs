@@ -19,8 +19,8 @@ const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
 /// Maximum number of frames sent to the partner that were not fetched.
 const MAX_OUTGOING: usize = 1 << 16;
-/// Maximum number of bytes of those frames: segmentation could otherwise turn one transfer of the host into more than
-/// the model should hold.
+/// Maximum number of bytes in frames sent to the partner that were not fetched: segmentation could otherwise turn one
+/// transfer of the host into more than the model should hold.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 /// Longest time that a wire may lag behind its schedule and still catch up, nanoseconds: wake-ups come late, on a
 /// loaded machine by milliseconds.

@@ -37,7 +37,7 @@ pub struct Model {
     pub(super) phy_line: bool,
     pub(super) statistics: [u32; regs::STATISTICS.len()],
     pub(super) notes: Notes,
-    /// Interrupts that were reported and not cleared since then.
+    /// Interrupts that were reported and are not cleared yet.
     pub(super) reported: u32,
     pub(super) interrupts: VecDeque<u32>,
     pub(super) interrupt_halted: bool,

@@ -221,7 +221,7 @@ fn state_of(link: &LinkMessage) -> Option<Interface> {
 mod tests {
     use super::*;
 
-    /// A descriptor without events, as the TAP of an existing interface.
+    /// Returns a descriptor without events, in place of the TAP of an existing interface.
     fn tap() -> OwnedFd {
         std::fs::File::open("/dev/null").unwrap().into()
     }

@@ -246,8 +246,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the outcome of a lookup for a LAN7800 at a source whose server has this chip, and whether the device was
-    /// taken meanwhile, or received any request.
+    /// Returns the outcome of a lookup for a LAN7800 at a server that has a device with `chip`, whether the device was
+    /// imported, and the number of requests that it received.
     fn looked(chip: Chip, bus_id: &str) -> (LookupResult<Box<dyn Transport>>, bool, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source = Source::Usbip { server: vec![listener.local_addr().unwrap()], bus_id: bus_id.to_owned() };

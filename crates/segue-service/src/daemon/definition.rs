@@ -89,7 +89,7 @@ pub type AssembleMore = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Err
 pub struct Opened {
     /// The offloads of the kernel.
     pub offloads: Offloads,
-    /// The channel that asks for the mappings of a NAT, where there is one.
+    /// The channel for requests of the mappings of a NAT, where there is one.
     pub sender: Option<FeedSender>,
     /// The counter of datagrams that the kernel drops before its sockets, where the kernel has it.
     pub checksum_drops: Option<ChecksumDrops>,
@@ -109,9 +109,9 @@ pub struct Opened {
     pub(crate) health: Option<Sources>,
     /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
-    /// Assembles the pipeline of the first worker, inside of the sandbox.
+    /// The function that assembles the pipeline of the first worker, inside of the sandbox.
     pub assemble: Assemble,
-    /// Assembles the pipelines of the other workers.
+    /// The functions that assemble the pipelines of the other workers.
     pub more: Vec<AssembleMore>,
 }
 

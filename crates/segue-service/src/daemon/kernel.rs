@@ -118,7 +118,7 @@ impl Forwarding {
     }
 }
 
-/// Reads a file of the kernel from its start, with the one system call that a settled process has for that.
+/// Reads a file of the kernel from its start by pread(2): a settled process may not call lseek(2).
 fn read(file: &File) -> io::Result<String> {
     let mut bytes = vec![0; 4096];
     let mut len = 0;

@@ -54,12 +54,7 @@ pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change
     order.sort_by_key(|(_, (name, text))| !is_off(name, text));
     let mut checked = Vec::new();
     for (at, (name, text)) in order {
-        let (knob, number) = model::check(&shadow, name, text).map_err(|wrong| (at, wrong))?;
-        let value = knob.setting(number);
-        if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {
-            let before = std::mem::replace(&mut knob.value, value.clone());
-            checked.push((number, Change { name: name.clone(), before, value }));
-        }
+        checked.push(model::set(&mut shadow, name, text).map_err(|wrong| (at, wrong))?);
     }
     // What the check lets through is a number of a knob that there is.
     for (number, change) in &checked {

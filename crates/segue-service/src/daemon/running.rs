@@ -33,9 +33,9 @@ pub struct Offloads(BTreeMap<String, State>);
 #[derive(Clone, Debug)]
 enum State {
     On,
-    /// Sandbox not requested, with the reason.
+    /// The offload was not requested, for this reason.
     Off(String),
-    /// Requested and refused, with the kernel's answer.
+    /// The offload was requested and refused, with the kernel's answer.
     Refused(String),
 }
 

@@ -10,7 +10,7 @@ use segue_host::netlink::filters;
 /// The kind of the queueing discipline that has the filters of programs.
 const CLSACT: &str = "clsact";
 
-/// Adds filters over a connection to the kernel.
+/// A connection to the kernel by which filters are added.
 pub(super) struct Added<'a>(pub(super) &'a mut Netlink);
 
 impl Filters for Added<'_> {

@@ -37,8 +37,8 @@ pub enum Record {
     Send,
     /// The peer table in memory that is shared, with its descriptor.
     Peers,
-    /// The end of the ports.
-    End,
+    /// The end of the list of ports.
+    EndOfPorts,
     /// The next GRE sequence number of the interface's packets.
     Sequence(String, u32),
     /// The successor may begin.
@@ -53,7 +53,7 @@ impl Record {
             Record::Receive => (b'r', "", 0),
             Record::Send => (b's', "", 0),
             Record::Peers => (b'p', "", 0),
-            Record::End => (b'.', "", 0),
+            Record::EndOfPorts => (b'.', "", 0),
             Record::Sequence(name, number) => (b'n', name.as_str(), *number),
             Record::Go => (b'!', "", 0),
         };
@@ -80,7 +80,7 @@ impl Record {
             b'r' => Record::Receive,
             b's' => Record::Send,
             b'p' => Record::Peers,
-            b'.' => Record::End,
+            b'.' => Record::EndOfPorts,
             b'n' => Record::Sequence(name, u32::from_be_bytes([*a, *b, *c, *d])),
             b'!' => Record::Go,
             _ => return None,
@@ -169,7 +169,7 @@ impl Ports {
         if let Some(fd) = &self.peers {
             line.say(&Record::Peers, Some(fd.as_fd()))?;
         }
-        line.say(&Record::End, None)
+        line.say(&Record::EndOfPorts, None)
     }
 
     /// Receives what [`Ports::give`] sends: at most `most` descriptors.
@@ -185,7 +185,7 @@ impl Ports {
                 (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
                 (Record::Send, Some(fd)) => ports.sockets.send.push(fd),
                 (Record::Peers, Some(fd)) => ports.peers = Some(fd),
-                (Record::End, _) => return Ok(ports),
+                (Record::EndOfPorts, _) => return Ok(ports),
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
@@ -224,7 +224,7 @@ mod tests {
             Record::Interface(name.clone()),
             Record::Receive,
             Record::Send,
-            Record::End,
+            Record::EndOfPorts,
             Record::Sequence(name, 0xfedc_ba98),
             Record::Go,
         ];
@@ -271,7 +271,7 @@ mod tests {
         let far = Line(UnixStream::from(far));
         let is_refused = |record: Record, fd: Option<BorrowedFd<'_>>, most: usize| {
             near.say(&record, fd).unwrap();
-            near.say(&Record::End, None).unwrap();
+            near.say(&Record::EndOfPorts, None).unwrap();
             let refused = Ports::take(&far, most).is_err_and(|error| error.kind() == io::ErrorKind::InvalidData);
             while far.receive(Duration::ZERO).is_ok() {}
             refused

@@ -44,7 +44,7 @@ struct State {
     remotes: VecDeque<IpAddr>,
     /// Number of refused changes.
     refused: u64,
-    /// Number of peers of the last whole table that were refused, and the first of them.
+    /// Number of peers of the last whole table that were refused; `refused_named` has the first ones.
     refused_peers: u64,
     refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused, if nothing has changed since.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use segue::encap::{Carrier, Config, Df, Mode, SourcePorts, Tos, Ttl};
+use segue::wire::address::is_endpoint;
 use segue::wire::vxlan;
 use segue_control::model::PeerTable;
 use segue_control::peers::{Encap, Key, Mac, Peer};
@@ -109,11 +110,9 @@ impl Rules {
     pub(super) fn resolve(&self, peer: Peer) -> Result<(Key, Peer), String> {
         let key = self.key(&peer)?;
         let remote = peer.remote;
-        let is_host = match remote {
-            IpAddr::V4(v4) => !v4.is_broadcast() && v4.octets()[0] != 0,
-            IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
-        };
-        if remote.is_unspecified() || remote.is_multicast() || !is_host {
+        // A table names no interface, which a link-local address needs.
+        let is_link_local = matches!(remote, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if !is_endpoint(remote) || is_link_local {
             return Err(format!("`remote` {remote} is not the address of one host"));
         }
         if remote == self.local {

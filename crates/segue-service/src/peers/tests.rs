@@ -191,6 +191,37 @@ fn a_wrong_entry_is_refused_by_its_number_and_the_rule_and_costs_no_other() {
 }
 
 #[test]
+fn a_remote_is_the_end_of_a_tunnel_and_not_link_local() {
+    let keeper = keeper();
+    for text in [
+        "0.0.0.1",
+        "127.0.0.1",
+        "198.18.0.9",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::ffff:198.18.0.9",
+        "2001:db8::9",
+        "fe80::9",
+        "ff02::1",
+    ] {
+        let address: std::net::IpAddr = text.parse().unwrap();
+        let entry = format!(r#"{{"prefix":"198.19.9.0/24","remote":"{text}","encap":"gue"}}"#);
+        let done = sync(&keeper, &format!(r#"{{"peers":[{ONE},{entry}]}}"#)).unwrap();
+        let why = done.refused_peers.first().map(|refused| refused.why.as_str());
+        if !segue::wire::address::is_endpoint(address) || text == "fe80::9" {
+            assert!(why.is_some_and(|why| why.contains("is not the address of one host")), "{text}: {why:?}");
+        } else if address.is_ipv6() {
+            assert!(why.is_some_and(|why| why.contains("is not of the family of `local`")), "{text}: {why:?}");
+        } else {
+            assert_eq!(why, None, "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_without_outer_checksum_leaves_no_checksums_to_the_peer() {
     let keeper = keeper();
     let bare = &format!("{},\"outer_checksum\":false}}", &ONE[..ONE.len() - 1]);

@@ -18,9 +18,9 @@ pub struct SandboxConfig<'a> {
     pub name: &'a str,
     /// The heartbeat of the process that moves packets.
     pub heartbeat: &'a Heartbeat,
-    /// The times after which the supervisor ends that process.
+    /// The times after which the supervisor ends the process that moves packets.
     pub limits: Limits,
-    /// Additional system calls of that process.
+    /// Additional system calls of the process that moves packets.
     pub allowed: Allowed<'a>,
     /// Whether the process runs without Landlock or filters of system calls where the kernel lacks them.
     pub is_weak: bool,

@@ -58,7 +58,7 @@ const PACKETS: &[libc::c_long] = &[
 /// instead.
 const ADAPTER: &[libc::c_long] = &[libc::SYS_shutdown, libc::SYS_timerfd_settime];
 
-/// Additional system calls of such a process while it starts, [`PACKETS`] included.
+/// Additional system calls of a process that moves packets while it starts, [`PACKETS`] included.
 const STARTING: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_sigaltstack,

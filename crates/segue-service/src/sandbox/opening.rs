@@ -12,7 +12,7 @@ use super::confinement::{Signalling, restrict};
 use super::filter::{self, Allowed, Purpose};
 use super::user::{self, User};
 
-/// The files, ioctls and ports that such a process may still use.
+/// Rights that a process that opens a device again keeps: files, ioctls and ports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessRights<'a> {
     /// Directories whose files the process may read.
@@ -28,7 +28,7 @@ pub struct AccessRights<'a> {
     pub accepts: bool,
 }
 
-/// The user that such a process changes to, where it changes.
+/// The user that a process that opens a device again changes to, where it changes.
 #[derive(Debug, Default)]
 pub struct NewUser(Option<(User, Option<Lock>)>);
 

@@ -65,7 +65,7 @@ fn judge() -> Result<(), String> {
     forward(&stack, &datagrams)
 }
 
-/// Counts equal results, and prints every difference.
+/// A comparison, which counts equal results and prints every difference.
 struct Comparison {
     name: &'static str,
     same: usize,

@@ -73,7 +73,7 @@ struct Lane {
 pub struct Made {
     /// Packets and trains that GRO has made.
     pub trains: Vec<Out>,
-    /// Frames into which GSO has split those packets.
+    /// Frames into which GSO has split `trains`.
     pub frames: Vec<Vec<u8>>,
 }
 
