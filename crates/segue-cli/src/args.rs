@@ -483,7 +483,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// The command whose output the schema describes
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "peer", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }
 

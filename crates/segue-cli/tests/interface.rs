@@ -217,6 +217,7 @@ fn interface() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for name in SCHEMAS {
         let (_, text) = ran(&format!("schema {name}"));
+        assert!(!text.is_empty() || is_before(), "there is no schema {name}");
         for document in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
             let document = document.unwrap_or_else(|error| panic!("schema {name}: {error}"));
             properties(&document, &document, &format!("schema {name}"), 0, &mut lines);

@@ -426,9 +426,14 @@ fn the_filter_of_a_killed_daemon_passes_everything_on_and_the_next_start_removes
             |line: &str| line.split_once(" id ").and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned));
         ours.map(|line| number(line).unwrap_or_else(|| panic!("no number: {line}"))).collect::<Vec<_>>()
     };
+    let is_on = || {
+        let on = |stat: &Stat| stat.json()["fastpath"]["on"] == true;
+        assert!(on(&Stat::until(&ground.a, &ground.program, &Shape::device(NET), PATIENCE, on)));
+    };
     let mut before = Vec::new();
     for _ in 0..2 {
         let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+        is_on();
         let started = filters();
         assert!(started.len() == 1 && started != before, "before {before:?}, now {started:?}");
         kill_under_load(&ground, [a, b], || true);
@@ -439,6 +444,7 @@ fn the_filter_of_a_killed_daemon_passes_everything_on_and_the_next_start_removes
         ground.b.run("ping", &["-c", "3", "-i", "0.2", &outer]).expect("everything else passes");
     }
     let near = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, NET));
+    is_on();
     assert!(filters().len() == 1 && filters() != before, "before {before:?}, now {:?}", filters());
     traffic::file(a, b, FILE, 1);
     drop((near, far));

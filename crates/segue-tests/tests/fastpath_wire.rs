@@ -59,7 +59,8 @@ fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) ->
         // The outer checksum of VXLAN and Geneve is absent here.
         let udp_sums = if udp_sums.first() == Some(&"3") { &udp_sums[1..] } else { &udp_sums[..] };
         let sums = ip_sums.iter().chain(tcp_sums).chain(udp_sums);
-        assert!(sums.clone().all(|status| *status == "1" || *status == "Good"), "{what}: a wrong checksum: {line}");
+        let good = sums.clone().all(|status| *status == "1" || *status == "Good");
+        assert!(good, "{what}: a wrong checksum: {line}\n{}", bytes_of(path, fields[0].first()));
         // The outermost network layer comes first; with two of one version they are in order.
         let number = |text: &&&str| text.parse::<usize>().expect("a number");
         let (mut v4, mut v6) = (ip.iter(), ipv6.iter());
@@ -102,6 +103,14 @@ fn unwrapped(path: &Path, skipped: usize, to: &Path) {
         file.extend(inner);
     }
     fs::write(to, file).unwrap();
+}
+
+/// Returns a frame of a capture file in hexadecimal, for messages; the first frame has the number 1.
+fn bytes_of(path: &Path, number: Option<&&str>) -> String {
+    let file = fs::read(path).unwrap_or_default();
+    let number = number.and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
+    let found = frames(&file).map(|frames| frames.get(number.wrapping_sub(1)).map(|frame| format!("{frame:02x?}")));
+    format!("{found:?}")
 }
 
 #[test]

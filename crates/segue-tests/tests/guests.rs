@@ -229,7 +229,9 @@ fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
     assert!(stat.drops().is_empty(), "{:?}", stat.drops());
     // A train of TCP is on the link in packets of at most 1,500 bytes behind their Ethernet headers.
     let mut command = ground.b.command("tcpdump");
-    command.args(["-i", "eth0", "-Q", "in", "-n", "-e", "-q", "-l", "--immediate-mode", "-c", "42", "tcp"]);
+    // In immediate mode the buffer has room for as many frames as it has times the snap length.
+    command.args(["-i", "eth0", "-Q", "in", "-s", "2048", "-B", "65536", "-n", "-e", "-q", "-l", "--immediate-mode"]);
+    command.args(["-c", "42", "tcp"]);
     let mut seen = Process::spawn(command, b"").unwrap();
     let begin = Instant::now();
     while !seen.stderr().contains("listening on") {

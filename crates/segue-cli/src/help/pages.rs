@@ -369,7 +369,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|nat|lab|bench|pcap|lan78xx",
+        usage: "segue schema stat|set|nat|peer|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),
