@@ -10,12 +10,6 @@ VM := $(OUT)/vm
 
 # What a release builds: the program, and those that it or a container runtime starts.
 PROGRAMS := -p segue-cli -p segue-fleet -p segue-cni
-# Flags with which a program has no path of this machine in it, behind those that are set; tools/dist has the same.
-GIVEN := $(RUSTFLAGS)
-REMAP = --remap-path-prefix=$(CURDIR)=/segue --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo \
-	--remap-path-prefix=$(shell rustc --print sysroot)=/rust
-# What builds release programs. All have the same flags, since cargo builds everything again where they differ.
-RELEASE = RUSTFLAGS='$(strip $(GIVEN) $(REMAP))' $(CARGO) build --release --locked
 
 .DEFAULT_GOAL := help
 .PHONY: help build install dist deb demo quick test test-full check figures trust bench bench-peers fuzz mutants miri loom soak clean
@@ -34,7 +28,7 @@ help: ## this list
 
 build: ## the release programs, target/release/segue and those that it starts
 	@tools/need build
-	$(RELEASE) $(PROGRAMS)
+	$(CARGO) build --release --locked $(PROGRAMS)
 
 PREFIX ?= /usr/local
 # What writes manual and completions: another program than $(SEGUE) where that one is for another machine.
@@ -60,7 +54,7 @@ deb: build ## a Debian package of the release program, in target/dist
 
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
-	$(RELEASE) -p segue-cli
+	$(CARGO) build --release --locked -p segue-cli
 	$(SEGUE) lab
 
 quick: ## format, lints of what changed, the engine's tests and all unit tests: two minutes
@@ -74,7 +68,7 @@ test: ## every kind of test, those against a real Linux kernel in a guest includ
 
 test-full: ## what is too long for every test: all sizes with the released program, emulated machines
 	@tools/need test-full
-	$(RELEASE) $(PROGRAMS)
+	$(CARGO) build --release --locked $(PROGRAMS)
 	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2
 	tools/run-tests --full $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
 
@@ -125,12 +119,12 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 
 figures: ## what measures, each figure beside its aim, with the command
 	@tools/need figures
-	$(RELEASE) $(PROGRAMS)
+	$(CARGO) build --release --locked $(PROGRAMS)
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures $(ONLY)
 
 trust: ## what attacks and faults cost, each figure beside its aim, with the command
 	@tools/need trust
-	$(RELEASE) -p segue-cli
+	$(CARGO) build --release --locked -p segue-cli
 	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures --trust $(ONLY)
 
 SECONDS ?= 60
@@ -151,12 +145,10 @@ loom: ## every interleaving of the threads that share boards, knobs and feeds
 	@tools/need build
 	$(CARGO) test --release --locked --manifest-path tools/loom/Cargo.toml --target-dir '$(OUT)/loom' -- models::
 
-# Their tests and benchmarks share what is built for the programs.
-bench soak: export RUSTFLAGS = $(strip $(GIVEN) $(REMAP))
 RUNS ?= 5
 bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the engine
 	@tools/need bench
-	$(RELEASE) -p segue-cli
+	$(CARGO) build --release --locked -p segue-cli
 	mkdir -p '$(OUT)/bench'
 	for link in nic veth; do \
 		echo "bench: $(OUT)/bench/lab-$$link.json" && \
@@ -175,7 +167,7 @@ bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others,
 
 soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic, and faults of all instances
 	@tools/need soak
-	$(RELEASE) -p segue-cli
+	$(CARGO) build --release --locked -p segue-cli
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'
 
 clean: ## removes all that was built

@@ -214,7 +214,8 @@ fn full_size_cnitool_and_host_local_attach_pods_that_talk() {
     };
     for (node, pod) in nodes.iter().zip(&pods) {
         // The tool keeps results there; what is mounted is the host's alone.
-        node.host.run("mount", &["-t", "tmpfs", "none", "/var/lib"]).unwrap();
+        node.host.run("mkdir", &["-p", "/var/lib/cni"]).unwrap();
+        node.host.run("mount", &["-t", "tmpfs", "none", "/var/lib/cni"]).unwrap();
         let mut plugin = node.config();
         plugin.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "cniVersion" | "name"));
         let list = json!({ "cniVersion": "1.1.0", "name": "fleet", "plugins": [plugin] });
@@ -270,12 +271,14 @@ fn code(begin: &str) -> String {
 /// host B, and detaches it.
 #[track_caller]
 fn a_pod_is_attached(ground: &Ground, far: IpAddr) {
-    // The folders of the runtime and of flanneld are this host's alone.
+    // The folders of the runtime and of flanneld are this host's alone; an empty one stays behind where there was none.
     let folder = ground.program.parent().unwrap().display().to_string();
     let script = format!(
-        "mount -t tmpfs none /opt
-         mount -t tmpfs none /var/lib
-         mkdir -p /opt/cni/bin /run/flannel
+        "for folder in /opt/cni /var/lib/cni /run/flannel; do
+            mkdir -p $folder
+            mount -t tmpfs none $folder
+         done
+         mkdir /opt/cni/bin
          install -m 755 {}/tests/cni_host_local.py /opt/cni/bin/host-local
          {}
          echo FLANNEL_SUBNET=198.19.1.1/24 > /run/flannel/subnet.env",

@@ -44,7 +44,7 @@ const DATAGRAMS: u64 = 40;
 /// nothing more, the write, and those of the control thread meanwhile.
 const EACH: u64 = 8;
 /// Least number of calls of a supervisor that counts as its normal one. It makes some each quarter of a second.
-const OF_WAITING: u64 = 20;
+const OF_WAITING: u64 = 100;
 /// Most calls as a multiple of the normal number.
 const MOST: u64 = 3;
 

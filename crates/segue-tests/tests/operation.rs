@@ -331,50 +331,6 @@ fn table(dev: &str, remote: &str, port: u16, key: u8) -> String {
 }
 
 #[test]
-fn a_remote_that_does_not_answer_moves_with_its_name_and_the_tunnel_beside_it_stays() {
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
-    let (a, program) = (&ground.a, ground.program.as_path());
-    let directory = capture::Directory::new();
-    let (hosts, file) = (directory.file("hosts"), directory.file("near.toml"));
-    fs::write(&hosts, "198.18.0.2 peer.invalid\n").expect("a file");
-    a.run("mount", &["--bind", &hosts.display().to_string(), "/etc/hosts"]).expect("a mount");
-    // One has its port with another tunnel, the other one alone.
-    let alone = table("red", "peer.invalid", 6090, 2) + "addr = \"198.19.41.1/30\"\n";
-    let beside = table("green", "peer.invalid", 6080, 3) + "addr = \"198.19.42.1/30\"\n";
-    fs::write(&file, table("blue", "198.18.0.9", 6080, 1) + &beside + &alone).expect("a file");
-    let mut command = a.command(program);
-    command.args(["run", "-c"]).arg(&file);
-    let service = Process::spawn(command, b"").expect("segue starts");
-    let instance = |name: &str| -> Option<Value> {
-        let document: Value = serde_json::from_slice(&segue(a, program, &["stat", name, "-j"]).stdout).ok()?;
-        document["instances"].get(0).cloned()
-    };
-    let await_remotes = |wanted: &str| {
-        for (of, name) in [("blue", "green"), ("red", "red")] {
-            segue_tests::until(&format!("{name} does not go to {wanted}: {}", service.stderr()), || {
-                (instance(of)?["tunnels"][name]["remote"] == wanted).then_some(())
-            });
-        }
-    };
-    await_remotes("198.18.0.2:6080");
-    let index = || {
-        a.run("ip", &["-o", "link", "show", "dev", "blue"]).expect("blue is there").split(':').next().map(str::to_owned)
-    };
-    let before = index();
-    // The other end refuses, which HEALTH says.
-    let pings = ["198.19.41.2", "198.19.42.2"].map(|to| {
-        let mut command = a.command("ping");
-        command.args(["-q", "-i", "0.2", to]);
-        Process::spawn(command, b"").expect("ping starts")
-    });
-    fs::write(&hosts, "198.18.0.3 peer.invalid\n").expect("a file");
-    await_remotes("198.18.0.3:6080");
-    assert_eq!(instance("blue").expect("it runs")["tunnels"]["blue"]["remote"], "198.18.0.9:6080");
-    assert_eq!(index(), before, "blue was made anew");
-    drop(pings);
-}
-
-#[test]
 fn a_remote_whose_name_has_no_address_is_absent_until_it_has_one_and_costs_no_other_tunnel() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
     let (a, program) = (&ground.a, ground.program.as_path());

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use segue_lab::{Family, Host, LinkForm, Peer, Process, reach, skip, which};
+use segue_lab::{Family, Host, LinkForm, Peer, Process, reach, skip};
 use segue_tests::capture::Directory;
-use segue_tests::{Ground, find_program, test_name, until};
+use segue_tests::{Ground, test_name, until};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -244,47 +244,6 @@ fn full_size_the_package_is_installed_upgraded_under_load_and_removed_on_a_clean
     let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
     let left: Vec<&PathBuf> = before.keys().chain(after.keys()).filter(differs).collect();
     assert!(left.is_empty(), "{left:?}");
-}
-
-#[test]
-fn full_size_the_released_program_has_no_path_of_the_machine_that_built_it() {
-    let Some(program) = find_program() else { return skip(test_name!(), "the program is not built (make build)") };
-    if which("strip").is_none() {
-        return skip(test_name!(), "not installed: binutils");
-    }
-    // Debug information names the files of C code; a package has none.
-    let directory = Directory::new();
-    let stripped = directory.file("segue");
-    let mut strip = Command::new("strip");
-    strip.args(["--strip-all", "-o"]).arg(&stripped).arg(&program);
-    run(strip, PATIENCE);
-    let bytes = fs::read(&stripped).expect("a program");
-    assert!(bytes.windows(7).any(|part| part == b"/cargo/"), "places of panics are there: make build");
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| {
-        let home = std::env::var_os("HOME")?;
-        Some(PathBuf::from(home).join(".cargo"))
-    });
-    for folder in [Some(top()), home].into_iter().flatten() {
-        let path = folder.to_str().expect("a path in UTF-8").as_bytes();
-        let found = bytes.windows(path.len()).position(|part| part == path);
-        assert_eq!(found, None, "{} is in {}: make build", folder.display(), program.display());
-    }
-}
-
-#[test]
-fn full_size_two_builds_in_two_folders_are_the_same_bytes_and_their_package_has_no_fault() {
-    let tools = ["lintian", "dpkg-deb", "strip", "file", "xz", "git", "python3"];
-    let missing: Vec<&str> = tools.into_iter().filter(|tool| which(tool).is_none()).collect();
-    if !missing.is_empty() {
-        return skip(test_name!(), &format!("not installed: {}", missing.join(", ")));
-    }
-    let mut dist = Command::new(top().join("tools/dist"));
-    dist.args(["--twice", "x86_64"]);
-    // An error that lintian finds is one of it.
-    let said = run(dist, Duration::from_secs(3600));
-    // Programs, debug information, package and list of crates.
-    assert!(said.contains("dist: two builds in two folders are the same bytes: 4 files"), "{said}");
-    assert!(!said.contains("dist: the packages are not checked"), "{said}");
 }
 
 #[test]

@@ -120,9 +120,9 @@ const GFEATURES: u32 = 0x3a;
 const SS_FEATURES: u32 = 4;
 const STRING_LEN: usize = 32;
 
-/// Returns whether one of the features `names`, as `ethtool -k` has them, can be switched at a link: `[fixed]` ones
-/// cannot.
-pub fn ethtool_can_switch(socket: BorrowedFd<'_>, link: &str, names: &[&str]) -> io::Result<bool> {
+/// Returns whether one of the features `names`, as `ethtool -k` has them, was switched off at a link that has it, so
+/// that it can be switched on again. A `[fixed]` one was not, nor one that the driver keeps off though it is requested.
+pub fn ethtool_was_switched_off(socket: BorrowedFd<'_>, link: &str, names: &[&str]) -> io::Result<bool> {
     // struct ethtool_sset_info: the mask of the sets is a u64.
     let mask = (1_u64 << SS_FEATURES).to_ne_bytes();
     let [low, high] = [0_usize, 4].map(|at| u32::from_ne_bytes([mask[at], mask[at + 1], mask[at + 2], mask[at + 3]]));
@@ -138,7 +138,8 @@ pub fn ethtool_can_switch(socket: BorrowedFd<'_>, link: &str, names: &[&str]) ->
     request.union[0] = strings.as_mut_ptr() as usize;
     // SAFETY: the union's pointer describes `strings`, which has room for as many names as the kernel has.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
-    // struct ethtool_gfeatures: four words for each 32 features, those that can be switched first.
+    // struct ethtool_gfeatures: four words for each 32 features, first those that can be switched, then those that are
+    // requested.
     let blocks = count.div_ceil(32);
     let mut features = vec![0_u32; 2 + 4 * blocks];
     features[..2].copy_from_slice(&[GFEATURES, blocks as u32]);
@@ -151,8 +152,9 @@ pub fn ethtool_can_switch(socket: BorrowedFd<'_>, link: &str, names: &[&str]) ->
         names.iter().any(|asked| asked.as_bytes() == &name[..len])
     };
     let asked = bytes.chunks_exact(STRING_LEN).enumerate().filter(|(_, name)| is_asked(name));
-    let mut words = asked.map(|(bit, _)| (features.get(2 + 4 * (bit / 32)).copied().unwrap_or(0), bit % 32));
-    Ok(words.any(|(word, bit)| (word >> bit) & 1 != 0))
+    let word = |at: usize| features.get(at).copied().unwrap_or(0);
+    let mut off = asked.map(|(bit, _)| (word(2 + 4 * (bit / 32)) & !word(3 + 4 * (bit / 32))) >> (bit % 32));
+    Ok(off.any(|bits| bits & 1 != 0))
 }
 
 #[cfg(test)]
@@ -162,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feature_that_is_fixed_at_a_link_cannot_be_switched() {
+    fn a_feature_that_is_on_or_fixed_at_a_link_was_not_switched_off() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let can = |names: &[&str]| ethtool_can_switch(socket.as_fd(), "lo", names).unwrap();
-        assert!(can(&["tx-tcp-segmentation"]) && can(&["none", "tx-tcp-segmentation"]));
-        assert!(!can(&["tx-checksum-ip-generic"]) && !can(&["none"]));
+        for name in ["tx-tcp-segmentation", "tx-checksum-ip-generic", "hw-tc-offload", "none"] {
+            assert!(!ethtool_was_switched_off(socket.as_fd(), "lo", &[name]).unwrap(), "{name}");
+        }
     }
 
     #[test]

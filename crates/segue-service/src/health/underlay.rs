@@ -17,6 +17,9 @@ const GGSO: u32 = 0x23;
 const GGRO: u32 = 0x2b;
 /// The features that `tx` switches, as `ethtool -k` names them.
 const TX: &[&str] = &["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
+/// Those that `tso` and `gro` switch.
+const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
+const GRO: &[&str] = &["rx-gro"];
 
 /// A reader of the underlay. It is opened with all rights and needs none later.
 pub(super) struct Underlay {
@@ -104,16 +107,17 @@ impl Underlay {
 
     fn link(&mut self, index: u32) -> Option<LinkView> {
         let link = self.netlink.link(index).ok()?;
-        let flag = |command| sys::ethtool_flag(self.socket.as_fd(), &link.name, command).ok();
-        let [tso, gso, gro] = [GTSO, GGSO, GGRO].map(flag);
+        let socket = self.socket.as_fd();
+        let tso = switched(socket, &link.name, GTSO, TSO);
+        let gro = switched(socket, &link.name, GGRO, GRO);
         Some(LinkView {
             is_gone: false,
             is_up: link.up,
             has_carrier: link.has_carrier,
             mtu: link.mtu,
-            tx: tx_csum(self.socket.as_fd(), &link.name),
+            tx: switched(socket, &link.name, GTXCSUM, TX),
             tso,
-            gso,
+            gso: sys::ethtool_flag(socket, &link.name, GGSO).ok(),
             gro,
             had_tso: tso == Some(true),
             had_gro: gro == Some(true),
@@ -122,15 +126,16 @@ impl Underlay {
     }
 }
 
-/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read, or is off and cannot be
-/// switched on.
+/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read, or is off and was not
+/// switched off.
 pub(crate) fn has_tx_csum(link: &str) -> Option<bool> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    tx_csum(socket.as_fd(), link)
+    switched(socket.as_fd(), link, GTXCSUM, TX)
 }
 
-fn tx_csum(socket: BorrowedFd<'_>, link: &str) -> Option<bool> {
-    let on = sys::ethtool_flag(socket, link, GTXCSUM).ok()?;
-    // A card that never had it misses nothing that a command brings back.
-    (on || sys::ethtool_can_switch(socket, link, TX).unwrap_or(true)).then_some(on)
+/// Returns whether an offload is on for a link. A link that never had it, or whose driver keeps it off (for a large
+/// MTU, or as the link below does), has nothing that a command brings back: `None`.
+fn switched(socket: BorrowedFd<'_>, link: &str, command: u32, names: &[&str]) -> Option<bool> {
+    let on = sys::ethtool_flag(socket, link, command).ok()?;
+    (on || sys::ethtool_was_switched_off(socket, link, names).unwrap_or(true)).then_some(on)
 }

@@ -238,6 +238,11 @@ impl Instance {
         self.absence = Some((since, error.clone()));
     }
 
+    /// Returns whether the name of the remote is being looked up.
+    pub(super) fn is_looked_up(&self) -> bool {
+        self.lookup.is_some()
+    }
+
     /// Looks the name of the remote up, or looks for the answer. Returns whether there is an address now; `None` until
     /// that is known.
     pub(super) fn look_up(&mut self) -> Option<Result<(), Error>> {

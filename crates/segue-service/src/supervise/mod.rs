@@ -4,7 +4,6 @@
 mod child;
 mod handle;
 mod lookup;
-mod moves;
 mod names;
 mod notify;
 mod placeholder;

@@ -1,58 +1,51 @@
 //! Tunnels whose remote is a name. Without an address they are absent instances, whose names are looked up again as
-//! other instances are started again; with another address than before, those that do not answer move to it.
+//! other instances are started again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
-use segue_control::event::{LogEntry, LogEvent};
 
+use super::child::Instance;
+use super::lookup::ANSWER;
 use super::service::Service;
 use super::spec::InstanceSpec;
 use crate::tunnel::group;
+
+/// Most names that are looked up at a time, each in a thread of its own.
+const MOST_LOOKUPS: usize = 16;
+/// Longest pause before a start within which another tunnel of the same port is waited for.
+const SOON: Duration = Duration::from_secs(3);
 
 impl Service {
     /// Looks up the names of absent tunnels that are due, and starts those that have an address now.
     pub(super) fn look_up(&mut self) {
         let now = Instant::now();
         let mut failed = Vec::new();
-        let mut found = Vec::new();
+        let mut found = None;
+        let mut lookups = self.instances.iter().filter(|instance| instance.is_looked_up()).count();
         for (at, instance) in self.instances.iter_mut().enumerate() {
-            if instance.spec.unresolved.is_some() && instance.again.is_some_and(|due| due <= now) {
-                match instance.look_up() {
-                    None => {}
-                    Some(Ok(())) => found.push(instance.spec.name.clone()),
-                    Some(Err(error)) => failed.push((at, error)),
-                }
+            if instance.spec.unresolved.is_none() || instance.again.is_none_or(|due| due > now) {
+                continue;
+            }
+            // One tunnel is taken in at a time, as its table is read again meanwhile.
+            if found.is_some() || !instance.is_looked_up() && lookups >= MOST_LOOKUPS {
+                instance.again = Some(now + ANSWER);
+                continue;
+            }
+            lookups += usize::from(!instance.is_looked_up());
+            match instance.look_up() {
+                None => {}
+                Some(Ok(())) => found = Some(instance.spec.name.clone()),
+                Some(Err(error)) => failed.push((at, error)),
             }
         }
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
-        for name in found {
-            let Err(error) = self.take_in(&name) else { continue };
-            let refused = self.instances.iter().position(|instance| instance.spec.name == name && !instance.runs());
-            if let Some(at) = refused {
-                self.instances[at].refuse(&error);
-                self.tell_end(&self.instances[at], &error);
-            }
-        }
-    }
-
-    /// Moves tunnels to the present addresses of their remotes' names, where the former ones do not answer.
-    pub(super) fn follow_names(&mut self) {
-        let up = self.instances.iter().filter(|instance| instance.is_up()).map(|instance| &instance.spec);
-        for name in self.moves.step(up) {
-            let old = self.instances.iter().map(|instance| &instance.spec).find(|spec| spec.name == name);
-            let spec = old.map(|old| self.configuration.spec(old.kind, &name, &old.words(), &old.knobs()));
-            let Some(Ok(spec)) = spec else { continue };
-            if spec.unresolved.is_some() {
-                continue;
-            }
-            if !self.out.is_json() {
-                let text = format!("note: {name}: the name of a remote that does not answer has another address");
-                self.out.event(&LogEntry::new(LogEvent::Note, text));
-            }
-            if let Err(error) = self.follow_remotes(&name, spec) {
-                self.complain(&error);
-            }
+        let Some(name) = found else { return };
+        let Err(error) = self.take_in(&name) else { return };
+        let refused = self.instances.iter().position(|instance| instance.spec.name == name && !instance.runs());
+        if let Some(at) = refused {
+            self.instances[at].refuse(&error);
+            self.tell_end(&self.instances[at], &error);
         }
     }
 
@@ -66,6 +59,16 @@ impl Service {
             return Err((*unresolved.error).clone());
         }
         let hosts = |other: &InstanceSpec| other.name != name && other.has_socket_of(&spec);
+        // One that starts, or is about to, has the port in a moment.
+        let now = Instant::now();
+        let starts = |other: &Instance| {
+            let is_soon = other.runs() || other.again.is_some_and(|due| due <= now + SOON);
+            other.spec.unresolved.is_none() && !other.is_up() && is_soon
+        };
+        if self.instances.iter().any(|other| hosts(&other.spec) && starts(other)) {
+            self.instances[at].again = Some(now + ANSWER);
+            return Ok(());
+        }
         let Some(host) = self.instances.iter().find(|other| other.is_up() && hosts(&other.spec)) else {
             let instance = &mut self.instances[at];
             instance.spec = spec;

@@ -265,30 +265,6 @@ impl Service {
         Ok(anew)
     }
 
-    /// Replaces the instance `name` by one for `spec`, in which remotes have other addresses. The other tunnels of its
-    /// port lose no packet.
-    pub(super) fn follow_remotes(&mut self, name: &str, spec: InstanceSpec) -> Result<(), Error> {
-        let is_it = |instance: &Instance| instance.spec.name == name && instance.is_up();
-        let Some(at) = self.instances.iter().position(is_it) else { return Ok(()) };
-        let before = self.instances[at].spec.clone();
-        let shared = spec.shared(&before);
-        if shared.is_empty() {
-            end(self.instances.remove(at), &*self.out);
-            let mut fresh = Instance::new(spec);
-            (fresh.again, fresh.is_awaited) = (Some(Instant::now()), false);
-            self.instances.push(fresh);
-            return Ok(());
-        }
-        let undo = Handover { of: spec.name.clone(), spec: before, shared: shared.clone() };
-        let moved = self.hand_over(&[Handover { of: name.to_owned(), spec, shared }]);
-        if moved.is_err()
-            && let Err(lost) = self.hand_over(&[undo])
-        {
-            self.complain(&lost.why("the tunnels of before could not be restored completely"));
-        }
-        moved.map(drop)
-    }
-
     /// Returns whether the instance that was to be replaced has ended by itself or does so within a moment; otherwise
     /// it continues.
     fn ends_instead(&mut self, at: usize) -> bool {

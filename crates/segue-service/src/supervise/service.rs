@@ -19,7 +19,6 @@ use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
 use super::child::{Event, Instance, START, State, late};
-use super::moves::Moves;
 use super::notify::Notify;
 use super::requests::{Change, Requests};
 use super::spec::{InstanceSpec, Kind as InstanceKind};
@@ -91,8 +90,6 @@ pub struct Service {
     pub(super) options: Vec<String>,
     /// The clients of the service's own control socket.
     pub(super) requests: Requests,
-    /// The looks for remotes whose names have other addresses.
-    pub(super) moves: Moves,
     /// Whether a signal or a client has requested a reload that is not made yet.
     reload: bool,
     /// Whether a signal has requested the end of the service.
@@ -127,7 +124,6 @@ impl Service {
             out,
             options,
             requests: Requests::default(),
-            moves: Moves::default(),
             reload: false,
             stop: false,
             program: std::env::current_exe().ok(),
@@ -171,8 +167,9 @@ impl Service {
             let is_due = self.reload || self.requests.wants(Change::Upgrade);
             self.wait(if is_due { Duration::ZERO } else { self.pause() });
             self.restart();
-            self.look_up();
-            self.follow_names();
+            if !self.stop {
+                self.look_up();
+            }
             let status = self.status();
             if status != self.reported && !self.stop {
                 self.notify.status(&status);
@@ -403,8 +400,7 @@ impl Service {
     /// Returns the time until the next restart is due, or a minute where none is.
     fn pause(&self) -> Duration {
         let now = Instant::now();
-        let up = self.instances.iter().filter(|instance| instance.is_up()).map(|instance| &instance.spec);
-        let due = self.instances.iter().filter_map(|instance| instance.again).chain(self.moves.due(up)).min();
+        let due = self.instances.iter().filter_map(|instance| instance.again).min();
         due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(now) + Duration::from_millis(1))
     }
 

@@ -64,7 +64,12 @@ impl Fleet {
 
     /// Starts the same where the path through the kernel can be loaded.
     pub(crate) fn with_path(name: &str) -> Option<Fleet> {
-        Fleet::new(name).filter(|fleet| fleet.has_path)
+        let fleet = Fleet::new(name)?;
+        if !fleet.has_path {
+            skip(name, "the path through the kernel cannot be loaded here (segue doctor says why)");
+            return None;
+        }
+        Some(fleet)
     }
 
     /// Starts etcd at this address.
@@ -77,12 +82,7 @@ impl Fleet {
     fn without_etcd(name: &str, url: &'static str) -> Option<Fleet> {
         let tools = ["etcd", "etcdctl", "openssl", "python3", "bridge", "ping", "tcpdump", "tshark"];
         let ground = Ground::apart(name, &tools)?;
-        let missing = fastpath::missing(&ground);
-        let has_path = missing.is_none();
-        // Where the test goes on without the path, what it says of the path is left out.
-        if let Some(why) = missing {
-            skip(name, &format!("the path through the kernel: {why}"));
-        }
+        let has_path = fastpath::missing(&ground).is_none();
         let Ground { a: switch, b: etcd, program } = ground;
         ip(&switch, "link add br0 type bridge");
         ip(&switch, "link set br0 up");
