@@ -27,7 +27,6 @@ mod args;
 mod bench;
 mod complete;
 mod doctor;
-mod extcap;
 mod fleet;
 mod gateway;
 mod help;
@@ -81,10 +80,13 @@ pub fn main() -> ExitCode {
 
 fn start() -> ExitCode {
     let words: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    if extcap::is_call(&words) {
+    if segue_extcap::is_call(&words) {
         let out = Out::new(&common_of(&words));
-        return match extcap::run(&words, &out) {
-            Ok(()) => ExitCode::SUCCESS,
+        return match segue_extcap::answer(&words, version::VERSION) {
+            Ok(text) => {
+                out.data(&text);
+                ExitCode::SUCCESS
+            }
             Err(error) => {
                 out.error(&error);
                 ExitCode::from(error.kind.exit_code())

@@ -2,7 +2,21 @@
 //!
 //! Wireshark starts every program in its extcap folder with options of its own (extcap(4)), so that no command is
 //! given. dumpcap, which is part of every Wireshark, does the capturing, with the rights that it has.
+//!
+//! # Lifecycle
+//! 1. [`is_call`] tells a command line of Wireshark from one of the user.
+//! 2. [`answer`] returns the text of the protocol, or it captures: another program then takes the place of this one,
+//!    until Wireshark ends it.
+//!
+//! # Promises
+//! - The state of an instance is read, by its control socket; nothing of it is changed, and its packets do not wait.
+//! - A name or an address of a tunnel ends no value of the protocol: braces and control characters are left out.
+//! - An option of a later version of the protocol is passed over where its value follows behind `=`.
+//!
+//! # Limits
+//! Only tunnels are captured. Trains that are cut to wire size pass through `segue pcap split` of the same program.
 
+use std::convert::Infallible;
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -11,9 +25,6 @@ use segue_control::client;
 use segue_control::error::{Error, Kind, printable, printable_line};
 use segue_control::model::Tunnel;
 use segue_host::address::HostPort;
-
-use crate::out::Out;
-use crate::version::VERSION;
 
 /// Prefix of a tunnel's name in the name of its Wireshark interface.
 const PREFIX: &str = "segue-";
@@ -51,7 +62,7 @@ struct Call {
 }
 
 /// Returns whether the words after the program's name are those of Wireshark.
-pub(crate) fn is_call(words: &[String]) -> bool {
+pub fn is_call(words: &[String]) -> bool {
     words.iter().any(|word| word.starts_with("--extcap-"))
 }
 
@@ -83,19 +94,24 @@ fn parse(words: &[String]) -> Call {
     call
 }
 
-/// Answers a call of Wireshark.
-pub(crate) fn run(words: &[String], out: &Out) -> Result<(), Error> {
+/// Answers a call of Wireshark with the text for its standard output. A call for a capture returns only where that
+/// fails. `version` is that of the program.
+///
+/// # Errors
+/// The tunnel is not there, a value of an option is wrong, or dumpcap cannot be started.
+pub fn answer(words: &[String], version: &str) -> Result<String, Error> {
     let call = parse(words);
     if call.interfaces {
-        out.data(&interfaces());
+        Ok(interfaces(version))
     } else if call.dlts {
-        out.data("dlt {number=101}{name=RAW}{display=IP}\ndlt {number=1}{name=EN10MB}{display=Ethernet}\n");
+        Ok("dlt {number=101}{name=RAW}{display=IP}\ndlt {number=1}{name=EN10MB}{display=Ethernet}\n".to_owned())
     } else if call.config {
-        out.data(&config());
+        Ok(config())
     } else if call.capture {
-        return capture(&call);
+        match capture(&call)? {}
+    } else {
+        Ok(String::new())
     }
-    Ok(())
 }
 
 /// Returns a text without the characters that end a value of the protocol.
@@ -103,8 +119,8 @@ fn plain(text: &str) -> String {
     printable_line(text).chars().filter(|c| !matches!(c, '{' | '}')).collect()
 }
 
-fn interfaces() -> String {
-    let mut text = format!("extcap {{version={VERSION}}}{{display=segue tunnels}}\n");
+fn interfaces(version: &str) -> String {
+    let mut text = format!("extcap {{version={version}}}{{display=segue tunnels}}\n");
     for instance in client::all().instances {
         for (name, tunnel) in &instance.tunnels {
             let about = format!("segue {}: {} to {}", plain(name), plain(&tunnel.mode), plain(&tunnel.remote));
@@ -147,7 +163,7 @@ fn outer_filter(tunnel: &Tunnel) -> String {
 }
 
 /// Captures until Wireshark ends this process; another program takes its place.
-fn capture(call: &Call) -> Result<(), Error> {
+fn capture(call: &Call) -> Result<Infallible, Error> {
     let name = call.interface.strip_prefix(PREFIX).unwrap_or(&call.interface);
     let instance = client::one(name)?;
     let Some(tunnel) = instance.tunnels.get(name) else {
