@@ -7,7 +7,7 @@
 //! # Promises
 //! - A refusal is a [`segue_control::error::Error`] that points at the wrong word, and suggests a similar one.
 //! - Parsing opens nothing and asks nothing: names of hosts and interfaces are checked by their form only. The plan
-//!   has the address of a host, so that [`plan::plan`] asks the resolver for names.
+//!   has the address of a host, so that [`plan::plan`] asks the resolver for names, and [`plan::plan_with`] its caller.
 
 pub mod help;
 pub mod parse;

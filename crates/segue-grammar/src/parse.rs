@@ -242,6 +242,24 @@ fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
 
+/// Returns the index of the value among the `tokens` of one tunnel that is the name of a host, if there is one. Tokens
+/// that are not of `table`, such as options, are passed over.
+pub fn host_at(table: &'static [Word], tokens: &[&str]) -> Option<usize> {
+    let mut at = 0;
+    while at < tokens.len() {
+        let Some((word, _)) = find(table, tokens[at]) else {
+            at += 1;
+            continue;
+        };
+        let is_host = |token: &&str| matches!(value(word.takes, token), Ok(Value::Host(_)));
+        if tokens.get(at + 1).is_some_and(is_host) {
+            return Some(at + 1);
+        }
+        at += 1 + word.takes.tokens();
+    }
+    None
+}
+
 /// The fault of a value in words, and the nearest valid value, if one is near.
 pub type Wrong = (String, Option<String>);
 

@@ -7,6 +7,7 @@
 //! - [`error_queue`] reads the ICMP errors about datagrams that a socket has sent;
 //! - [`mod@file`] replaces a file in one step, and removes one only if no other has taken its name;
 //! - [`signals`] turns the signals of a long-running process into events of its loop;
+//! - [`names`] asks the resolver for the addresses of several names at a time;
 //! - [`process`] and [`memory`] are what a supervisor needs: changes of a child, numbers shared with it, and rights to
 //!   give up;
 //! - [`activation`] takes over the sockets that a service manager passes, and [`clock`] knows the time zone;
@@ -16,7 +17,7 @@
 //! # Lifecycle
 //! [`netlink::Netlink::open`] and [`signals::Signals::new`] open one descriptor each, which is closed when the value is
 //! dropped. All else are single calls. A `Signals` is created before the process starts threads, so that the signals
-//! are blocked in every one of them.
+//! are blocked in every one of them; those of [`names`] block them by themselves.
 //!
 //! ```no_run
 //! use segue_host::netlink::Netlink;
@@ -44,6 +45,7 @@ pub mod error_queue;
 pub mod file;
 pub mod interface;
 pub mod memory;
+pub mod names;
 pub mod netfilter;
 pub mod netlink;
 pub mod peer;

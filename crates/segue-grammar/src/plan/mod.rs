@@ -1,12 +1,13 @@
 //! Conversion of parsed keywords into the plan of a tunnel. All errors that can be found without asking the system are
 //! found here.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use segue::wire::address::is_endpoint;
 use segue_control::error::{Error, Kind};
 use segue_control::peers::{Encap as PeerEncap, Mac};
+use segue_host::names::{self, Answer};
 use segue_host::prefix::Prefix;
 use segue_service::daemon::usual_workers;
 use segue_service::tunnel::kinds::{Choice, Df, Encap, Fastpath, Gre, Mode, Neighbour, Overlay, PeerTable, Profile};
@@ -25,20 +26,26 @@ const GENEVE_PORT: u16 = 6081;
 /// The default TTL of VXLAN and Geneve, as in Linux.
 const USUAL_TTL: u8 = 64;
 
-/// Converts the parsed keywords of one tunnel into its plan.
+/// Converts the parsed keywords of one tunnel into its plan; the resolver of this system is asked for names.
 ///
 /// `trace` is the capture file for packets of the outside and the size at which it ends.
-pub fn plan(
+pub fn plan(parsed: &Parsed, trace: (Option<PathBuf>, Option<u32>), set: &[(String, String)]) -> Result<Plan, Error> {
+    plan_with(parsed, trace, set, &names::addresses)
+}
+
+/// Converts the parsed keywords of one tunnel into its plan as [`plan`] does; `resolver` has the addresses of names.
+pub fn plan_with(
     parsed: &Parsed,
     (trace, trace_size): (Option<PathBuf>, Option<u32>),
     set: &[(String, String)],
+    resolver: &dyn Fn(&str) -> Answer,
 ) -> Result<Plan, Error> {
     let table = table(parsed)?;
     let unnamed = match (&table, address(parsed, "local")) {
         (Some(_), Some(local)) => Some(unspecified(local)),
         _ => None,
     };
-    let Some(remote) = unnamed.map_or_else(|| remote(parsed), |remote| Ok(Some(remote)))? else {
+    let Some(remote) = unnamed.map_or_else(|| remote(parsed, resolver), |remote| Ok(Some(remote)))? else {
         // The table requires `remote`, so that the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };
@@ -356,26 +363,27 @@ fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
 /// Returns the address of the other end. A host name is looked up: of several addresses of the family of `local`, or
 /// else of the one that the resolver prefers (RFC 6724), the lowest counts, so that the same answer in another order is
 /// the same tunnel.
-fn remote(parsed: &Parsed) -> Result<Option<IpAddr>, Error> {
+fn remote(parsed: &Parsed, resolver: &dyn Fn(&str) -> Answer) -> Result<Option<IpAddr>, Error> {
     let Some(Value::Host(name)) = parsed.value_of("remote") else { return Ok(address(parsed, "remote")) };
     let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
-    let wrong = |message: String, why: String| {
-        let hint = format!("getent ahosts {name}");
-        let made = parsed.error_at(Kind::Unreachable, message, at, "an address, or a name with one");
-        Err(made.why(why).hint(hint))
-    };
-    let found: Vec<IpAddr> = match (name.as_str(), 0).to_socket_addrs() {
-        Ok(found) => found.map(|found| found.ip()).collect(),
-        Err(error) => return wrong(format!("cannot find the address of `{name}`"), error.to_string()),
-    };
-    let local = address(parsed, "local").or(found.first().copied());
-    let family = found.iter().filter(|found| local.is_none_or(|local| local.is_ipv4() == found.is_ipv4()));
-    match family.min() {
-        Some(address) => Ok(Some(*address)),
-        None => {
-            wrong(format!("`{name}` has no address of the family of `local`"), "both ends need one family".to_owned())
-        }
-    }
+    let wrong = |message: String, note: &str| parsed.error_at(Kind::Unreachable, message, at, note);
+    let found = resolver(name).and_then(|found| {
+        let first = found.first().copied().ok_or_else(|| "the resolver knows none".to_owned())?;
+        Ok((first, found))
+    });
+    let (first, found) = found.map_err(|why| {
+        let made = wrong(format!("cannot find the address of `{name}`"), "an address, or a name with one");
+        made.why(why).hint(format!("getent ahosts {name}"))
+    })?;
+    let local = address(parsed, "local").unwrap_or(first);
+    let address = found.iter().filter(|found| found.is_ipv4() == local.is_ipv4()).min();
+    address.copied().map(Some).ok_or_else(|| {
+        let (wanted, other) = (family(local), family(first));
+        let message = format!("`{name}` has no {wanted} address, and `local {local}` is one");
+        wrong(message, "both ends need one family")
+            .why(format!("the name has {other} addresses alone, and both ends of a tunnel need one family"))
+            .hint(format!("`local` with an {other} address, or no `local`; or a name with an {wanted} address"))
+    })
 }
 
 fn local(parsed: &Parsed, remote: IpAddr) -> Result<Option<IpAddr>, Error> {
