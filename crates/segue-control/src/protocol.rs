@@ -142,6 +142,18 @@ pub struct Reloaded {
     pub started: Vec<String>,
     /// Instances that are no longer in the file.
     pub stopped: Vec<String>,
+    /// Instances of the file that are not up, with what they wait for.
+    pub absent: Vec<AbsentInstance>,
+}
+
+/// An instance that is not up, and is started again until it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AbsentInstance {
+    /// The name of the instance.
+    pub name: String,
+    /// The reason why it is not up.
+    pub reason: String,
 }
 
 /// The tunnels that a handover changed, by the names of their interfaces.
@@ -167,8 +179,10 @@ impl Reloaded {
             .map(|(what, names)| list(what, names))
             .concat();
         let inner = inner.strip_prefix(", ").map(|inner| format!(" ({inner})")).unwrap_or_default();
+        let absent: String =
+            self.absent.iter().map(|AbsentInstance { name, reason }| format!(", absent {name} ({reason})")).collect();
         format!(
-            "reloaded {}: {} unchanged{}{}{inner}{}{}{}",
+            "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}",
             self.file,
             self.unchanged.len(),
             list("knobs set", &self.knobs),
@@ -389,6 +403,23 @@ mod tests {
         }
         let instance: Value = serde_json::from_str(&Response::Instance(Box::default()).line()).unwrap();
         assert!(instance["instance"].is_object());
+    }
+
+    #[test]
+    fn the_line_of_a_reload_says_what_absent_instances_wait_for() {
+        let absent = |name: &str| AbsentInstance { name: name.to_owned(), reason: "no name server".to_owned() };
+        let done = Reloaded {
+            file: "near.toml".to_owned(),
+            unchanged: vec!["blue".to_owned()],
+            stopped: vec!["red".to_owned()],
+            absent: vec![absent("green"), absent("black")],
+            ..Reloaded::default()
+        };
+        let waits = "absent green (no name server), absent black (no name server)";
+        assert_eq!(done.text(), format!("reloaded near.toml: 1 unchanged, stopped red, {waits}"));
+        // The answer of an older service has none.
+        let answer = serde_json::from_str::<Reloaded>(r#"{"file":"near.toml","unchanged":["blue"],"stopped":["red"]}"#);
+        assert_eq!(answer.unwrap(), Reloaded { absent: Vec::new(), ..done });
     }
 
     #[test]

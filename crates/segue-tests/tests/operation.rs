@@ -11,7 +11,6 @@ use segue_lab::Family::V4;
 use segue_lab::{Host, LinkForm, Peer, Process, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
-use segue_tests::capture;
 use segue_tests::{Ground, Pair, Shape, Tunnel, skip, test_name, traffic};
 use serde_json::Value;
 
@@ -322,69 +321,4 @@ fn what_waits_too_long_is_marked_where_tcp_supports_ecn_and_dropped_elsewhere_an
             "ECN {ecn}: {marked} marked, {dropped} dropped, {received} received"
         );
     }
-}
-
-/// Returns a `[[tunnel]]` of a configuration, with a key of its own.
-fn table(dev: &str, remote: &str, port: u16, key: u8) -> String {
-    let ends = format!("dev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"{remote}\"\n");
-    format!("[[tunnel]]\n{ends}encap = \"gue\"\nport = {port}\nkey = {key}\n")
-}
-
-#[test]
-fn a_remote_whose_name_has_no_address_is_absent_until_it_has_one_and_costs_no_other_tunnel() {
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
-    let (a, program) = (&ground.a, ground.program.as_path());
-    let directory = capture::Directory::new();
-    let (hosts, file) = (directory.file("hosts"), directory.file("near.toml"));
-    fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
-    // This host alone sees it there.
-    a.run("mount", &["--bind", &hosts.display().to_string(), "/etc/hosts"]).expect("a mount");
-    // One has a port of its own, the other one that of a tunnel that runs.
-    let named = table("red", "peer.invalid", 6090, 2) + &table("green", "peer.invalid", 6080, 3);
-    fs::write(&file, table("blue", "198.18.0.2", 6080, 1) + &named).expect("a file");
-    let mut command = a.command(program);
-    command.args(["run", "-c"]).arg(&file);
-    let service = Process::spawn(command, b"").expect("segue starts");
-    let instance = |name: &str| -> Option<Value> {
-        let document: Value = serde_json::from_slice(&segue(a, program, &["stat", name, "-j"]).stdout).ok()?;
-        document["instances"].get(0).cloned()
-    };
-    let is_absent = |name: &str| {
-        let state = instance(name)?;
-        let problem = &state["health"][0];
-        let what = problem["what"].as_str()?;
-        let is_it = what.contains("cannot find the address of `peer.invalid`") && problem["code"] == "down";
-        is_it.then_some(()).filter(|()| state["pid"] == 0)
-    };
-    let await_absent = |what: &str| {
-        for name in ["red", "green"] {
-            segue_tests::until(&format!("{name} is not absent {what}: {}", service.stderr()), || is_absent(name));
-        }
-    };
-    await_absent("at the start");
-    let pid = || instance("blue").map(|state| state["pid"].clone()).filter(|pid| *pid != 0);
-    let before = segue_tests::until("blue does not run", pid);
-    // A reload changes nothing of that, and takes in another name without an address.
-    fs::write(&file, table("blue", "198.18.0.2", 6080, 1) + &named + &table("black", "other.invalid", 6070, 4))
-        .expect("a file");
-    let output = segue(a, program, &["reload", "near"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    await_absent("after a reload");
-    segue_tests::until("black is missing", || instance("black").filter(|state| state["health"][0]["code"] == "down"));
-    assert_eq!(pid(), Some(before));
-    // Without a request the names are looked up again.
-    fs::write(&hosts, "127.0.0.1 localhost\n198.18.0.2 peer.invalid\n").expect("a file");
-    for (name, of) in [("red", "red"), ("green", "blue")] {
-        segue_tests::until(&format!("{name} does not come up: {}", service.stderr()), || {
-            let state = instance(of)?;
-            (state["tunnels"][name]["remote"] == "198.18.0.2:6080").then_some(())
-        });
-        assert!(a.has_device(name), "{name}");
-    }
-    assert!(a.has_device("blue"));
-    // What runs is not ended because its name is unknown for a while.
-    fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
-    let output = segue(a, program, &["reload", "near"]);
-    assert!(!output.status.success() && text(&output.stderr).contains("peer.invalid"), "{}", text(&output.stderr));
-    assert!(a.has_device("red") && a.has_device("green"));
 }

@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use clap::Parser;
-use segue_control::error::{Error, Kind as ErrorKind};
+use segue_control::error::{Error, Kind as ErrorKind, printable};
+use segue_host::names::Names;
+use segue_metrics::listen::Place;
 use segue_service::gateway::config::Spelling;
-use segue_service::supervise::spec::{InstancePlan, Kind, Token, Unresolved};
+use segue_service::supervise::spec::{ALSO, InstancePlan, Kind, Token, Unresolved};
 
 use super::source::{MOST_ERRORS, Text};
 use crate::args::{Cli, Command};
 use crate::gateway;
 use crate::lan78xx;
 use crate::usage::{self, Origin};
-use segue_grammar::parse;
-use segue_grammar::plan::plan;
+use segue_grammar::parse::{self, host_at};
+use segue_grammar::plan::plan_with;
 use segue_grammar::tunnel::WORDS;
 
 /// Addresses for documentation (RFC 5737, RFC 3849) that stand for that of a name without one.
@@ -34,15 +36,19 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
 }
 
 /// Parses the command line of a table, as the program parses its own.
-fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
+fn parsed(kind: Kind, tokens: &[Token], names: &Names) -> Result<InstancePlan, Error> {
     let cli = command_line(kind, tokens).map_err(|found| usage_error(kind, tokens, &found))?;
-    planned(cli)
+    planned(cli, names)
 }
 
 /// Parses the command line of a table as [`planned_by_name`] does.
-pub(super) fn parsed_by_name(kind: Kind, tokens: &[Token]) -> Result<(InstancePlan, Option<Unresolved>), Error> {
+pub(super) fn parsed_by_name(
+    kind: Kind,
+    tokens: &mut [Token],
+    names: &Names,
+) -> Result<(InstancePlan, Option<Unresolved>), Error> {
     let cli = command_line(kind, tokens).map_err(|found| usage_error(kind, tokens, &found))?;
-    planned_by_name(kind, tokens, cli)
+    planned_by_name(kind, tokens, cli, names)
 }
 
 /// Parses the command line of a table whose option values may be wrong: each of these is pointed at in `errors`, and
@@ -86,22 +92,27 @@ fn refused_value(tokens: &[Token], found: &clap::Error) -> Option<usize> {
     tokens.windows(2).position(|pair| pair[0].text == option && pair[1].text == value).map(|at| at + 1)
 }
 
-/// Converts the parsed command line of a table into the plan of its instance. Where the remote is a name without an
-/// address now, another one stands for it, so that all else is checked, and the name is returned with the reason.
+/// Converts the parsed command line of a table into the plan of its instance, and notes the address of each name at its
+/// word. Where the remote is a name without an address now, another one stands for it, so that all else is checked, and
+/// the name is returned with the reason.
 pub(super) fn planned_by_name(
     kind: Kind,
-    tokens: &[Token],
+    tokens: &mut [Token],
     cli: Cli,
+    names: &Names,
 ) -> Result<(InstancePlan, Option<Unresolved>), Error> {
-    let error = match planned(cli) {
-        Ok(plan) => return Ok((plan, None)),
+    let error = match planned(cli, names) {
+        Ok(plan) => {
+            note_addresses(tokens, &plan);
+            return Ok((plan, None));
+        }
         Err(error) => error,
     };
     let Some(at) = nameless(kind, tokens, &error) else { return Err(error) };
     let stand_in = |address: &str| {
         let mut tokens = tokens.to_vec();
         address.clone_into(&mut tokens[at].text);
-        parsed(kind, &tokens)
+        parsed(kind, &tokens, names)
     };
     let is_ipv6 = tokens.windows(2).any(|pair| pair[0].text == "local" && pair[1].text.contains(':'));
     let plan = match STAND_INS.map(stand_in) {
@@ -109,6 +120,21 @@ pub(super) fn planned_by_name(
         [Err(first), Err(second)] => return Err(if is_ipv6 { second } else { first }),
     };
     Ok((plan, Some(Unresolved { host: tokens[at].text.clone(), error: Box::new(error) })))
+}
+
+/// Notes the address of each remote at the word that is its name.
+fn note_addresses(tokens: &mut [Token], plan: &InstancePlan) {
+    let InstancePlan::Tunnels(plans) = plan else { return };
+    for (own, plan) in tokens.split_mut(|token| token.text == ALSO).zip(plans) {
+        let tokens: &[Token] = own;
+        // The file of a trace may have the name of a keyword.
+        let is_file = |at: usize| at > 0 && tokens[at - 1].text == "--trace";
+        let word = |at: usize| if is_file(at) { "" } else { tokens[at].text.as_str() };
+        let words: Vec<&str> = (0..tokens.len()).map(word).collect();
+        if let Some(at) = host_at(WORDS, &words) {
+            own[at].address = Some(plan.remote);
+        }
+    }
 }
 
 /// Returns the index of the name of the remote among the words, where an error is that it has no address.
@@ -119,11 +145,12 @@ fn nameless(kind: Kind, tokens: &[Token], error: &Error) -> Option<usize> {
 }
 
 /// Converts the parsed command line of a table into the plan of its instance.
-pub(super) fn planned(cli: Cli) -> Result<InstancePlan, Error> {
+fn planned(cli: Cli, names: &Names) -> Result<InstancePlan, Error> {
     match cli.command {
         Some(Command::Tunnel(args)) => {
             let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
-            let plan = |parsed| plan(parsed, args.capture(), &[]);
+            let resolver = |host: &str| names.addresses(host);
+            let plan = |parsed| plan_with(parsed, args.capture(), &[], &resolver);
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
         Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),
@@ -136,7 +163,16 @@ pub(super) fn planned(cli: Cli) -> Result<InstancePlan, Error> {
             "segue help metrics",
         )
         .why("without them nothing would read the metrics")),
-        Some(Command::Metrics(_)) => Ok(InstancePlan::Metrics),
+        Some(Command::Metrics(args)) => match args.listen.iter().find(|place| matches!(place, Place::Passed(_))) {
+            Some(place) => Err(Error::new(
+                ErrorKind::Conflict,
+                format!("`{}` does not go with `segue run`", printable(&place.to_string())),
+                "systemctl enable --now segue-metrics.socket",
+            )
+            .why("the service manager passes a socket to the process that it starts: here segue-metrics.service")
+            .about(place)),
+            None => Ok(InstancePlan::Metrics),
+        },
         _ => Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run")),
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use segue_control::error::together;
 use segue_control::error::{Error, Kind as ErrorKind, printable};
 use segue_control::knobs::{self, Knob, Wrong};
+use segue_host::names::Names;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon::knobs as daemon_knobs;
@@ -125,8 +126,9 @@ pub(super) struct Checked {
     pub(super) listens: Option<SocketAddr>,
 }
 
-/// Reads a configuration. Returns all errors that need no look at the system.
-pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
+/// Reads a configuration, whose remotes that are names have the addresses that `look_up` returns for all of them.
+/// Returns all errors that need no other look at the system.
+pub(super) fn read(text: &Text, look_up: impl FnOnce(Vec<String>) -> Names) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
     let end = text.text.len()..text.text.len();
     let mut errors: Vec<Error> = (broken.iter().take(MOST_ERRORS + 1))
@@ -135,6 +137,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let mut specs: Vec<InstanceSpec> = Vec::new();
     // Errors after a syntax error would be caused by it.
     if errors.is_empty() {
+        let names = look_up(keys::hosts(document.get_ref()));
         for (key, value) in document.get_ref() {
             if errors.len() > MOST_ERRORS {
                 break;
@@ -151,7 +154,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
                 }
             };
             if let (Kind::Metrics, DeValue::Table(keys)) = (kind, value.get_ref()) {
-                match keys::instance(text, kind, keys, value.span()) {
+                match keys::instance(text, kind, keys, value.span(), &names) {
                     Ok(spec) => specs.push(spec),
                     Err(found) => errors.extend(found),
                 }
@@ -169,7 +172,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
                     break;
                 }
                 if let DeValue::Table(keys) = table.get_ref() {
-                    match keys::instance(text, kind, keys, table.span()) {
+                    match keys::instance(text, kind, keys, table.span(), &names) {
                         Ok(spec) => specs.push(spec),
                         Err(found) => errors.extend(found),
                     }
@@ -273,6 +276,10 @@ fn name_span(spec: &InstanceSpec) -> Range<usize> {
 mod tests {
     use super::*;
     use crate::render::Rendered;
+
+    fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
+        super::read(text, |_| Names::default())
+    }
 
     fn file(text: &str) -> Text {
         Text { file: "segue.toml".to_owned(), text: text.to_owned() }
@@ -445,6 +452,9 @@ hold = 3
             let text = format!("[[lan78xx]]\n{line}\n");
             assert_eq!((errors(&text)[0].0, errors(&text)[0].1), (1 + line.lines().count(), column), "{line}");
         }
+        let passed = "[metrics]\nlisten = [\"127.0.0.1\", \"fd:metrics\"]\n";
+        let error = &errors(passed)[0];
+        assert_eq!((error.0, error.1, error.2.as_str()), (2, 24, "`fd:metrics` does not go with `segue run`"));
     }
 
     #[test]
@@ -464,6 +474,43 @@ hold = 3
         assert_eq!((error.0, error.2.as_str()), (6, "`a` and `b` cannot share a port: `encap-csum` differs"));
         let error = &errors(&(one("a", "") + &one("b", "key = 1\ntrace = \"x.pcap\"")))[0];
         assert_eq!((error.0, error.3.as_str()), (6, "give it to `a`, the first"));
+    }
+
+    #[test]
+    fn names_are_looked_up_together_and_only_the_service_knows_them() {
+        let tunnel = |dev: &str, remote: &str, key: u8| {
+            let ends = format!("dev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"{remote}\"\n");
+            format!("[[tunnel]]\n{ends}encap = \"gue\"\nkey = {key}\n")
+        };
+        let hosts = ["here.invalid", "198.18.0.9", "gone.invalid", "six.invalid", "there.invalid"];
+        let text = file(&(1..).zip(hosts).map(|(key, host)| tunnel(&format!("t{key}"), host, key)).collect::<String>());
+        let known = ["here.invalid 198.18.0.2", "six.invalid 2001:db8::2", "there.invalid 198.18.0.3"];
+        let known = known.map(|line| line.split_once(' ').unwrap());
+        let known = known.map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
+        let look_up = |asked: Vec<String>| {
+            assert_eq!(asked, ["here.invalid", "gone.invalid", "six.invalid", "there.invalid"]);
+            Names::default().or(known.clone())
+        };
+        let specs = super::read(&text, look_up).unwrap();
+        // Those with an address share a process, which gets the addresses; the others stand alone, with the reason.
+        assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["t1", "t3", "t4"]);
+        let remotes = |words: Vec<String>| -> Vec<String> {
+            words.windows(2).filter(|pair| pair[0] == "remote").map(|pair| pair[1].clone()).collect()
+        };
+        assert_eq!(remotes(specs[0].words()), ["here.invalid", "198.18.0.9", "there.invalid"]);
+        assert_eq!(remotes(specs[0].process_words()), ["198.18.0.2", "198.18.0.9", "198.18.0.3"]);
+        assert_eq!(specs[0].named_addresses(), [known[0].clone(), known[2].clone()]);
+        let absent = |spec: &InstanceSpec| spec.unresolved.as_ref().unwrap().error.message.clone();
+        assert_eq!(absent(&specs[1]), "cannot find the address of `gone.invalid`");
+        assert_eq!(absent(&specs[2]), "`six.invalid` has no IPv4 address, and `local 198.18.0.1` is one");
+        assert!(specs[1..].iter().all(|spec| spec.named_addresses().is_empty()));
+        let only = specs[0].only(&["t5".to_owned()]).unwrap();
+        assert_eq!(remotes(only.process_words()), ["198.18.0.3"]);
+        assert_eq!(only.named_addresses(), [known[2].clone()]);
+        // The file of a trace is no word.
+        let traced = file("[[tunnel]]\ndev = \"a\"\nremote = \"here.invalid\"\nencap = \"gue\"\ntrace = \"remote\"\n");
+        let traced = super::read(&traced, |_| Names::default().or(known.clone())).unwrap();
+        assert_eq!(traced[0].process_words().join(" "), "--trace remote dev a remote 198.18.0.2 encap gue");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use clap::{Arg, ArgAction, CommandFactory};
 use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
+use segue_host::names::Names;
 use segue_service::gateway::plan;
 use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token, Unresolved};
 use toml::de::{DeTable, DeValue};
@@ -12,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::command::{checked, located, planned_by_name, usage_error};
 use super::source::{MOST_ERRORS, Text};
 use crate::args::Cli;
-use segue_grammar::parse;
+use segue_grammar::parse::{self, Value};
 use segue_grammar::{Takes, Word, tunnel::WORDS};
 
 /// Options that a file cannot have.
@@ -30,12 +31,33 @@ pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[Stri
     error
 }
 
-/// Reads one table of the file.
+/// Returns the host names of the remotes of all tunnels.
+pub(super) fn hosts(document: &DeTable<'_>) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for (key, value) in document {
+        let Some(tables) = value.get_ref().as_array().filter(|_| &**key.get_ref() == "tunnel") else { continue };
+        for table in tables.iter() {
+            let DeValue::Table(keys) = table.get_ref() else { continue };
+            for (key, value) in keys {
+                let word = WORDS.iter().find(|word| spells(word, key.get_ref()));
+                if let (Some(word), DeValue::String(text)) = (word, value.get_ref())
+                    && let Ok(Value::Host(name)) = parse::value(word.takes, text)
+                {
+                    hosts.push(name);
+                }
+            }
+        }
+    }
+    hosts
+}
+
+/// Reads one table of the file, whose remotes have the addresses of `names`.
 pub(super) fn instance(
     text: &Text,
     kind: Kind,
     keys: &DeTable<'_>,
     header: Range<usize>,
+    names: &Names,
 ) -> Result<InstanceSpec, Vec<Error>> {
     // Errors point at the heading alone, without the keys below it.
     let line_end = text.text[header.start..].find('\n').map_or(text.text.len(), |at| header.start + at);
@@ -94,9 +116,12 @@ pub(super) fn instance(
     if !errors.is_empty() {
         return Err(errors);
     }
+    let planned = match cli {
+        Ok(cli) => planned_by_name(kind, &mut tokens, cli, names),
+        Err(found) => Err(usage_error(kind, &tokens, &found)),
+    };
     let at_words = |error| vec![located(&tokens, &header, text, error)];
-    let cli = cli.map_err(|found| at_words(usage_error(kind, &tokens, &found)))?;
-    let (plan, unresolved) = planned_by_name(kind, &tokens, cli).map_err(at_words)?;
+    let (plan, unresolved) = planned.map_err(at_words)?;
     let unresolved = unresolved.map(|Unresolved { host, error }| {
         let error = located(&tokens, &header, text, *error);
         Unresolved { host, error: Box::new(error) }
@@ -173,7 +198,7 @@ fn knob_assignments(
         return;
     }
     match scalar(text, value, Takes::Switch) {
-        Ok(value) => found.push(KnobAssignment { name: Token { text: name.to_owned(), span: span.clone() }, value }),
+        Ok(value) => found.push(KnobAssignment { name: Token::new(name, span.clone()), value }),
         Err(error) => errors.push(error),
     }
 }
@@ -186,7 +211,7 @@ fn word_tokens(
     span: &Range<usize>,
     value: &toml::Spanned<DeValue<'_>>,
 ) -> Result<Vec<Token>, Error> {
-    let token = |text: String| Token { text, span: span.clone() };
+    let token = |text: String| Token::new(text, span.clone());
     if word.takes == Takes::Switch {
         return match value.get_ref() {
             DeValue::Boolean(true) => Ok(vec![token(name.to_owned())]),
@@ -238,7 +263,7 @@ fn option_tokens(
     value: &toml::Spanned<DeValue<'_>>,
 ) -> Result<Vec<Token>, Error> {
     let name = &option.name;
-    let token = Token { text: format!("--{name}"), span: span.clone() };
+    let token = Token::new(format!("--{name}"), span.clone());
     match (option.takes_value, value.get_ref()) {
         (false, DeValue::Boolean(true)) => Ok(vec![token]),
         (false, DeValue::Boolean(false)) => Ok(Vec::new()),
@@ -284,5 +309,5 @@ fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Resu
         let message = format!("`{}` is not a value of this key", printable(&written));
         return Err(text.error(&value.span(), message, "no value begins with a dash"));
     }
-    Ok(Token { text: written, span: value.span() })
+    Ok(Token::new(written, value.span()))
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::knobs::Knob;
+use segue_host::names::Names;
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, Want};
 use segue_service::supervise::service::{Configuration, SCHEMA, Service, count};
@@ -36,6 +37,12 @@ const FILE_LEN: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Longest time for the lookup of all names of a file, which other tunnels wait for: longer than the 5 seconds after
+/// which resolvers ask the next server.
+const LOOKUP: Duration = Duration::from_secs(6);
+/// Longest time for the lookup of all names where nothing else waits.
+const LONG_LOOKUP: Duration = Duration::from_secs(30);
+
 /// Runs `segue run`.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     let Some(path) = args.config.as_deref().or(args.file.as_deref()) else {
@@ -50,8 +57,15 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
         return resume(path, number, args.check, netlink, out);
     }
     let text = open(path)?;
-    let specs = config::read(&text)?;
-    let checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
+    let mut read_within = |limit| {
+        let specs = config::read(&text, |hosts| Names::look_up(hosts, limit))?;
+        let checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
+        Ok::<_, Error>((specs, checked))
+    };
+    let (mut specs, mut checked) = read_within(if args.check { LONG_LOOKUP } else { LOOKUP })?;
+    if !args.check && !checked.iter().any(Result::is_ok) && specs.iter().any(|spec| spec.unresolved.is_some()) {
+        (specs, checked) = read_within(LONG_LOOKUP)?;
+    }
     let may_come = |checked: &Result<String, Refusal>| checked.as_ref().err().is_none_or(|refusal| refusal.is_of_host);
     if args.check || !checked.iter().any(Result::is_ok) && !checked.is_empty() || !checked.iter().all(may_come) {
         let plans = whole(checked)?;
@@ -104,13 +118,13 @@ fn decode(file: String, bytes: Vec<u8>) -> Result<Text, Error> {
     }
 }
 
-/// Parses the bytes of a configuration as `segue run` does, without asking the system anything. `file` is the name
-/// that errors show.
+/// Parses the bytes of a configuration as `segue run` does, without asking the system anything: names of remotes have
+/// no address. `file` is the name that errors show.
 ///
 /// # Errors
 /// All errors of the file in one, each with its line and column.
 pub fn parse_configuration(file: &str, bytes: Vec<u8>) -> Result<Vec<InstanceSpec>, Error> {
-    config::read(&decode(file.to_owned(), bytes)?)
+    config::read(&decode(file.to_owned(), bytes)?, |_| Names::default())
 }
 
 /// Reads a file of any type: some have no end, and a pipe may have no writer.
@@ -239,8 +253,8 @@ impl Configuration for ConfigFile {
         Ok(())
     }
 
-    fn specs(&self) -> Result<Vec<InstanceSpec>, Error> {
-        config::read(&self.text)
+    fn specs(&self, known: &[(String, IpAddr)]) -> Result<Vec<InstanceSpec>, Error> {
+        config::read(&self.text, |hosts| Names::look_up(hosts, LOOKUP).or(known.iter().cloned()))
     }
 
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error> {
@@ -253,11 +267,12 @@ impl Configuration for ConfigFile {
         name: &str,
         words: &[String],
         knobs: &[(String, String)],
+        names: &Names,
     ) -> Result<InstanceSpec, Error> {
         // They have no place in the file.
-        let token = |text: &String| Token { text: text.clone(), span: 0..0 };
-        let tokens: Vec<Token> = words.iter().map(token).collect();
-        let (plan, unresolved) = command::parsed_by_name(kind, &tokens)?;
+        let token = |text: &String| Token::new(text, 0..0);
+        let mut tokens: Vec<Token> = words.iter().map(token).collect();
+        let (plan, unresolved) = command::parsed_by_name(kind, &mut tokens, names)?;
         let knobs = knobs.iter().map(|(name, value)| KnobAssignment { name: token(name), value: token(value) });
         let (name, assignments) = (name.to_owned(), knobs.collect());
         Ok(InstanceSpec { kind, name, tokens, assignments, header: 0..0, plan, unresolved })

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::handle::{Handle, KeptProcess};
-use super::lookup::{ANSWER, Lookup};
+use super::lookup::Lookup;
 use super::placeholder::{self, Placeholder};
 use super::spec::InstanceSpec;
 use crate::control_server::take_name;
@@ -76,8 +76,8 @@ pub(super) struct Instance {
     longest: Duration,
     /// The times of its latest faults.
     faults: VecDeque<Instant>,
-    /// The lookup of the name of the remote, while there is no answer.
-    lookup: Option<Lookup>,
+    /// The lookup of the names of remotes, until its answers are used.
+    pub(super) lookup: Option<Lookup>,
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
     /// Whether the last fault differs from the one before.
@@ -234,38 +234,23 @@ impl Instance {
             self.pause = (self.pause * 2).min(PAUSES[1]);
         }
         self.is_new_fault = self.absence.as_ref().is_none_or(|(_, known)| known.message != error.message);
-        let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
-        self.absence = Some((since, error.clone()));
-    }
-
-    /// Returns whether the name of the remote is being looked up.
-    pub(super) fn is_looked_up(&self) -> bool {
-        self.lookup.is_some()
-    }
-
-    /// Looks the name of the remote up, or looks for the answer. Returns whether there is an address now; `None` until
-    /// that is known.
-    pub(super) fn look_up(&mut self) -> Option<Result<(), Error>> {
-        let unresolved = self.spec.unresolved.clone()?;
-        let has_address = match self.lookup.take().or_else(|| Lookup::begin(&unresolved.host)) {
-            Some(lookup) if !lookup.is_over() => {
-                self.lookup = Some(lookup);
-                self.again = Some(Instant::now() + ANSWER);
-                return None;
-            }
-            lookup => lookup.is_some_and(Lookup::has_address),
-        };
-        if has_address {
-            self.again = None;
-            return Some(Ok(()));
-        }
-        self.put_off(false, &unresolved.error);
-        Some(Err(*unresolved.error))
+        self.explain(error);
     }
 
     /// Records an error that keeps the instance from being started now.
     pub(super) fn refuse(&mut self, error: &Error) {
         self.put_off(false, error);
+    }
+
+    /// Records another reason for which the instance does not run; the next attempt is due as before.
+    pub(super) fn explain(&mut self, error: &Error) {
+        let since = self.absence.take().map_or_else(SystemTime::now, |(since, _)| since);
+        self.absence = Some((since, error.clone()));
+    }
+
+    /// Returns the reason for which the instance does not run.
+    pub(super) fn absence(&self) -> Option<&Error> {
+        self.absence.as_ref().map(|(_, error)| error)
     }
 
     /// Serves the control socket while the instance has no process, so that its name and the reason are listed.
@@ -337,7 +322,7 @@ impl Instance {
         for (name, value) in assignments {
             command.arg(format!("--set={name}={value}"));
         }
-        command.args(self.spec.words());
+        command.args(self.spec.process_words());
         let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
         // Signals from the terminal come to this process, which passes on those that are meant for all.
         command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
@@ -433,7 +418,7 @@ impl Instance {
                 Some("successor") => process.state = State::IsReady,
                 Some("up") => {
                     process.state = State::IsUp;
-                    self.absence = None;
+                    (self.absence, self.lookup) = (None, None);
                     is_up = true;
                 }
                 Some("down") => process.state = State::IsDown(sequences(&value)),

@@ -1,20 +1,40 @@
 //! Tunnels whose remote is a name. Without an address they are absent instances, whose names are looked up again as
-//! other instances are started again.
+//! other instances are started again. What runs has addresses: its process looks up no name.
 
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
+use segue_host::names::Names;
 
 use super::child::Instance;
-use super::lookup::ANSWER;
+use super::lookup::{ANSWER, Lookup};
 use super::service::Service;
 use super::spec::InstanceSpec;
 use crate::tunnel::group;
 
-/// Most names that are looked up at a time, each in a thread of its own.
+/// Most lookups for absent tunnels at a time, and most for those that are started again.
 const MOST_LOOKUPS: usize = 16;
 /// Longest pause before a start within which another tunnel of the same port is waited for.
 const SOON: Duration = Duration::from_secs(3);
+
+impl Instance {
+    /// Returns whether the resolver is asked and has not answered.
+    fn is_looked_up(&self) -> bool {
+        self.lookup.as_ref().is_some_and(|lookup| !lookup.is_over())
+    }
+
+    /// Looks the name of the remote up, or looks for the answer; `None` until there is one.
+    fn look_up(&mut self) -> Option<Names> {
+        let host = self.spec.unresolved.as_ref()?.host.clone();
+        self.lookup = self.lookup.take().or_else(|| Lookup::begin(vec![host]));
+        if self.is_looked_up() {
+            self.again = Some(Instant::now() + ANSWER);
+            return None;
+        }
+        self.again = None;
+        Some(self.lookup.take().map(Lookup::answers).unwrap_or_default())
+    }
+}
 
 impl Service {
     /// Looks up the names of absent tunnels that are due, and starts those that have an address now.
@@ -22,26 +42,35 @@ impl Service {
         let now = Instant::now();
         let mut failed = Vec::new();
         let mut found = None;
-        let mut lookups = self.instances.iter().filter(|instance| instance.is_looked_up()).count();
+        let is_absent = |instance: &&Instance| instance.spec.unresolved.is_some() && instance.is_looked_up();
+        let mut lookups = self.instances.iter().filter(is_absent).count();
         for (at, instance) in self.instances.iter_mut().enumerate() {
             if instance.spec.unresolved.is_none() || instance.again.is_none_or(|due| due > now) {
                 continue;
             }
+            let is_new = instance.lookup.is_none();
             // One tunnel is taken in at a time, as its table is read again meanwhile.
-            if found.is_some() || !instance.is_looked_up() && lookups >= MOST_LOOKUPS {
+            if found.is_some() || is_new && lookups >= MOST_LOOKUPS {
                 instance.again = Some(now + ANSWER);
                 continue;
             }
-            lookups += usize::from(!instance.is_looked_up());
-            match instance.look_up() {
-                None => {}
-                Some(Ok(())) => found = Some(instance.spec.name.clone()),
-                Some(Err(error)) => failed.push((at, error)),
+            lookups += usize::from(is_new);
+            let Some(names) = instance.look_up() else { continue };
+            let absent = &instance.spec;
+            let (words, knobs) = (absent.words(), absent.knobs());
+            let spec = self.configuration.spec(absent.kind, &absent.name, &words, &knobs, &names);
+            match spec.and_then(|spec| spec.unresolved.clone().map_or(Ok(spec), |unresolved| Err(*unresolved.error))) {
+                Ok(spec) => found = Some(spec),
+                Err(error) => {
+                    instance.refuse(&error);
+                    failed.push((at, error));
+                }
             }
         }
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
-        let Some(name) = found else { return };
-        let Err(error) = self.take_in(&name) else { return };
+        let Some(spec) = found else { return };
+        let name = spec.name.clone();
+        let Err(error) = self.take_in(spec) else { return };
         let refused = self.instances.iter().position(|instance| instance.spec.name == name && !instance.runs());
         if let Some(at) = refused {
             self.instances[at].refuse(&error);
@@ -49,15 +78,43 @@ impl Service {
         }
     }
 
-    /// Starts the absent tunnel `name`, whose remote has an address now: in the process that serves its port, if there
-    /// is one, else in a process of its own.
-    fn take_in(&mut self, name: &str) -> Result<(), Error> {
-        let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else { return Ok(()) };
-        let absent = &self.instances[at].spec;
-        let spec = self.configuration.spec(absent.kind, name, &absent.words(), &absent.knobs())?;
-        if let Some(unresolved) = &spec.unresolved {
-            return Err((*unresolved.error).clone());
+    /// Looks names up in the pause before an instance is started again, and gives it their addresses at its end. A name
+    /// without one keeps its address, so that no tunnel stays down for it.
+    pub(super) fn renew_addresses(&mut self) {
+        let now = Instant::now();
+        let is_paused = |instance: &&Instance| instance.spec.unresolved.is_none() && instance.is_looked_up();
+        let mut lookups = self.instances.iter().filter(is_paused).count();
+        for instance in &mut self.instances {
+            let Some(due) = instance.again.filter(|_| !instance.runs()) else { continue };
+            let before = &instance.spec;
+            if before.unresolved.is_some() {
+                continue;
+            }
+            if due > now {
+                if instance.lookup.is_none() && lookups < MOST_LOOKUPS {
+                    let hosts = before.named_addresses().into_iter().map(|(host, _)| host).collect();
+                    instance.lookup = Lookup::begin(hosts);
+                    lookups += usize::from(instance.lookup.is_some());
+                }
+                continue;
+            }
+            let Some(lookup) = instance.lookup.take_if(|lookup| lookup.is_over()) else { continue };
+            let names = lookup.answers().found().or(before.named_addresses());
+            let (words, knobs) = (before.words(), before.knobs());
+            let spec = self.configuration.spec(before.kind, &before.name, &words, &knobs, &names);
+            // With new addresses tunnels of one port may exclude each other, and all of them would stay down.
+            let fits = |spec: &InstanceSpec| spec.unresolved.is_none() && group::clash(spec.plans()).is_none();
+            if let Some(spec) = spec.ok().filter(fits) {
+                instance.spec = spec;
+            }
         }
+    }
+
+    /// Starts an absent tunnel, whose remote has an address now: in the process that serves its port, if there is one,
+    /// else in a process of its own.
+    fn take_in(&mut self, spec: InstanceSpec) -> Result<(), Error> {
+        let name = spec.name.clone();
+        let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else { return Ok(()) };
         let hosts = |other: &InstanceSpec| other.name != name && other.has_socket_of(&spec);
         // One that starts, or is about to, has the port in a moment.
         let now = Instant::now();

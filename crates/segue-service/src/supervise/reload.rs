@@ -4,11 +4,12 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
-use segue_control::protocol::{ChangedTunnels, Reloaded, ServiceResponse};
+use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse};
 use segue_control::{client, knobs};
 use serde_json::json;
 
@@ -85,8 +86,9 @@ impl Service {
         self.instances.iter_mut().for_each(Instance::stand_down);
         // An instance that is not up yet would not receive a request.
         self.settle();
+        let known: Vec<(String, IpAddr)> = self.instances.iter().flat_map(|i| i.spec.named_addresses()).collect();
         let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } =
-            self.difference(self.configuration.specs()?)?;
+            self.difference(self.configuration.specs(&known)?)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
@@ -133,6 +135,8 @@ impl Service {
         for spec in kept {
             if let Some(instance) = self.instances.iter_mut().find(|instance| instance.spec.name == spec.name) {
                 instance.spec = spec;
+                let reason = instance.spec.unresolved.as_ref().map(|unresolved| (*unresolved.error).clone());
+                reason.iter().for_each(|reason| instance.explain(reason));
             }
         }
         for spec in absent {
@@ -150,6 +154,11 @@ impl Service {
                 self.complain(&error);
             }
         }
+        let waits = |instance: &Instance| {
+            let reason = instance.absence()?.sentence();
+            Some(AbsentInstance { name: instance.spec.name.clone(), reason })
+        };
+        outcome.absent = self.instances.iter().filter(|instance| !instance.is_up()).filter_map(waits).collect();
         Ok(outcome)
     }
 
@@ -214,12 +223,14 @@ impl Service {
             if is_known { &mut outcome.restarted } else { &mut outcome.started }.push(spec.name.clone());
             fresh.push(spec);
         }
-        let Difference { kept, handovers, fresh, outcome, .. } = &mut difference;
-        outcome.stopped = left.iter().map(|old| old.spec.name.clone()).collect();
-        outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
-        // An absent tunnel that has an address now may run in another instance.
-        outcome.stopped.retain(|name| !outcome.tunnels.added.contains(name));
+        let Difference { kept, handovers, fresh, absent, outcome, .. } = &mut difference;
         let new: Vec<&InstanceSpec> = handovers.iter().map(|handover| &handover.spec).chain(&*fresh).collect();
+        // An absent tunnel may run in another instance now, or be absent with other words.
+        let has = |old: &Instance| new.iter().copied().chain(&*absent).any(|spec| spec.devs().contains(&old.spec.name));
+        let ended = left.iter().filter(|old| old.runs() || !has(old));
+        outcome.stopped = ended.map(|old| old.spec.name.clone()).collect();
+        outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
+        outcome.stopped.retain(|name| !outcome.tunnels.added.contains(name));
         // An instance that is about to end is restarted with the configuration.
         for (name, error) in silent {
             if self.ends(&name) {
@@ -233,8 +244,9 @@ impl Service {
     }
 
     /// Hands every instance over to its successor: first with the shared tunnels alone, then with all of them. A
-    /// tunnel that moves between instances has left the one before it joins the other. Returns the names of those
-    /// that had nothing to take over and started anew.
+    /// tunnel that moves between instances has left the one before it joins the other. Where only the order of the
+    /// tunnels differs, the successor has their knobs. Returns the names of those that had nothing to take over and
+    /// started anew.
     fn hand_over(&mut self, handovers: &[Handover]) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         let mut anew = Vec::new();
@@ -245,6 +257,10 @@ impl Service {
                 names.push(of.clone());
                 continue;
             };
+            if self.has(&name, spec) {
+                names.push(name);
+                continue;
+            }
             let members = self.instances.iter().find(|instance| instance.spec.name == name).map(|i| i.spec.members());
             let alone = if spec.members() == shared.len() { Some(spec.clone()) } else { spec.only(shared) };
             match alone.filter(|_| members.is_some_and(|members| members > shared.len())) {
@@ -258,11 +274,17 @@ impl Service {
             }
         }
         for (Handover { spec, shared, .. }, name) in handovers.iter().zip(names) {
-            if spec.members() > shared.len() && !self.succeed(&name, spec, shared)? && !anew.contains(&spec.name) {
+            if !self.has(&name, spec) && !self.succeed(&name, spec, shared)? && !anew.contains(&spec.name) {
                 anew.push(spec.name.clone());
             }
         }
         Ok(anew)
+    }
+
+    /// Returns whether the instance `name` has the tunnels of `spec`, in that order and with those addresses.
+    fn has(&self, name: &str, spec: &InstanceSpec) -> bool {
+        let is = |old: &InstanceSpec| old.words() == spec.words() && old.remotes() == spec.remotes();
+        self.instances.iter().any(|old| old.spec.name == name && is(&old.spec))
     }
 
     /// Returns whether the instance that was to be replaced has ended by itself or does so within a moment; otherwise

@@ -1,6 +1,7 @@
 //! The service: a process that supervises instances, each a process with a sandbox of its own. No packet passes through
 //! the service itself.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use segue_control::knobs::Knob;
 use segue_control::protocol::ServiceState;
 use segue_control::units;
 use segue_host::capability::Capability;
+use segue_host::names::Names;
 use segue_host::netlink::Netlink;
 use segue_host::process;
 use segue_host::signals::{SignalAction, Signals};
@@ -45,18 +47,21 @@ pub trait Configuration {
     /// Loads the present content.
     fn load(&mut self) -> Result<(), Error>;
     /// Returns the instances of the content that was loaded last, or all errors that can be found without a query to
-    /// the system.
-    fn specs(&self) -> Result<Vec<InstanceSpec>, Error>;
+    /// the system. Names of remotes are looked up within a limit of time: one without an answer has the addresses that
+    /// are `known`, or none.
+    fn specs(&self, known: &[(String, IpAddr)]) -> Result<Vec<InstanceSpec>, Error>;
     /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
     /// nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
     /// Returns the instance of this kind and name with these words and knobs, which the previous configuration had.
+    /// Names of remotes have the addresses of `names`.
     fn spec(
         &self,
         kind: InstanceKind,
         name: &str,
         words: &[String],
         knobs: &[(String, String)],
+        names: &Names,
     ) -> Result<InstanceSpec, Error>;
     /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their values before.
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
@@ -406,6 +411,7 @@ impl Service {
 
     /// Restarts instances that ended by themselves, once their pause is over.
     fn restart(&mut self) {
+        self.renew_addresses();
         let now = Instant::now();
         let mut failed = Vec::new();
         for (at, instance) in self.instances.iter_mut().enumerate() {
@@ -459,7 +465,8 @@ impl Service {
 
 /// Gives up the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
 /// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
-/// again, but for the system calls that none of them needs.
+/// again, but for the system calls that none of them needs. A lookup of a name of the file that has no answer yet keeps
+/// what it has until it ends by itself.
 pub(super) fn confine() -> Result<(), Error> {
     // Where they would not have them, they need what this process has.
     if !process::starts_with_all_rights() {

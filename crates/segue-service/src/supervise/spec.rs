@@ -55,10 +55,19 @@ impl Kind {
 /// A word of a command line, and its place in the file.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The word as it is passed to the command.
+    /// The word as the file has it.
     pub text: String,
     /// The range of the word in the file, bytes.
     pub span: Range<usize>,
+    /// The address of the word, where that is the name of a remote with one.
+    pub address: Option<IpAddr>,
+}
+
+impl Token {
+    /// Creates a word without an address.
+    pub fn new(text: impl Into<String>, span: Range<usize>) -> Token {
+        Token { text: text.into(), span, address: None }
+    }
 }
 
 /// A knob with its value, and the places of both.
@@ -135,11 +144,23 @@ impl InstanceSpec {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// Returns the words behind the command as the process of the instance gets them: with addresses in the place of
+    /// names, which only the service looks up.
+    pub fn process_words(&self) -> Vec<String> {
+        let word = |token: &Token| token.address.map_or_else(|| token.text.clone(), |address| address.to_string());
+        self.tokens.iter().map(word).collect()
+    }
+
+    /// Returns the names of the remotes with their addresses.
+    pub fn named_addresses(&self) -> Vec<(String, IpAddr)> {
+        self.tokens.iter().filter_map(|token| Some((token.text.clone(), token.address?))).collect()
+    }
+
     /// Returns the length of the command line of the instance, bytes, as execve(2) counts it: each word with its end
     /// and its pointer.
     pub fn command_len(&self) -> usize {
         const EACH: usize = 1 + size_of::<*const u8>();
-        let words: usize = self.tokens.iter().map(|token| token.text.len() + EACH).sum();
+        let words: usize = self.process_words().iter().map(|word| word.len() + EACH).sum();
         let knobs = self.assignments.iter();
         words + knobs.map(|knob| "--set==".len() + knob.name.text.len() + knob.value.text.len() + EACH).sum::<usize>()
     }
@@ -244,7 +265,7 @@ impl InstanceSpec {
 
     /// Adds the tunnels of `other` to this instance.
     pub fn append(&mut self, other: InstanceSpec) {
-        let also = Token { text: ALSO.to_owned(), span: other.header.clone() };
+        let also = Token::new(ALSO, other.header.clone());
         // Options belong to the process: they are those of the first one, in front.
         self.tokens.push(also);
         self.tokens.extend(other.tokens);

@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -17,6 +18,7 @@ use segue_control::error::{Error, Kind as ErrorKind, printable_line};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{ServiceResponse, Upgraded};
 use segue_host::file::Identity;
+use segue_host::names::Names;
 use segue_host::process;
 use segue_host::sys;
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,8 @@ pub const OPTION: &str = "--resume";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest time for the new program to answer whether it can continue.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Longest time to look up names whose addresses the previous program has not passed on: less than [`ANSWER`].
+const LOOKUP: Duration = Duration::from_secs(6);
 /// Interval at which the answer is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -54,6 +58,24 @@ struct KeptInstance {
     words: Vec<String>,
     knobs: Vec<(String, String)>,
     process: Option<KeptProcess>,
+    /// The addresses of the names in `words`, so that the new program does not wait for a resolver.
+    #[serde(default)]
+    names: Vec<(String, IpAddr)>,
+}
+
+impl KeptInstance {
+    /// Returns the names of the remotes of a running instance, where the previous program has passed on no addresses
+    /// because its processes looked them up.
+    fn unknown(&self) -> Vec<String> {
+        let is_name = |word: &str| word.parse::<IpAddr>().is_err() && !word.contains('%');
+        let named = |pair: &&[String]| pair[0] == "remote" && is_name(&pair[1]);
+        match self.process {
+            Some(_) if self.names.is_empty() => {
+                self.words.windows(2).filter(named).map(|pair| pair[1].clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 impl Kept {
@@ -74,8 +96,11 @@ impl Kept {
 
     /// Returns the specifications of the instances, or the first reason why this program does not understand one.
     pub fn specs(&self, configuration: &dyn Configuration) -> Result<Vec<InstanceSpec>, Error> {
+        let found = Names::look_up(self.instances.iter().flat_map(KeptInstance::unknown), LOOKUP);
         let spec = |kept: &KeptInstance| {
-            let spec = configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs)?;
+            let names =
+                if kept.names.is_empty() { found.clone() } else { Names::default().or(kept.names.iter().cloned()) };
+            let spec = configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs, &names)?;
             match &spec.unresolved {
                 Some(unresolved) if kept.process.is_some() => Err((*unresolved.error).clone()),
                 _ => Ok(spec),
@@ -162,6 +187,7 @@ impl Service {
                 words: spec.words(),
                 knobs: spec.knobs(),
                 process,
+                names: spec.named_addresses(),
             });
         }
         (Kept { version: VERSION.to_owned(), instances, requests }, fds)
@@ -297,19 +323,32 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
     fn what_is_kept_is_read_as_it_was_written_and_less_is_read_too() {
         let process = KeptProcess { pid: 7, line: 8, stdout: 9, text: b"{\"ev".to_vec(), is_up: true };
-        let words = ["dev", "sg0", "remote", "198.18.0.2"].map(str::to_owned).to_vec();
+        let words = ["dev", "sg0", "remote", "peer"].map(str::to_owned).to_vec();
         let knobs = vec![("net.gro.dev.sg0.max_bytes".to_owned(), "1".to_owned())];
+        let names = vec![("peer".to_owned(), IpAddr::from([198, 18, 0, 2]))];
         let instance =
-            KeptInstance { kind: Kind::Tunnel, name: "sg0".to_owned(), words, knobs, process: Some(process) };
+            KeptInstance { kind: Kind::Tunnel, name: "sg0".to_owned(), words, knobs, process: Some(process), names };
         let kept = Kept { version: "0.2.0".to_owned(), instances: vec![instance], requests: KeptRequests::default() };
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
-        assert!(text.contains(r#""kind":"tunnel""#), "{text}");
+        assert!(text.contains(r#""kind":"tunnel""#) && text.contains(r#""names":[["peer","198.18.0.2"]]"#), "{text}");
         assert_eq!(serde_json::from_str::<Kept>(r#"{"version":"0.2.0","of_later":1}"#).unwrap().version, "0.2.0");
+        assert!(kept.instances[0].unknown().is_empty());
+        // A program that passed on no addresses had names all the same.
+        let mut old: Value = serde_json::from_str(&text).unwrap();
+        let instance = &mut old["instances"][0];
+        instance.as_object_mut().and_then(|instance| instance.remove("names")).unwrap();
+        let words = "dev remote remote peer also dev b remote ::1 also dev c remote fe80::1%eth0 also dev d remote six";
+        instance["words"] = words.split(' ').collect();
+        let old: Kept = serde_json::from_value(old).unwrap();
+        assert!(["peer", "six"].iter().all(|name| old.instances[0].unknown().iter().any(|other| other == name)));
+        assert!(!old.instances[0].unknown().iter().any(|name| name.contains(':')));
     }
 }

@@ -1,0 +1,240 @@
+//! Tests of tunnels whose remote is a name: without an address, with a new one, and with a resolver that is silent.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::capture::Directory;
+use segue_tests::{Ground, sys, test_name, until};
+use serde_json::Value;
+
+/// A file of host names without one of a peer.
+const LOCAL: &str = "127.0.0.1 localhost\n";
+/// A file of host names with one peer.
+const PEER: &str = "127.0.0.1 localhost\n198.18.0.2 peer.invalid\n";
+
+/// Returns a `[[tunnel]]` of a configuration, with a key of its own.
+fn table(dev: &str, remote: &str, port: u16, key: u8) -> String {
+    let ends = format!("dev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"{remote}\"\n");
+    format!("[[tunnel]]\n{ends}encap = \"gue\"\nport = {port}\nkey = {key}\n")
+}
+
+/// A service at one host, which alone sees a file of host names of its own.
+struct Near<'a> {
+    host: &'a Host,
+    program: PathBuf,
+    directory: Directory,
+    service: Process,
+}
+
+impl<'a> Near<'a> {
+    /// Starts the service `near` of `program` at a host, with these host names and tunnels.
+    fn start(host: &'a Host, program: &Path, hosts: &str, tunnels: &str) -> Near<'a> {
+        let directory = Directory::new();
+        let (names, file) = (directory.file("hosts"), directory.file("near.toml"));
+        fs::write(&names, hosts).expect("a file");
+        host.run("mount", &["--bind", &names.display().to_string(), "/etc/hosts"]).expect("a mount");
+        fs::write(&file, tunnels).expect("a file");
+        let mut command = host.command(program);
+        command.args(["run", "-c"]).arg(&file);
+        let service = Process::spawn(command, b"").expect("segue starts");
+        Near { host, program: program.to_owned(), directory, service }
+    }
+
+    fn write_hosts(&self, text: &str) {
+        fs::write(self.directory.file("hosts"), text).expect("a file");
+    }
+
+    fn write_tunnels(&self, text: &str) {
+        fs::write(self.directory.file("near.toml"), text).expect("a file");
+    }
+
+    /// Runs `segue` with these words, separated by blanks; returns whether it succeeds, its stdout and its stderr.
+    fn segue(&self, line: &str) -> (bool, String, String) {
+        let output = self.host.command(&self.program).args(line.split(' ')).output().expect("segue runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Reloads the file, which must succeed, and returns what is said about it.
+    #[track_caller]
+    fn reload(&self) -> String {
+        let (is_done, _, stderr) = self.segue("reload near");
+        assert!(is_done, "{stderr}");
+        stderr
+    }
+
+    fn instance(&self, name: &str) -> Option<Value> {
+        let document: Value = serde_json::from_str(&self.segue(&format!("stat {name} -j")).1).ok()?;
+        document["instances"].get(0).cloned()
+    }
+
+    /// Returns the id of the process of an instance, if there is one.
+    fn pid(&self, name: &str) -> Option<u64> {
+        self.instance(name)?["pid"].as_u64().filter(|pid| *pid != 0)
+    }
+
+    /// Waits until HEALTH says that an instance does not run for this reason, and returns the problem.
+    #[track_caller]
+    fn await_absent(&self, name: &str, reason: &str) -> Value {
+        until(&format!("{name} is not absent for `{reason}`: {}", self.service.stderr()), || {
+            let state = self.instance(name)?;
+            let problem = state["health"].get(0)?;
+            let is_it = problem["what"].as_str()?.contains(reason) && problem["code"] == "down" && state["pid"] == 0;
+            is_it.then(|| problem.clone())
+        })
+    }
+
+    /// Waits until tunnel `name` runs in the process of the instance `of`, with the remote 198.18.0.2.
+    #[track_caller]
+    fn await_tunnel(&self, name: &str, of: &str) {
+        until(&format!("{name} does not come up: {}", self.service.stderr()), || {
+            let state = self.instance(of).filter(|state| state["pid"] != 0)?;
+            let remote = state["tunnels"][name]["remote"].as_str()?;
+            (remote.starts_with("198.18.0.2:") && self.host.has_device(name)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_remote_whose_name_has_no_address_is_absent_until_it_has_one_and_costs_no_other_tunnel() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    // One has a port of its own, the other one that of a tunnel that runs.
+    let named = table("red", "peer.invalid", 6090, 2) + &table("green", "peer.invalid", 6080, 3);
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &named;
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &tunnels);
+    let unknown = "cannot find the address of `peer.invalid`";
+    for name in ["red", "green"] {
+        near.await_absent(name, unknown);
+    }
+    let before = until("blue does not run", || near.pid("blue"));
+
+    // A reload changes nothing of that, takes in another name without an address, and says what each waits for.
+    near.write_tunnels(&(tunnels.clone() + &table("black", "other.invalid", 6070, 4)));
+    let said = near.reload();
+    let other = "absent black (cannot find the address of `other.invalid`";
+    assert!(said.contains(other) && said.contains("absent red (") && said.contains("absent green ("), "{said}");
+    for name in ["red", "green"] {
+        near.await_absent(name, unknown);
+    }
+    near.await_absent("black", "cannot find the address of `other.invalid`");
+    assert_eq!(near.pid("blue"), Some(before));
+
+    // A name of the other family is another mistake, and no tunnel has stopped.
+    near.write_hosts("127.0.0.1 localhost\n2001:db8::2 six.invalid\n");
+    near.write_tunnels(&(tunnels.clone() + &table("black", "six.invalid", 6070, 4)));
+    let said = near.reload();
+    let why = "`six.invalid` has no IPv4 address, and `local 198.18.0.1` is one";
+    assert!(said.contains(&format!("absent black ({why}")) && !said.contains("stopped"), "{said}");
+    let problem = near.await_absent("black", why);
+    assert!(problem["fix"].as_str().is_some_and(|fix| fix.contains("a name with an IPv4 address")), "{problem}");
+    assert_eq!(near.pid("blue"), Some(before));
+
+    // Without a request the names are looked up again.
+    near.write_hosts(&format!("{PEER}198.18.0.2 six.invalid\n"));
+    for (name, of) in [("red", "red"), ("green", "blue"), ("black", "black")] {
+        near.await_tunnel(name, of);
+    }
+    assert!(ground.a.has_device("blue"));
+
+    // What runs is not ended because its name is unknown for a while: neither by a reload nor by a fault.
+    near.write_hosts(LOCAL);
+    let (is_done, _, stderr) = near.segue("reload near");
+    assert!(!is_done && stderr.contains("peer.invalid"), "{stderr}");
+    assert!(ground.a.has_device("red") && ground.a.has_device("green"));
+    let before = near.pid("blue").expect("blue runs");
+    sys::signal(u32::try_from(before).expect("a process id"), libc::SIGKILL).expect("a signal");
+    until("blue is not started again", || near.pid("blue").filter(|pid| *pid != before));
+    near.await_tunnel("green", "blue");
+}
+
+#[test]
+fn a_tunnel_that_does_not_start_gets_the_address_that_its_name_has_then() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);
+    // No route leads there.
+    let near = Near::start(&ground.a, &ground.program, "203.0.113.9 peer.invalid\n", &tunnels);
+    near.await_absent("red", "no way to 203.0.113.9");
+    near.write_hosts(PEER);
+    near.await_tunnel("red", "red");
+}
+
+#[test]
+fn the_knobs_of_tunnels_are_set_that_came_up_in_another_order_than_that_of_the_file() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let rest = table("green", "peer.invalid", 6080, 2) + &table("white", "198.18.0.2", 6080, 3);
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &(table("blue", "198.18.0.2", 6080, 1) + &rest));
+    near.await_absent("green", "cannot find the address of `peer.invalid`");
+    near.write_hosts(PEER);
+    for name in ["blue", "green", "white"] {
+        near.await_tunnel(name, "blue");
+    }
+    let set = "net.gro.dev.blue.max_burst = 40000\n";
+    near.write_tunnels(&(table("blue", "198.18.0.2", 6080, 1) + set + &rest));
+    near.reload();
+    let (_, value, stderr) = near.segue("set blue net.gro.dev.blue.max_burst");
+    assert!(value.contains("40000"), "{value}{stderr}");
+    for name in ["blue", "green", "white"] {
+        near.await_tunnel(name, "blue");
+    }
+    // Now the process has the order of the file.
+    let before = near.pid("blue");
+    let said = near.reload();
+    assert!(said.contains(" 1 unchanged") && !said.contains("handed over"), "{said}");
+    assert_eq!(near.pid("blue"), before);
+}
+
+#[test]
+fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    // Each lookup that waits for it takes 20 seconds, and one by one they take a minute and more.
+    let longest = Duration::from_secs(45);
+    let silent = ground.b.enter(|| UdpSocket::bind("198.18.0.2:53")).expect("the host").expect("a socket");
+    let directory = Directory::new();
+    let (resolver, program) = (directory.file("resolv.conf"), directory.file("segue"));
+    fs::write(&resolver, "nameserver 198.18.0.2\noptions timeout:20 attempts:1\n").expect("a file");
+    ground.a.run("mount", &["--bind", &resolver.display().to_string(), "/etc/resolv.conf"]).expect("a mount");
+    let mut content = fs::read(&ground.program).expect("the program");
+    let install = |content: &[u8]| {
+        let beside = directory.file("segue.new");
+        fs::write(&beside, content).expect("a file");
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).expect("its mode");
+        fs::rename(&beside, &program).expect("a file in its place");
+    };
+    install(&content);
+
+    let hosts = "127.0.0.1 localhost\n198.18.0.2 here.invalid\n";
+    let absent: String = (1..=4).map(|n| table(&format!("d{n}"), &format!("d{n}.invalid"), 6070 + n, 1)).collect();
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "here.invalid", 6090, 2) + &absent;
+    let begin = Instant::now();
+    let near = Near::start(&ground.a, &program, hosts, &tunnels);
+    for name in ["blue", "red"] {
+        near.await_tunnel(name, name);
+    }
+    assert!(begin.elapsed() < longest, "the start took {:?}", begin.elapsed());
+    near.await_absent("d1", "cannot find the address of `d1.invalid`");
+
+    // A name that has no answer for a while keeps its address.
+    let before = [near.pid("blue"), near.pid("red")];
+    near.write_hosts(LOCAL);
+    let begin = Instant::now();
+    let said = near.reload();
+    assert!(begin.elapsed() < longest, "the reload took {:?}", begin.elapsed());
+    assert!(said.contains("absent d1 (cannot find the address of `d1.invalid`"), "{said}");
+    assert_eq!([near.pid("blue"), near.pid("red")], before);
+
+    content.push(1);
+    install(&content);
+    let begin = Instant::now();
+    let (is_done, stdout, stderr) = near.segue("reload --upgrade near -j");
+    assert!(is_done && begin.elapsed() < longest, "{:?}: {stdout}{stderr}", begin.elapsed());
+    let done: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
+    assert_eq!(done["services"][0]["handed_over"], Value::from(["blue", "red"].as_slice()), "{done}");
+    for name in ["blue", "red"] {
+        near.await_tunnel(name, name);
+    }
+    drop(silent);
+}
