@@ -12,7 +12,7 @@ use segue_lab::Family::V4;
 use segue_lab::{Host, LinkForm, Peer, Process, skip, which};
 use segue_tests::Carrier::Gue;
 use segue_tests::Inside::Gre;
-use segue_tests::{Ground, Pair, Shape, Stat, capture, find_program, test_name, traffic};
+use segue_tests::{Ground, Pair, Shape, Stat, capture, find_program, test_name, traffic, until};
 use serde_json::Value;
 
 const NET: u8 = 1;
@@ -278,6 +278,69 @@ fn the_documentation_lists_every_metric() {
         return std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).unwrap();
     }
     assert_eq!(found, table, "docs/metrics.md; SEGUE_BLESS=1 writes it anew");
+}
+
+/// Returns the metrics that the manual page of `segue metrics` has, each with the text of its entry.
+fn documented(program: &Path) -> BTreeMap<String, String> {
+    let directory = capture::Directory::new();
+    let folder = directory.file("man");
+    let made = Command::new(program).args(["help", "--manual"]).arg(&folder).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let page = std::fs::read_to_string(folder.join("segue-metrics.1")).unwrap();
+    let (_, rest) = page.split_once("\n.SH \"METRICS\"\n").expect("a section of the page");
+    let section = rest.split("\n.SH ").next().unwrap();
+    let entries = section.split(".TP\n").skip(1).map(|entry| entry.split_once('\n').expect("a term and its text"));
+    let plain = |text: &str| text.trim_end().replace("\\-", "-");
+    entries
+        .map(|(term, text)| (term.trim_start_matches("\\fB").trim_end_matches("\\fR").to_owned(), plain(text)))
+        .collect()
+}
+
+#[test]
+fn exposition_json_and_manual_have_the_same_metrics() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let families = listed(&ground.program);
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let labels =
+        |family: &Value| -> BTreeSet<String> { family["labels"].as_array().unwrap().iter().map(text).collect() };
+    let manual = documented(&ground.program);
+    let by_list: BTreeSet<String> = families.iter().map(|family| text(&family["name"])).collect();
+    assert_eq!(manual.keys().cloned().collect::<BTreeSet<_>>(), by_list);
+    for family in &families {
+        let entry = &manual[family["name"].as_str().unwrap()];
+        let head = format!("{} Type: {}.", text(&family["help"]), text(&family["type"]));
+        assert!(entry.starts_with(&head), "{entry}, and not {head}");
+        assert!(labels(family).iter().all(|label| entry.contains(label.as_str())), "{entry} lacks a label");
+        assert!(entry.contains(family["stat"].as_str().unwrap()), "{entry} lacks its place");
+    }
+
+    let pair = Pair::start(&ground, Shape::new(Gre, Gue, V4), NET);
+    traffic::file(pair.place(Peer::A, V4), pair.place(Peer::B, V4), 1 << 20, 7);
+    let segue = |words: &[&str]| {
+        let output = ground.a.command(&ground.program).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // A counter may leave 0 between two calls.
+    let shown = until("exposition and JSON show other metrics", || {
+        let exposition = segue(&["metrics"]);
+        let types = exposition.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        let by_exposition: BTreeSet<String> = types.map(str::to_owned).collect();
+        let document: Value = serde_json::from_str(&segue(&["metrics", "-j"])).expect("JSON");
+        let families = document["families"].as_array().expect("families").clone();
+        let by_json: BTreeSet<String> = families.iter().map(|family| text(&family["name"])).collect();
+        (by_json == by_exposition).then_some(families)
+    });
+    assert!(shown.len() > 20, "{shown:?}");
+    for family in &shown {
+        let known = families.iter().find(|known| known["name"] == family["name"]);
+        let known = known.unwrap_or_else(|| panic!("{} is not in the list", family["name"]));
+        assert_eq!(family["type"], known["type"], "{}", family["name"]);
+        for sample in family["samples"].as_array().expect("samples") {
+            let of_sample: BTreeSet<String> = sample["labels"].as_object().unwrap().keys().cloned().collect();
+            assert_eq!(of_sample, labels(known), "{}", family["name"]);
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The pages of segue(1) and of each command.
 
 use clap::{Command, CommandFactory};
+use segue_metrics::family::{FAMILIES, Family};
 
 use super::roff::Page;
 use crate::args::Cli;
@@ -129,8 +130,29 @@ fn page(command: &Command, written: &help::Page, names: &[String]) -> String {
     for (line, what) in written.examples {
         page.example(line, what);
     }
+    if written.name == "metrics" {
+        page.section("METRICS");
+        page.text(
+            "A place is the one below instances[] in segue stat -j: {} stands for any key, [] for each element of a list, \
+             and | for alternatives.",
+        );
+        for family in FAMILIES {
+            page.entry(family.name, &metric(family));
+        }
+    }
     common(&mut page, names, &format!("{name}(1)"));
     page.finish()
+}
+
+/// Describes a family of metrics: its help, its type, its labels, and its place in the document of `segue stat -j`.
+fn metric(family: &Family) -> String {
+    let mut text = format!("{} Type: {}.", family.help, family.kind.name());
+    for (head, value) in [("Labels", family.labels().join(", ")), ("Place", family.json.to_owned())] {
+        if !value.is_empty() {
+            text.push_str(&format!(" {head}: {value}."));
+        }
+    }
+    text
 }
 
 /// Adds the sections that all pages have.
