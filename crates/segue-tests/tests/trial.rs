@@ -302,6 +302,8 @@ fn make_install_puts_all_that_belongs_to_the_program_in_its_place() {
         "share/man/man7/segue-reasons.7.gz",
         "share/bash-completion/completions/segue",
         "lib/systemd/system/segue@.service",
+        "lib/systemd/system/segue.socket",
+        "lib/systemd/system/segue-metrics.service",
         "share/segue/segue.lua",
         "share/doc/segue/examples/segue.toml",
     ] {

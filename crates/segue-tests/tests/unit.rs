@@ -2,6 +2,8 @@
 //! made by hand (unit_restrictions.py) since systemd does not run here.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +24,37 @@ fn ran(command: &mut Command) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
+fn unit(name: &str) -> String {
+    fs::read_to_string(contrib().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Returns the value of a key, which a unit has once.
+fn value<'a>(unit: &'a str, key: &str) -> &'a str {
+    let found: Vec<&str> = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect();
+    assert_eq!(found.len(), 1, "{key} of {unit}");
+    found[0]
+}
+
+/// Returns the unit `name`, whose score is 2.5 or better.
+fn scored(name: &str) -> String {
+    let mut command = Command::new("systemd-analyze");
+    command.args(["security", "--no-pager", "--offline=true", "--threshold=25"]).arg(contrib().join(name));
+    let (passed, text) = ran(&mut command);
+    assert!(passed, "{name}: {text}");
+    // Words that this version of systemd does not know are ignored with a line.
+    assert!(!text.contains("ignoring"), "{name}: {text}");
+    unit(name)
+}
+
+#[test]
+fn the_service_of_the_metrics_scores_2_5_or_better_without_a_capability() {
+    if which("systemd-analyze").is_none() {
+        return skip(test_name!(), "not installed: systemd-analyze");
+    }
+    let unit = scored("segue-metrics.service");
+    assert_eq!((value(&unit, "CapabilityBoundingSet"), value(&unit, "AmbientCapabilities")), ("", ""));
+}
+
 #[test]
 fn both_units_score_2_5_or_better() {
     if which("systemd-analyze").is_none() {
@@ -29,14 +62,7 @@ fn both_units_score_2_5_or_better() {
     }
     let mut sections = Vec::new();
     for name in ["segue.service", "segue@.service"] {
-        let path = contrib().join(name);
-        let mut command = Command::new("systemd-analyze");
-        command.args(["security", "--no-pager", "--offline=true", "--threshold=25"]).arg(&path);
-        let (passed, text) = ran(&mut command);
-        assert!(passed, "{name}: {text}");
-        // Words that this version of systemd does not know are ignored with a line.
-        assert!(!text.contains("ignoring"), "{name}: {text}");
-        let unit = fs::read_to_string(&path).unwrap();
+        let unit = scored(name);
         assert!(unit.contains("CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_BPF\n"), "{unit}");
         let (_, service) = unit.split_once("[Service]").unwrap();
         sections.push(service.replace("%i", "segue"));
@@ -213,6 +239,68 @@ fn the_first_client_starts_an_instance_through_a_socket_of_the_service_manager()
     let said = started.stderr();
     assert!(said.contains("where clients do not look") && said.contains("ListenStream=/run/segue/sg41.sock"), "{said}");
     assert!(!ground.a.has_device("sg41"));
+}
+
+#[test]
+fn a_socket_unit_is_for_the_user_and_the_file_of_its_service() {
+    let mut sections = Vec::new();
+    for (name, instance) in [("segue", "segue"), ("segue@", "%i")] {
+        let (socket, service) = (unit(&format!("{name}.socket")), unit(&format!("{name}.service")));
+        assert_eq!(value(&socket, "SocketUser"), value(&service, "User"));
+        assert_eq!(value(&socket, "ConditionPathExists"), value(&service, "ConditionPathExists"));
+        assert!(value(&service, "ExecStart").ends_with(value(&socket, "ConditionPathExists")), "{service}");
+        // A service has the name of its file.
+        let file = Path::new(value(&socket, "ConditionPathExists")).file_stem().expect("a file");
+        let folder = value(&service, "Environment").strip_prefix("SEGUE_RUNTIME_DIR=").expect("a folder");
+        assert_eq!(file, instance);
+        assert_eq!(value(&socket, "ListenStream"), format!("{folder}/{instance}.service"));
+        let (_, section) = socket.split_once("[Socket]").expect("a section");
+        sections.push(section.replace("%i", "segue"));
+    }
+    assert_eq!(sections[0], sections[1], "the two differ in more than the name of the file");
+}
+
+#[test]
+fn the_first_client_of_a_socket_unit_starts_its_service() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["systemd-socket-activate"]) else { return };
+    let directory = capture::Directory::new();
+    let file = directory.file("segue.toml");
+    let words = "[[tunnel]]\ndev = \"sg41\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    fs::write(&file, words).expect("a file");
+    // The command line of the service, with another file, behind the socket of its unit.
+    let start = |name: &str| {
+        let (socket, service) = (unit(&format!("{name}.socket")), unit(&format!("{name}.service")));
+        let line = value(&service, "ExecStart").replace("/etc/segue/segue.toml", &file.display().to_string());
+        let words = line.strip_prefix("/usr/bin/segue ").expect("the program");
+        let name = format!("--fdname={}", value(&socket, "FileDescriptorName"));
+        let mut command = ground.a.command("systemd-socket-activate");
+        command.args(["-l", value(&socket, "ListenStream"), &name]).arg(&ground.program).args(words.split(' '));
+        Process::spawn(command, b"").expect("systemd-socket-activate starts")
+    };
+    let mut service = start("segue");
+    let socket = unit("segue.socket");
+    let listens = || ground.a.run("test", &["-S", value(&socket, "ListenStream")]).ok();
+    until("nothing listens", listens);
+    assert!(!ground.a.has_device("sg41"), "nothing has connected yet");
+    until("the service does not answer", || segue(&ground.a, &ground.program, "reload segue").0.then_some(()));
+    assert!(ground.a.has_device("sg41"));
+
+    let mut metrics = start("segue-metrics");
+    let socket = unit("segue-metrics.socket");
+    let connected =
+        || segue_tests::traffic::inside(&ground.a, || TcpStream::connect(value(&socket, "ListenStream"))).ok();
+    let mut stream = until("nothing listens for the metrics", connected);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{error}: {}", metrics.last_words()));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains("\nsegue_instance_info{name=\"sg41\",kind=\"tunnel\"} 1\n"), "{answer}");
+    for started in [&mut metrics, &mut service] {
+        started.terminate();
+        assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", started.last_words());
+    }
+    listens().expect("the file of the socket stays");
 }
 
 #[test]
