@@ -202,6 +202,9 @@ impl Default for Limits {
     }
 }
 
+/// Time without a round, or a wait, after which a packet loop is late.
+const LATE: Duration = Duration::from_millis(500);
+
 /// A fault that the supervisor found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
@@ -247,6 +250,12 @@ impl Watch {
         let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
         let seen = vec![LastBeat::default(); Thread::all(heartbeat.workers).count()];
         Watch { heartbeat, limits, stat, seen }
+    }
+
+    /// Returns whether the packet loop of the first worker was in the middle of a round for half a second, at the last
+    /// check.
+    pub fn is_late(&self) -> bool {
+        self.seen[Thread::Packets.place()].wall >= LATE
     }
 
     /// Checks the progress of the threads, `passed` after the last check; where more time passed than `tick`, the
@@ -367,6 +376,19 @@ mod tests {
         assert_eq!(watch.check(Duration::from_secs(3600), TICK), None, "the machine stood still");
         assert_eq!(watch.check(TICK, TICK), None);
         assert!(watch.check(TICK, TICK).is_some());
+    }
+
+    #[test]
+    fn a_packet_loop_in_the_middle_of_a_round_is_late_until_the_next_one() {
+        let (heartbeat, mut watch) = watch();
+        let mut looks =
+            |count: usize| -> Vec<bool> { (0..count).map(|_| (watch.check(TICK, TICK), watch.is_late()).1).collect() };
+        heartbeat.beat(Thread::Packets);
+        assert_eq!(looks(4), [false, false, true, true]);
+        heartbeat.beat(Thread::Packets);
+        assert_eq!(looks(2), [false, false]);
+        heartbeat.wait(Thread::Packets);
+        assert_eq!(looks(6), [false; 6]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -173,6 +173,72 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
     }
 }
 
+/// The front end keeps its counter of calls full, and empties it for a moment, until the worker looks at it in that
+/// moment and writes after it.
+#[test]
+fn a_front_end_that_makes_a_call_wait_loses_its_port_and_the_others_go_on() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::between(&ground, &directory, &["left", "right", "bad"], &[]);
+    let [mut left, mut right] = ["left", "right"].map(|name| gateway.guest(name, feature::USUAL));
+    for (station, guest) in [(1, &mut left), (2, &mut right)] {
+        send_plain(guest, 0, &announcement(station));
+    }
+    assert_eq!(next_of(&mut right)[0].1, announcement(1));
+    assert_eq!(next_of(&mut left)[0].1, announcement(2));
+    let before = held(&gateway);
+    // Without event indexes there is a call for each packet.
+    let mut bad = gateway.guest("bad", feature::USUAL & !feature::EVENT_IDX);
+    bad.fill_calls(FROM_GUEST);
+    let counter = bad.call_counter(FROM_GUEST);
+    let mut other = counter.try_clone().unwrap();
+    // Waits until the counter is empty, and fills it; in the end it waits until this process is over.
+    thread::spawn(move || while other.write_all(&(u64::MAX - 1).to_ne_bytes()).is_ok() {});
+    // A frame for itself, which no other port gets.
+    let mut frame = announcement(3);
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    // A packet comes back unless the worker waits in the call for the one before, until its port is stopped.
+    let comes_back = |bad: &mut Frontend| {
+        let sent = Instant::now();
+        while bad.returned(FROM_GUEST).is_empty() {
+            if sent.elapsed() > Duration::from_millis(50) && bad.is_closed() {
+                return false;
+            }
+            assert!(sent.elapsed() < PATIENCE, "the worker waits, and its wait is not ended");
+        }
+        true
+    };
+    let (begin, mut seed) = (Instant::now(), 1u32);
+    loop {
+        // While the counter is full the worker does not call.
+        send_plain(&mut bad, 4, &frame);
+        if !comes_back(&mut bad) {
+            break;
+        }
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let pause = Duration::from_micros(u64::from(seed >> 26));
+        send_plain(&mut bad, 4, &frame);
+        let sent = Instant::now();
+        while sent.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+        (&counter).read_exact(&mut [0; 8]).unwrap();
+        if !comes_back(&mut bad) {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "the worker never writes to a counter that was filled after it looked");
+    }
+    gateway.wait_for("bad", "stop_call_blocked", 1);
+    assert_eq!(held(&gateway).pid, before.pid);
+    assert_eq!(send(&mut left, &mut right, 5, 30_000).len(), 5);
+    // No other front end is taken.
+    let begin = Instant::now();
+    while UnixStream::connect(gateway.path("bad")).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "another front end is taken");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn guests_with_as_many_regions_as_they_may_have_leave_files_for_another_one() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
@@ -251,6 +317,23 @@ fn a_front_end_that_listens_is_found_again_and_a_socket_has_the_mode_and_owner_o
         gateway.wait_for("left", "guest_connected", 0);
     }
     assert_eq!(gateway.wait_for("left", "front_ends", 2).count("right", "numbers", "front_ends"), 1);
+}
+
+#[test]
+fn a_second_worker_is_refused_where_a_guest_is_served() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let [left, right] = ["left.sock", "right.sock"].map(|name| format!("vhost:{}", directory.file(name).display()));
+    let tunnel = format!("tunnel dev {left} mode vxlan id 42 local 198.18.0.1 remote 198.18.0.2 workers 2");
+    for (line, why) in [
+        (format!("gateway {left} {right} --workers 2"), "one queue in each direction"),
+        (format!("gateway {left} {right} tap:vms --workers 2"), "a bridge has one worker"),
+        (tunnel, "one queue in each direction"),
+    ] {
+        let output = ground.a.command(&ground.program).args(line.split(' ')).arg("--check").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(!output.status.success() && said.contains(why), "{line}: {said}");
+    }
 }
 
 fn top(name: &str) -> String {

@@ -18,15 +18,16 @@
 //! - No method waits for a guest. Memory is of tmpfs or hugetlbfs, so that no access to it, and no close, waits for
 //!   another process or a disk; a [relay] checks that ([`Stop::MemoryFile`]), and [`Source::Listener`] and
 //!   [`Source::Connected`] are for front ends that are trusted with it. A counter of calls that is full is left as it
-//!   is. One that its owner makes block, and fills in the moment between that look and the write, still holds the port
-//!   up until it is read: no write to such a counter is sure not to wait.
+//!   is. One that its owner makes block, and fills in the moment between that look and the write, holds the port up
+//!   until it is read, or until a supervisor sends [`INTERRUPT`]: no write to such a counter is sure not to wait. Then
+//!   the port stops ([`Stop::CallBlocked`]) and takes no other front end.
 //! - A guest has at most 1 TiB of memory: all ports of a process share its addresses.
 //! - A guest that offers no buffers holds its packets back for 100 ms; from then on they are dropped
 //!   ([`GuestDrop::NoBuffers`]) until it offers some.
 //!
 //! # Limits
-//! One pair of queues; split rings. Live migration and an IOMMU are refused by name, and so is a queue without a kick.
-//! `UFO` is not offered: the engine does not fragment for it.
+//! One pair of queues, and so one thread; split rings. Live migration and an IOMMU are refused by name, and so is a
+//! queue without a kick. `UFO` is not offered: the engine does not fragment for it.
 
 mod copy;
 mod feature;
@@ -44,3 +45,4 @@ mod tests;
 pub use message::{Assembler, Message, Region, regions};
 pub use port::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig, VhostPort};
 pub use reasons::{GuestDrop, Stop};
+pub use sys::INTERRUPT;

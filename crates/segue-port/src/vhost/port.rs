@@ -191,8 +191,16 @@ impl VhostPort {
     /// Closes the connection of the front end.
     pub(super) fn stop(&mut self, reason: Stop) {
         let Some(mut connection) = self.connection.take() else { return };
-        // What replaced lost memory may look like any other fault.
-        let reason = if connection.session.memory.is_lost() { Stop::MemoryLost } else { reason };
+        let reason = match reason {
+            Stop::CallBlocked => {
+                // The next front end could do so again.
+                self.retire();
+                reason
+            }
+            // What replaced lost memory may look like any other fault.
+            _ if connection.session.memory.is_lost() => Stop::MemoryLost,
+            _ => reason,
+        };
         connection.session.end([&self.buffers, &self.kicks]);
         self.control.remove(connection.stream.as_fd());
         self.patience.set(Duration::ZERO);
@@ -203,6 +211,15 @@ impl VhostPort {
         }
         self.unblock();
         self.settle();
+    }
+
+    /// Closes the source of front ends: no other one is taken.
+    fn retire(&mut self) {
+        match self.source.take() {
+            Some(Source::Listener(listener)) => self.control.remove(listener.as_fd()),
+            Some(Source::Supplied(fd)) => self.control.remove(fd.as_fd()),
+            Some(Source::Connected(_)) | None => {}
+        }
     }
 
     /// Applies the negotiated limits.
@@ -341,7 +358,7 @@ impl VhostPort {
             if ring.take_call()? {
                 self.numbers.calls += 1;
                 self.counters.rx.calls += 1;
-                ring.call.iter().for_each(|call| sys::signal(call.as_fd()));
+                ring.call.iter().try_for_each(|call| sys::signal(call.as_fd()))?;
             }
         }
         if polled == Polled::Idle {
@@ -438,7 +455,7 @@ impl VhostPort {
         if ring.is_ready() && ring.take_call()? {
             self.numbers.calls += 1;
             self.counters.tx.calls += 1;
-            ring.call.iter().for_each(|call| sys::signal(call.as_fd()));
+            ring.call.iter().try_for_each(|call| sys::signal(call.as_fd()))?;
         }
         Ok(())
     }

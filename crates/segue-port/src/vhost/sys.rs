@@ -1,4 +1,5 @@
-//! System calls of vhost-user: messages with descriptors, event counters, epoll and a timer; and the handler of SIGBUS.
+//! System calls of vhost-user: messages with descriptors, event counters, epoll and a timer; and the handlers of SIGBUS
+//! and of [`INTERRUPT`].
 #![allow(unsafe_code, reason = "system calls that the standard library does not have, and a signal handler")]
 
 use std::ffi::{c_int, c_void};
@@ -10,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::reasons::Stop;
 use crate::sys::check;
 
 /// Largest number of descriptors of one message: as many as there are regions in a table of memory.
@@ -122,18 +124,41 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Adds 1 to an event counter (eventfd(2)), which wakes its reader. A counter that is full wakes its reader anyway, and
 /// is left as it is: its owner may have made it block. A descriptor of another kind changes nothing here.
-pub(super) fn signal(fd: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    let mut room = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure of one descriptor and the time outlive the call, and the signal mask stays as it is.
-    let ready = unsafe { libc::ppoll(&raw mut room, 1, &raw const now, ptr::null()) };
-    if ready != 1 || room.revents & libc::POLLOUT == 0 {
-        return;
+///
+/// # Errors
+/// [`Stop::CallBlocked`] for a counter that was filled after the look at it, as [`add`].
+pub(super) fn signal(fd: BorrowedFd<'_>) -> Result<(), Stop> {
+    loop {
+        let mut room = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure of one descriptor and the time outlive the call, and the signal mask stays as it is.
+        let ready = unsafe { libc::ppoll(&raw mut room, 1, &raw const now, ptr::null()) };
+        if ready == 1 && room.revents & libc::POLLOUT != 0 {
+            return add(fd);
+        }
+        // Without this a call would be lost by a signal.
+        if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return Ok(());
+        }
     }
-    // SAFETY: the kernel reads the 8 bytes, which outlive the call.
-    let _ = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
+
+/// Adds 1 to an event counter. Waits where its owner has filled it and made it block, until it is read or
+/// [`INTERRUPT`] comes.
+///
+/// # Errors
+/// [`Stop::CallBlocked`] where a signal ended the wait: the write to a counter with room returns before any.
+fn add(fd: BorrowedFd<'_>) -> Result<(), Stop> {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the kernel reads the 8 bytes, which outlive the call.
+    let written = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    let has_waited = written < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+    if has_waited { Err(Stop::CallBlocked) } else { Ok(()) }
+}
+
+/// Signal by which a supervisor ends the wait of a packet loop for a full counter of calls. The first port of a guest
+/// installs a handler that does nothing else; a process without such a port ignores the signal.
+pub const INTERRUPT: i32 = libc::SIGURG;
 
 /// Descriptors one of whose events wakes a waiting process. Each event is reported once (`EPOLLET`): an event counter
 /// that another process owns too is never read, so that its owner cannot make this process wait.
@@ -273,7 +298,8 @@ impl Drop for Guard {
 /// The treatment of SIGBUS before [`catch_faults`].
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Installs the handler of SIGBUS, once for the process. Faults outside of guarded mappings are treated as before.
+/// Installs the handlers of SIGBUS and of [`INTERRUPT`], once for the process. Faults outside of guarded mappings are
+/// treated as before.
 ///
 /// # Errors
 /// Where the system call is refused: it has to come before a sandbox.
@@ -290,12 +316,18 @@ pub(super) fn catch_faults() -> io::Result<()> {
             check(libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut old))?;
             let _ = BEFORE.set(old);
             check(libc::sigaction(libc::SIGBUS, &raw const new, ptr::null_mut()))?;
+            // Without SA_RESTART: a system call that waits returns.
+            (new.sa_sigaction, new.sa_flags) = (on_interrupt as *const () as usize, libc::SA_ONSTACK);
+            check(libc::sigaction(INTERRUPT, &raw const new, ptr::null_mut()))?;
         }
         Ok::<(), io::Error>(())
     };
     let done = DONE.get_or_init(|| install().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)));
     done.map_err(io::Error::from_raw_os_error)
 }
+
+/// Handles [`INTERRUPT`], whose effect is that the system call returns.
+extern "C" fn on_interrupt(_number: c_int) {}
 
 /// Replaces a guarded mapping in which a fault occurred. Uses nothing but atomics and system calls (signal-safety(7)).
 extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
@@ -324,5 +356,42 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut
         if restored != 0 {
             libc::abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn the_wait_for_a_counter_that_is_full_ends_by_the_signal_of_a_supervisor() {
+        catch_faults().unwrap();
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).unwrap();
+        // SAFETY: the call above made the descriptor and nothing else owns it.
+        let counter = unsafe { OwnedFd::from_raw_fd(fd) };
+        assert_eq!(add(counter.as_fd()), Ok(()), "there is room");
+        let rest = (u64::MAX - 2).to_ne_bytes();
+        // SAFETY: the kernel reads the 8 bytes, which outlive the call.
+        assert_eq!(unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) }, 8);
+        assert_eq!(signal(counter.as_fd()), Ok(()), "one that is seen to be full is left as it is");
+        let (done, over) = channel();
+        let waiter = thread::spawn(move || done.send(add(counter.as_fd())));
+        let begin = Instant::now();
+        let ended = loop {
+            // SAFETY: the thread is not joined yet, so that it has this name.
+            unsafe { libc::pthread_kill(waiter.as_pthread_t(), INTERRUPT) };
+            match over.recv_timeout(Duration::from_millis(10)) {
+                Ok(ended) => break ended,
+                Err(_) => assert!(begin.elapsed() < Duration::from_secs(60), "the wait goes on"),
+            }
+        };
+        assert_eq!(ended, Err(Stop::CallBlocked));
+        waiter.join().unwrap().unwrap();
     }
 }

@@ -12,6 +12,7 @@ use segue_host::capability::Capability;
 use segue_host::process::{Change, change, forget_environment, limit_capabilities};
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
+use segue_port::vhost;
 
 use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
 use super::filter;
@@ -101,6 +102,10 @@ pub(super) fn run(
             looked = Instant::now();
             if let Some(stall) = watch.check(passed, TICK) {
                 end(&stalled(life.name, stall));
+            }
+            // A front end may make it wait; its guest's port stops then, and no other.
+            if watch.is_late() {
+                let _ = sys::kill(child, vhost::INTERRUPT);
             }
         }
     }

@@ -23,6 +23,10 @@ fn judge(instance: &Instance, name: &str, spec: &Spec) -> Option<Complaint> {
         stopped.map(|(key, _)| &key["stop_".len()..]).filter(|reason| *reason != "ended").collect();
     let (what, why, code, fix) = if number(GUEST_CONNECTED) == 0 {
         let why = match (reasons.is_empty(), spec.role) {
+            (false, _) if reasons.contains(&"call_blocked") => {
+                "its front end held up all ports on purpose (call_blocked); it has no port until the next start"
+                    .to_owned()
+            }
             (false, _) => format!("it was stopped ({}); it may connect again", reasons.join(", ")),
             (true, Role::Server) => format!("no front end has connected to {path}"),
             (true, Role::Client) => format!("no front end listens at {path}"),
@@ -59,6 +63,8 @@ mod tests {
         assert_eq!(code(&[]).as_deref(), Some("guest_gone"));
         let stopped = judged(&[("stop_ring_loop", 1), ("stop_ended", 3)]).unwrap();
         assert!(stopped.why.unwrap().contains("(ring_loop)"));
+        let stopped = judged(&[("stop_call_blocked", 1), ("stop_ring_loop", 1)]).unwrap();
+        assert!(stopped.why.unwrap().contains("(call_blocked); it has no port"));
         assert_eq!(code(&[("guest_connected", 1)]).as_deref(), Some("driver_not_ready"));
         let ready = [("guest_connected", 1), ("guest_ready", 1)];
         assert_eq!(code(&ready), None);

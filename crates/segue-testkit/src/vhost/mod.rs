@@ -388,6 +388,11 @@ impl Frontend {
         sys::fill(&self.rings[usize::from(queue)].call).expect("an event counter");
     }
 
+    /// Returns the counter of a queue's calls.
+    pub fn call_counter(&self, queue: u16) -> File {
+        self.rings[usize::from(queue)].call.try_clone().expect("a descriptor")
+    }
+
     /// Returns `idx` of the used ring (virtio 1.2, section 2.7.8).
     pub fn used_index(&self, queue: u16) -> u16 {
         self.half(self.at(queue, USED + 2))
