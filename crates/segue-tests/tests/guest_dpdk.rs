@@ -1,0 +1,64 @@
+//! Test of guests' ports with DPDK's virtio-user, a front end with a driver that polls and wants no calls.
+
+#[path = "common/guests.rs"]
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Gateway, NAME, PATIENCE};
+use segue_lab::Process;
+use segue_tests::capture::Directory;
+use segue_tests::{Ground, Stat, test_name};
+
+/// Number of frames, their length in bytes, and the buffers of the sender in which they lie.
+const FRAMES: u64 = 10_000_000;
+const LEN: u64 = 8000;
+const BUFFERS: &str = "2000,2000,2000,2000";
+/// Longest time for all frames.
+const LONGEST: Duration = Duration::from_secs(900);
+
+/// A receiver that polls sees a frame before its last buffer is there, unless all of them appear at once. It counts an
+/// error then, and takes the rest for a frame of its own.
+#[test]
+fn full_size_no_frame_in_several_buffers_is_torn_for_a_driver_that_polls() {
+    let Some(ground) = Ground::apart(test_name!(), &["dpdk-testpmd"]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::between(&ground, &directory, &["a", "b"], &["--tap-mtu", "9000"]);
+    let mut command = ground.a.command("dpdk-testpmd");
+    command.args(["--no-huge", "-m", "512", "--no-pci", "-l", "0,1", "--no-telemetry"]);
+    command.arg(format!("--file-prefix=segue{}", std::process::id()));
+    for (at, name) in ["a", "b"].into_iter().enumerate() {
+        let path = gateway.path(name);
+        command.arg(format!("--vdev=net_virtio_user{at},path={},mrg_rxbuf=1,queues=1", path.display()));
+    }
+    command.args(["--", "--nb-cores=1", "--no-mlockall", "--forward-mode=io", "--tx-first", "--stats-period", "1"]);
+    command.args(["--total-num-mbufs=32768", "--enable-scatter", "--max-pkt-len=9600", "--tx-offloads=0x8000"]);
+    command.arg(format!("--txpkts={BUFFERS}"));
+    let mut pmd = Process::spawn(command, b"").unwrap();
+    let both = |key: &str| {
+        let stat = Stat::read(&ground.a, gateway.program(), NAME);
+        ["a", "b"].map(|port| stat.count(port, "receive", key)).into_iter().sum::<u64>()
+    };
+    let (begin, mut seen, mut last) = (Instant::now(), 0, Instant::now());
+    loop {
+        let frames = both("packets");
+        if frames >= FRAMES {
+            break;
+        }
+        if frames > seen {
+            (seen, last) = (frames, Instant::now());
+        }
+        assert!(pmd.ended().is_none() && last.elapsed() < PATIENCE, "{frames} frames: {}", pmd.last_words());
+        assert!(begin.elapsed() < LONGEST, "{frames} frames");
+        thread::sleep(Duration::from_millis(100));
+    }
+    pmd.terminate();
+    pmd.wait(PATIENCE).unwrap();
+    // All that came is whole frames.
+    assert_eq!(both("bytes"), LEN * both("packets"));
+    let said = pmd.stdout();
+    let errors: Vec<&str> =
+        said.split("RX-errors:").skip(1).filter_map(|rest| rest.split_whitespace().next()).collect();
+    assert!(!errors.is_empty() && errors.iter().all(|count| *count == "0"), "{errors:?}");
+}
