@@ -23,6 +23,8 @@ use segue_lan78xx::driver::{Host, Interface};
 
 /// Interval at which the thread requests the state of the interface.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after a message that is there and cannot be read, and after a state that cannot be handed on.
+const FAILED_PAUSE: Duration = Duration::from_millis(10);
 /// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
 /// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
@@ -34,6 +36,8 @@ pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
     /// A pipe with one byte for each state, written before the state is sent.
     bell: PipeReader,
+    /// Number of states that were taken and whose byte was not read.
+    owed: usize,
 }
 
 impl Host for InterfaceStates {
@@ -42,10 +46,14 @@ impl Host for InterfaceStates {
     }
 
     fn next_change(&mut self) -> Option<Interface> {
-        let state = self.states.try_recv().ok()?;
-        // The byte is there already, so that this does not block; a failure of the pipe has no remedy.
-        let _ = self.bell.read(&mut [0]);
-        Some(state)
+        let state = self.states.try_recv().ok();
+        self.owed += usize::from(state.is_some());
+        // The bytes are there already, so that this does not block. One that cannot be read keeps the descriptor ready,
+        // and is read by a later call.
+        while self.owed > 0 && self.bell.read(&mut [0]).is_ok() {
+            self.owed -= 1;
+        }
+        state
     }
 }
 
@@ -66,7 +74,7 @@ pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Interfa
     let (states, receiver) = channel();
     let (reader, bell) = io::pipe()?;
     Ok((
-        InterfaceStates { states: receiver, bell: reader },
+        InterfaceStates { states: receiver, bell: reader, owed: 0 },
         Watcher { socket, view: View::new(index, name, tap), states, bell },
     ))
 }
@@ -87,19 +95,36 @@ impl Watcher {
                 let _ = self.request_state();
                 query_at = now + QUERY_INTERVAL;
             }
-            if sys::poll(&[(self.socket.as_fd(), Want::Read)], query_at.saturating_duration_since(now)).is_err() {
+            let ready = sys::poll(&[(self.socket.as_fd(), Want::Read)], query_at.saturating_duration_since(now));
+            if ready.is_err() {
                 thread::sleep(QUERY_INTERVAL);
             }
             buffer.clear();
+            let mut is_silent = true;
             while let Ok(1..) = self.socket.recv(&mut buffer, 0) {
+                is_silent = false;
                 if let Some(state) = self.view.update(&buffer)
-                    && (self.bell.write_all(b"!").is_err() || self.states.send(state).is_err())
+                    && !self.hand_on(state)
                 {
                     return;
                 }
                 buffer.clear();
             }
+            if is_silent && ready.is_ok_and(|ready| ready == [true]) {
+                thread::sleep(FAILED_PAUSE);
+            }
         }
+    }
+
+    /// Hands a state to the driver. Returns whether the driver is still there.
+    fn hand_on(&mut self, state: Interface) -> bool {
+        while let Err(error) = self.bell.write_all(b"!") {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return false;
+            }
+            thread::sleep(FAILED_PAUSE);
+        }
+        self.states.send(state).is_ok()
     }
 
     fn request_state(&self) -> io::Result<()> {

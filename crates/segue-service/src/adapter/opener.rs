@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
 
 use segue_control::error::Error;
 use segue_host::sys::{Forked, fork};
@@ -35,6 +37,9 @@ const HERE: u8 = 1;
 const IMPORTED: u8 = 2;
 const OTHER: u8 = 3;
 const ANSWER_LEN: usize = 1 + RECORD_LEN;
+
+/// Pause of the process that opens devices after an error that may be over at the next attempt.
+const FAILED_PAUSE: Duration = Duration::from_millis(10);
 
 /// The client's end of the connection to the process that opens devices.
 #[derive(Debug)]
@@ -102,13 +107,15 @@ impl Opener {
                     return found;
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_passing(&error) => {}
             _ => self.lose(),
         }
         if !self.asked && !self.lost {
-            self.asked = true;
-            if sys::send(&self.socket, &chip.product().to_be_bytes(), None).is_err() {
-                self.lose();
+            match sys::send(&self.socket, &chip.product().to_be_bytes(), None) {
+                Ok(()) => self.asked = true,
+                // The next call asks again.
+                Err(error) if is_passing(&error) => {}
+                Err(_) => self.lose(),
             }
         }
         // Without the process the device is never found again.
@@ -123,6 +130,13 @@ impl Opener {
             );
         }
     }
+}
+
+/// Returns whether an error of the connection may be over at the next attempt, as that of a kernel without memory is:
+/// the process at the other end has not ended, and has said nothing that cannot be.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected, WriteZero};
+    !matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | NotConnected | WriteZero)
 }
 
 fn understood(answer: &[u8; ANSWER_LEN], fd: Option<OwnedFd>) -> LookupResult<Box<dyn Transport>> {
@@ -225,21 +239,29 @@ fn answer(mut socket: UnixStream, source: &Source) -> io::Result<()> {
     loop {
         match socket.read_exact(&mut product) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if is_passing(&error) => {
+                thread::sleep(FAILED_PAUSE);
+                continue;
+            }
             read => read?,
         }
         let chip = Chip::of(VENDOR, u16::from_be_bytes(product));
         let found = chip.and_then(|chip| source.open(chip));
         let (mut answer, fd) = found.unwrap_or((vec![NOTHING], None));
         answer.resize(ANSWER_LEN, 0);
-        sys::send(&socket, &answer, fd.as_ref().map(AsFd::as_fd))?;
+        while let Err(error) = sys::send(&socket, &answer, fd.as_ref().map(AsFd::as_fd)) {
+            if !is_passing(&error) {
+                return Err(error);
+            }
+            thread::sleep(FAILED_PAUSE);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use segue_lan78xx::model::{Config, Model};
     use segue_lan78xx::usb::usbip::serve::Server;

@@ -210,6 +210,11 @@ impl Transport for Usbfs {
     }
 
     fn submit(&mut self, transfer: Transfer<Lent>) {
+        // It would never be collected.
+        if self.gone {
+            self.done.push_back(transfer.complete(Err(Error::Gone)));
+            return;
+        }
         let (request, bytes) = transfer.into_bytes();
         let number = self.next;
         self.next = self.next.wrapping_add(1);
@@ -226,7 +231,9 @@ impl Transport for Usbfs {
     }
 
     fn reap(&mut self) -> Option<Transfer<Done>> {
-        if self.done.is_empty() {
+        // Of a device that is gone the kernel must be asked for nothing more: it would write to memory that was given
+        // back.
+        if self.done.is_empty() && !self.gone {
             self.collect();
         }
         self.done.pop_front()
@@ -294,6 +301,10 @@ mod tests {
         let mut usb = Usbfs::of(file.into(), (0, 0), Speed::High);
         assert!(!usb.is_gone());
         assert!(usb.reap().is_none() && usb.is_gone());
+        // The kernel is not asked: it would refuse with another error.
+        let transfer = Transfer::allocate(64).unwrap();
+        usb.submit(transfer.lend(Request { endpoint: 2, tag: 0, len: 64, zero_packet: false }));
+        assert_eq!(usb.reap().map(|done| done.result()), Some(Err(Error::Gone)));
     }
 
     #[test]

@@ -21,6 +21,8 @@ use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Re
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
 /// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a wait for the connection that brought nothing, although the kernel says that it is ready.
+const FAILED_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum number of devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
 
@@ -338,17 +340,20 @@ impl Client {
     /// Sends a message. While the connection's send buffer is full, waits and reads, so that both ends cannot block
     /// each other.
     fn send(&mut self, bytes: &[u8]) {
-        let mut at = 0;
+        let (mut at, mut is_again) = (0, false);
         let until = segue_port::now().after(CONTROL_TIMEOUT);
         while at < bytes.len() && !self.gone {
             match self.stream.write(&bytes[at..]) {
                 Ok(0) => self.lose(),
-                Ok(len) => at += len,
+                Ok(len) => (at, is_again) = (at + len, false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock && segue_port::now() < until => {
                     let interest = Interest { fd: self.stream.as_fd(), read: true, write: true };
                     let _ = sys::wait(&[interest], Some(Duration::from_millis(100)));
-                    self.listen();
+                    // A wait that ends at once, again and again, costs no processor time.
+                    if !self.listen() && std::mem::replace(&mut is_again, true) {
+                        std::thread::sleep(FAILED_PAUSE);
+                    }
                     self.check_guard();
                 }
                 Err(_) => self.lose(),
@@ -356,23 +361,26 @@ impl Client {
         }
     }
 
-    /// Reads messages of the server.
-    fn listen(&mut self) {
+    /// Reads messages of the server. Returns whether there was anything to read.
+    fn listen(&mut self) -> bool {
         let mut buffer = [0; 65536];
+        let mut has_read = false;
         while !self.gone {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.lose(),
                 Ok(len) => {
+                    has_read = true;
                     self.input.extend_from_slice(&buffer[..len]);
                     if self.process_input().is_none() {
                         self.lose();
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => self.lose(),
             }
         }
+        has_read
     }
 
     /// Processes the complete messages in the buffer; `None` for an invalid one.
@@ -474,8 +482,11 @@ impl Client {
         self.answer = None;
         self.send(&message);
         let until = segue_port::now().after(CONTROL_TIMEOUT);
+        let mut is_ready = false;
         loop {
-            self.listen();
+            if !self.listen() && is_ready {
+                std::thread::sleep(FAILED_PAUSE);
+            }
             if let Some(answer) = self.answer.take() {
                 return answer;
             }
@@ -491,7 +502,8 @@ impl Client {
                 left = left.min(guard.left());
                 interests.push(guard.interest());
             }
-            let _ = sys::wait(&interests, Some(left));
+            // A wait that fails ends at once too.
+            is_ready = sys::wait(&interests, Some(left)).map_or(true, |ready| ready.first() == Some(&true));
             self.check_guard();
         }
     }

@@ -1,0 +1,239 @@
+//! Tests of faults of an adapter's process: of its threads, of the process itself, and of the system calls that carry
+//! its USB requests to a model of the chip, by USB/IP. Packets pass again, and no other instance notices.
+
+#[path = "common/adapter.rs"]
+mod common;
+
+use std::fs;
+use std::io::{PipeWriter, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, carrier, start, until};
+use segue_lab::{Process, reach};
+use segue_tests::capture::Directory;
+use segue_tests::faults::{Fault, Service, parent, tail};
+use segue_tests::inject::{Calls, Traced};
+use segue_tests::routed::ip;
+use segue_tests::test_name;
+use segue_tests::traffic::{Place, socket};
+
+/// The table of the adapter in the file of the service at host A.
+const TABLE: &str = "[[lan78xx]]\ndev = \"lan0\"\nusb = \"usbip://198.18.0.2/1-1\"\n";
+/// The addresses of the adapter's interface at host A, and of the end of the model's cable at host B.
+const ENDS: [&str; 2] = ["198.19.204.2", "198.19.204.1"];
+
+/// The system calls of the process: its USB requests, and those to the process that opens the adapter again; the same
+/// on their way out; those of its interface; and the wait for all of them.
+const CALLS: [&str; 4] = ["recvfrom,recvmsg,sendmsg", "sendto", "read,readv,write,writev", "ppoll"];
+/// Errors that may pass, as in errors.rs, and for the USB requests a device that is gone.
+const ERRORS: [&str; 9] = [
+    "error=EAGAIN",
+    "error=ENODEV",
+    "error=ENOBUFS",
+    "error=EINTR:when=1+2",
+    "error=ENOMEM",
+    "error=EPERM",
+    "error=EMSGSIZE",
+    "error=EIO",
+    "error=ENETDOWN",
+];
+/// Number of datagrams in each direction while a call fails.
+const DATAGRAMS: u64 = 40;
+/// Least number of calls that counts as the normal one: those for a datagram each way, one by one.
+const LEAST: u64 = 16 * DATAGRAMS;
+/// Most calls as a multiple of the normal number.
+const MOST: u64 = 3;
+
+/// A model of the chip at host B, and its adapter as an instance of the service at host A.
+struct Adapter {
+    /// The model, and its commands.
+    model: (Process, PipeWriter),
+    service: Service,
+}
+
+impl Adapter {
+    /// Starts both. `None` where the test cannot run, which is noted under `name`.
+    #[track_caller]
+    fn start(name: &str) -> Option<Adapter> {
+        let made = Service::prepared(name, 1, TABLE, &[], |ground| {
+            let words = ["model", "--usbip", "198.18.0.2:3240", "--wire", "tap:cable0", "--commands"];
+            let (mut model, commands) = start(&ground.b, &ground.program, &words);
+            until("model", &mut model, |process| process.stderr().contains("is up"));
+            ip(&ground.b, &format!("address add {}/24 dev cable0", ENDS[1]));
+            (model, commands)
+        });
+        made.map(|(service, model)| Adapter { model, service })
+    }
+
+    /// Returns the two ends as places.
+    fn places(&self) -> [Place<'_>; 2] {
+        let ground = &self.service.ground;
+        let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+        [Place { host: &ground.a, address: address(ENDS[0]) }, Place { host: &ground.b, address: address(ENDS[1]) }]
+    }
+
+    /// Returns whether datagrams pass through the adapter in both directions within `longest`.
+    fn passes(&self, longest: Duration) -> bool {
+        let [near, far] = self.places();
+        let begin = Instant::now();
+        let network = format!("{}/24", ENDS[0]);
+        loop {
+            // The interface is a new one after each start.
+            let is_up = carrier(near.host, "lan0")
+                && near.host.run("ip", &["address", "replace", &network, "dev", "lan0"]).is_ok();
+            let most = longest.min(Duration::from_millis(200));
+            if is_up && reach((near.host, near.address), (far.host, far.address), most).is_ok() {
+                return true;
+            }
+            if begin.elapsed() >= longest {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns the calls of a process while datagrams are sent and its counters are read.
+    #[track_caller]
+    fn traced(&self, pid: u32, ends: &[UdpSocket; 2], fault: Option<(&str, &str)>) -> (Calls, Duration) {
+        let begin = Instant::now();
+        let directory = Directory::new();
+        let traced = Traced::attach(pid, fault, &directory.file("calls"));
+        for _ in 0..DATAGRAMS {
+            for (from, to) in [(0, 1), (1, 0)] {
+                // A link that is down is one of the faults.
+                let _ = ends[from].send_to(&[7; 300], ends[to].local_addr().unwrap());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.service.request_of("lan0", r#"{"get":"stat"}"#);
+        (traced.detach(), begin.elapsed())
+    }
+
+    /// Returns a number of the adapter's driver, after a wait for an answer.
+    #[track_caller]
+    fn number(&self, key: &str) -> u64 {
+        let begin = Instant::now();
+        loop {
+            let stat = self.service.stat("lan0").unwrap_or_default();
+            if let Some(number) = stat["ports"]["adapter"]["numbers"][key].as_u64() {
+                return number;
+            }
+            assert!(begin.elapsed() < PATIENCE, "no {key} in {stat}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn an_adapter_passes_packets_again_after_each_fault_of_its_process() {
+    let Some(adapter) = Adapter::start(test_name!()) else { return };
+    let service = &adapter.service;
+    let tunnel = service.patient_pid("sg1");
+    let passes = |longest| adapter.passes(longest);
+    assert!(passes(PATIENCE), "{}", tail(&service.near));
+    for fault in [
+        Fault::Thread("packets", "panic"),
+        Fault::Worker(libc::SIGSTOP),
+        Fault::Thread("packets", "loop"),
+        Fault::Worker(libc::SIGKILL),
+        Fault::Thread("control", "panic"),
+    ] {
+        let took = service.fault_of("lan0", fault, &passes);
+        println!("{fault:?}: {} ms", took.as_millis());
+    }
+    assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+#[test]
+fn errors_of_usb_requests_end_no_process_and_cost_no_more_than_three_times_the_normal() {
+    let Some(adapter) = Adapter::start(test_name!()) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    let service = &adapter.service;
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    let worker = service.patient_pid("lan0").unwrap();
+    let ends = adapter.places().map(socket);
+    // The shortest of three, as a time in which the machine stood still has few calls.
+    let normal = (0..3).map(|_| adapter.traced(worker, &ends, None)).min_by_key(|(_, time)| *time);
+    let (normal, time) = normal.expect("three");
+    let mut failed = Vec::new();
+    for (at, calls) in CALLS.into_iter().enumerate() {
+        let mut met = 0;
+        for (number, error) in ERRORS.into_iter().enumerate() {
+            let is_usb = at < 2;
+            // An interface that is gone ends the instance.
+            if error.contains("ENODEV") && !is_usb {
+                continue;
+            }
+            // Three of nine in each row, other ones in the next.
+            if !segue_testkit::is_set("SEGUE_FULL") && number % 3 != at % 3 {
+                continue;
+            }
+            let before = adapter.number("unplugs");
+            let (found, took) = adapter.traced(worker, &ends, Some((calls, error)));
+            let longer = (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
+            let most = MOST as f64 * normal.total().max(LEAST) as f64 * longer;
+            println!(
+                "figure lan0 {calls} {error}: times the normal {:.2}, errors met {}",
+                found.total() as f64 / (normal.total().max(1) as f64 * longer),
+                found.injected
+            );
+            met += found.injected;
+            let passes = adapter.passes(PATIENCE);
+            let is_same = service.patient_pid("lan0") == Some(worker);
+            if found.total() as f64 > most || !passes || !is_same {
+                failed.push(format!(
+                    "{calls} {error}: {} calls of at most {most:.0}, {} failed; the same process: {is_same}; packets \
+                     pass: {passes}; {:?} {}",
+                    found.total(),
+                    found.injected,
+                    found.made,
+                    tail(&service.near)
+                ));
+            }
+            assert!(is_same, "{}", failed.join("\n"));
+            // A connection that fails is an adapter that goes away, and comes back.
+            let is_transient = ["EAGAIN", "EINTR"].iter().any(|name| error.contains(name));
+            if is_usb && !is_transient && found.injected > 0 {
+                assert!(adapter.number("unplugs") > before, "{calls} {error} was not counted");
+            }
+        }
+        assert!(met > 0, "{calls}: no error was met");
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn an_adapter_that_was_away_comes_back_though_calls_of_the_process_that_opens_it_failed() {
+    let Some(mut adapter) = Adapter::start(test_name!()) else { return };
+    if segue_lab::which("strace").is_none() {
+        return segue_tests::skip(test_name!(), "not installed: strace");
+    }
+    assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
+    let worker = adapter.service.patient_pid("lan0").unwrap();
+    let supervisor = parent(worker);
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    let mut children = children.split_ascii_whitespace().map(|pid| pid.parse::<u32>().unwrap());
+    let opener = children.find(|pid| *pid != worker).expect("a process that opens the adapter");
+    for error in ["error=ENOMEM", "error=ENOBUFS", "error=EPERM"] {
+        let begin = Instant::now();
+        let directory = Directory::new();
+        let traced = Traced::attach(opener, Some(("read,sendmsg", error)), &directory.file("calls"));
+        writeln!(adapter.model.1, "unplug").unwrap();
+        while adapter.number("gone") == 0 {
+            assert!(begin.elapsed() < PATIENCE, "{}", tail(&adapter.service.near));
+            thread::sleep(Duration::from_millis(10));
+        }
+        writeln!(adapter.model.1, "plug").unwrap();
+        // The adapter is looked for once a second.
+        thread::sleep(Duration::from_secs(3));
+        let calls = traced.detach();
+        let most = 400.0 * begin.elapsed().as_secs_f64();
+        assert!(calls.injected > 0 && calls.total() as f64 <= most, "{error}: at most {most:.0}: {calls:?}");
+        assert!(adapter.passes(PATIENCE), "{error}: {}", tail(&adapter.service.near));
+        assert_eq!(adapter.service.patient_pid("lan0"), Some(worker), "{error}");
+    }
+}
