@@ -72,8 +72,8 @@ fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
 /// Returns the IP packet that reports to the sender of `packet` why it was dropped, from the router's address `from` of
 /// the same family. Of a train the first segment is quoted, as it would have left.
 ///
-/// `None` where no error may be sent: for some reasons, about ICMP errors and later fragments of IPv4, and about
-/// packets from or to an address that is not one host's.
+/// `None` where no error may be sent: for some reasons, about ICMP errors and later fragments of IPv4, about packets
+/// from or to an address that is not one host's, and about those whose IPv4 header has a wrong checksum.
 ///
 /// `scratch` is cleared before and after use.
 pub fn error<B: AsRef<[u8]>>(
@@ -90,7 +90,7 @@ pub fn error<B: AsRef<[u8]>>(
     gso::split_linear(packet, &Limits::NONE, scratch).ok()?;
     let frame = scratch.frames().first()?;
     let bytes = scratch.bytes(frame).get(ip.start()..)?;
-    let may = if is_v4 { may_answer_v4(bytes) } else { may_answer_v6(bytes) };
+    let may = if is_v4 { may_answer_v4(bytes) && is_header_right(bytes) } else { may_answer_v6(bytes) };
     let reply = may.then(|| match from {
         IpAddr::V4(from) if is_v4 => reply_v4(bytes, from, (kind, code), mtu),
         IpAddr::V6(from) if !is_v4 => reply_v6(bytes, from, (kind, code), mtu),
@@ -99,6 +99,12 @@ pub fn error<B: AsRef<[u8]>>(
     let reply = reply.flatten();
     scratch.clear();
     reply
+}
+
+/// Returns whether the checksum of an IPv4 header is right; no error is sent about others (RFC 1812, section 4.3.2.7).
+fn is_header_right(packet: &[u8]) -> bool {
+    let header = packet.first().and_then(|first| packet.get(..ipv4::header_len(*first)));
+    header.is_some_and(|header| Field::complete(Sum::of(header)).value() == 0)
 }
 
 fn reply_v4(quoted: &[u8], from: Ipv4Addr, (kind, code): (u8, u8), mtu: u32) -> Option<Vec<u8>> {

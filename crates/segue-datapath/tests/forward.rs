@@ -328,8 +328,13 @@ fn senders_hear_of_what_was_dropped() {
     let icmp_error = |ip: Ip, kind| packet(ip, L4::Icmp(kind, 0, [0; 4]), 60);
     let later = Ip::V4(V4 { fragment: Some((8, true)), df: false, ..V4::new(0, 1, 2) });
     let to_many = Ip::V4(V4 { dst: [239, 0, 0, 1], ..V4::new(0, 1, 2) });
+    let mut wrong = bytes(&packet(v4([1, 1]), udp(), 1));
+    wrong[10] ^= 1;
     for (packet, reason, from) in [
         (packet(v4([1, 1]), udp(), 1), DropReason::Blackhole, "198.18.0.9"),
+        (packet(v4([1, 1]), udp(), 1), DropReason::Source, "198.18.0.9"),
+        (packet(v4([1, 1]), udp(), 1), DropReason::NoRoom, "198.18.0.9"),
+        (packet(v6(5), udp(), 1), DropReason::NoRoom, "2001:db8::9"),
         (packet(v4([1, 1]), udp(), 1), DropReason::HopLimit, "2001:db8::9"),
         (icmp_error(v4([1, 1]), 3), DropReason::HopLimit, "198.18.0.9"),
         (icmp_error(v4([1, 1]), 11), DropReason::HopLimit, "198.18.0.9"),
@@ -338,6 +343,7 @@ fn senders_hear_of_what_was_dropped() {
         (icmp_error(v6(5), 137), DropReason::HopLimit, "2001:db8::9"),
         (packet(later, L4::Raw(17), 64), DropReason::HopLimit, "198.18.0.9"),
         (packet(to_many, udp(), 1), DropReason::HopLimit, "198.18.0.9"),
+        (load(&wrong, Start::Ip), DropReason::HopLimit, "198.18.0.9"),
     ] {
         assert_eq!(answer_to(&packet, reason, from), None);
     }
@@ -368,6 +374,45 @@ fn senders_hear_of_what_was_dropped() {
         assert!(answer_to(&icmp_error(v4([1, 1]), query), DropReason::HopLimit, "198.18.0.9").is_some());
     }
     assert!(answer_to(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
+}
+
+/// RFC 1812, sections 4.3.2.2, 4.3.2.3 and 4.3.2.5; RFC 4443, section 2.4 (c).
+#[test]
+fn errors_have_a_hop_limit_and_a_precedence_of_their_own_and_quote_all_that_fits() {
+    let mut scratch = Frames::new();
+    let worn_v4 = Ip::V4(V4 { ttl: 1, tos: 0x28, dst: [198, 18, 1, 1], ..V4::new(0, 1, 2) });
+    let worn_v6 = Ip::V6(V6 { hop_limit: 1, ..V6::new(1, 9, 5) });
+    for (ip, from, most) in [(worn_v4, "198.18.0.9", 576), (worn_v6, "2001:db8::9", 1280)] {
+        let is_v4 = most == 576;
+        let room = most - if is_v4 { 28 } else { 48 };
+        let header = if is_v4 { 28 } else { 48 };
+        for (data, quoted) in [(2000, room), (room - header, room), (room - header - 1, room - 1), (0, header)] {
+            let expired = packet(ip.clone(), udp(), data);
+            let reply = icmp::error(&expired, DropReason::HopLimit, 0, address(from), &mut scratch).unwrap();
+            verify(&reply, oracle::Start::Ip, &Ports::default()).unwrap();
+            let ends = if is_v4 { (reply[8], reply[1]) } else { (reply[7], reply[0]) };
+            assert_eq!(ends, (64, if is_v4 { 0xc0 } else { 0x60 }));
+            let begin = reply.len() - quoted;
+            assert_eq!((begin, &reply[begin..]), (most - room, &bytes(&expired)[..quoted]), "{data} bytes of data");
+        }
+    }
+}
+
+/// RFC 6936, section 5, requirements 8 and 10.
+#[test]
+fn ipv6_datagrams_with_and_without_a_checksum_take_the_same_way() {
+    let mut forwarder = forwarder(Reads::default(), Link::Bare);
+    let datagram = |checksum| packet(v6(5), L4::Udp(Udp { src_port: 1000, dst_port: 4789, checksum }), 100);
+    let mut packets = [datagram(true), datagram(false)];
+    let before: Vec<_> = packets.iter().map(|packet| bytes(packet)).collect();
+    assert!(before[0][46..48] != [0, 0] && before[1][46..48] == [0, 0]);
+    assert_eq!(run(&mut forwarder, &mut packets), [Verdict::Send { port: 9, mtu: 1280 }; 2]);
+    assert_eq!(forwarder.lookups().groups, 1);
+    for (packet, mut expected) in packets.iter().zip(before) {
+        // The hop limit.
+        expected[7] -= 1;
+        assert_eq!(bytes(packet), expected);
+    }
 }
 
 #[test]

@@ -140,6 +140,28 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
 }
 
+/// Tests RFC 1812, section 4.3.2.7, and RFC 4443, section 2.4 (e): a packet that was sent to a group of the link causes
+/// no error. It is not routed either.
+#[test]
+fn packets_in_broadcast_and_multicast_frames_are_neither_routed_nor_answered() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        let mut second = 0;
+        for to in [EVERYBODY, [1, 0, 0x5e, 0, 0, 1], OWN[0]] {
+            here.give(0, [1, 64].into_iter().map(|ttl| [&to[..], &segment(ttl, 1, 100)[6..]].concat()).collect());
+            for _ in 0..2 {
+                second += 1;
+                here.round(second * SECOND);
+            }
+            // In a frame to the router the first one causes an error, and the other one is routed.
+            let is_own = to == OWN[0];
+            assert_eq!((here.sent(0).len(), here.left().len()), if is_own { (1, 1) } else { (0, 0) }, "{to:x?}");
+        }
+        assert_eq!(here.number("in", Group::Port, "foreign"), 4);
+    });
+}
+
 /// Tests RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
 /// broadcast. A change of another route does not count as a confirmation.
 #[test]

@@ -186,6 +186,50 @@ fn errors_about_what_has_no_ports_to_translate_are_refused() {
     assert!(into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &quoted, 100), 0).is_ok());
 }
 
+/// RFC 5508, REQ-3 b to d: options of the quoted packet are passed over, its transport checksum is not judged, and what
+/// follows it stays.
+#[test]
+fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
+    let options = |mut packet: build::Packet| {
+        let build::Ip::V4(ip) = &mut packet.ip else { unreachable!() };
+        // Record route, with room for two addresses.
+        ip.options = vec![7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+        packet
+    };
+    let router = [203, 0, 113, 1];
+    for sent in [udp(CLIENT, SERVER, 100), tcp(CLIENT, SERVER, 0x18, 100)].map(options) {
+        let mut nat = nat(|config| config.ports = (40_000, 60_000));
+        let mut left = out(&mut nat, &sent, 0).unwrap();
+        let mut quoted = sent.bytes();
+        for bytes in [&mut left, &mut quoted] {
+            // The last byte of data, and an extension of the error behind it (RFC 4884).
+            *bytes.last_mut().unwrap() ^= 0x55;
+            bytes.extend([0x20, 0, 0xfd, 0x3e, 0, 8, 1, 1, 0, 1, 0x11, 0x01]);
+        }
+        let came = into(&mut nat, &error(router, OUTSIDE, 11, &left, 200), 0).unwrap();
+        assert_eq!(came, error(router, CLIENT.0, 11, &quoted, 200).bytes());
+    }
+}
+
+/// RFC 5508, REQ-6.
+#[test]
+fn errors_in_neither_direction_refresh_a_mapping() {
+    let mut nat = nat(|_| ());
+    let left = out(&mut nat, &udp(CLIENT, SERVER, 50), 0).unwrap();
+    let answer = udp(SERVER, CLIENT, 50).bytes();
+    let mut last = 0;
+    for second in (10..1000).step_by(10) {
+        let now = second * SECOND;
+        let from_outside = into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &left, 60), now).is_ok();
+        let from_inside = out(&mut nat, &error(CLIENT.0, SERVER.0, 3, &answer, 60), now).is_ok();
+        assert_eq!(from_outside, from_inside, "{second} s");
+        if from_inside {
+            last = second;
+        }
+    }
+    assert_eq!(last, 300);
+}
+
 #[test]
 fn errors_between_two_hosts_inside_need_a_packet_of_the_one_to_the_other() {
     let mut nat = nat(|_| ());

@@ -175,6 +175,11 @@ fn mapping_is_endpoint_independent_and_outside_ports_are_exclusive() {
     assert!(seen[0] == CLIENT.1 && seen[1] != CLIENT.1 && seen[1] >= 1024);
     // TCP has ports of its own.
     assert_eq!(port(&out(&mut nat, &tcp(other, SERVER, 2, 0), 0).unwrap()), CLIENT.1);
+    // So have queries, by their identifier (RFC 5508, REQ-1 a).
+    let id = |bytes: &[u8]| u16::from_be_bytes([bytes[24], bytes[25]]);
+    let ids = [(CLIENT.0, SERVER.0), (CLIENT.0, [198, 19, 0, 2]), (other.0, SERVER.0)]
+        .map(|(from, to)| id(&out(&mut nat, &echo(from, to, 8, 77), 0).unwrap()));
+    assert!(ids[0] == ids[1] && ids[0] != ids[2], "{ids:?}");
     // Any host may use the port of a mapping, but no other port.
     let stranger = ([203, 0, 113, 7], 9);
     assert!(into(&mut nat, &udp(stranger, (OUTSIDE, seen[1]), 5), 0).is_ok());

@@ -54,6 +54,22 @@ fn assert_reset(steps: &[Step], counts: bool) {
     assert_eq!(state(&nat) == TcpState::Closing, counts, "{steps:?}");
 }
 
+/// RFC 5382, REQ-2 a: both ends send a SYN before either one has seen the other's (RFC 9293, section 3.5).
+#[test]
+fn a_connection_that_both_ends_begin_at_once_opens() {
+    let mut nat = nat(|_| ());
+    let begin: [Step; 4] =
+        [(true, SYN, 0, 0, 0), (false, SYN, 0, 0, 0), (true, SYN | ACK, 0, 1, 0), (false, SYN | ACK, 0, 1, 0)];
+    for step in begin {
+        send(&mut nat, step, 0);
+        assert_eq!(state(&nat), TcpState::Opening, "{step:?}");
+    }
+    send(&mut nat, (true, DATA, 1, 1, 100), 0);
+    assert_eq!(state(&nat), TcpState::Open);
+    // Its answer may come as late as in a connection that one end began.
+    send(&mut nat, (false, DATA, 1, 101, 100), 7440 * SECOND);
+}
+
 #[test]
 fn a_reset_from_inside_counts_up_to_a_mebibyte_off() {
     let most = 1 << 20;

@@ -409,6 +409,31 @@ fn a_zero_checksum_over_ipv6_only_where_the_tunnel_does_without() {
     assert_eq!(fate(true), Err(DecapRefusal::OuterCsumAbsent));
 }
 
+/// RFC 6936, section 4, requirement 7: a port that accepts a zero checksum accepts others, and verifies them.
+#[test]
+fn other_checksums_over_ipv6_are_verified_where_a_zero_one_is_accepted() {
+    let sending = Config {
+        local: address("2001:db8::1"),
+        remote: address("2001:db8::2"),
+        ..sender(Mode::Ipip, Carrier::Gue { remcsum: false })
+    };
+    let mut packet = load(&hex(UDP));
+    Encapsulator::new(sending).unwrap().push(&mut packet).unwrap();
+    let wire = seal(&packet);
+    assert_ne!(wire[46..48], [0, 0], "it has a checksum");
+    let fate = |wire: Vec<u8>| {
+        let accepting = Config { csum: false, zero_csum6: true, ..opposite(&sending) };
+        Decapsulator::new(accepting).unwrap().pull_packet(Frag::all(wire), &mut Packet::default())
+    };
+    assert_eq!(fate(wire.clone()), Ok(()));
+    // The source port, an address of the inner packet, and its last byte.
+    for at in [40, 64, wire.len() - 1] {
+        let mut wrong = wire.clone();
+        wrong[at] ^= 0x10;
+        assert_eq!(fate(wrong), Err(DecapRefusal::OuterCsum), "byte {at}");
+    }
+}
+
 #[test]
 fn packets_refused_by_the_encapsulator_are_unchanged() {
     let refused = |mode, packet: &mut Packet<Vec<u8>>| {
