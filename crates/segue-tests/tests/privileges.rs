@@ -205,9 +205,15 @@ mod inside {
     }
 
     /// Files that no process of segue may read or write while packets move.
-    const FILES: [(&str, i32); 6] = [
+    const FILES: [(&str, i32); 12] = [
         ("/etc/passwd", libc::O_RDONLY),
+        ("/etc/resolv.conf", libc::O_RDONLY),
+        ("/proc/self/exe", libc::O_RDONLY),
         ("/proc/self/mem", libc::O_RDWR),
+        ("/proc/1/environ", libc::O_RDONLY),
+        ("/sys/class/net", libc::O_RDONLY | libc::O_DIRECTORY),
+        ("/sys/fs/cgroup/cgroup.procs", libc::O_WRONLY),
+        ("/dev/bus/usb", libc::O_RDONLY | libc::O_DIRECTORY),
         ("/dev/net/tun", libc::O_RDWR),
         ("/run/segue/x", libc::O_CREAT | libc::O_WRONLY),
         ("/tmp", libc::O_RDONLY | libc::O_DIRECTORY),
@@ -282,6 +288,59 @@ mod inside {
         assert_no_file(&held, "the supervisor");
         drop(held);
         // Nothing of this has harmed them.
+        assert_eq!(super::worker(&ground, &mut process), worker);
+        process.terminate();
+        assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
+    }
+
+    #[test]
+    fn under_a_service_the_parent_of_an_instance_reaches_no_file_and_the_service_no_other_process() {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sh"]) else { return };
+        let directory = Directory::new();
+        let file = directory.file("segue.toml");
+        fs::write(&file, tunnel(Peer::A, 1, "")).unwrap();
+        let mut process = start(&ground, &format!("run -c {}", file.display()));
+        let worker = worker(&ground, &mut process);
+        let supervisor = parent(worker);
+        let own = file.to_str().unwrap();
+        for (pid, who) in [(worker, "the process that moves packets"), (supervisor, "the supervisor")] {
+            let Some(held) = hold(pid) else { return };
+            assert_no_file(&held, who);
+            assert!(!held.opens(own, libc::O_RDONLY).unwrap(), "{who} opens the file of the service");
+            let none = [libc::SYS_execve, libc::SYS_bpf, libc::SYS_ptrace, libc::SYS_setns, libc::SYS_mount];
+            assert!(none.iter().all(|number| !held.may(*number, &[u64::MAX; 6]).unwrap()), "{who}");
+        }
+        let Some(held) = hold(parent(supervisor)) else { return };
+        // None that the attempt would make.
+        let files = FILES.iter().filter(|(_, flags)| flags & libc::O_CREAT == 0);
+        let reached: Vec<_> = files.filter(|(path, flags)| held.opens(path, *flags).unwrap()).collect();
+        println!("the service reaches {reached:?}");
+        // What a reload needs.
+        assert!(held.opens(own, libc::O_RDONLY).unwrap());
+        let never = [
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_init_module,
+            libc::SYS_finit_module,
+            libc::SYS_kexec_load,
+            libc::SYS_reboot,
+            libc::SYS_perf_event_open,
+            libc::SYS_userfaultfd,
+            libc::SYS_io_uring_setup,
+            libc::SYS_mount,
+            libc::SYS_umount2,
+            libc::SYS_pivot_root,
+            libc::SYS_chroot,
+            libc::SYS_swapon,
+            libc::SYS_clock_settime,
+            libc::SYS_sethostname,
+            libc::SYS_keyctl,
+        ];
+        let found: Vec<_> = never.iter().filter(|number| held.may(**number, &[u64::MAX; 6]).unwrap()).collect();
+        assert!(found.is_empty(), "the service makes the system calls {found:?}");
+        drop(held);
         assert_eq!(super::worker(&ground, &mut process), worker);
         process.terminate();
         assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
