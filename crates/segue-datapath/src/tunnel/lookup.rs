@@ -76,14 +76,15 @@ impl Lookup {
         by_identity.get(&identity).copied().unwrap_or(*first)
     }
 
-    /// Returns the tunnel for `datagram` among those that [`of`](Self::of) returned.
+    /// Returns the tunnel for `datagram` among those that [`of`](Self::of) returned. Where there is only one the bytes
+    /// are not looked at.
     #[inline]
-    pub(super) fn to(&self, at: usize, datagram: &[u8]) -> Target {
+    pub(super) fn to(&self, at: usize, datagram: &(impl AsRef<[u8]> + ?Sized)) -> Target {
         let Tunnels { first, by_identity } = &self.tunnels[at];
         if by_identity.is_empty() {
             return *first;
         }
-        let found = self.config.identify(datagram).and_then(|identity| by_identity.get(&identity));
+        let found = self.config.identify(datagram.as_ref()).and_then(|identity| by_identity.get(&identity));
         found.copied().unwrap_or(*first)
     }
 }

@@ -84,6 +84,8 @@ pub(super) struct Member {
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     joins: bool,
+    /// Whether GRO is on and gets inner packets unparsed: it looks for no tunnels in them.
+    takes_frames: bool,
     path_mtu: PathMtu,
     probe: Option<Arc<Probe>>,
     answers: Limiter,
@@ -121,6 +123,7 @@ impl Member {
             fdb: parts.fdb,
             flood: parts.flood,
             joins: parts.gro.is_some(),
+            takes_frames: parts.gro.is_some_and(|gro| gro.tunnels == Tunnels::NONE),
             gro: parts.gro.map(Gro::new),
             path_mtu: PathMtu::default(),
             probe: parts.probe,
@@ -289,7 +292,7 @@ impl Member {
         let meta = Received { tos, csum: common.outer_csum, sum: None };
         let mut datagram = Frag::all(datagram);
         // GRO recognises most packets by a few bytes. The port inside takes parsed packets.
-        if self.joins && self.gro.as_ref().is_some_and(|gro| gro.config().tunnels == Tunnels::NONE) {
+        if self.takes_frames {
             match self.decap.pull_frame(datagram, &meta) {
                 Ok(frame) => return self.take_frame(frame, remote, common, now),
                 Err(back) => datagram = back,
@@ -321,7 +324,8 @@ impl Member {
     #[inline(always)]
     fn take_frame(&mut self, frame: Frame<Page>, remote: u16, common: &mut Common, now: Nanos) {
         self.arrivals.received += 1;
-        if !self.accepts(frame.bytes.as_slice().unwrap_or(&[]), remote, now) {
+        let is_ethernet = self.encap.config().mode.is_ethernet();
+        if is_ethernet && !self.accepts(frame.bytes.as_slice().unwrap_or(&[]), remote, now) {
             return common.decap_drops.add(DecapRefusal::InnerSource);
         }
         common.unwrapped.add_frame(frame.len());
@@ -511,6 +515,7 @@ impl Member {
         if let (Some(gro), Some(wanted)) = (&mut self.gro, &settings.gro[0]) {
             self.joins = wanted.on;
             gro.reconfigure(wanted.config(&settings.protocols, settings.sharing.hold(wanted.hold())));
+            self.takes_frames = wanted.on && gro.config().tunnels == Tunnels::NONE;
         }
         if let Remcsum::Can(on) = settings.remcsum {
             self.encap.set_remcsum(on);

@@ -300,7 +300,7 @@ impl Tunnel {
                 self.control(tunnels, datagram.as_ref(), now);
                 continue;
             }
-            let to = self.lookup.to(tunnels, datagram.as_ref());
+            let to = self.lookup.to(tunnels, &datagram);
             let member = &mut self.members[to.member];
             if !member.is_due {
                 member.is_due = true;

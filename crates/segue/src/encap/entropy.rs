@@ -20,8 +20,9 @@ impl FlowHash {
     pub(super) fn of(&self, inner: &Inner) -> u64 {
         let ports = inner.ports.map_or(0, |(protocol, ports)| u64::from(protocol) << 32 | u64::from(ports));
         let mut words = [0; 5];
-        for (word, half) in words.iter_mut().zip(inner.addresses().chunks(8)) {
-            *word = half.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        // Addresses are 8, 16 or 32 bytes.
+        for (word, half) in words.iter_mut().zip(inner.addresses().as_chunks::<8>().0) {
+            *word = u64::from_be_bytes(*half);
         }
         let used = inner.addresses().len() / 8;
         words[used] = ports;

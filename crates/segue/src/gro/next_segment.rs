@@ -7,7 +7,7 @@ use super::form::FormId;
 use super::key::L3;
 use super::rules::{self, Flush};
 use super::table::{ExpectedNext, Place, Slot};
-use super::verify::{is_sum_good, pseudo_header};
+use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
@@ -43,7 +43,8 @@ pub(super) struct FrameView<'a> {
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// Accounts for a frame that is the expected next segment of a train, and returns whether any other frame may begin
-    /// one. Other frames change nothing.
+    /// one. Other frames change nothing, except that the first segment of their flow may be verified, and leave if its
+    /// checksum is wrong, as on the slow path.
     #[inline(always)]
     pub(super) fn next_segment(&mut self, frame: FrameView<'_>, start: Start, pool: &mut Pool<B>) -> NextSegment {
         let front = frame.front;
@@ -199,7 +200,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     /// Checks whether a frame is the expected next segment of the train at a place, and returns the length of its
-    /// headers.
+    /// headers. If the train's first segment has a wrong checksum, it leaves.
     #[inline(always)]
     fn continues_held<const LINK: usize, const V6: bool>(
         &mut self,
@@ -209,7 +210,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let l3 = const { L3[LINK] };
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
         let Some(Slot::Held(held)) = self.table.slot_mut(place) else { return None };
-        if held.expected != ExpectedNext::new(LINK, bytes.len()) || !held.verified || held.left < 2 {
+        if held.expected != ExpectedNext::new(LINK, bytes.len()) || held.left < 2 {
             return None;
         }
         let form = self.forms.get(held.key.form())?;
@@ -233,6 +234,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
             {
                 return None;
             }
+        }
+        // The first segment is verified when all else says that this one joins it.
+        if !held.verified {
+            if verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes).is_err() {
+                self.finish(place, Flush::BadChecksum);
+                return None;
+            }
+            held.verified = true;
         }
         if !verified {
             let mut whole = pseudo_header::<V6>(&front[l3..l4], protocol::TCP, bytes.len() - l4);

@@ -42,6 +42,12 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
 
     let layout = &packet.layout;
     let ends = ends(head, layout, packet.len());
+    if limits.outer_csum && is_outermost_alone_owed(layers) {
+        // The field that the port completes holds no sum of what is behind its header.
+        let summed = if complete { InnerSum::new(head, packet, csum, &ends, true).summed } else { 0 };
+        prime_outermost(head, layout, &ends)?;
+        return Ok(Filled { csum: left, completed: complete, summed });
+    }
     let mut inside = InnerSum::new(head, packet, csum, &ends, complete);
     let mut levels = layout.ip_levels();
     let mut hidden = remote.filter(|_| csum == Csum::Partial);
@@ -92,6 +98,28 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
         }
     }
     Ok(Filled { csum: left, completed: complete, summed: inside.summed })
+}
+
+/// Returns whether of all checksums of these levels only that of the outermost UDP header is owed.
+fn is_outermost_alone_owed(layers: &[Layer]) -> bool {
+    let [outermost, others @ ..] = layers else { return false };
+    outermost.udp == LayerCsum::Owed
+        && outermost.gre != LayerCsum::Owed
+        && others.iter().all(|layer| layer.udp != LayerCsum::Owed && layer.gre != LayerCsum::Owed)
+}
+
+/// Primes the checksum of the outermost UDP header, which follows the outermost IP header: [`check`] has seen to that.
+/// The parts of the packet end at `ends`.
+fn prime_outermost(head: &mut [u8], layout: &Layout, ends: &[usize; MAX_HEADERS]) -> Result<(), Refusal> {
+    let at = layout.outer_ip_index().ok_or(Refusal::Layout)?;
+    let [ip, header] = *layout.headers().get(at..).and_then(<[Header]>::first_chunk::<2>).ok_or(Refusal::Layout)?;
+    if is_routed(head, &ip) {
+        return Err(Refusal::Routing);
+    }
+    let len = ends[at + 1].checked_sub(header.start()).ok_or(Refusal::Layout)?;
+    let sum = pseudo(head, &ip, Kind::Udp, len).ok_or(Refusal::Layout)?;
+    write_u16(head, header.start() + udp::CHECKSUM, Field::primed(sum).value());
+    Ok(())
 }
 
 /// Checks that every checksum that a layer mentions has a field in the headers of that level.

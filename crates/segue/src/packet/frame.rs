@@ -43,7 +43,8 @@ impl<B: AsRef<[u8]>> Frame<B> {
 
     /// Parses the frame into a packet of `pool`. `tunnels` are the UDP ports that carry tunnels.
     pub fn parse(self, tunnels: &Tunnels, pool: &mut Pool<B>) -> Box<Packet<B>> {
-        let mut packet = pool.take();
+        // Loading overwrites all that an empty packet would have.
+        let mut packet = pool.take_used();
         packet.load(self.bytes, self.start, tunnels);
         if self.csum != Csum::Unknown {
             packet.offload.unit = Unit::Whole(self.csum);

@@ -27,11 +27,11 @@ impl<B: Buffer> Frag<B> {
         Frag { buf, start: start as u32, len: len as u32, end: 0 }
     }
 
-    /// Creates a range of the whole of `buf`.
+    /// Creates a range of the whole of `buf`; bytes past 4 GiB are not addressed.
     #[inline]
     pub fn all(buf: B) -> Frag<B> {
-        let len = buf.size();
-        Frag::new(buf, 0..len)
+        let len = buf.size().min(u32::MAX as usize) as u32;
+        Frag { buf, start: 0, len, end: 0 }
     }
 
     /// Returns the bytes of the range, if nothing else can write to them ([`Buffer::as_slice`]).
