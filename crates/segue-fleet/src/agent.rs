@@ -23,6 +23,7 @@ use crate::follow;
 use crate::keeper::{self, Terms};
 use crate::lease;
 use crate::refusal::Refusal;
+use crate::refusal_log::RefusalLog;
 use crate::roster::{Judged, Policy, Roster};
 use crate::subnet_env::SubnetEnv;
 
@@ -72,6 +73,8 @@ pub struct Agent<'a> {
     is_synced: bool,
     /// Number of peers that the tunnel refuses, and the first ones.
     refused: (u64, Vec<RefusedPeer>),
+    /// The log lines for leases that are refused, and for peers that the tunnel refuses.
+    logs: [RefusalLog; 2],
     /// The process that has the tunnel's table.
     process: u32,
     is_dirty: bool,
@@ -113,6 +116,7 @@ pub fn run(
         peers: Vec::new(),
         is_synced: false,
         refused: (0, Vec::new()),
+        logs: ["refused", "the tunnel refuses"].map(RefusalLog::new),
         process: 0,
         is_dirty: false,
         outage: None,
@@ -350,13 +354,9 @@ impl Agent<'_> {
         if left_out > 0 {
             *counts.entry("too_many".to_owned()).or_default() += left_out;
         }
-        self.state.refused.remove(Refusal::Tunnel.name());
-        if counts != self.state.refused {
-            let named = &self.state.refused_keys;
-            let new = refused.iter().filter(|(key, _)| !named.iter().any(|(known, _)| known == key)).take(NAMED);
-            for (key, refusal) in new {
-                self.announce.note(&format!("refused {key}: {}", refusal.sentence()));
-            }
+        let named = refused.iter().map(|(key, refusal)| (key.as_str(), refusal.sentence()));
+        for line in self.logs[0].lines(Instant::now(), named, left_out) {
+            self.announce.note(&line);
         }
         self.state.refused = counts;
         self.state.refused_keys =
@@ -419,9 +419,11 @@ impl Agent<'_> {
                 self.is_synced = true;
                 self.state.generation = generation;
                 self.state.table_error = None;
-                let is_new = |one: &&RefusedPeer| !self.refused.1.iter().any(|known| known.key == one.key);
-                for one in refused.1.iter().filter(is_new).take(NAMED) {
-                    self.announce.note(&format!("the tunnel refuses {}: {}", one.key, one.why));
+                let (count, named) = &refused;
+                let unnamed = usize::try_from(*count).unwrap_or(usize::MAX).saturating_sub(named.len());
+                let named = named.iter().map(|one| (one.key.as_str(), one.why.as_str()));
+                for line in self.logs[1].lines(Instant::now(), named, unnamed) {
+                    self.announce.note(&line);
                 }
                 self.refused = refused;
                 self.count();
@@ -450,6 +452,11 @@ impl Agent<'_> {
                 self.gone(key);
             }
             self.is_dirty = true;
+        }
+        for log in &mut self.logs {
+            if let Some(line) = log.sum(Instant::now()) {
+                self.announce.note(&line);
+            }
         }
         if self.roster.is_none() || self.state.revision == 0 {
             return Ok(());

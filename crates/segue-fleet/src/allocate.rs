@@ -32,10 +32,14 @@ pub fn choose(
     before: Option<Network>,
     random: u64,
 ) -> Choice {
-    let subnets: Vec<(Network, &Record)> =
-        records.iter().filter_map(|record| Some((lease::subnet_of(&record.key, directory).ok()?, record))).collect();
+    // A key that names all of the network, or more, is no host's lease and takes nothing.
+    let subnets: Vec<(Network, &Record)> = records
+        .iter()
+        .filter_map(|record| Some((lease::subnet_of(&record.key, directory).ok()?, record)))
+        .filter(|(subnet, _)| config.has_place_for(*subnet))
+        .collect();
     let own = subnets.iter().filter(|(subnet, record)| {
-        config.network.holds(*subnet) && lease::public_address(&record.value) == Some(address)
+        subnet.prefix_len() == config.subnet_len && lease::public_address(&record.value) == Some(address)
     });
     // Of several, that of the time before, else the oldest.
     let own = own.min_by_key(|(subnet, record)| (Some(*subnet) != before, record.created));
@@ -107,6 +111,28 @@ mod tests {
         let two = [taken("198.19.5.0-24", "198.18.0.9", 1), taken("198.19.3.0-24", "198.18.0.9", 2)];
         assert!(matches!(chosen(&two, None, 0), Choice::Own(subnet, _) if subnet == net("198.19.5.0/24")));
         assert!(matches!(chosen(&two, Some("198.19.3.0/24"), 0), Choice::Own(s, _) if s == net("198.19.3.0/24")));
+    }
+
+    #[test]
+    fn a_lease_of_another_length_is_not_this_hosts() {
+        let records = [
+            taken("198.19.0.0-21", "198.18.0.9", 1),
+            taken("198.19.4.0-22", "198.18.0.9", 2),
+            taken("198.19.1.0-26", "198.18.0.9", 3),
+        ];
+        // What is left of them is the second and the third subnet.
+        assert_eq!(chosen(&records, None, 0), Choice::Free(net("198.19.2.0/24")));
+        assert_eq!(chosen(&records, Some("198.19.4.0/22"), 1), Choice::Free(net("198.19.3.0/24")));
+        let with_own = [&records[..], &[taken("198.19.3.0-24", "198.18.0.9", 4)]].concat();
+        assert!(matches!(chosen(&with_own, None, 0), Choice::Own(subnet, _) if subnet == net("198.19.3.0/24")));
+    }
+
+    #[test]
+    fn a_key_of_the_whole_network_or_more_takes_nothing() {
+        for wide in ["198.19.0.0-21", "198.19.0.0-16", "0.0.0.0-0"] {
+            let records = [taken(wide, "198.18.0.1", 1), taken("198.19.1.0-24", "198.18.0.2", 2)];
+            assert_eq!(chosen(&records, None, 0), Choice::Free(net("198.19.2.0/24")), "{wide}");
+        }
     }
 
     #[test]

@@ -86,6 +86,11 @@ impl Config {
         (config.backend, config.notes) = backend(fields)?;
         Ok(config)
     }
+
+    /// Returns whether `subnet` can be a host's: a part of the network, and not all of it.
+    pub fn has_place_for(&self, subnet: Network) -> bool {
+        self.network.holds(subnet) && subnet != self.network
+    }
 }
 
 fn subnet_len(fields: &Map<String, Value>, network: Network) -> Result<u8, String> {

@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::Agent;
 
+use crate::lease::VALUE_LEN;
 use crate::roster::Record;
 
 /// Longest wait for a connection.
@@ -23,8 +24,8 @@ pub const CONNECT: Duration = Duration::from_secs(2);
 /// Longest duration of a call other than a watch.
 pub const REQUEST: Duration = Duration::from_secs(6);
 /// Longest answer, and longest message of a watch, bytes.
-const ANSWER_LEN: u64 = 64 << 20;
-/// The number of keys that one request of a list requests.
+const ANSWER_LEN: u64 = 16 << 20;
+/// The number of keys that one request of a list requests, where their values are not too long.
 const PAGE: i64 = 1000;
 /// Status codes of gRPC after which the request is repeated with another member: deadline exceeded, aborted,
 /// unavailable.
@@ -42,6 +43,8 @@ pub enum EtcdError {
     Refused(i64, String),
     /// The requested revision is compacted.
     Compacted,
+    /// An answer, or a message of a watch, is longer than this client takes.
+    TooLong,
 }
 
 impl fmt::Display for EtcdError {
@@ -50,6 +53,7 @@ impl fmt::Display for EtcdError {
             EtcdError::Unreachable(why) => f.write_str(why),
             EtcdError::Refused(_, text) => write!(f, "etcd: {text}"),
             EtcdError::Compacted => f.write_str("etcd: the revision is compacted"),
+            EtcdError::TooLong => write!(f, "etcd: its answer has more than {} MiB", ANSWER_LEN >> 20),
         }
     }
 }
@@ -136,24 +140,34 @@ impl Etcd {
         Ok(records(&answer).into_iter().next())
     }
 
-    /// Lists all keys that begin with `prefix`, at one revision.
+    /// Lists all keys that begin with `prefix`, at one revision. Long values are cut, so that they are refused as what
+    /// they are.
     pub fn list(&mut self, prefix: &str) -> Result<Listing, EtcdError> {
         let end = encode(&after_all(prefix.as_bytes()));
         let mut from = prefix.as_bytes().to_vec();
         let mut listing = Listing::default();
+        let mut most = PAGE;
         loop {
-            let mut request = json!({ "key": encode(&from), "range_end": end, "limit": PAGE });
+            let mut request = json!({ "key": encode(&from), "range_end": end, "limit": most });
             if listing.revision != 0 {
                 request["revision"] = json!(listing.revision);
             }
-            let answer = self.call("kv/range", &request)?;
+            let answer = match self.call("kv/range", &request) {
+                // With values that no host writes; etcd has a limit for each of them.
+                Err(EtcdError::TooLong) if most > 1 => {
+                    most /= 2;
+                    continue;
+                }
+                Err(error @ EtcdError::TooLong) => return Err(EtcdError::Unreachable(error.to_string())),
+                answer => answer?,
+            };
             if listing.revision == 0 {
                 listing.revision = number(&answer["header"]["revision"]);
             }
             let page = records(&answer);
             // A page without a key would be asked for again and again.
             let has_more = answer["more"] == true && !page.is_empty();
-            listing.records.extend(page);
+            listing.records.extend(page.into_iter().map(cut));
             let Some(last) = listing.records.last().filter(|_| has_more) else { return Ok(listing) };
             from.clone_from(&last.key);
             from.push(0);
@@ -226,6 +240,7 @@ impl Etcd {
             line.clear();
             match (&mut lines).take(ANSWER_LEN).read_until(b'\n', &mut line) {
                 Ok(_) if line.ends_with(b"\n") => {}
+                Ok(len) if len as u64 >= ANSWER_LEN => return Err(EtcdError::TooLong),
                 // The time is over, or the member has ended the watch: the next one shows whether all is well.
                 _ => return Ok(()),
             }
@@ -254,11 +269,15 @@ impl Etcd {
     /// Sends a request to the members in turn and returns the answer of the first one that has one.
     fn call(&mut self, path: &str, request: &Value) -> Result<Value, EtcdError> {
         let mut response = self.send(path, request, REQUEST)?;
-        let bytes = response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec().map_err(|error| {
-            let why = format!("{}: {error}", self.endpoint());
-            self.leave();
-            EtcdError::Unreachable(why)
-        })?;
+        let bytes = match response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec() {
+            Ok(bytes) => bytes,
+            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(EtcdError::TooLong),
+            Err(error) => {
+                let why = format!("{}: {error}", self.endpoint());
+                self.leave();
+                return Err(EtcdError::Unreachable(why));
+            }
+        };
         // Of a stream, such as that of a keepalive, the first message.
         let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
         let answer: Value = match first {
@@ -406,10 +425,17 @@ fn record(kv: &Value) -> Record {
     }
 }
 
+/// Cuts a value that is too long for a lease, so that it stays too long and takes no memory.
+fn cut(mut record: Record) -> Record {
+    record.value.truncate(VALUE_LEN + 1);
+    record.value.shrink_to_fit();
+    record
+}
+
 fn change(event: &Value) -> Change {
     match event["type"] == "DELETE" {
         true => Change::Delete(decode(&event["kv"]["key"])),
-        false => Change::Put(record(&event["kv"])),
+        false => Change::Put(cut(record(&event["kv"]))),
     }
 }
 

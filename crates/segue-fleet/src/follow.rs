@@ -15,7 +15,8 @@ const WATCH: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// Lists all keys that begin with `directory` and reports their changes, until the other end of `events` is gone. Where
-/// `list_again` is set, and where a compaction has removed changes that are not known yet, all keys are listed anew.
+/// `list_again` is set, where a compaction has removed changes that are not known yet, and where they are too long for
+/// one message, all keys are listed anew.
 pub fn run(
     mut etcd: Etcd,
     directory: &str,
@@ -45,7 +46,7 @@ pub fn run(
                 continue;
             }
             Ok(false) => return,
-            Err(EtcdError::Compacted) => {
+            Err(EtcdError::Compacted | EtcdError::TooLong) => {
                 // A list follows; where even that is compacted before its watch begins, at a growing distance.
                 revision = None;
                 std::thread::sleep(backoff.failed());
@@ -94,7 +95,8 @@ fn watch(
         Ok(()) if goes_on && begin.elapsed() < SHORT => std::thread::sleep(SHORT / 4),
         Ok(()) => {}
         // The next watch goes on behind what this one has brought.
-        Err(error) if last == from || matches!(error, EtcdError::Compacted) => failed = Some(error),
+        Err(error @ (EtcdError::Compacted | EtcdError::TooLong)) => failed = Some(error),
+        Err(error) if last == from => failed = Some(error),
         Err(_) => {}
     }
     failed.map_or(Ok((last, goes_on)), Err)

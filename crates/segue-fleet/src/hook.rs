@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::iter;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -22,7 +23,6 @@ use segue_control::peers::{Change, Encap, Key, Mac, Peer, Table};
 use segue_host::prefix::Prefix;
 use segue_host::sys;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::lease::VALUE_LEN;
 use crate::network::{Network, is_host};
@@ -105,12 +105,17 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
     match hooks.peer(subnet, address, data) {
-        Ok((subnet, peer)) => {
+        Ok((network, peer)) => {
+            let subnet = network.to_string();
+            let displaced = hooks.make_room(network);
             let before = hooks.memory.peers.insert(subnet.clone(), (hooks.memory.round, peer.clone()));
             // What is as it was needs nothing, unless the tunnel has lost it.
-            let is_there = before.as_ref().is_some_and(|(_, before)| *before == peer) && hooks.is_in_force();
+            let is_known = displaced.is_empty() && before.as_ref().is_some_and(|(_, before)| *before == peer);
+            let is_there = is_known && hooks.is_in_force();
             hooks.save(&format!("add {subnet}"))?;
-            let done = if is_there { Ok(()) } else { hooks.change(Change::Replace(vec![peer])) };
+            let changes: Vec<Change> =
+                iter::once(Change::Replace(vec![peer])).chain(removals(displaced.values())).collect();
+            let done = if is_there { Ok(()) } else { hooks.change(changes) };
             match done {
                 Err(error) if error.kind == Kind::BadValue => {
                     // It is not kept: a tunnel that starts with the file would refuse it again.
@@ -118,14 +123,19 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
                         Some(before) => hooks.memory.peers.insert(subnet.clone(), before),
                         None => hooks.memory.peers.remove(&subnet),
                     };
-                    hooks.refuse(&subnet, Refusal::Tunnel)?;
+                    hooks.memory.peers.extend(displaced);
+                    hooks.refuse(&[subnet], Refusal::Tunnel)?;
                     Err(error)
                 }
-                done => done,
+                done if displaced.is_empty() => done,
+                done => {
+                    hooks.refuse(&displaced.into_keys().collect::<Vec<_>>(), Refusal::Overlap)?;
+                    done
+                }
             }
         }
         Err(refusal) => {
-            hooks.refuse(subnet, refusal)?;
+            hooks.refuse(&[subnet.to_owned()], refusal)?;
             let message = format!("the host {} with {} is refused", printable(address), printable(subnet));
             Err(Error::new(Kind::BadValue, message, "segue stat").why(refusal.sentence()))
         }
@@ -140,7 +150,7 @@ pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
         return Ok(());
     }
     hooks.save(&format!("del {subnet}"))?;
-    hooks.change(Change::Del(vec![Key::Prefix(prefix(subnet))]))
+    hooks.change([Change::Del(vec![Key::Prefix(prefix(subnet))])])
 }
 
 /// Removes the peers that were not confirmed since the round `round` began. A later round has a sweeper of its own.
@@ -164,11 +174,12 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
         std::mem::take(&mut hooks.memory.peers).into_iter().partition(|(_, (confirmed, _))| *confirmed >= round);
     hooks.memory.peers = kept;
     hooks.save(&format!("sweep of {}", old.len()))?;
-    for (_, peer) in old.into_values() {
-        let Some(prefix) = peer.prefix else { continue };
-        hooks.change(Change::Del(vec![Key::Prefix(prefix)]))?;
-    }
-    Ok(())
+    hooks.change(removals(old.values()))
+}
+
+/// Returns the changes that remove peers: one for each, since the tunnel may have lost some.
+fn removals<'a>(peers: impl Iterator<Item = &'a (u64, Peer)>) -> impl Iterator<Item = Change> {
+    peers.filter_map(|(_, peer)| Some(Change::Del(vec![Key::Prefix(peer.prefix?)])))
 }
 
 impl Hooks {
@@ -203,7 +214,7 @@ impl Hooks {
     /// Writes the state of the hooks, the table for a tunnel that starts, and the state for `segue stat`.
     fn save(&self, event: &str) -> Result<(), Error> {
         let peers = self.memory.peers.values().map(|(_, peer)| peer.clone()).collect();
-        let table = json!(Table { peers, ..Table::default() });
+        let table = Table { peers, ..Table::default() };
         let state = FleetState {
             schema: SCHEMA.to_owned(),
             name: self.name.clone(),
@@ -228,15 +239,30 @@ impl Hooks {
 
     /// Writes the state for the next hook.
     fn remember(&self) -> io::Result<()> {
-        self.write(".hook.json", &json!(self.memory))
+        self.write(".hook.json", &self.memory)
     }
 
-    fn write(&self, ending: &str, document: &Value) -> io::Result<()> {
-        path(&self.name, ending).and_then(|path| fleet::replace(&path, format!("{document}\n").as_bytes()))
+    fn write(&self, ending: &str, document: &impl Serialize) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(document)?;
+        bytes.push(b'\n');
+        path(&self.name, ending).and_then(|path| fleet::replace(&path, &bytes))
     }
 
-    /// Checks a host that flanneld reports and converts it to a peer.
-    fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(String, Peer), Refusal> {
+    /// Returns the subnets of other peers that share addresses with this one.
+    fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
+        let others = self.memory.peers.keys().filter_map(|other| Network::parse(other));
+        others.filter(move |other| *other != subnet && other.overlaps(subnet))
+    }
+
+    /// Removes the peers that share addresses with this subnet from what is known, and returns them.
+    fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
+        let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
+        names.into_iter().filter_map(|name| self.memory.peers.remove_entry(&name)).collect()
+    }
+
+    /// Checks a host that flanneld reports and converts it to a peer. Of two subnets that overlap, one of the length
+    /// that this host's has goes first: all that flanneld leases have it. Else the one that was there first stays.
+    fn peer(&self, subnet: &str, address: &str, data: &[u8]) -> Result<(Network, Peer), Refusal> {
         let memory = &self.memory;
         let (place, len) = subnet.split_once('/').ok_or(Refusal::KeyMalformed)?;
         let (place, len) = (place.parse().ok(), crate::network::decimal(len).filter(|len| *len <= 32));
@@ -254,18 +280,18 @@ impl Hooks {
                 return Err(Refusal::AddressInNetwork);
             }
         }
-        if Network::parse(&memory.subnet).is_some_and(|own| own.overlaps(subnet)) {
+        let own = Network::parse(&memory.subnet);
+        if own.is_some_and(|own| own.overlaps(subnet)) {
             return Err(Refusal::OwnSubnet);
         }
         if memory.address == address.to_string() {
             return Err(Refusal::OwnAddress);
         }
-        let overlaps =
-            |other: &String| Network::parse(other).is_some_and(|other| other != subnet && other.overlaps(subnet));
-        if memory.peers.keys().any(overlaps) {
+        let is_alone = self.overlapping(subnet).next().is_none();
+        if !is_alone && own.map(Network::prefix_len) != Some(subnet.prefix_len()) {
             return Err(Refusal::Overlap);
         }
-        if memory.peers.len() >= crate::roster::PEERS && !memory.peers.contains_key(&subnet.to_string()) {
+        if is_alone && memory.peers.len() >= crate::roster::PEERS && !memory.peers.contains_key(&subnet.to_string()) {
             return Err(Refusal::TooMany);
         }
         if data.len() > VALUE_LEN {
@@ -277,8 +303,8 @@ impl Hooks {
         if mac.is_some_and(|mac| !mac.is_station()) {
             return Err(Refusal::MacNotUnicast);
         }
-        let own = memory.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
-        if mac.is_some() && mac == own {
+        let own_mac = memory.takes.as_ref().and_then(|ours| ours.mac.as_deref()?.parse::<Mac>().ok());
+        if mac.is_some() && mac == own_mac {
             return Err(Refusal::OwnMac);
         }
         if theirs.port == 0 || theirs.vni.is_some_and(|vni| vni >= 1 << 24) {
@@ -297,13 +323,15 @@ impl Hooks {
             remcsum: (theirs.mode == Encap::Gue).then_some(ours && theirs.remcsum),
             ..Peer::new(prefix(subnet), address.into())
         };
-        Ok((subnet.to_string(), peer))
+        Ok((subnet, peer))
     }
 
-    /// Records a host that is refused.
-    fn refuse(&mut self, subnet: &str, refusal: Refusal) -> Result<(), Error> {
-        *self.memory.refused.entry(refusal.name().to_owned()).or_default() += 1;
-        self.save(&format!("refused {}", printable(subnet)))
+    /// Records hosts that are refused, by their subnets.
+    fn refuse(&mut self, subnets: &[String], refusal: Refusal) -> Result<(), Error> {
+        *self.memory.refused.entry(refusal.name().to_owned()).or_default() += subnets.len();
+        let first = subnets.first().map(|subnet| printable(subnet)).unwrap_or_default();
+        let more = if subnets.len() > 1 { format!(" and {} more", subnets.len() - 1) } else { String::new() };
+        self.save(&format!("refused {first}{more}"))
     }
 
     /// Returns whether the tunnel's table is as the last change of a hook has left it.
@@ -313,18 +341,20 @@ impl Hooks {
     }
 
     /// Changes the tunnel's table. A tunnel that does not run takes the file when it starts.
-    fn change(&mut self, change: Change) -> Result<(), Error> {
-        let is_removal = matches!(change, Change::Del(_));
-        match client::peer_change(&self.name, change) {
-            Ok(changes) => {
-                let table = client::peer_table(&self.name).ok().map(|(process, _)| (process, changes.generation));
-                self.memory.table = table;
-                self.remember().map_err(|error| unnoted(&error))
+    fn change(&mut self, changes: impl IntoIterator<Item = Change>) -> Result<(), Error> {
+        let mut generation = None;
+        for change in changes {
+            let is_removal = matches!(change, Change::Del(_));
+            match client::peer_change(&self.name, change) {
+                Ok(done) => generation = Some(done.generation),
+                Err(error) if error.kind == Kind::NotFound => {}
+                Err(error) if is_removal && !self.is_listed_wrongly(&error) => {}
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind == Kind::NotFound => Ok(()),
-            Err(error) if is_removal && !self.is_listed_wrongly(&error) => Ok(()),
-            Err(error) => Err(error),
         }
+        let Some(generation) = generation else { return Ok(()) };
+        self.memory.table = client::peer_table(&self.name).ok().map(|(process, _)| (process, generation));
+        self.remember().map_err(|error| unnoted(&error))
     }
 
     /// Returns whether a removal failed for another reason than that the peer is gone already.

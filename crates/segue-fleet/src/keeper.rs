@@ -178,11 +178,14 @@ fn exhausted(config: &Config) -> Error {
 fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;
+    let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
     match &found {
         Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => Ok(()),
-        Some(record) if lease::public_address(&record.value) != Some(terms.address) => Err(lost(terms, held)),
+        Some(_) if owner.is_some_and(|owner| owner != terms.address) => Err(lost(terms, held)),
+        // A value that names no host is written again.
         Some(record) => {
-            let id = if record.lease == 0 { 0 } else { etcd.grant(terms.ttl)? };
+            let is_reservation = record.lease == 0 && (held.id == 0 || owner.is_some());
+            let id = if is_reservation { 0 } else { etcd.grant(terms.ttl)? };
             made(etcd.replace(&held.key, &held.value, id, record.modified)?, id, held)
         }
         None => {

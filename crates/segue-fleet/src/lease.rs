@@ -82,7 +82,7 @@ pub fn public_address(value: &[u8]) -> Option<Ipv4Addr> {
 /// Parses the lease of another host.
 pub fn parse(key: &[u8], value: &[u8], directory: &str, config: &Config) -> Result<Lease, Refusal> {
     let subnet = subnet_of(key, directory)?;
-    if !config.network.holds(subnet) || subnet == config.network {
+    if !config.has_place_for(subnet) {
         return Err(Refusal::OutsideNetwork);
     }
     if value.len() > VALUE_LEN {

@@ -6,7 +6,8 @@
 //! - [`roster`] makes peers of entries, and [`allocate`] chooses this host's subnet; both without I/O;
 //! - [`etcd`] is the client, [`backoff`] the time between its attempts;
 //! - [`keeper`] gets this host's lease and keeps it, [`follow`] follows the changes of the others, and [`agent`] is the
-//!   loop that keeps the table equal to them; [`event`] is what they report;
+//!   loop that keeps the table equal to them; [`event`] is what they report, [`refusal_log`] the lines of its log for
+//!   entries that are refused;
 //! - [`hook`] has the commands of flannel's `extension` backend;
 //! - [`args`] is the command line, [`connect`] the connection that it describes;
 //! - [`datapath`] is the tunnel as they see it, [`subnet_env`] flannel's file for other programs.
@@ -40,5 +41,6 @@ pub mod keeper;
 pub mod lease;
 pub mod network;
 pub mod refusal;
+pub mod refusal_log;
 pub mod roster;
 pub mod subnet_env;

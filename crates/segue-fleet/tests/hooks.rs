@@ -125,6 +125,42 @@ fn what_vanished_while_flanneld_was_down_is_swept() {
 }
 
 #[test]
+fn a_subnet_of_this_hosts_length_goes_before_an_older_one_of_another() {
+    let folder = Folder::new("wide");
+    folder.call(&["pre", "--remcsum"], "");
+    folder.call(&["post", "198.19.0.0/16", "198.19.1.0/24", "198.18.0.1", "--grace", "600"], "");
+    let prefixes = || -> Vec<String> {
+        let of = |peer: String| serde_json::from_str::<Value>(&peer).unwrap()["prefix"].as_str().unwrap().to_owned();
+        folder.peers().into_iter().map(of).collect()
+    };
+    let overlaps = || {
+        let state = fs::read_to_string(folder.0.join("sgf0.fleet.json")).unwrap();
+        serde_json::from_str::<Value>(&state).unwrap()["refused"]["overlap"].as_u64().unwrap_or(0)
+    };
+    // Of two that have another length the one that was there first stays.
+    folder.call(&["add", "198.19.128.0/17", "198.18.0.9"], GUE);
+    folder.refuse(&["add", "198.19.200.64/26", "198.18.0.8"], GUE);
+    assert_eq!((prefixes(), overlaps()), (vec!["198.19.128.0/17".to_owned()], 1));
+    // One that is refused for another reason takes no place.
+    folder.refuse(&["add", "198.19.130.0/24", "198.18.0.3"], r#"{"mode":"gue","port":0}"#);
+    assert_eq!((prefixes(), overlaps()), (vec!["198.19.128.0/17".to_owned()], 1));
+    folder.call(&["add", "198.19.130.0/24", "198.18.0.3"], GUE);
+    assert_eq!((prefixes(), overlaps()), (vec!["198.19.130.0/24".to_owned()], 2));
+    folder.call(&["add", "198.19.200.0/24", "198.18.0.4"], GUE);
+    // It does not come back, and neither does a part of one.
+    folder.refuse(&["add", "198.19.128.0/17", "198.18.0.9"], GUE);
+    folder.refuse(&["add", "198.19.130.7/32", "198.18.0.9"], GUE);
+    assert_eq!((prefixes(), overlaps()), (vec!["198.19.130.0/24".to_owned(), "198.19.200.0/24".to_owned()], 4));
+    // Several parts that were there first.
+    for part in ["198.19.3.0/25", "198.19.3.128/26"] {
+        folder.call(&["add", part, "198.18.0.9"], GUE);
+    }
+    folder.call(&["add", "198.19.3.0/24", "198.18.0.5"], GUE);
+    assert_eq!((prefixes().len(), overlaps()), (3, 6));
+    assert!(prefixes().contains(&"198.19.3.0/24".to_owned()), "{:?}", prefixes());
+}
+
+#[test]
 fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
     let folder = Folder::new("wrong");
     folder.call(&["pre", "--remcsum"], "");

@@ -53,6 +53,22 @@ fn an_agent_leases_a_subnet_and_follows_the_others() {
 }
 
 #[test]
+fn of_many_refused_keys_the_log_has_the_first_and_the_number_of_the_others() {
+    with_etcd("of_many_refused_keys_the_log_has_the_first", |etcd| {
+        etcd.put("config", CONFIG);
+        for n in 0..30 {
+            etcd.put(&format!("subnets/wrong-{n}"), "x");
+        }
+        let one = Agent::start(&etcd.url(), 1);
+        until("all are counted", || one.state().refused.get("key_malformed") == Some(&30));
+        let lines: Vec<String> = one.notes().into_iter().filter(|line| line.starts_with("refused ")).collect();
+        assert_eq!(lines.len(), 21, "{lines:?}");
+        assert_eq!(lines[20], "refused 10 more; segue stat -j counts them by reason");
+        assert_eq!(one.state().refused_keys.len(), 20);
+    });
+}
+
+#[test]
 fn a_peer_that_the_tunnel_refuses_costs_no_other() {
     with_etcd("a_peer_that_the_tunnel_refuses_costs_no_other", |etcd| {
         etcd.put("config", CONFIG);
@@ -97,6 +113,10 @@ fn a_lost_lease_is_made_again_and_one_that_was_given_away_ends_the_agent() {
         let value = etcd.get(&key);
         etcd.ctl(&["del", &format!("/coreos.com/network/{key}")]);
         until("it is there again", || etcd.get(&key) == value);
+        etcd.put(&key, "no lease");
+        until("it is a lease again", || etcd.get(&key) == value);
+        let json = etcd.ctl(&["get", "-w", "json", &format!("/coreos.com/network/{key}")]);
+        assert!(json.contains(r#""lease":"#), "it has no end: {json}");
         etcd.put(&key, &lease("198.18.0.7", "5a:65:bd:bd:44:07"));
         let error = one.outcome().unwrap_err();
         assert!(error.message.contains("belongs to another host now"), "{error:?}");
@@ -151,6 +171,30 @@ fn an_outage_leaves_the_table_and_a_compaction_is_listed_again() {
         });
         until("it is connected", || one.state().state.name() == "connected" && one.state().error.is_none());
         assert!(one.state().revision >= revision);
+    });
+}
+
+#[test]
+fn values_that_no_answer_can_hold_cost_no_peer() {
+    // In the answer of etcd's gateway 14 of these have 26 MB.
+    const LEN: usize = 1_400_000;
+    with_etcd("values_that_no_answer_can_hold_cost_no_peer", |etcd| {
+        etcd.put("config", CONFIG);
+        etcd.put("subnets/198.19.9.0-24", &lease("198.18.0.9", "5a:65:bd:bd:44:09"));
+        (10..24).for_each(|n| etcd.put_long(&format!("subnets/198.19.{n}.0-24"), LEN));
+        let relay = Relay::start(common::PORT);
+        let one = Agent::start(&relay.url(), 1);
+        let has = |peers: usize, refused: usize| {
+            one.table().len() == peers && one.state().refused.get("value_too_long") == Some(&refused)
+        };
+        until("the peer is there", || has(1, 14));
+        // Also where they come in one message of a watch.
+        relay.cut(true);
+        until("it says since when", || one.state().state.name() == "stale");
+        (210..224).for_each(|n| etcd.put_long(&format!("subnets/198.19.{n}.0-24"), LEN));
+        etcd.put("subnets/198.19.206.0-24", &lease("198.18.0.6", "5a:65:bd:bd:44:06"));
+        relay.cut(false);
+        until("both peers are there", || has(2, 28));
     });
 }
 

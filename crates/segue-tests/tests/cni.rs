@@ -6,6 +6,7 @@
 #[path = "common/guide.rs"]
 mod guide;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -375,6 +376,23 @@ fn the_walk_through_for_users_of_kubernetes_works_as_it_is_written() {
     let kept = |ending: &str| ground.a.run("cat", &[&format!("/run/segue/segue0.{ending}.json")]).unwrap();
     assert!(kept("peers").contains("198.19.2.0/24") && !kept("peers").contains("198.19.9.0/24"), "{}", kept("peers"));
     assert!(kept("fleet").contains(r#""tunnel":1"#), "{}", kept("fleet"));
+    // A subnet of half the network that was there first gives way to one of the usual length, in the tunnel too.
+    let prefixes = || -> BTreeSet<String> {
+        let listed = ground.a.run(ground.program.to_str().unwrap(), &["peer", "list", "segue0", "-j"]).unwrap();
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let peers = listed["peers"].as_array().unwrap().iter();
+        peers.map(|peer| peer["prefix"].as_str().unwrap().to_owned()).collect()
+    };
+    let one_more = |name: &str, subnet: &str| {
+        let variables = [("$NETWORK", ""), ("$SUBNET", subnet), ("$PUBLIC_IP", "198.18.0.8")];
+        call(&ground.a, name, variables, &data[1]);
+        prefixes()
+    };
+    let [usual, wide, part] = ["198.19.2.0/24", "198.19.128.0/17", "198.19.130.0/24"].map(str::to_owned);
+    let with = |more: &str| BTreeSet::from([usual.clone(), more.to_owned()]);
+    assert_eq!(one_more("SubnetAddCommand", &wide), with(&wide));
+    assert_eq!(one_more("SubnetAddCommand", &part), with(&part));
+    assert_eq!(one_more("SubnetRemoveCommand", &part), BTreeSet::from([usual.clone()]));
     a_pod_is_attached(&ground, far);
     // A tunnel that starts again has the peers that the hooks have kept.
     tunnels[0].process.stop(PATIENCE);
@@ -385,7 +403,6 @@ fn the_walk_through_for_users_of_kubernetes_works_as_it_is_written() {
         let variables = [("$NETWORK", ""), ("$SUBNET", subnet.as_str()), ("$PUBLIC_IP", address.as_str())];
         call(&ground.a, "SubnetRemoveCommand", variables, &data[1]);
     }
-    let listed = ground.a.run(ground.program.to_str().unwrap(), &["peer", "list", "segue0", "-j"]).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&listed).unwrap()["peers"], json!([]));
+    assert_eq!(prefixes(), BTreeSet::new());
     drop(tunnels);
 }

@@ -26,6 +26,8 @@ use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Stat, Tunnel, test_name, traffic};
 use serde_json::{Value, json};
 
+/// The configuration of a network whose backend is flannel's `udp`.
+const UDP: &str = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"EnableNFTables":true,"Backend":{"Type":"udp"}}"#;
 /// Length of the file that goes from each node to each other one.
 const FILE_LEN: u64 = 16 << 20;
 
@@ -105,6 +107,20 @@ fn two_nodes_of_segue_and_one_of_the_kernel_are_one_overlay() {
     // The end by a signal keeps the lease and the table.
     a.agent.as_mut().unwrap().stop(PATIENCE);
     assert_eq!((fleet.leases(), a.peers(&fleet).len()), (lease, 2));
+}
+
+#[test]
+fn two_nodes_of_segue_are_one_overlay_by_the_backend_udp() {
+    let Some(fleet) = Fleet::new(test_name!()) else { return };
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", UDP]);
+    let nodes = [2, 3].map(|n| Node::listening(&fleet, n, "fou:8285 mtu 1472", ""));
+    until("every table has a peer", || nodes.iter().all(|node| node.peers(&fleet).len() == 1));
+    for node in &nodes {
+        let value = format!(r#"{{"PublicIP":"198.18.0.{}","PublicIPv6":null}}"#, node.n);
+        assert!(fleet.leases().contains(&(node.subnet().replace('/', "-"), value)), "{:?}", fleet.leases());
+    }
+    let [a, b] = nodes.each_ref().map(|node| at(&node.host, &node.address()));
+    between(a, b, 1);
 }
 
 /// Checks an overlay of nodes of the kernel, one of segue by the path through the kernel and one by its process: each
@@ -421,8 +437,7 @@ fn full_size_gue_goes_between_nodes_of_segue_and_vxlan_to_flanneld() {
 #[test]
 fn full_size_backend_udp_of_flanneld_and_segue_understand_each_other() {
     let Some((fleet, program)) = flannel::fleet(test_name!()) else { return };
-    let udp = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"EnableNFTables":true,"Backend":{"Type":"udp"}}"#;
-    fleet.ctl(&["put", "/coreos.com/network/config", "--", udp]);
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", UDP]);
     let (host, flanneld) = Flanneld::start(&fleet, &program, 4);
     let [a, b] = [2, 3].map(|n| Node::listening(&fleet, n, "fou:8285 mtu 1472", ""));
     until("every table has two peers", || [&a, &b].iter().all(|node| node.peers(&fleet).len() == 2));

@@ -123,6 +123,26 @@ impl Server {
         self.ctl(&["put", &format!("/coreos.com/network/{key}"), "--", value]);
     }
 
+    /// Sets a key below the registry to a value of so many bytes, which no command line can have.
+    pub(crate) fn put_long(&self, key: &str, len: usize) {
+        let mut child = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args([
+                "--endpoints",
+                &self.url(),
+                "--command-timeout",
+                "60s",
+                "put",
+                &format!("/coreos.com/network/{key}"),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&vec![b'x'; len]).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
     /// Returns the value of a key below the registry; empty where there is none.
     pub(crate) fn get(&self, key: &str) -> String {
         self.ctl(&["get", "--print-value-only", &format!("/coreos.com/network/{key}")]).trim_end().to_owned()
@@ -199,13 +219,14 @@ impl Datapath for Kept {
     }
 }
 
-/// The last state that the agent has published.
+/// The last state that the agent has published, and the lines of its log.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<FleetState>>);
+struct Told(Arc<Mutex<FleetState>>, Arc<Mutex<Vec<String>>>);
 
 impl Announce for Told {
     fn note(&mut self, text: &str) {
         println!("fleet: {text}");
+        self.1.lock().unwrap().push(text.to_owned());
     }
 
     fn state(&mut self, state: &FleetState) {
@@ -271,6 +292,11 @@ impl Agent {
     /// Returns the state that the agent has published last.
     pub(crate) fn state(&self) -> FleetState {
         self.told.0.lock().unwrap().clone()
+    }
+
+    /// Returns the lines of the agent's log.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.told.1.lock().unwrap().clone()
     }
 
     /// Returns the entries of the tunnel's table.
