@@ -35,6 +35,13 @@ pub fn left(stat: &Stat) -> Value {
     stat.json()["ports"][Shape::device(NET)]["left"].clone()
 }
 
+/// Returns how many packets the path has left to the daemon, for whatever reason and at any port.
+pub fn left_in_all(stat: &Stat) -> u64 {
+    let ports = stat.json()["ports"].as_object().into_iter().flatten();
+    let left = ports.filter_map(|(_, port)| port["left"].as_object());
+    left.flat_map(|left| left.values()).filter_map(Value::as_u64).sum()
+}
+
 /// Returns whether the kernel may remove the marks of a tunnel from an aggregate (`BPF_F_ADJ_ROOM_DECAP_L4_UDP`, 2026).
 pub fn removes_marks() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");

@@ -37,6 +37,13 @@ impl Stat {
         Stat(found.unwrap_or_else(|| panic!("no instance {name} in {text}")).clone())
     }
 
+    /// Parses what `segue stat NAME -j` has printed elsewhere.
+    #[track_caller]
+    pub fn parse(text: &str) -> Stat {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
+        Stat(value["instances"][0].clone())
+    }
+
     /// Returns the drop counters by reason, summed over all ports, without zeros.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();

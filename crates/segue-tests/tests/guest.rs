@@ -1,10 +1,13 @@
 //! Tests of segue against a real kernel's tunnels: a guest with Debian's Linux, opposite `segue tunnel`, in every mode,
 //! all in one boot. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
+#[path = "common/malformed.rs"]
+mod malformed;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::mpsc;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
-use segue_tests::{Ground, Random, Stat, Tunnel, capture, fastpath, guest, skip, test_name};
+use segue_tests::{Ground, Random, Stat, Tunnel, capture, fastpath, guest, skip, sys, test_name};
 
 /// Returns whether all sizes are tested, and segue in the guest.
 fn is_full() -> bool {
@@ -26,7 +29,7 @@ fn file_len() -> u64 {
     if is_full() { 4 << 20 } else { 256 << 10 }
 }
 
-const BOOT: Duration = Duration::from_secs(90);
+const BOOT: Duration = Duration::from_secs(120);
 const TURN: Duration = Duration::from_secs(150);
 
 /// Number, outer family, inner families and words of each tunnel at the host; guest.sh has the matching ends.
@@ -76,6 +79,12 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
 /// The tunnels at whose other end segue runs too, by the path through the guest's kernel, which has no tcx links; where
 /// all sizes are tested.
 const OWN: RangeInclusive<u8> = 51..=52;
+/// The guest's tunnels of segue that receive only what they must not deliver, with their UDP ports: two of VXLAN and
+/// two of GRE in GUE, the first of each by the path through the guest's kernel, the second by the daemon; where all
+/// sizes are tested.
+const JUDGED: [[(u8, u16); 2]; 2] = [[(53, 4794), (54, 4795)], [(55, 6090), (56, 6090)]];
+/// Times that each datagram of those is sent.
+const TIMES: usize = 2;
 
 fn chosen() -> impl Iterator<Item = &'static (u8, Family, &'static [Family], &'static str)> {
     TUNNELS.iter().filter(|(net, ..)| is_full() || !OWN.contains(net))
@@ -250,6 +259,8 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     for (net, family) in &flows {
         from_the_host(host, inner(*net, *family, 1), inner(*net, *family, 2), u64::from(*net));
     }
+    let judged = if is_full() { &JUDGED[..] } else { &[] };
+    let refused: Vec<u64> = judged.iter().map(|tunnels| send_wrong(host, *tunnels)).collect();
     let Some((arrived, mut guest)) = from_the_guest(host, guest, flows.len()) else { return false };
 
     let sent = Digested { len: file_len(), sha256: guest.said("file").concat() };
@@ -275,6 +286,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
 
     if is_full() {
         by_the_guests_kernel(&guest);
+        judged_alike(&guest, &refused);
     }
     let separate = chosen().map(|(net, _, families, words)| (*net, *families, *words));
     // Those of one process count together, under the name of the first.
@@ -307,20 +319,70 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
 /// Checks that segue in the guest carried its tunnels by the path through that kernel, and the state after it is
 /// killed.
 fn by_the_guests_kernel(guest: &Guest) {
-    let said = guest.said("stat");
     for net in OWN {
-        let text = said.iter().find_map(|line| line.strip_prefix(&format!("{net} "))).expect("its counters");
-        let stat: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        let instance = &stat["instances"][0];
-        assert_eq!(instance["fastpath"]["on"], true, "{net}: {}", instance["fastpath"]);
-        let port = &instance["ports"][format!("t{net}")];
+        let stat = stat_of(guest, net);
+        assert_eq!(stat.json()["fastpath"]["on"], true, "{net}: {}", stat.json()["fastpath"]);
         for direction in ["sent", "received"] {
-            let count = port["fastpath"][direction].as_u64().unwrap_or_default();
-            assert!(count > file_len() / 1500, "{net}: {count} {direction}: {port}");
+            let count = stat.count(&format!("t{net}"), "fastpath", direction);
+            assert!(count > file_len() / 1500, "{net}: {count} {direction}: {}", stat.json());
         }
     }
-    // One for each tunnel; that of the killed one stays until the next start.
-    assert_eq!(guest.said("filters"), ["before 2", "killed 2", "again 2"]);
+    // One for each tunnel by the path; that of the killed one stays until the next start.
+    assert_eq!(guest.said("filters"), ["before 4", "killed 4", "again 4"]);
+}
+
+/// Returns the counters of a tunnel of segue in the guest.
+fn stat_of(guest: &Guest, net: u8) -> Stat {
+    let said = guest.said("stat");
+    Stat::parse(said.iter().find_map(|line| line.strip_prefix(&format!("{net} "))).expect("its counters"))
+}
+
+/// Sends tunnels of the guest the same datagrams, none of which may be delivered: malformed ones, a good one with a
+/// congestion mark that it must not have, and a good one from another host. Returns how many each tunnel has got.
+fn send_wrong(host: &Host, tunnels: [(u8, u16); 2]) -> u64 {
+    let is_vxlan = tunnels == JUDGED[0];
+    let (all, good) = match is_vxlan {
+        true => (malformed::frames(), malformed::good_frame()),
+        false => (malformed::all(), malformed::good()),
+    };
+    for (net, port) in tunnels {
+        for number in [1, 77] {
+            let address = format!("{}/24", outer(net, V4, number));
+            host.run("ip", &["addr", "add", &address, "dev", "tap0"]).unwrap();
+        }
+        let speak = |from: u8, tos: u8| {
+            let socket = traffic::inside(host, || UdpSocket::bind((outer(net, V4, from), 0))).unwrap();
+            socket.connect((outer(net, V4, 2), port)).unwrap();
+            // The kernel's UDP judges those with one.
+            sys::send_without_checksum(&socket).unwrap();
+            sys::set_tos(&socket, tos).unwrap();
+            socket
+        };
+        let (peer, marked, stranger) = (speak(1, 0), speak(1, 3), speak(77, 0));
+        let wrong = all.iter().map(|bytes| (&peer, bytes)).chain([(&marked, &good), (&stranger, &good)]);
+        for (socket, bytes) in wrong.flat_map(|one| [one; TIMES]) {
+            socket.send(bytes).unwrap();
+            // An emulated network card loses some of many at once.
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    (TIMES * (all.len() + 2)) as u64
+}
+
+/// Checks that the path through the guest's kernel has dropped what it was sent for the reasons that the daemon has for
+/// the same, and most of it without the daemon.
+fn judged_alike(guest: &Guest, sent: &[u64]) {
+    assert_eq!(sent.len(), JUDGED.len());
+    for (tunnels, sent) in JUDGED.iter().zip(sent) {
+        let [path, daemon] = tunnels.map(|(net, _)| stat_of(guest, net));
+        let is_on = [&path, &daemon].map(|stat| stat.json()["fastpath"]["on"] == true);
+        assert_eq!(is_on, [true, false], "{}", path.json()["fastpath"]);
+        assert_eq!(path.drops(), daemon.drops(), "the guest's kernel, and the daemon");
+        assert_eq!(path.drops().values().sum::<u64>(), *sent, "{:?}", path.drops());
+        assert!(path.drops().len() >= 8, "{:?}", path.drops());
+        let left = fastpath::left_in_all(&path);
+        assert!(left > 0 && left < sent * 3 / 4, "{left} of {sent} were left to the daemon: {}", path.json());
+    }
 }
 
 /// Runs the host's half of the exchange: a file that the guest hashes, datagrams that it echoes, pings that it answers.

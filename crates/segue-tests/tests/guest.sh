@@ -43,12 +43,12 @@ tunnels() { # OUTER FIRST LAST: GRE and Ethernet in GRE in turn, told apart by k
     done
 }
 owns=
-own() { # N INNER-FAMILIES WORDS...: segue at this end, by the path through this kernel, which has no tcx links
+own() { # N INNER-FAMILIES WORDS...: segue at this end; this kernel has no tcx links
     n=$1 inner=$2; shift 2
     addrs="addr 198.19.$n.2/24"
     case $inner in *6*) addrs="$addrs addr 2001:db8:$n::2/64" ;; esac
     # shellcheck disable=SC2086
-    /mnt/share/$SEGUE tunnel dev t$n local 198.18.$n.2 remote 198.18.$n.1 "$@" $addrs fastpath require > /tmp/own$n 2>&1 &
+    /mnt/share/$SEGUE tunnel dev t$n local 198.18.$n.2 remote 198.18.$n.1 "$@" $addrs > /tmp/own$n 2>&1 &
     eval "own$n=$!"
     retry 60 sh -c "grep -q ' is up' /tmp/own$n || ! kill -0 $! 2> /dev/null"
     grep -q ' is up' /tmp/own$n || { cat /tmp/own$n; exit 7; }
@@ -98,11 +98,18 @@ tunnel 36 4 46 type gre ttl 64
 tunnel 37 4 46 type vxlan id 44 dev eth0 dstport 4792 noudpcsum
 tunnel 38 4 46 type geneve id 44 dstport 6082 noudpcsum
 if [ -n "$SEGUE" ]; then
-    for n in 51 52; do ip addr add 198.18.$n.2/24 dev eth0; done
-    own 51 4 mode ipip
-    own 52 46 mode vxlan id 45 dstport 4793 noudpcsum
+    for n in 51 52 53 54 55 56; do ip addr add 198.18.$n.2/24 dev eth0; done
+    own 51 4 mode ipip fastpath require
+    own 52 46 mode vxlan id 45 dstport 4793 noudpcsum fastpath require
     owns="51:4 52:46"
     names="$names $owns"
+    # What these get is wrong; without IPv6 they send nothing by themselves.
+    sysctl -qw net.ipv6.conf.default.disable_ipv6=1
+    own 53 4 mode vxlan id 42 dstport 4794 noudpcsum fastpath require
+    own 54 4 mode vxlan id 42 dstport 4795 noudpcsum fastpath off
+    own 55 4 mode gre encap gue encap-dport 6090 noencap-csum fastpath require
+    own 56 4 mode gre encap gue encap-dport 6090 noencap-csum fastpath off
+    sysctl -qw net.ipv6.conf.default.disable_ipv6=0
 fi
 tunnels 40 41 48
 
@@ -128,17 +135,15 @@ for t in $names; do
         say "client $n $f${res:- ok}"
     done
 done
-for t in $owns; do
-    say "stat ${t%%:*} $(/mnt/share/$SEGUE stat t${t%%:*} -j | tr -d '\n')"
-done
 if [ -n "$owns" ]; then
+    for n in 51 52 53 54 55 56; do say "stat $n $(/mnt/share/$SEGUE stat t$n -j | tr -d '\n')"; done
     # What a killed one leaves passes everything on, and the next one removes it.
     say filters before "$(filters)"
     kill -9 $own51
     retry 20 sh -c '! ip link show t51 2> /dev/null' || exit 8
     ping -c1 -W5 198.18.51.1 > /dev/null || exit 8
     say filters killed "$(filters)"
-    own 51 4 mode ipip
+    own 51 4 mode ipip fastpath require
     retry 20 ping -c1 -W5 198.19.51.1 > /dev/null || exit 8
     say filters again "$(filters)"
 fi
