@@ -4,6 +4,7 @@
 pub mod engine;
 pub mod frames;
 pub mod product;
+pub mod uncopied;
 
 /// A workload after its preparation and one run to warm up.
 pub struct Workload {

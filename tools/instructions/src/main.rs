@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use segue_instructions::uncopied::{self, Uncopied};
 use segue_instructions::{Workload, engine, product};
 
 /// Runs a workload. Callgrind counts inside of this function alone, and writes what it has counted when it is left.
@@ -43,13 +44,20 @@ fn main() -> ExitCode {
     };
     avx2.choose();
     // With a name that workload alone, for callgrind_annotate; with --time, with or without a name, the time with the
-    // fastest vectors instead.
+    // fastest vectors instead; with --uncopied what tools/figures.d/uncopied asks.
     let only = std::env::args().nth(1);
     if only.as_deref() == Some("--time") {
         return time(std::env::args().nth(2).as_deref());
     }
+    if only.as_deref() == Some("--uncopied") {
+        uncopied::print();
+        return ExitCode::SUCCESS;
+    }
     let chosen = |workload: &Workload| only.as_ref().is_none_or(|only| workload.name == only);
-    for mut workload in engine::all().into_iter().chain(product::all()).filter(chosen) {
+    // Those that no record has are counted by name only.
+    let unrecorded = [false, true].map(|remcsum| Uncopied::new(remcsum).workload());
+    let unrecorded = unrecorded.into_iter().filter(|_| only.is_some());
+    for mut workload in engine::all().into_iter().chain(product::all()).chain(unrecorded).filter(chosen) {
         (workload.run)();
         println!("{} {}", workload.packets, workload.name);
         measured(&mut *workload.run);
