@@ -370,6 +370,7 @@ fn the_program_of_the_guide_compiles_and_runs() {
     fs::write(&file, program_of(&guide())).unwrap();
     let mut command = Command::new("cc");
     command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]).arg(format!("{HERE}/include"));
+    command.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
     run(command.arg(&file).arg(library("a")).args(SYSTEM).arg("-o").arg(&program));
     run(&mut Command::new(&program));
 }
@@ -469,16 +470,53 @@ fn what_is_installed_has_soname_and_versions_and_links_by_pkg_config() {
     let _ = fs::remove_dir_all(&root);
     let mut install = Command::new(format!("{HERE}/install"));
     run(install.env("DESTDIR", &root).env("PREFIX", "/opt/segue").env("LIBRARY", library("a")));
+    let said = readelf(&["-V"], &root.join("opt/segue/lib/libsegue.so"));
+    assert!(said.contains("Name: SEGUE_0"), "{said}");
+    links_by_pkg_config(&folder, &root, "@@SEGUE_0");
+}
+
+#[test]
+fn full_size_what_cargo_c_installs_links_by_pkg_config() {
+    let test = "full_size_what_cargo_c_installs_links_by_pkg_config";
+    if Command::new("pkg-config").arg("--version").output().is_err() {
+        return skip(test, "pkg-config is not installed");
+    }
+    let top = format!("{HERE}/../..");
+    // Its libraries have no symbol versions, which rustc does not set.
+    let mut command = Command::new(format!("{top}/tools/cargo-tool"));
+    let tool = command.args(["cargo-c", "0.10.22", "--debug"]).output().unwrap();
+    let said = String::from_utf8_lossy(&tool.stderr);
+    if !tool.status.success() {
+        return skip(test, &format!("no cargo-c: {}", said.trim().lines().last().unwrap_or_default()));
+    }
+    let found = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{found}", String::from_utf8(tool.stdout).unwrap().trim());
+    let folder = folder("cargo-c");
+    let root = folder.join("root");
+    let _ = fs::remove_dir_all(&root);
+    for word in ["cbuild", "cinstall"] {
+        let mut command = Command::new("cargo");
+        command.args([word, "--release", "--locked", "--package", "segue-capi"]).current_dir(&top).env("PATH", &path);
+        command.args(["--prefix", "/opt/segue", "--libdir", "lib", "--destdir"]).arg(&root);
+        let output = command.arg("--target-dir").arg(folder.join("target")).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    links_by_pkg_config(&folder, &root, "");
+}
+
+fn readelf(options: &[&str], file: &Path) -> String {
+    run(Command::new("readelf").env("LC_ALL", "C").arg("--wide").args(options).arg(file))
+}
+
+/// Checks the libraries that are installed below `root` with the prefix /opt/segue: what they export, under names that
+/// end in `version`, and the programs of the guide and of these tests, compiled by pkg-config.
+fn links_by_pkg_config(folder: &Path, root: &Path, version: &str) {
     let lib = root.join("opt/segue/lib");
     assert!(lib.join("libsegue.a").exists() && root.join("opt/segue/share/man/man3/segue.3").exists());
-
-    let readelf = |options: &[&str], file: &Path| {
-        run(Command::new("readelf").env("LC_ALL", "C").arg("--wide").args(options).arg(file))
-    };
     // Through both links.
     let shared = lib.join("libsegue.so");
-    let said = readelf(&["-d", "-V"], &shared);
-    assert!(said.contains("Library soname: [libsegue.so.0]") && said.contains("Name: SEGUE_0"), "{said}");
+    let said = readelf(&["-d"], &shared);
+    assert!(said.contains("Library soname: [libsegue.so.0]"), "{said}");
     let symbols = readelf(&["--dyn-syms"], &shared);
     let exported: BTreeSet<String> = symbols
         .lines()
@@ -486,8 +524,13 @@ fn what_is_installed_has_soname_and_versions_and_links_by_pkg_config() {
         .filter(|words| words.len() > 7 && words[3] == "FUNC" && words[6] != "UND")
         .map(|words| words[7].to_owned())
         .collect();
-    assert_eq!(exported, declared().iter().map(|name| format!("{name}@@SEGUE_0")).collect::<BTreeSet<_>>());
+    assert_eq!(exported, declared().iter().map(|name| format!("{name}{version}")).collect::<BTreeSet<_>>());
 
+    let shell = |words: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(words).current_dir(folder);
+        run(shell.env("PKG_CONFIG_LIBDIR", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", root));
+    };
     let guide = guide();
     let command = guide.split('`').find(|words| words.starts_with("cc ")).expect("the guide has the command");
     fs::write(folder.join("vpn.c"), program_of(&guide)).unwrap();
@@ -495,12 +538,12 @@ fn what_is_installed_has_soname_and_versions_and_links_by_pkg_config() {
         if Command::new(compiler).arg("--version").output().is_err() {
             continue;
         }
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg(command.replacen("cc", compiler, 1)).current_dir(&folder);
-        run(shell.env("PKG_CONFIG_LIBDIR", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", &root));
+        shell(&command.replacen("cc", compiler, 1));
         let program = folder.join("a.out");
         assert!(readelf(&["-d"], &program).contains("Shared library: [libsegue.so.0]"));
         run(Command::new(&program).env("LD_LIBRARY_PATH", &lib));
+        shell(&format!("{compiler} -std=c99 -O1 -o judge '{HERE}/c/judge.c' $(pkg-config --cflags --libs segue)"));
+        judge(Command::new(folder.join("judge")).env("LD_LIBRARY_PATH", &lib), folder, cases(23));
     }
 }
 
