@@ -96,6 +96,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/unsafe --self-test
 	tools/unsafe
 	tools/mutants --self-test
+	tools/judges --self-test
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --features segue-port/tokio
@@ -109,12 +110,13 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/advisories
 	tools/duplicates
 	tools/api --self-test
+	tools/semver --self-test
 	tools/api
 	tools/package
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run crates/segue-capi/install contrib/debian/tests/tunnel lab/debian-root tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/no-std/run bench/peers/run
+	shellcheck .ci/run crates/segue-capi/install contrib/debian/tests/tunnel lab/debian-root tools/cargo-tool tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/report-picture tools/no-std/run bench/peers/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
@@ -167,7 +169,7 @@ bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others,
 
 soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic, and faults of all instances
 	@tools/need soak
-	$(CARGO) build --release --locked -p segue-cli
+	$(CARGO) build --release --locked $(PROGRAMS)
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'
 
 clean: ## removes all that was built
