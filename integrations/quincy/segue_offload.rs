@@ -45,7 +45,7 @@ fn random() -> Key {
 }
 
 /// Joins the packets in `bufs`, and lists in `to_write` those to be written. The tables are not used: what segue keeps
-/// is in its joiner. A buffer without room behind its packet is enlarged.
+/// is in its joiner. A buffer without room after its packet is enlarged.
 pub fn handle_gro<B: ExpandBuffer>(
     bufs: &mut [B],
     offset: usize,

@@ -54,7 +54,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     exit(101)
 }
 
-/// A system call of Linux with up to three arguments.
+/// Makes a system call of Linux with up to three arguments.
 fn call(number: usize, arguments: [usize; 3]) {
     // SAFETY: write and exit only, with memory of this program; r7 holds the number, and is given back.
     unsafe {

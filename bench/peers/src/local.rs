@@ -236,7 +236,7 @@ impl TunRs {
         }
     }
 
-    /// Puts IP packets into buffers, each behind the room for a virtio-net header. Returns how many buffers it took.
+    /// Puts IP packets into buffers, each after the room for a virtio-net header. Returns how many buffers it took.
     fn fill(buffers: &mut [Vec<u8>], frames: &[Bytes]) -> usize {
         for (buffer, frame) in buffers.iter_mut().zip(frames) {
             buffer.clear();

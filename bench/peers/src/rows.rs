@@ -71,7 +71,7 @@ impl Row {
         }
     }
 
-    /// Returns the packets as a file has them: each behind its length, 32 bits, little-endian.
+    /// Returns the packets as a file has them: each after its length, 32 bits, little-endian.
     pub(crate) fn packed(&self) -> Vec<u8> {
         self.frames.iter().flat_map(|frame| [&(frame.len() as u32).to_le_bytes(), *frame].concat()).collect()
     }

@@ -30,7 +30,7 @@ pub struct SegueJoiner {
     pub(crate) joiner: Joiner,
     header_len: usize,
     pub(crate) fronts: Vec<u8>,
-    /// Numbers of pieces, each with its place in the memory.
+    /// Numbers of pieces, each with its offset in the memory.
     pub(crate) fronts_at: Vec<(usize, usize)>,
     plan: Plan,
 }
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn segue_sum_copy(to: *mut u8, from: *const u8, len: usize
     .unwrap_or(0)
 }
 
-/// Returns the folded sum of two runs of bytes, one behind the other: the first of `first_len` bytes with the folded
+/// Returns the folded sum of two runs of bytes, one after the other: the first of `first_len` bytes with the folded
 /// sum `first`, then one with the sum `second`.
 #[unsafe(no_mangle)]
 pub extern "C" fn segue_sum_append(first: u16, first_len: usize, second: u16) -> u16 {
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn segue_splitter_free(splitter: *mut SegueSplitter) {
     }
 }
 
-/// Splits what one read returned into packets, each behind `offset` bytes of the memory of one of `outs`. Returns their
+/// Splits what one read returned into packets, each after `offset` bytes of the memory of one of `outs`. Returns their
 /// number. With too few of them, or too little room in one, nothing is written.
 ///
 /// # Safety
@@ -393,9 +393,9 @@ pub(crate) fn list(
     Ok(made)
 }
 
-/// Joins a batch of packets in their own memory, each behind `offset` bytes of it: a train lies in the memory of its
+/// Joins a batch of packets in their own memory, each after `offset` bytes of it: a train lies in the memory of its
 /// first packet, whose length grows up to the room there. Lists the packets to be written, in order, and returns their
-/// number; the virtio-net header of each stands in front of it. What does not fit stays alone.
+/// number; the virtio-net header of each precedes it. What does not fit stays alone.
 ///
 /// # Safety
 /// `packets` must point to `count` places with memory that nothing else uses, `to_write` to `write_count` values.

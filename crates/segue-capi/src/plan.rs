@@ -17,7 +17,7 @@ pub(crate) struct Planned {
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) trains: Vec<Planned>,
-    /// Numbers of packets, each with the place of payload in it.
+    /// Numbers of packets, each with the range of its payload.
     pub(crate) sources: Vec<(usize, Range<usize>)>,
     pub(crate) fronts: Vec<u8>,
     /// Whether the packet with this number is in the train of an earlier one.

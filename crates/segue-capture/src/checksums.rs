@@ -117,7 +117,7 @@ pub struct Finding {
     pub level: usize,
     /// Verdict on the checksum.
     pub verdict: Verdict,
-    /// Offset of the checksum field, from the first byte behind the link header.
+    /// Offset of the checksum field, from the first byte after the link header.
     pub at: usize,
     /// Value of the checksum field.
     pub field: u16,

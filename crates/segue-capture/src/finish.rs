@@ -10,7 +10,7 @@ use crate::frame::Frame;
 /// The result of [`finish`].
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// All bytes of the frame behind the link header.
+    /// All bytes of the frame after the link header.
     pub(crate) bytes: Vec<u8>,
     /// Number of checksums that were unfinished, or right until an inner one changed.
     pub(crate) finished: u64,

@@ -19,7 +19,7 @@ const JUMBO: [u8; 2] = [0xc2, 4];
 pub(crate) struct Frame<'a> {
     /// Length of the link header in bytes.
     pub(crate) prefix: usize,
-    /// Bytes behind the link header. An IP length of 0 (packet too long for the field) is filled in up to its maximum,
+    /// Bytes after the link header. An IP length of 0 (packet too long for the field) is filled in up to its maximum,
     /// and a jumbo payload option is removed.
     pub(crate) bytes: Cow<'a, [u8]>,
     /// Offsets and kinds of the headers.
@@ -100,7 +100,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Returns the offset of the outermost IP header, behind VLAN tags; `None` for another EtherType.
+/// Returns the offset of the outermost IP header, after VLAN tags; `None` for another EtherType.
 fn network(bytes: &[u8], start: Start) -> Option<usize> {
     if start == Start::Ip {
         return Some(0);

@@ -1,6 +1,6 @@
 //! Merge: joins the packets of a capture into trains, as GRO would have.
 //!
-//! A train stands at the place and has the time of its first packet, so that the file stays in order of time and no
+//! A train has the position and the time of its first packet, so that the file stays in order of time and no
 //! acknowledgment comes before what it acknowledges. Packets wait in a window until everything in front of them is
 //! decided; the window is bounded, and when it is full all trains end.
 
@@ -443,7 +443,7 @@ impl Window {
     }
 }
 
-/// Returns the bytes behind a packet in its pcapng block, if a writer would write others for its options `own`.
+/// Returns the bytes after a packet in its pcapng block, if a writer would write others for its options `own`.
 fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>> {
     if record.form == Form::Pcap {
         return None;
@@ -457,7 +457,7 @@ fn alone_because(why: &[&'static str]) -> String {
     format!("segue: alone: {}", spoken(why))
 }
 
-/// Reasons as text for people.
+/// Returns reasons as text, in the form of the comments.
 fn spoken(why: &[&'static str]) -> String {
     why.iter().map(|reason| reason.replace('_', " ")).collect::<Vec<_>>().join(", ")
 }

@@ -58,7 +58,7 @@ impl CheckedPacket<'_> {
         self.frame.map_or(&[], |frame| frame.layout.headers())
     }
 
-    /// Returns the parsed headers behind the outermost IP header, outermost first.
+    /// Returns the parsed headers after the outermost IP header, outermost first.
     pub fn inside_outer_ip(&self) -> &[Header] {
         self.frame.map_or(&[], |frame| frame.layout.inside_outer_ip())
     }

@@ -14,7 +14,7 @@ use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 
 /// Script with two hosts and a link of 1500 bytes without segmentation and checksums, and a capture on the sender's
-/// end, which is complete once the last packet, an echo request filled with `segue`, stands in its file.
+/// end, which is complete once the last packet, an echo request filled with `segue`, is in its file.
 const SCRIPT: &str = "set -eu
 mount -t tmpfs none /run
 ip link set lo up

@@ -1,4 +1,4 @@
-//! The log of long-running commands: text for people, or one line for each event.
+//! The log of long-running commands: human-readable text, or one line for each event.
 //!
 //! In the form logfmt every line has the id of its event in front, and the time unless the journal adds its own. For
 //! the journal it begins with the priority (`<4>`, sd-daemon(3)). A warning or an error that repeats within a minute is

@@ -1,4 +1,4 @@
-//! The plans and refusals of `segue gateway --route` and `segue nat`, without traffic.
+//! Tests of the plans and refusals of `segue gateway --route` and `segue nat`, without traffic.
 
 mod common;
 

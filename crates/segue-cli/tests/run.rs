@@ -1,4 +1,4 @@
-//! `segue run`: several instances of a file, and a reload that touches only instances that differ.
+//! Tests of `segue run`: several instances of a file, and a reload that touches only instances that differ.
 
 mod common;
 #[path = "common/numbered.rs"]

@@ -1,4 +1,4 @@
-//! Settings of a running gateway: read, refused, and changed under load without loss.
+//! Tests of the settings of a running gateway: read, refused, and changed under load without loss.
 
 mod common;
 #[path = "common/numbered.rs"]

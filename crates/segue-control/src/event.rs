@@ -89,7 +89,7 @@ impl LogEvent {
 pub struct LogEntry<'a> {
     /// The kind of the event.
     pub event: LogEvent,
-    /// The text for people; several lines become one.
+    /// The human-readable text; several lines become one.
     pub text: Cow<'a, str>,
     /// Further fields: name and value.
     pub fields: Vec<(&'static str, String)>,

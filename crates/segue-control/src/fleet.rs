@@ -15,7 +15,7 @@ use crate::place;
 
 /// The name of this document's schema.
 pub const SCHEMA: &str = "segue.fleet/1";
-/// The ending of the file's name, behind that of the tunnel.
+/// The suffix of the file name, after the name of the tunnel.
 const ENDING: &str = ".fleet.json";
 /// Longest file that is read, bytes.
 const FILE_LEN: u64 = 1 << 20;

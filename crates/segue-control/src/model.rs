@@ -272,7 +272,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Returns round trip and loss for people, such as `0.43 ms, 0 of 120 lost`; `-` until there was an answer.
+    /// Returns round trip and loss as text, such as `0.43 ms, 0 of 120 lost`; `-` until there was an answer.
     pub fn text(&self) -> String {
         let mean =
             self.mean_round_trip_s.map(|mean| format!("{:.2} ms, {} of {} lost", mean * 1e3, self.lost, self.sent));

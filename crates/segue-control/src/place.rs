@@ -13,10 +13,10 @@ pub const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
 /// The environment variable that names the group whose members may read the state of instances.
 pub const READERS: &str = "SEGUE_GROUP";
 
-/// The ending of the name of an instance's socket.
+/// The file name suffix of an instance's socket.
 pub const INSTANCE: &str = ".sock";
 
-/// The ending of the name of a service's socket.
+/// The file name suffix of a service's socket.
 pub const SERVICE: &str = ".service";
 
 /// A directory that may hold control sockets.

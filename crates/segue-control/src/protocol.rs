@@ -214,7 +214,7 @@ pub enum ServiceResponse {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
-    /// All errors for people, with file, line and caret.
+    /// The text of all errors, with file, line and caret.
     pub text: String,
     /// The object of the JSON form, `error` of [`Error::json`].
     pub error: Value,
@@ -317,7 +317,7 @@ impl ServiceRequest {
 }
 
 impl ServiceResponse {
-    /// Returns the refusal of a reload or of an upgrade; `text` is the error for people.
+    /// Returns the refusal of a reload or of an upgrade; `text` is the human-readable error.
     pub fn refused(error: &Error, text: &str) -> ServiceResponse {
         ServiceResponse::Refused(Box::new(Refused { text: text.to_owned(), error: error.json()["error"].take() }))
     }

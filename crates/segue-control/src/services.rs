@@ -16,7 +16,7 @@ use crate::suggest::nearest;
 /// A service that runs.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// The name: that of its file without the ending.
+    /// The name: that of its file without the suffix.
     pub name: String,
     /// State that the service reports.
     pub state: ServiceState,

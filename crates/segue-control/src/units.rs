@@ -1,4 +1,4 @@
-//! Formatting of numbers for people, in SI units with three significant figures. JSON has exact numbers instead.
+//! Human-readable formatting of numbers, in SI units with three significant figures. JSON has exact numbers instead.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -67,7 +67,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Formats a time as RFC 3339 in the local time zone with milliseconds and the distance from UTC, for people.
+/// Formats a time as RFC 3339 in the local time zone with milliseconds and the offset from UTC, for output.
 pub fn local_time(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     with_offset(time, clock::offset(i64::try_from(seconds).unwrap_or(0)))

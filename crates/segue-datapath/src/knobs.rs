@@ -5,7 +5,7 @@
 //! one generation number a round and walks again when it has changed. So a change is in force from the next round on,
 //! no packet waits for a lock, and none is lost.
 //!
-//! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and go on in its pattern.
+//! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and continue its pattern.
 
 use crate::sync::{AtomicU64, Ordering};
 

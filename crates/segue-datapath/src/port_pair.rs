@@ -72,7 +72,7 @@ pub(crate) fn knobs(
     })
 }
 
-/// A pair of ports at work. Arrays are indexed by port.
+/// A pair of open ports with their state. Arrays are indexed by port.
 pub(crate) struct PortPair {
     pub(crate) ends: [Endpoint; 2],
     /// GRO for the packets that each port receives.

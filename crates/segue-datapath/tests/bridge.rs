@@ -38,7 +38,7 @@ fn trains() -> Limits {
     Limits { csum: true, tso4: true, tso6: true, uso: true, ..count }
 }
 
-/// A bridge whose first port is that of an interface with the address of station 200.
+/// Returns a bridge whose first port is that of an interface with the address of station 200.
 fn bench(limits: &[Limits], pages: usize) -> Bench {
     let (mut ports, mut wires) = (Vec::new(), Vec::new());
     for (at, limits) in limits.iter().enumerate() {

@@ -306,7 +306,7 @@ fn more_than_a_hundred_malformed_encapsulations_each_end_under_their_own_reason(
     assert!(count > 200, "{count} cases");
 }
 
-/// CVE-2026-72351: from 3.19 until 2026, Linux read the place of a remote checksum from behind a GUE header whose
+/// CVE-2026-72351: from 3.19 until 2026, Linux read the offset of a remote checksum from behind a GUE header whose
 /// length field does not cover the option, and wrote a checksum there.
 #[test]
 fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refused() {

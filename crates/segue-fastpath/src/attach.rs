@@ -1,7 +1,7 @@
 //! Attachment of programs to the hooks of interfaces: tcx links, or filters (cls_bpf) where the kernel has none.
 //!
 //! A link ends with its descriptor. A filter stays until it is removed, which a process without capabilities cannot do.
-//! So what is added as a filter is a gate: a program that goes on to the other one by a map of programs, which the
+//! So what is added as a filter is a gate: a program that continues with the other one by a map of programs, which the
 //! kernel empties when the last descriptor of the map is closed. Without an entry the gate passes every packet on.
 
 use std::io;

@@ -53,12 +53,12 @@ pub(crate) struct TableMaps<'a> {
     pub(crate) counters: BorrowedFd<'a>,
 }
 
-/// The place of a tunnel's counters, for exits that count at them.
+/// The index of a tunnel's counters, for exits that count at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
     /// The counters are looked up in front of all exits.
     LookedUp,
-    /// The index of the counters is at this place of the tunnel's entry.
+    /// The index of the counters is at this offset of the tunnel's entry.
     At(i16),
     /// The index of the counters is a constant.
     Constant(i32),
@@ -99,7 +99,7 @@ pub(crate) struct Code {
     drop: Option<Label>,
     /// Exits that count at the tunnel.
     left: Vec<(Counter, Label)>,
-    /// The place of the counters, for exits.
+    /// The index of the counters, for exits.
     index: Index,
     /// Exits that count at the outside port.
     unclaimed: Vec<(Counter, Label)>,
@@ -224,7 +224,7 @@ impl Code {
     }
 
     /// Counts a unit that was sent to or received from a peer of a table: R1 is its number of packets, `bytes` the
-    /// register with its length, `at` the place of the direction.
+    /// register with its length, `at` the offset of the direction.
     pub(crate) fn count_peer(&mut self, table: &TableMaps<'_>, bytes: Reg, at: i16) {
         let missing = self.a.label();
         self.a.store(Size::D, Reg::R10, NUMBER, Reg::R1);

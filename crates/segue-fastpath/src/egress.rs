@@ -271,7 +271,7 @@ fn choose_fields(code: &mut Code) {
     a.store(Size::D, Reg::R10, HASH, Reg::R0);
 }
 
-/// Makes room for the outer headers behind the place of a link header, and for one in front, which the kernel checks
+/// Makes room for the outer headers after that of a link header, and for one in front, which the kernel checks
 /// before it replaces it.
 fn make_room(code: &mut Code, form: Form) {
     let refused = code.leave(Counter::Refused);

@@ -94,7 +94,7 @@ pub(crate) fn versions(mode: Mode) -> &'static [u8] {
     }
 }
 
-/// Returns a smallest inner packet of an IP version, without a transport header, behind an Ethernet header where frames
+/// Returns a smallest inner packet of an IP version, without a transport header, after an Ethernet header where frames
 /// are inside.
 pub(crate) fn sample(mode: Mode, version: u8) -> Vec<u8> {
     let mut bytes = Vec::new();

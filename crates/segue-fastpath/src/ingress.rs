@@ -2,8 +2,8 @@
 //! train and passes it to the tunnel's interface.
 //!
 //! It takes what is certain: packets of a configured sender, key and protocol, without options, whose lengths agree.
-//! Everything else goes on to the kernel's network layer and so to the sockets of the daemon, which judges it. What UDP
-//! GRO has merged is several packets, which shows in the lengths.
+//! Everything else continues to the kernel's network layer and so to the sockets of the daemon, which judges it. What
+//! UDP GRO has merged is several packets, which shows in the lengths.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -66,7 +66,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.finish(maps)
 }
 
-/// Labels of the checks that stand behind the rest of the program, for packets that it does not take.
+/// Labels of the checks that follow the rest of the program, for packets that it does not take.
 #[derive(Debug, Default)]
 struct Later {
     header: Option<(Counter, Label)>,

@@ -148,6 +148,6 @@ pub(crate) mod room {
     pub(crate) const DECAP_UDP: u64 = 1 << 10;
     pub(crate) const DECAP_IPXIP4: u64 = 1 << 11;
     pub(crate) const DECAP_IPXIP6: u64 = 1 << 12;
-    /// The mode in which room is made or removed behind the link header.
+    /// The mode in which room is made or removed after the link header.
     pub(crate) const MAC: i32 = 1;
 }

@@ -18,8 +18,8 @@ pub(crate) struct Exits {
 }
 
 /// Sets [`TUNNEL`] to the entry of the peer that has an address of the inner packet. `offset` sets R2 to the offset of
-/// the address of an IPv4 (true) or IPv6 packet; R1 is [`protocol`] of the version, `key` a place of [`KEY_LEN`] bytes
-/// on the stack, `free` a register that survives calls and has nothing in it.
+/// the address of an IPv4 (true) or IPv6 packet; R1 is [`protocol`] of the version, `key` the stack
+/// offset of [`KEY_LEN`] bytes, `free` a register that survives calls and has nothing in it.
 pub(crate) fn find(
     code: &mut Code,
     table: &TableMaps<'_>,

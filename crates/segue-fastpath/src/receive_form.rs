@@ -70,7 +70,7 @@ pub(crate) struct Form {
     /// The address of this host.
     pub(crate) local: IpAddr,
     pub(crate) carrier: Carrier,
-    /// Whether GRE follows; behind GUE its header has the protocol instead.
+    /// Whether GRE follows; after GUE its header has the protocol instead.
     pub(crate) has_gre: bool,
     /// Whether datagrams without UDP checksum are accepted over IPv6.
     pub(crate) zero_csum6: bool,

@@ -1,7 +1,7 @@
 //! Packets that the daemon would drop for certain, such as those of unknown senders: the program for receiving drops
 //! them itself, so that a flood of them does not wake the daemon for each, and counts them under the daemon's names.
 //!
-//! Once in a millisecond one of them goes to the daemon all the same, which so knows of them.
+//! Once in a millisecond one of them is still passed to the daemon, so that it knows of them.
 
 use segue::encap::DecapRefusal;
 use segue::reason::Reason;

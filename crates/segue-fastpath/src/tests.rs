@@ -177,8 +177,8 @@ fn folded(bytes: &[u8], more: usize) -> u16 {
 }
 
 /// Returns a received frame with an outer checksum and, inside, a packet of TCP or UDP whose checksum is unfinished, as
-/// another tunnel of the same machine sends it; the place of the outer UDP header, of the inner transport header and of
-/// its checksum.
+/// another tunnel of the same machine sends it; the offsets of the outer UDP header, of the inner transport header and
+/// of its checksum.
 fn unfinished(config: &Config, version: u8, protocol: u8) -> (Vec<u8>, [usize; 3]) {
     let (at, mut bytes) = frame(config, version);
     bytes.extend([7; 28]);

@@ -7,7 +7,7 @@ use segue::encap::DecapRefusal;
 use crate::assembler::{Assembler, Label};
 use crate::counters::Counter;
 
-/// Bits of an exit's number ([`Exit::number`]): the place of the counter of dropped packets, 0 where the daemon
+/// Bits of an exit's number ([`Exit::number`]): the index of the counter of dropped packets, 0 where the daemon
 /// judges packets of known senders.
 pub(crate) const PLACE: i32 = 0xff;
 /// Bit of an exit's number for senders with GRE: the daemon judges packets of the others.

@@ -220,9 +220,9 @@ impl Etcd {
 
     /// Reports the changes of all keys that begin with `prefix`, from the revision `from` on, until `longest` has
     /// passed or the member ends it. `report` gets an empty batch as soon as the watch stands, and returns whether to
-    /// go on.
+    /// continue.
     ///
-    /// A watch is short, and the next one begins behind the last revision: so nothing is missed, and a connection whose
+    /// A watch is short, and the next one begins after the last revision: so nothing is missed, and a connection whose
     /// other end has vanished is noticed.
     pub fn watch(
         &mut self,

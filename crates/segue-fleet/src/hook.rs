@@ -77,7 +77,8 @@ struct Hooks {
     _lock: File,
 }
 
-/// `pre`: records the encapsulation that this host accepts, and returns the data that flanneld puts into its lease.
+/// Runs `pre`: records the encapsulation that this host accepts, and returns the data that flanneld puts into its
+/// lease.
 pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     let mut hooks = Hooks::open(name)?;
     let text = serde_json::to_string(&takes).unwrap_or_default();
@@ -86,8 +87,8 @@ pub fn pre(name: &str, takes: Takes) -> Result<String, Error> {
     Ok(text)
 }
 
-/// `post`: records the subnet of this host, and begins a round in which every peer must be confirmed within `grace`
-/// seconds.
+/// Runs `post`: records the subnet of this host, and begins a round in which every peer must be confirmed within
+/// `grace` seconds.
 pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) -> Result<(), Error> {
     let network = argument(network, Network::parse(network), "NETWORK")?;
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
@@ -101,7 +102,7 @@ pub fn post(name: &str, network: &str, subnet: &str, address: &str, grace: u32) 
     leave_sweeper(name, round, grace)
 }
 
-/// `add`: adds or confirms the host `address` with its subnet; `data` is the output of its `pre`.
+/// Runs `add`: adds or confirms the host `address` with its subnet; `data` is the output of its `pre`.
 pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), Error> {
     let mut hooks = Hooks::open(name)?;
     match hooks.peer(subnet, address, data) {
@@ -142,7 +143,7 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
     }
 }
 
-/// `del`: removes the host with this subnet, where it is known.
+/// Runs `del`: removes the host with this subnet, where it is known.
 pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let mut hooks = Hooks::open(name)?;

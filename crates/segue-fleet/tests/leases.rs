@@ -36,7 +36,7 @@ fn at(name: &str) -> String {
     format!("{DIRECTORY}/{name}")
 }
 
-/// A lease of the host 198.18.0.N for the subnet 198.19.N.0/24.
+/// Returns a lease of the host 198.18.0.N for the subnet 198.19.N.0/24.
 fn good(n: u8) -> Record {
     let value = VALUE.replace("198.18.0.2", &format!("198.18.0.{n}"));
     record(at(&format!("198.19.{n}.0-24")), value, i64::from(n))
@@ -54,7 +54,7 @@ fn segue(offer: &str) -> String {
     data(&format!(r#"{{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb","segue":{offer}}}"#))
 }
 
-/// Hostile entries: key, value, and the reason of the refusal.
+/// Returns hostile entries: key, value, and the reason of the refusal.
 fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
     use Refusal::*;
     let keys: &[(&[u8], Refusal)] = &[

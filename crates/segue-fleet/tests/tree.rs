@@ -1,4 +1,4 @@
-//! The program `segue` links none of the libraries for HTTP and TLS, and no program an asynchronous runtime.
+//! Tests that the program `segue` links none of the libraries for HTTP and TLS, and no program an asynchronous runtime.
 
 use std::process::Command;
 

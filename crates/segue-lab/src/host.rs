@@ -93,8 +93,8 @@ impl Host {
     }
 
     /// Runs `work` on a thread in this host's namespaces and returns its result. Sockets and devices opened there
-    /// belong to this host for good and can be used from any thread. Files under `/proc/sys/net` are this host's too.
-    /// Do not start processes in `work`: they would die with its thread.
+    /// belong to this host permanently and can be used from any thread. Files under `/proc/sys/net` are also this
+    /// host's. Do not start processes in `work`: they would die with its thread.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let entered = thread::scope(|scope| {
             let inside = || sys::enter_net(self.namespaces.net.as_fd()).map(|()| work());

@@ -35,7 +35,7 @@ pub struct Entrance {
     pub host: String,
     /// A command that opens a shell in the host, for the same user.
     pub command: String,
-    /// The host's address on the link and in each tunnel, for people: (case, address).
+    /// The host's address on the link and in each tunnel, for output: (case, address).
     pub addresses: Vec<(String, String)>,
 }
 

@@ -38,7 +38,7 @@ pub enum DamageArea {
     /// would become zero (RFC 768: none), and the payload of a fragment. A frame without such a place passes untouched.
     #[default]
     Covered,
-    /// Damages any bytes behind the Ethernet header.
+    /// Damages any bytes after the Ethernet header.
     Anywhere,
 }
 

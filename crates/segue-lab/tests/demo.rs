@@ -1,4 +1,5 @@
-//! The demonstration itself, short: real load, real table. Needs the right to make namespaces, iperf3 and ethtool.
+//! Test of the demonstration at a short duration: real load, real table. Needs the right to create namespaces, iperf3
+//! and ethtool.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

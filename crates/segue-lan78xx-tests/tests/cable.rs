@@ -171,7 +171,7 @@ fn what_the_far_end_does_not_take_is_counted_at_the_adapter() {
     assert_eq!(cabled.drops(), [("cable_lost", 400 - got)]);
 }
 
-/// A model on a paced wire of 1000 Mbit/s.
+/// Returns a model on a paced wire of 1000 Mbit/s.
 fn paced() -> Rig {
     let mut rig = Rig::of(model::Config { paced: true, ..chip(Speed::Super) }, Config::napi(Speed::Super));
     for _ in 0..100 {

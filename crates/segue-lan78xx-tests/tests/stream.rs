@@ -10,7 +10,7 @@ use segue_lan78xx::regs::{self, endpoint, fct, hw_cfg, int, request, usb_cfg0};
 use segue_lan78xx::usb::{Error, Setup, Speed, Transport};
 use support::Rig;
 
-/// A model with its transmitter enabled and no driver that submits transfers.
+/// Returns a model with its transmitter enabled and no driver that submits transfers.
 fn rig() -> Rig {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     rig.driver.usb().model.done();

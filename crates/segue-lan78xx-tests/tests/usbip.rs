@@ -187,7 +187,7 @@ fn many_transfers_are_taken_back_without_looking_for_each() {
     assert!(model.pending() == 0 && start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// A USB/IP server with a model, running until it is dropped.
+/// Runs `work` with the address of a USB/IP server of a model, which stops afterwards.
 fn served<R>(speed: Speed, work: impl FnOnce(&str) -> R) -> R {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -353,7 +353,7 @@ fn the_driver_comes_up_over_tcp_and_notices_the_end_of_its_server() {
     }
 }
 
-/// A server that accepts connections, sends the first `answers` bytes of its replies, and then nothing.
+/// Starts a server that accepts connections, sends the first `answers` bytes of its replies, and then nothing.
 fn halting(server: &str, answers: usize) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -391,7 +391,7 @@ impl<'a> TxUnit<'a> {
         self.head
     }
 
-    /// Returns the payload behind the headers, as pieces of memory.
+    /// Returns the payload after the headers, as pieces of memory.
     pub fn pieces(&self) -> Pieces<'a, Page> {
         let range = self.segment.payload.start as usize..self.segment.payload.end as usize;
         match self.content {

@@ -6,7 +6,7 @@
 //!
 //! The slots of a receive ring are pages too ([`RingPages`]): freeing one gives it back to the kernel.
 //!
-//! Pages may be as small as a kernel's. Reads of unknown length then go on in the next page where one ends
+//! Pages may be as small as a kernel's. Reads of unknown length then continue in the next page where one ends
 //! ([`Scatter`]), and a packet that crosses pages is one of several ranges; nothing is copied for that.
 
 use std::cell::{Cell, RefCell};
@@ -242,7 +242,7 @@ pub(crate) struct RingPages {
     /// Slots without references, filled or not, which belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
-    /// Whether a slot was found in use that lies half a ring behind the last one.
+    /// Whether a slot was found in use that lies half a ring after the last one.
     is_held_up: bool,
 }
 

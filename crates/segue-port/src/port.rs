@@ -49,7 +49,7 @@ pub trait Port {
     /// Sends the waiting units of `batch`, in order within a slot, and marks them as sent. Units that were not taken
     /// stay.
     ///
-    /// A unit that the kernel refuses for good is dropped and counted under a [`Drop`] reason.
+    /// A unit that the kernel refuses permanently is dropped and counted under a [`Drop`] reason.
     ///
     /// # Errors
     /// Only for an event that makes the port useless.
@@ -78,7 +78,7 @@ pub trait Port {
     /// waits.
     ///
     /// # Errors
-    /// Where the interface is gone for good.
+    /// Where the interface was deleted.
     fn listen(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The example programs of adopters, between two kernels: each end is a device in a network namespace of its own, the
-//! kernels on top run a TCP connection, and every byte must arrive.
+//! Tests of the example programs of adopters between two kernels: each end is a device in a network namespace of its
+//! own, the kernels on top run a TCP connection, and every byte must arrive.
 
 use std::env;
 use std::fs::File;

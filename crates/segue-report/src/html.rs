@@ -267,7 +267,7 @@ fn table(bench: &Bench) -> String {
     text + "</tbody></table>"
 }
 
-/// Returns the name of a metric for people: its unit, or its words.
+/// Returns the human-readable name of a metric: its unit, or its words.
 fn unit(metric: &str) -> String {
     match metric {
         "gbps" => "Gbit/s".to_owned(),

@@ -1,4 +1,5 @@
-//! The page in a browser: everything on it is visible and readable, on a phone and on a screen, light and dark.
+//! Tests of the page in a browser: everything on it is visible and readable, on a phone and on a screen, light and
+//! dark.
 
 use std::env;
 use std::fs::{self, File};

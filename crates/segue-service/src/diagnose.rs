@@ -118,7 +118,7 @@ impl Container {
         }
     }
 
-    /// Returns the name for people.
+    /// Returns the human-readable name.
     pub fn name(self) -> &'static str {
         match self {
             Container::No => "none",

@@ -46,7 +46,7 @@ impl Thread {
         Thread::ALL.into_iter().chain((1..workers).map(Thread::Worker))
     }
 
-    /// Returns the place of the thread's number.
+    /// Returns the index of the thread's number.
     pub(crate) fn place(self) -> usize {
         match self {
             Thread::Packets => 0,

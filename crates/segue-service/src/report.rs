@@ -1,4 +1,4 @@
-//! The interface for the output of a service, for people or for programs.
+//! The interface for the output of a service, human-readable or as JSON.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The output of a service, implemented by the program. Every method may be called from any thread and never fails: a
 /// closed output does not end a service.
 pub trait Report: Send + Sync {
-    /// Returns whether events are written as JSON; lines for people are then left out.
+    /// Returns whether events are written as JSON; human-readable lines are then left out.
     fn is_json(&self) -> bool;
     /// Returns whether lines are written for a log: one for each event, with its id.
     fn is_log(&self) -> bool {
@@ -17,7 +17,7 @@ pub trait Report: Send + Sync {
     }
     /// Writes one event.
     fn value(&self, value: &Value);
-    /// Writes an event as a line for people or for a log. A quiet program leaves out what is no warning.
+    /// Writes an event as a human-readable line or a line of a log. A quiet program leaves out what is no warning.
     fn event(&self, line: &LogEntry<'_>);
     /// Writes a note ([`LogEvent::Note`]).
     fn note(&self, text: &str) {
@@ -28,7 +28,7 @@ pub trait Report: Send + Sync {
     fn change(&self, command: &str, call: &str);
     /// Reports a failure that does not end the service.
     fn error(&self, error: &Error);
-    /// Returns a failure as text for people, without colour.
+    /// Returns a failure as human-readable text, without colour.
     fn text_of(&self, error: &Error) -> String {
         format!("error: {}\n", error.message)
     }

@@ -36,7 +36,7 @@ pub struct V6 {
     pub label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Extension headers: type, and the bytes behind the length byte, padded with zeros to a multiple of 8 including
+    /// Extension headers: type, and the bytes after the length byte, padded with zeros to a multiple of 8 including
     /// the first two.
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// Identification, offset in bytes and whether more fragments follow.

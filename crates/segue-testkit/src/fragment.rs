@@ -6,7 +6,7 @@ use crate::sum::fold;
 /// DF is cleared. A packet of at most `mtu` bytes is returned unchanged.
 ///
 /// # Panics
-/// Panics if `mtu` has no room for 8 bytes behind the headers.
+/// Panics if `mtu` has no room for 8 bytes after the headers.
 pub fn fragments(packet: &[u8], mtu: usize, id: u32) -> Vec<Vec<u8>> {
     if packet.len() <= mtu {
         return vec![packet.to_vec()];

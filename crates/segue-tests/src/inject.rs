@@ -13,7 +13,7 @@ use segue_lab::Process;
 /// Longest wait for strace to attach itself or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process under strace. Dropping it lets the process go on by itself.
+/// A process under strace. Dropping it lets the process continue by itself.
 #[derive(Debug)]
 pub struct Traced {
     strace: Process,

@@ -13,7 +13,7 @@
 //! - [`fastpath`]: tunnels by the path through the kernel.
 //! - `probe`: what a running process can still reach.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
-//! - [`guest`]: the place of the guest.
+//! - [`guest`]: the directory of the guest, and the script that boots it.
 //! - [`flood`]: hostile frames at a pace, and an honest host beside them.
 //! - [`inject`]: system calls of a running process that fail.
 //! - [`kernel`]: a kernel's own GRO.

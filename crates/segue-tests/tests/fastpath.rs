@@ -29,7 +29,7 @@ const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
 const OFF_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "off"];
 
-/// Every form of a tunnel that the path carries, with both outer families.
+/// Returns every form of a tunnel that the path carries, with both outer families.
 fn shapes() -> Vec<Shape> {
     let mut all = Vec::new();
     for outer in [V4, V6] {

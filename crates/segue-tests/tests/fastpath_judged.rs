@@ -17,7 +17,7 @@ use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, tr
 /// Time for the counters of packets that were sent.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
-/// Times that each datagram is sent, one right behind the other.
+/// Times that each datagram is sent, one right after the other.
 const TIMES: usize = 8;
 const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];

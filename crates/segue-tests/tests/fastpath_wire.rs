@@ -26,7 +26,7 @@ struct Judged {
     others: usize,
 }
 
-/// Checks every layer of packets behind `link` bytes by tshark: each checksum that is there is right, the outermost
+/// Checks every layer of packets after `link` bytes by tshark: each checksum that is there is right, the outermost
 /// length is that of the frame, and the next one is `overhead` bytes less. `inside` is what the tunnel's port carries.
 fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) -> Judged {
     const FIELDS: [&str; 11] = [
@@ -96,7 +96,7 @@ fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) ->
     judged
 }
 
-/// Writes the contents of the datagrams of a capture, behind `skipped` bytes, as a capture of IP packets.
+/// Writes the contents of the datagrams of a capture, after `skipped` bytes, as a capture of IP packets.
 fn unwrapped(path: &Path, skipped: usize, to: &Path) {
     // Little-endian, version 2.4, snap length 65535, LINKTYPE_RAW.
     let mut file = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_le_bytes).concat();

@@ -1,5 +1,5 @@
-//! The upgrade promise: the configuration of release 0.1 is read, and runs, unchanged. `common/segue-0.1.toml` is the
-//! example of that release, byte for byte.
+//! Tests of the upgrade promise: the configuration of release 0.1 is read, and runs, unchanged. `common/segue-0.1.toml`
+//! is the example of that release, byte for byte.
 
 use std::fs;
 use std::path::Path;

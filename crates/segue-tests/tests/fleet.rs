@@ -247,7 +247,7 @@ fn pair(fleet: &Fleet) -> (Host, Node) {
     (kernel, a)
 }
 
-/// Starts pings from a host to an address that go on until [`nothing_lost`].
+/// Starts pings from a host to an address that continue until [`nothing_lost`].
 fn pinging(from: &Host, to: &str) -> Process {
     let mut ping = from.command("ping");
     ping.args(["-n", "-i", "0.05", to]);

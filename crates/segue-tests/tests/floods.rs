@@ -31,7 +31,7 @@ fn stations(routed: &Routed) -> Stations {
     Stations::between((&routed.ground.a, "eth0"), (&routed.router, "in"))
 }
 
-/// An address of the client's network that no host has, most of the time.
+/// Returns an address of the client's network, which most of the time no host has.
 fn inside(random: &mut Random) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 1, 3 + (random.word() % 250) as u8)
 }
@@ -40,7 +40,7 @@ fn server() -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 2, 2)
 }
 
-/// A station of the client's link with a link-local address of its own.
+/// Returns a random link-local address on the client's link.
 fn link_local(random: &mut Random) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, random.word() as u16, random.word() as u16)
 }

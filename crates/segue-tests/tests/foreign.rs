@@ -40,7 +40,7 @@ struct Judge {
 /// `rte_gro` returns packets in no order: first those that it has held, then those that it did not want.
 const RTE_GRO: Judge = Judge { section: "DPDK 22.11", carriers: &["4"], takes: |_| true, skips: 0, is_ordered: false };
 
-/// gVisor gets packets behind their link header.
+/// gVisor's GRO, which takes packets without their link header.
 const GVISOR: Judge = Judge {
     section: "gVisor",
     carriers: &["4", "6"],

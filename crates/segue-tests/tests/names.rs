@@ -59,7 +59,7 @@ impl<'a> Near<'a> {
         (output.status.success(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// Reloads the file, which must succeed, and returns what is said about it.
+    /// Reloads the file, which must succeed, and returns the messages about it.
     #[track_caller]
     fn reload(&self) -> String {
         let (is_done, _, stderr) = self.segue("reload near");

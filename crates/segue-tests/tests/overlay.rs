@@ -1,5 +1,5 @@
-//! VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. The remote of each
-//! station is learned.
+//! Tests of VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. The remote of
+//! each station is learned.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;

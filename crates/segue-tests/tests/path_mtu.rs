@@ -1,5 +1,5 @@
 //! Tests of a path whose MTU is smaller than that of the first link: host A, a router whose next link has an MTU of
-//! 1400 bytes, host B. What A's tunnel sends does not fit; its senders hear of it and go on.
+//! 1400 bytes, host B. The packets of A's tunnel do not fit; its senders get ICMP errors and continue.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

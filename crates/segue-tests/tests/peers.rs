@@ -74,7 +74,7 @@ fn try_peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Output {
     child.wait_with_output().expect("segue peer ends")
 }
 
-/// Runs `segue peer ... -j`, which must work, and returns its output.
+/// Runs `segue peer ... -j`, which must succeed, and returns its output.
 #[track_caller]
 fn peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Value {
     let output = try_peer(ground, is_a, &format!("{words} -j"), text);

@@ -34,7 +34,7 @@ fn try_peer(ground: &Ground, host: &Host, words: &str) -> Output {
     host.command(&ground.program).arg("peer").args(words.split_whitespace()).output().expect("segue peer starts")
 }
 
-/// Runs `segue peer ... -j`, which must work, and returns what it printed.
+/// Runs `segue peer ... -j`, which must succeed, and returns what it printed.
 #[track_caller]
 fn peer(ground: &Ground, host: &Host, words: &str) -> Value {
     let output = try_peer(ground, host, &format!("{words} -j"));

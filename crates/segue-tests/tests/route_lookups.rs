@@ -121,7 +121,7 @@ fn parent(pid: u32) -> u32 {
 }
 
 /// Returns the lookups for one datagram of each flow, sent while the router is stopped, so that they wait in its ring.
-/// The kernel may still be delivering them when it goes on; then the polls find few at a time, and another attempt is
+/// The kernel may still be delivering them when it continues; then the polls find few at a time, and another attempt is
 /// made.
 fn lookups(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> LookupCounts {
     for _ in 0..20 {

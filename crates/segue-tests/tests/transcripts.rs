@@ -6,7 +6,7 @@
 //! stands for any lines, and `...` at the end of a line for the rest of it. A comment before a block, `<!--
 //! transcript: WORD; WORD -->`, says:
 //!
-//! - `stays`: the commands of the block go on running until the document ends;
+//! - `stays`: the commands of the block continue to run until the document ends;
 //! - `capture`: a capture of 69 packets in a tunnel is there as `big.pcap`;
 //! - `router`: host a has `eth1` to host c (198.18.1.2, route by 198.18.1.1) and `eth2` to a host 198.18.2.2;
 //! - `file NAME`: the block, of any language, is the contents of that file.

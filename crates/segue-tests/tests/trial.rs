@@ -39,7 +39,7 @@
 //! 24. `--why` used words that nothing defined, and shares of different wholes:
 //!     [`what_why_says_is_defined_and_its_shares_are_of_the_same_whole`]
 //! 25. No compressed captures: [`captures_are_read_and_written_compressed`]
-//! 26. Documents said something else than the program, and a file had no adapters:
+//! 26. Documents contradicted the program, and a file had no adapters:
 //!     `transcripts::the_readme_tells_what_the_program_does`, [`an_adapter_is_one_of_the_instances_of_a_file`]
 //!
 //! [`offloads_are_switched_by_the_names_of_ethtool`] is about something that others have and segue lacked.

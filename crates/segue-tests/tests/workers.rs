@@ -19,7 +19,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps all threads of this process, and all processes that it starts from now on, on one processor. Otherwise the
-/// kernel itself lets packets overtake each other, where a thread goes on at another processor while the first one
+/// kernel itself lets packets overtake each other, where a thread continues on another processor while the first one
 /// still has a packet of its own in a queue.
 fn on_one_processor() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -112,7 +112,7 @@ fn dropped(host: &Host) -> u64 {
 }
 
 /// Transfers files in both directions at once and returns how many segments arrived out of order. Senders keep so
-/// little under way that no queue drops any; `None` where one did all the same.
+/// little under way that no queue drops any; `None` where one did nevertheless.
 #[track_caller]
 fn out_of_order(a: Place<'_>, b: Place<'_>) -> Option<u64> {
     let hosts = [a.host, b.host];

@@ -75,7 +75,7 @@ impl Order {
     /// Every order, in the sequence that a key steps through.
     pub const ALL: &[Order] = &[Order::Name, Order::Received, Order::Sent, Order::Drops, Order::Health];
 
-    /// Returns the name for people.
+    /// Returns the human-readable name.
     pub fn name(self) -> &'static str {
         match self {
             Order::Name => "name",

@@ -60,7 +60,7 @@ fn train(v6: bool) -> Vec<u8> {
     [&header.emit(Form::Basic)[..10], &packet(v6, 1, 0, TRAIN * FULL)].concat()
 }
 
-/// Returns a batch of full segments of this many flows in turn, each packet behind the room for a virtio-net header.
+/// Returns a batch of full segments of this many flows in turn, each packet after the room for a virtio-net header.
 fn batch(flows: usize) -> Vec<Vec<u8>> {
     let one = |at: usize| {
         // Room for a train behind it, as tun-rs needs; not a multiple of a page, which would share places of the cache.

@@ -1,4 +1,4 @@
-//! Two ends, each in a loop of its own, between two kernels, which run a TCP connection through them.
+//! Tests of two tunnel endpoints, each with its own loop, between two kernels that run a TCP connection through them.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

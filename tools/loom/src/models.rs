@@ -13,7 +13,7 @@ fn knob(name: &str) -> Knob {
     Knob { name: name.into(), values, unit: "", help: "", fixed: None, needs: None, default: 0 }
 }
 
-/// The settings of a worker with two knobs.
+/// Passes both knobs of a worker, `a` and `b`, to the dial.
 fn walk(dial: &mut Dial<'_>, values: &mut [u64; 2]) {
     let [a, b] = values;
     dial.number(|| knob("a"), a);

@@ -71,7 +71,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) csum: u32,
 }
 
-/// Returns the pieces of a packet, one behind the other.
+/// Returns the pieces of a packet, one after the other.
 fn gathered(train: &Train, pieces: &[Piece]) -> Vec<u8> {
     let of_train = &pieces[train.first..train.first + train.count];
     // SAFETY: the pieces lie in what was passed, which lives, or in the object's memory, until its next call.

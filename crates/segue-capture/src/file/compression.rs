@@ -99,7 +99,7 @@ impl<R> std::fmt::Debug for Decompressor<R> {
 
 impl<R: Read> Decompressor<R> {
     /// Reads the first bytes of `input`, which say how it is compressed. `max_ratio` is the limit of decompressed bytes
-    /// for each compressed one, behind the first 64 MiB; 0 is no limit.
+    /// for each compressed one, after the first 64 MiB; 0 is no limit.
     ///
     /// # Errors
     /// The error of reading.
@@ -156,7 +156,7 @@ fn described(error: io::Error) -> io::Error {
     }
 }
 
-/// A reader of zstd frames, one behind the other.
+/// A reader of zstd frames, one after the other.
 struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,

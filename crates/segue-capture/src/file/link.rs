@@ -20,7 +20,7 @@ pub const IPV6: u16 = 229;
 /// Linux cooked, version 2: 20 bytes, the protocol in the first two.
 pub const COOKED2: u16 = 276;
 
-/// Maximum number of VLAN tags that are skipped behind a cooked header.
+/// Maximum number of VLAN tags that are skipped after a cooked header.
 const MAX_TAGS: usize = 2;
 
 /// Returns the display name of a link type, as in Wireshark and tcpdump.
@@ -58,7 +58,7 @@ pub fn start(link: u16, data: &[u8]) -> Option<(usize, Start)> {
     .filter(|(at, _)| word(*at).is_some())
 }
 
-/// Locates IP behind a cooked header of `len` bytes with its protocol at offset `at`.
+/// Locates IP after a cooked header of `len` bytes with its protocol at offset `at`.
 fn cooked(data: &[u8], at: usize, mut len: usize) -> Option<(usize, Start)> {
     let word = |at: usize| data.get(at..).and_then(|b| b.first_chunk()).map(|b| u16::from_be_bytes(*b));
     let mut protocol = word(at)?;

@@ -121,7 +121,7 @@ impl Resolution {
         self.per_second().is_some_and(|ticks| ticks <= 1_000_000)
     }
 
-    /// Ticks per second; `None` if that exceeds 64 bits.
+    /// Returns the number of ticks per second; `None` if that exceeds 64 bits.
     fn per_second(self) -> Option<u64> {
         let power = u32::from(self.0 & 0x7f);
         if self.0 & 0x80 == 0 { 10_u64.checked_pow(power) } else { 1_u64.checked_shl(power) }
@@ -156,7 +156,7 @@ impl Resolution {
 pub struct Interface {
     /// The link type (`LINKTYPE_` values): [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence behind each packet; 0 if the file states none.
+    /// Bytes of frame check sequence after each packet; 0 if the file states none.
     pub fcs_len: u8,
     /// Snap length: most bytes kept of a packet; 0 for no limit.
     pub snaplen: u32,
@@ -259,7 +259,7 @@ pub struct Record<'a> {
     pub interface: u32,
     /// Link type of the packet's interface: [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence behind the packet; 0 if the file states none.
+    /// Bytes of frame check sequence after the packet; 0 if the file states none.
     pub fcs_len: u8,
     /// Timestamp in ticks of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,

@@ -143,7 +143,7 @@ impl<R: Read> Reader<R> {
         self.packets
     }
 
-    /// Returns the offset in the file behind the last item, in bytes.
+    /// Returns the offset in the file after the last item, in bytes.
     pub fn offset(&self) -> u64 {
         self.source.offset() + self.given as u64
     }

@@ -161,7 +161,7 @@ pub struct Member {
     pub head: Vec<u8>,
     /// Range of the packet's payload in the merged packet.
     pub payload: Range<usize>,
-    /// Bytes behind the payload: the frame's padding.
+    /// Bytes after the payload: the frame's padding.
     pub trailer: Vec<u8>,
     /// Options of the packet; `None` if they equal those of the merged packet without its note.
     pub options: Option<Vec<u8>>,
@@ -268,12 +268,12 @@ impl Decoder {
         is_whole.then_some(decoder)
     }
 
-    /// Returns whether there are packets behind the last one.
+    /// Returns whether there are packets after the last one.
     pub fn has_more(&self) -> bool {
         self.left > 0
     }
 
-    /// Returns the next packet; `None` behind the last one, or where the note does not fit the packet.
+    /// Returns the next packet; `None` after the last one, or where the note does not fit the packet.
     pub fn next(&mut self, note: &[u8], frame: &[u8]) -> Option<Member> {
         self.left.checked_sub(1)?;
         let mut from = NoteReader(note.get(self.at..)?);

@@ -156,7 +156,7 @@ pub(crate) fn packets(traffic: &str, rng: &mut Rng) -> Vec<Vec<u8>> {
     }
 }
 
-/// Returns the packet behind a link header, padded as on Ethernet.
+/// Returns the packet after a link header, padded as on Ethernet.
 pub(crate) fn framed(number: u16, packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     let is_ip = matches!(packet.first().map(|b| b >> 4), Some(4 | 6));
     let ethertype: [u8; 2] = if packet.first().is_some_and(|b| b >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };

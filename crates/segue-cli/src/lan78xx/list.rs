@@ -60,7 +60,7 @@ pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the port to `HOST`, where `HOST:PORT` has none; an IPv6 address stands in brackets.
+/// Adds the port to `HOST`, where `HOST:PORT` has none; an IPv6 address is written in brackets.
 pub(super) fn server_address(text: &str) -> Result<String, Error> {
     let wrong = |why: &str| {
         let text = format!("`{}` is not a host", printable(text));

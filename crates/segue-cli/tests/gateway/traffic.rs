@@ -1,4 +1,4 @@
-//! Streams and datagrams of two kernels through the gateway, and its counters.
+//! Tests of streams and datagrams of two kernels through the gateway, and its counters.
 
 use std::net::UdpSocket;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Comparison of the frames on both wires: a kernel that cuts the gateway's trains restores the sent frames.
+//! Tests that compare the frames on both wires: a kernel that segments the gateway's trains restores the sent frames.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

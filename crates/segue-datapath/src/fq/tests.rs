@@ -1,4 +1,4 @@
-//! The order of packets of several flows (RFC 8290), without time passing unless a test says so.
+//! Tests of the order of packets of several flows (RFC 8290); time passes only where a test advances it.
 
 use super::*;
 

@@ -47,7 +47,7 @@ impl Segment {
         self.flags & flag != 0
     }
 
-    /// Returns the sequence number behind the segment.
+    /// Returns the sequence number after the segment.
     fn end(&self) -> u32 {
         self.seq.wrapping_add(self.len).wrapping_add(u32::from(self.has(SYN))).wrapping_add(u32::from(self.has(FIN)))
     }
@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// Follows the sequence numbers of both sides. An acknowledgment from inside says what is expected from outside;
-    /// outside, only segments right behind the last one count.
+    /// outside, only segments right after the last one count.
     fn follow(&mut self, seen: &ObservedPacket) {
         let (segment, [inside, outside]) = (&seen.segment, &mut self.next);
         if seen.is_outbound {

@@ -178,7 +178,7 @@ impl FragmentTable {
     }
 
     /// Returns the datagram's own identification, or where another one to that destination uses it, the next free one
-    /// after a random place.
+    /// after a random number.
     fn number(&mut self, key: Key, destination: u32) -> u16 {
         let (_, datagram) = key;
         let is_free = |id: u16| self.ids.get(&(destination, datagram.protocol, id)).is_none_or(|owner| *owner == key);

@@ -248,7 +248,7 @@ impl Table {
     }
 
     /// Returns the inside port itself where that is allowed and free (RFC 4787, section 4.2.1), else one found from a
-    /// random place on.
+    /// random port on.
     fn free_port(&mut self, protocol: Protocol, wanted: u16, now: Nanos) -> Option<u16> {
         let (first, last) = self.config.ports;
         if first > last {

@@ -32,7 +32,7 @@ pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> 
     }
 }
 
-/// Returns the address of a frame at this place of its Ethernet header.
+/// Returns the address of a frame in this range of its Ethernet header.
 #[inline]
 pub(super) fn mac(packet: &Packet<Page>, at: Range<usize>) -> Option<Mac> {
     packet.head.bytes().get(at)?.first_chunk().copied()

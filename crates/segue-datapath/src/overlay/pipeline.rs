@@ -132,7 +132,7 @@ pub struct Overlay {
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
     pub(super) queries: QueryLimit,
-    /// Number of tables that were put into force.
+    /// Number of times the table was replaced.
     swaps: u64,
     /// The longest round while the table was changed, nanoseconds of processor time.
     longest_change: u64,

@@ -32,7 +32,7 @@ struct Family<const BITS: u8> {
 
 impl Prefixes {
     /// Builds the table from prefixes with their indexes; of two equal prefixes the last one counts. Address bits
-    /// behind the prefix are ignored, and lengths beyond the address are cut. `key` should be random: it decides which
+    /// after the prefix are ignored, and lengths beyond the address are cut. `key` should be random: it decides which
     /// prefixes collide.
     pub fn new(key: Key, prefixes: impl Iterator<Item = (IpAddr, u8, u32)>) -> Prefixes {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub const MESSAGE_LEN: usize = gue::BASE_LEN + 20;
 /// The GUE control type of the messages. Other uses of the number do not begin with [`MAGIC`].
 const CONTROL_TYPE: u8 = 0xd1;
-/// The bytes behind the GUE header: a name, and the version of the format in the last one.
+/// The bytes after the GUE header: a name, and the version of the format in the last one.
 const MAGIC: [u8; 4] = *b"SGP\x01";
 /// The GUE version and the control flag, in the first byte of a datagram.
 const VERSION_AND_CONTROL: u8 = 0xe0;
@@ -187,7 +187,7 @@ impl Probe {
         self.interval.store(seconds, Ordering::Relaxed);
     }
 
-    /// Records that a request with this nonce leaves now. The place of the oldest one is used, which then is lost.
+    /// Records that a request with this nonce leaves now. It replaces the oldest one, which then is lost.
     pub fn note_sent(&self, kind: Kind, nonce: u64) {
         let oldest = self.outstanding.iter().min_by_key(|request| match request.nonce.load(Ordering::Relaxed) {
             0 => 0,

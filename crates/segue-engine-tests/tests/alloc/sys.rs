@@ -8,7 +8,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Number of times this thread has allocated or grown memory.
+/// Returns the number of times that this thread has allocated or grown memory.
 pub(crate) fn allocations() -> usize {
     ALLOCATIONS.get()
 }

@@ -61,11 +61,11 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     }
 }
 
-/// Decapsulates the part behind the outer headers of a packet by the fast path too, and returns how often it could:
+/// Decapsulates the part after the outer headers of a packet by the fast path too, and returns how often it could:
 /// with each state of the outer checksum that a port may report.
 ///
 /// # Errors
-/// A description of how the short way differs from the other one.
+/// A description of how the fast path differs from the slow path.
 pub(crate) fn by_fast_path(decap: &Decapsulator, packet: &[u8]) -> Result<usize, String> {
     let ip = match packet.first().map_or(0, |first| first >> 4) {
         4 => usize::from(packet[0] & 15) * 4,

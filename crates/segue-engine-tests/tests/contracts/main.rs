@@ -1,5 +1,5 @@
-//! The contracts of the engine: transparency, never launder, order, conservation, bounds. Each is a property of random
-//! streams, and each catches a deliberately broken implementation.
+//! Tests of the contracts of the engine: transparency, never launder, order, conservation, bounds. Each is a property
+//! of random streams, and each catches a deliberately broken implementation.
 
 mod decap;
 mod enumerated;

@@ -121,7 +121,7 @@ fn frame(rng: &mut Rng, link: &Ethernet, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A tunnel, and how its IPv4 identification continues.
+/// Returns a random tunnel, and how its IPv4 identification continues.
 fn tunnel(rng: &mut Rng) -> Option<(Tunnel, u16)> {
     let mut ip = if rng.chance(500) { Ip::V4(V4::new(0, 1, 2)) } else { Ip::V6(V6::new(0, 1, 2)) };
     if let Ip::V4(ip) = &mut ip {

@@ -51,7 +51,7 @@ impl Tcp {
         })
     }
 
-    /// Timestamp and echo, if they are the only option, in the usual layout.
+    /// Returns the timestamp and its echo, if they are the only option, in the usual layout.
     fn stamps(&self) -> Option<(u32, u32)> {
         let [1, 1, 8, 10, value @ .., e0, e1, e2, e3] = &self.options[..] else { return None };
         Some((u32::from_be_bytes(value.try_into().ok()?), u32::from_be_bytes([*e0, *e1, *e2, *e3])))

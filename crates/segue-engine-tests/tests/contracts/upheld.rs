@@ -1,4 +1,4 @@
-//! The contracts of GRO and GSO on random streams.
+//! Tests of the contracts of GRO and GSO on random streams.
 
 use proptest::prelude::*;
 use segue::checksum::Sum;

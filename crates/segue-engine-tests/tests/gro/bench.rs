@@ -180,7 +180,7 @@ pub(crate) fn udp6() -> Sender {
     Sender::udp(v6(), 1)
 }
 
-/// All four profiles.
+/// Returns a sender of each kind: TCP and UDP, over IPv4 and IPv6.
 pub(crate) fn every() -> [Sender; 4] {
     [tcp4(), tcp6(), udp4(), udp6()]
 }

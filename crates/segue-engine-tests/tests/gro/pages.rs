@@ -14,7 +14,7 @@ use segue_testkit::flow::Sender;
 /// The place of a frame: pairs of page and range, in order.
 type Parts = Vec<(usize, Range<usize>)>;
 
-/// Puts frames into pages of `size`, one behind the other; a frame that does not fit continues in the next page.
+/// Puts frames into pages of `size`, one after the other; a frame that does not fit continues in the next page.
 fn in_pages(frames: &[Vec<u8>], size: usize) -> (Vec<Arc<[u8]>>, Vec<Parts>) {
     let bytes = frames.concat();
     let pages: Vec<Arc<[u8]>> = bytes.chunks(size).map(Arc::from).collect();

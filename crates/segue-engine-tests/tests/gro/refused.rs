@@ -313,7 +313,7 @@ pub(crate) fn tcp_checksum(bytes: &mut [u8]) {
     bytes[36..38].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Corrects the UDP checksum behind an IPv4 header.
+/// Corrects the UDP checksum after an IPv4 header.
 fn outer_checksum(bytes: &mut [u8]) {
     bytes[26..28].fill(0);
     let checksum = !segue_testkit::sum::with_pseudo(&bytes[12..16], &bytes[16..20], 17, &bytes[20..]);

@@ -1,4 +1,4 @@
-//! Properties of segmentation over arbitrary bytes and states.
+//! Tests of properties of segmentation over arbitrary bytes and states.
 
 use proptest::prelude::*;
 use segue::gso::{Limits, finish};

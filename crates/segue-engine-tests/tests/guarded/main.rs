@@ -1,4 +1,4 @@
-//! The vector code of checksums against a naive sum, on buffers that begin or end at a page that may not be touched: a
+//! Tests of the vector code of checksums against a naive sum, on buffers that begin or end at an inaccessible page: a
 //! read or a write of one byte too many ends the test program.
 
 mod sys;
@@ -11,7 +11,7 @@ const EVERY: usize = 1200;
 /// Longer lengths, around whole pages.
 const LONG: [usize; 7] = [1499, 2048, 4095, 4096, 4097, 8191, 8192];
 
-/// The checksum as RFC 1071 describes it.
+/// Returns the checksum as RFC 1071 describes it.
 fn oracle(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
     let mut sum: u64 = bytes.chunks(2).map(word).sum();

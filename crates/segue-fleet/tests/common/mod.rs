@@ -40,7 +40,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The value of a lease of flannel's VXLAN backend.
+/// Returns the value of a lease of flannel's VXLAN backend.
 pub(crate) fn lease(address: &str, mac: &str) -> String {
     format!(
         r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#

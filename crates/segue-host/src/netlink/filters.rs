@@ -17,7 +17,7 @@ const CLSACT: &str = "clsact";
 /// The protocol of a filter for packets of any (`ETH_P_ALL`), in network byte order.
 const ANY: u32 = 3_u16.to_be() as u32;
 
-/// The priority of the filters that are added: behind those of other programs, whose default is a lower number.
+/// The priority of the filters that are added: after those of other programs, whose default is a lower number.
 const PRIORITY: u32 = 0xff00;
 
 /// A hook of an interface that filters are at.

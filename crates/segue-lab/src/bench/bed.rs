@@ -57,7 +57,7 @@ pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabErro
 }
 
 /// Makes [`CONGESTION`], which does not pace, the default of a host. A connection that begins with one that paces, as
-/// BBR, and is switched afterwards, as iperf3 does it, goes on pacing: with a timer for each train, whose interrupts
+/// BBR, and is switched afterwards, as iperf3 does it, continues to pace: with a timer for each train, whose interrupts
 /// cost more than the train in a virtual machine.
 pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
     host.set_sysctl("ipv4/tcp_congestion_control", CONGESTION)
@@ -167,7 +167,7 @@ pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabErro
 }
 
 /// Adds a queue in which frames wait while the other end of the veth pair has no room, as in a card's driver; without
-/// the queue they are dropped. Kernels before 6.16 drop them all the same.
+/// the queue they are dropped. Kernels before 6.16 drop them nevertheless.
 pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("tc", &["qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000"]).map(drop)
 }

@@ -184,17 +184,17 @@ pub fn unpadded(frame: &[u8]) -> Vec<u8> {
 
 /// Hooks that change a device's answers.
 pub trait Meddler {
-    /// Is called before a control request.
+    /// Runs before a control request.
     fn before(&mut self, model: &mut Model, setup: Setup) -> Result<(), usb::Error> {
         let _ = (model, setup);
         Ok(())
     }
-    /// Function that is called with the answer to a control request; returns its length.
+    /// Receives the answer to a control request; returns its length.
     fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
         let _ = bytes;
         Ok(len)
     }
-    /// Is called with a transfer that is to be submitted.
+    /// Receives a transfer that is to be submitted.
     fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
         let _ = transfer;
         Ok(())

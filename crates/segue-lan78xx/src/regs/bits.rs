@@ -96,7 +96,7 @@ pub mod e2p {
     pub const LEN: usize = 512;
     /// Offset of the MAC address in an image, in EEPROM and OTP.
     pub const MAC: u16 = 1;
-    /// Offset of the length and place of the latency tolerance words in an image.
+    /// Offset of the length and the address of the latency tolerance words in an image.
     pub const LTM: u16 = 0x3f;
     /// First OTP byte if the image is at address 0.
     pub const OTP_LOW: u8 = 0xf3;

@@ -70,8 +70,8 @@ impl Header {
         [a, b, c, d]
     }
 
-    /// Restores the frame in `bytes[frame]` to its form on the wire: the tag is reinserted behind the addresses, which
-    /// move to the front over the virtio header. Returns that header, adapted, and the place of the frame.
+    /// Restores the frame in `bytes[frame]` to its form on the wire: the tag is reinserted after the addresses, which
+    /// move to the front over the virtio header. Returns that header, adapted, and the range of the frame.
     #[inline]
     pub(super) fn restore(&self, bytes: &mut [u8], frame: Range<usize>) -> Option<(VirtioNet, Range<usize>)> {
         let front = frame.start.checked_sub(VNET_LEN)?;
@@ -93,7 +93,7 @@ impl Header {
 }
 
 /// Reads a slot of a receive ring, which holds what others have sent: puts the VLAN tag of its frame back, and returns
-/// the virtio header and the place of the frame. `None` for a slot whose fields do not fit it, and for one that holds
+/// the virtio header and the range of the frame. `None` for a slot whose fields do not fit it, and for one that holds
 /// only a part of its frame.
 pub fn restored(slot: &mut [u8]) -> Option<(VirtioNet, Range<usize>)> {
     let header = Header::parse(slot)?;

@@ -41,7 +41,7 @@ use crate::vnet;
 
 /// Largest number of datagrams of a UDP train that is written: every kernel with USO takes as many.
 pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
-/// Length of the largest frame in bytes: the largest IP packet behind an Ethernet header with two tags.
+/// Length of the largest frame in bytes: the largest IP packet after an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
 
 /// Configuration of a device to be opened: from [`TunConfig::ip`] or [`TunConfig::ethernet`], with its fields changed.

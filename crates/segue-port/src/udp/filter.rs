@@ -28,7 +28,7 @@ const fn keep(len: u32) -> sock_filter {
 
 /// Version bits of the first GUE byte.
 const VERSION: u32 = 0xc0;
-/// The GUE flag announcing a word of private flags, in the 16 bits behind the first two bytes.
+/// The GUE flag announcing a word of private flags, in the 16 bits after the first two bytes.
 const PRIVATE: u32 = 0x0001;
 /// The remote checksum flag in the word of private flags.
 const REMCSUM: u32 = 0x8000_0000;

@@ -102,7 +102,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Unmaps a region, once nothing uses it.
+    /// Removes a region, which is unmapped once nothing uses it.
     pub(super) fn remove(&mut self, region: &Region) -> Result<(), Stop> {
         let is_it = |mapped: &Mapped| {
             mapped.user == region.user

@@ -292,7 +292,7 @@ impl Request {
     }
 }
 
-/// Returns the regions of memory that a message hands over, each with the place of its descriptor among those of the
+/// Returns the regions of memory that a message hands over, each with the index of its descriptor among those of the
 /// message; none for messages of other kinds, and for those that are refused.
 pub fn regions(message: &Message) -> Vec<(Region, usize)> {
     let payload = message.payload();

@@ -14,7 +14,7 @@
 //! - No file of memory has to be sealed: one that becomes shorter is caught, and stops the port
 //!   ([`Stop::MemoryLost`]). The process gets a handler of SIGBUS for that.
 //! - A packet in several buffers appears at once, and chains are returned in the order in which they were taken, so
-//!   that a front end can go on with a new back end.
+//!   that a front end can continue with a new back end.
 //! - No method waits for a guest. Memory is of tmpfs or hugetlbfs, so that no access to it, and no close, waits for
 //!   another process or a disk; a [relay] checks that ([`Stop::MemoryFile`]), and [`Source::Listener`] and
 //!   [`Source::Connected`] are for front ends that are trusted with it. A counter of calls that is full is left as it

@@ -1,4 +1,4 @@
-//! Why a guest's port stops, and why packets for a guest are dropped.
+//! Reasons for which a guest's port stops, and for which packets for a guest are dropped.
 
 segue::reasons! {
     /// Reason for which the connection of a front end was closed. It may connect again.

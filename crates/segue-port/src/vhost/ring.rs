@@ -126,7 +126,7 @@ impl Ring {
     }
 
     /// Sets the addresses. Chains are returned in the order in which they were taken, so that the guest's own count of
-    /// those returned is where this side goes on.
+    /// those returned is where this side continues.
     pub(super) fn set_addresses(&mut self, addresses: Addresses, memory: &Memory) -> Result<(), Stop> {
         let Addresses { descriptors, available, used } = addresses;
         if descriptors % DESCRIPTOR_LEN as u64 != 0 || available % 2 != 0 || used % 4 != 0 {

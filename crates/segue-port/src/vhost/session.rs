@@ -12,7 +12,7 @@ use super::reasons::Stop;
 use super::ring::{Addresses, Flow, Ring, RingFeatures};
 use super::sys::{self, Events};
 
-/// Largest frame of a guest and for it, bytes: the largest IP packet behind an Ethernet header (virtio 1.2, section
+/// Largest frame of a guest and for it, bytes: the largest IP packet after an Ethernet header (virtio 1.2, section
 /// 5.1.6.3.1, which has 65,562 with a header of 12 bytes).
 pub(super) const MAX_FRAME: usize = 65_550;
 

@@ -35,7 +35,7 @@ impl<W: Write> Backlog<W> {
         self.is_full
     }
 
-    /// Returns the place at which the next record begins, for [`Backlog::end_record`].
+    /// Returns the offset at which the next record begins, for [`Backlog::end_record`].
     pub(super) fn begin_record(&self) -> usize {
         self.held.len()
     }

@@ -59,7 +59,7 @@ pub trait Daemon {
     }
     /// Opens and sets up all devices with all rights. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
-    /// Returns the lines for people that report that the instance is up.
+    /// Returns the human-readable lines that report that the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String;
     /// Returns the keys of the up event beside those that all instances have.
     fn up_json(&self) -> Value;

@@ -7,7 +7,7 @@ use std::io;
 use crate::report::Report;
 
 /// Sets `accept_ra` of both interfaces to 0, so that no station on their links changes the kernel's IPv6 routes, which
-/// the router follows. Where `/proc/sys` cannot be written, the router ignores such routes all the same.
+/// the router follows. Where `/proc/sys` cannot be written, the router ignores such routes nevertheless.
 pub(super) fn ignore(interfaces: [&str; 2], out: &dyn Report) {
     for name in interfaces {
         let path = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");

@@ -39,7 +39,7 @@ const BUDGET: usize = 64;
 /// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Number of descriptors that a port needs which is no guest's, and number of those that the rest of the gateway needs.
+/// Number of descriptors that a port other than a guest's needs, and of those that the rest of the gateway needs.
 const FILES: (u64, u64) = (48, 256);
 
 /// Claims and opens all ends, and prepares the assembly of the pipeline.

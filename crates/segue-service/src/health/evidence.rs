@@ -16,13 +16,13 @@ pub(crate) struct Monitored {
     pub(crate) name: String,
     /// The index of the interface, 0 where it is not known.
     pub(crate) index: u32,
-    /// The mode and the encapsulation, for people.
+    /// The mode and the encapsulation, for output.
     pub(crate) kind: String,
     /// The address of this end.
     pub(crate) local: IpAddr,
     /// The addresses of the other ends, the first one being that of the plan.
     pub(crate) remotes: Vec<IpAddr>,
-    /// The first remote with its port, for people.
+    /// The first remote with its port, for output.
     pub(crate) remote_name: String,
     /// The index of the link of link-local addresses; `None` where there are none.
     pub(crate) zone: Option<u32>,

@@ -342,7 +342,7 @@ fn unanswered(monitored: &Monitored, flow: &Flow) -> Option<Complaint> {
     Some(notice)
 }
 
-/// Returns how long ago a time was, for people.
+/// Returns how long ago a time was, in human-readable form.
 fn ago(at: Instant, now: Instant) -> String {
     format!("{} ago", segue_control::units::short_duration(now.saturating_duration_since(at).as_secs()))
 }

@@ -17,8 +17,9 @@ const GGSO: u32 = 0x23;
 const GGRO: u32 = 0x2b;
 /// The features that `tx` switches, as `ethtool -k` names them.
 const TX: &[&str] = &["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
-/// Those that `tso` and `gro` switch.
+/// The features that `tso` switches.
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
+/// The feature that `gro` switches.
 const GRO: &[&str] = &["rx-gro"];
 
 /// A reader of the underlay. It is opened with all rights and needs none later.

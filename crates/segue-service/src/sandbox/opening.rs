@@ -53,7 +53,7 @@ impl NewUser {
 }
 
 /// Confines this process to `reach`. The process must have one thread; where this fails, it must end. Where the kernel
-/// has no Landlock, or no filters of system calls, it goes on only if `is_weak` allows that.
+/// has no Landlock, or no filters of system calls, it continues only if `is_weak` allows that.
 pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     process::forget_environment();

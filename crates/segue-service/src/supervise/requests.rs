@@ -137,7 +137,7 @@ impl Requests {
         self.clients.iter_mut().for_each(|client| client.is_served = client.waits == Some(change));
     }
 
-    /// Sends the outcome of the change to the clients that wait for it; `text` is the error for people.
+    /// Sends the outcome of the change to the clients that wait for it; `text` is the human-readable error.
     pub(super) fn answer(&mut self, outcome: Result<ServiceResponse, &Error>, text: &str) {
         let response = outcome.unwrap_or_else(|error| ServiceResponse::refused(error, text));
         for client in self.clients.iter_mut().filter(|client| client.is_served) {
@@ -183,7 +183,7 @@ impl Client {
     }
 }
 
-/// Returns the name of the service of a file: that of the file without its ending, in characters that need no quotes.
+/// Returns the name of the service of a file: that of the file without its suffix, in characters that need no quotes.
 fn service_name(file: &str) -> String {
     let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
     let kept = stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.@".contains(c) { c } else { '_' });

@@ -38,7 +38,7 @@ pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// The configuration of a service, such as a file.
 pub trait Configuration {
-    /// Returns the name for people.
+    /// Returns the human-readable name.
     fn name(&self) -> String;
     /// Returns the name that is the same in every folder, for clients of the service.
     fn path(&self) -> String {
@@ -226,7 +226,7 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the state in one line, for people.
+    /// Returns the state in one human-readable line.
     pub(super) fn status(&self) -> String {
         let up = self.instances.iter().filter(|instance| instance.is_up()).count();
         let absent: Vec<&str> =
@@ -262,7 +262,7 @@ impl Service {
         }
     }
 
-    /// Reports a line for people, or an event for programs.
+    /// Reports a human-readable line, or an event as JSON.
     pub(super) fn say(&self, line: &LogEntry<'_>, event: Value) {
         if !self.out.is_json() {
             return self.out.event(line);

@@ -15,11 +15,11 @@ pub enum Mode {
     Ipip,
     /// IPv6 packets.
     Sit,
-    /// IPv4 and IPv6 packets behind a GRE header.
+    /// IPv4 and IPv6 packets after a GRE header.
     Gre,
     /// IPv4 and IPv6 packets, distinguished by the protocol number or, over FOU, the first nibble.
     Ip6tnl,
-    /// Ethernet frames behind a GRE header.
+    /// Ethernet frames after a GRE header.
     Gretap,
     /// Ethernet frames behind UDP and a VXLAN header.
     Vxlan,

@@ -150,7 +150,7 @@ impl Plan {
         parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect()
     }
 
-    /// Returns the remote's address for people, with its interface where it is link-local, and the port where there is
+    /// Returns the remote's address for output, with its interface where it is link-local, and the port where there is
     /// UDP.
     pub(crate) fn remote_name(&self) -> String {
         match (&self.zone, self.has_udp()) {

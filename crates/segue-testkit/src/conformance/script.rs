@@ -14,9 +14,9 @@ pub struct Frame {
     pub flow: usize,
     /// Time since the first frame of the case, in nanoseconds.
     pub at: u64,
-    /// Payload behind the innermost header that was built, in bytes.
+    /// Payload after the innermost header that was built, in bytes.
     pub data_len: usize,
-    /// Padding behind the payload, in bytes.
+    /// Padding after the payload, in bytes.
     pub padding: usize,
     pub(super) outer_at: usize,
     pub(super) inner_at: usize,
@@ -154,7 +154,7 @@ impl Script {
         edit(&mut frame.bytes[frame.outer_at..]);
     }
 
-    /// Sends `len` bytes in sequence; `edit` changes the bytes behind the outer UDP header, whose checksum is then
+    /// Sends `len` bytes in sequence; `edit` changes the bytes after the outer UDP header, whose checksum is then
     /// recomputed.
     pub fn shim_bytes(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
         self.outer_bytes(len, |bytes| {
@@ -169,7 +169,7 @@ impl Script {
         });
     }
 
-    /// Sends `len` bytes in sequence in a frame with `padding` bytes behind the packet.
+    /// Sends `len` bytes in sequence in a frame with `padding` bytes after the packet.
     pub fn padded(&mut self, len: usize, padding: &[u8]) {
         self.send(len, 0);
         let frame = self.frames.last_mut().expect("one was sent");

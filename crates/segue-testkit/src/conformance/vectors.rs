@@ -156,7 +156,7 @@ pub fn odd_vectors() -> Vec<Odd> {
 
 impl Vector {
     /// Returns whether a kernel accepts the train with a complete checksum: UDP trains must have a partial one, and
-    /// without a partial one the kernel finds no header behind tags.
+    /// without a partial one the kernel finds no header after tags.
     pub fn can_be_complete(&self) -> bool {
         self.gso.kind != GsoKind::Udp && matches!(self.frame[12..14], [0x08, 0x00] | [0x86, 0xdd])
     }

@@ -7,7 +7,7 @@ use super::carrier::{FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT};
 use super::vectors::{Vector, tcp, vector};
 use crate::build::{Ethernet, Gre, Ip, L4, Packet, Shim, Tcp, Tunnel, Udp, V4, V6, primed};
 
-/// The header behind the outer IP header.
+/// The header after the outer IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Under {
     /// An inner IP header.

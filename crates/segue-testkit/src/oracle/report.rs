@@ -5,7 +5,7 @@ use std::ops::Range;
 /// The first header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// An Ethernet header comes first. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
+    /// An Ethernet header comes first. Padding after the IP packet is allowed, as it is in frames inside of tunnels.
     Ethernet,
     /// An IP header comes first.
     Ip,
@@ -105,7 +105,7 @@ pub struct Report {
     pub levels: Vec<Level>,
     /// The transport header; `None` for other protocols and for fragments.
     pub transport: Option<Transport>,
-    /// Range of the bytes behind the innermost header that was parsed.
+    /// Range of the bytes after the innermost header that was parsed.
     pub payload: Range<usize>,
     /// Length of the Ethernet padding, bytes.
     pub padding: usize,

@@ -7,7 +7,7 @@
 //! case is one poll. Whether it was one is known: the first and the last frame of a burst are of a flow of their own,
 //! and join only then. What was joined then leaves by a device that can do nothing, so that the kernel cuts it again.
 //!
-//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted; an
+//! A [`Gso`] hands trains to such a device after a virtio-net header, with a tunnel put around them if wanted; an
 //! [`Underlay`] carries the kernel's own tunnel devices, which are handed trains. A [`Stack`] has the kernel's IP send,
 //! forward and put together datagrams that are longer than an MTU.
 

@@ -28,7 +28,7 @@ pub(super) struct Received {
 /// The use of a packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The socket sends frames behind a virtio-net header.
+    /// The socket sends frames after a virtio-net header.
     Sends,
     /// The socket receives the frames of the device, with a virtio-net header.
     Receives,

@@ -104,7 +104,7 @@ pub(crate) fn train_between(stations: [u8; 2], payload: usize, seed: usize) -> (
     (header, [&ethernet[..], &ip, &tcp, &bytes].concat())
 }
 
-/// The Ethernet header of IPv4 from one station to another.
+/// Returns the Ethernet header of IPv4 from one station to another.
 pub(crate) fn ethernet([from, to]: [u8; 2]) -> [u8; 14] {
     [2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0]
 }

@@ -17,7 +17,7 @@
 //! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no
 //!    such load: there they are whole vectors that reach back over bytes already summed, or forward over bytes to come,
 //!    with those bytes masked out. Inputs shorter than a step are left to the scalar code.
-//! 4. The bytes behind the last whole step are read by as many masked vectors as a step has, however few they are, and
+//! 4. The bytes after the last whole step are read by as many masked vectors as a step has, however few they are, and
 //!    the first vector is always masked: neither has a branch that depends on a length or an address. Packets of one
 //!    length begin at all addresses, so such branches would be mispredicted again and again.
 #![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]

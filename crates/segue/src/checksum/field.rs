@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::Sum;
 
-/// A checksum field as it stands in a header: the value of the big-endian word.
+/// A checksum field as it is in a header: the value of the big-endian word.
 ///
 /// It holds the complement of a sum ([`complete`](Field::complete)) or, while the rest of the sum is still owed, the
 /// uncomplemented pseudo-header sum ([`primed`](Field::primed)). The two bytes do not say which; the state of the

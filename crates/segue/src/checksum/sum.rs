@@ -28,11 +28,11 @@ pub struct Sum {
     /// The sum, congruent modulo 65535 to that of the words in little-endian order (RFC 1071 section 2(B): byte order
     /// only swaps the result); zero only if all was zero.
     plain: u64,
-    /// The place of the next byte.
+    /// The position of the next byte.
     next: Next,
 }
 
-/// The place of a byte in its 16-bit word. It fills a word, so that there is no padding to be copied in pieces.
+/// The position of a byte in its 16-bit word. It fills a word, so that there is no padding to be copied in pieces.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(usize)]
 enum Next {
@@ -42,7 +42,7 @@ enum Next {
 }
 
 impl Next {
-    /// Returns the place behind `len` bytes.
+    /// Returns the position after `len` bytes.
     #[inline(always)]
     fn behind(len: usize) -> Next {
         if len % 2 == 1 { Next::Second } else { Next::First }

@@ -378,7 +378,7 @@ fn a_length_beyond_16_bits_is_summed_whole() {
     assert_eq!(pseudo_v6(src, dst, 17, 0x0001_2345).fold(), oracle(&header));
 }
 
-/// Verifies the segment behind a pseudo header, with the checksum field that another implementation wrote into it.
+/// Verifies the segment after a pseudo header, with the checksum field that another implementation wrote into it.
 fn expect_good(mut pseudo: Sum, segment: &[u8], what: String) {
     pseudo.add(segment);
     assert_eq!(pseudo.fold(), 0xffff, "{what}");

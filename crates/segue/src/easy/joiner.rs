@@ -106,7 +106,7 @@ impl Borrower for State {
 }
 
 impl Joiner {
-    /// Creates a joiner with these rules, for a device that takes trains within `limits` behind a virtio-net header of
+    /// Creates a joiner with these rules, for a device that takes trains within `limits` after a virtio-net header of
     /// this form. [`Config::hold`] is not used: a batch ends with everything given out.
     pub fn virtio(config: Config, limits: Limits, form: Form) -> Joiner {
         Joiner::new(config, limits, Some(form))
@@ -458,7 +458,7 @@ impl<'a> Train<'a> {
         places.get(..count)
     }
 
-    /// Returns the numbers of the packets that are in the train, in order, each with the place of what is in it, in the
+    /// Returns the numbers of the packets that are in the train, in order, each with the range of what is in it, in the
     /// packet as it was pushed: of its payload, or of all of it if nothing joined it. A packet without payload may be
     /// missing.
     pub fn sources(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {

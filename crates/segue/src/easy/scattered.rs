@@ -122,8 +122,8 @@ impl<'a> ScatteredPacket<'a> {
         [self.head].into_iter().filter(|head| !head.is_empty()).chain(self.segment.pieces(self.packet))
     }
 
-    /// Returns the place of a transport checksum that the port completes, as the start of what it covers and the place
-    /// of its field; `None` if every checksum is complete.
+    /// Returns the offsets of a transport checksum that the port completes: that of the first byte that it covers, and
+    /// that of its field; `None` if every checksum is complete.
     pub fn owed(&self) -> Option<(usize, usize)> {
         let transport = self.packet.layout.transport().filter(|_| self.segment.csum == SegmentCsum::Partial)?;
         Some((transport.start(), transport.start() + field_offset(transport.kind)?))

@@ -39,9 +39,9 @@ pub struct Splitter {
 pub(super) struct State {
     pub(super) packet: Packet<Lent>,
     pub(super) arena: Arena,
-    /// The place of the transport checksum.
+    /// The offsets of the transport checksum.
     transport: Option<write::Owed>,
-    /// The place of a checksum that the engine does not know.
+    /// The offsets of a checksum that the engine does not know.
     owed: Option<Place>,
     is_lent: bool,
 }

@@ -25,7 +25,7 @@ impl fmt::Display for Short {
 
 impl core::error::Error for Short {}
 
-/// The place of a transport checksum that is completed while a packet is written.
+/// The offsets of a transport checksum that is completed while a packet is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
     /// Start of the transport header, which is the last one, and of its checksum field.
@@ -35,7 +35,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Returns the place in packets with this layout; `None` where there is no transport header with a checksum.
+    /// Returns the offsets in packets with this layout; `None` where there is no transport header with a checksum.
     pub(super) fn of(layout: &Layout) -> Option<Owed> {
         let transport = layout.transport()?;
         let field = transport.start() + field_offset(transport.kind)?;

@@ -45,9 +45,9 @@ pub enum Mode {
     Sit,
     /// IPv4 and IPv6 packets. Over FOU the first nibble tells them apart; Linux needs two ports for that.
     Ip,
-    /// IPv4 and IPv6 behind a GRE header.
+    /// IPv4 and IPv6 after a GRE header.
     Gre(GreOptions),
-    /// Ethernet frames behind a GRE header.
+    /// Ethernet frames after a GRE header.
     GreTap(GreOptions),
     /// Ethernet frames, the only mode of VXLAN and Geneve here; in GUE and FOU as IP protocol 143.
     Ethernet,

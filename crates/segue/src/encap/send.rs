@@ -100,7 +100,7 @@ impl Encapsulator {
     }
 
     /// Puts the outer headers in front of `packet`, whose layout must start at the inner IP header, or at the Ethernet
-    /// header if the mode carries frames, and adds a level to its offload state. Padding behind an inner IP packet is
+    /// header if the mode carries frames, and adds a level to its offload state. Padding after an inner IP packet is
     /// cut off; that of a frame is kept. On an error the packet is unchanged.
     ///
     /// The headers of a single packet are final except for the checksums that its [`Layer`] says are owed. Those of a
@@ -108,7 +108,7 @@ impl Encapsulator {
     /// identification and GRE sequence number; as many of both are used up as the train has segments.
     /// [`gso`](crate::gso) fills in the rest when it splits.
     ///
-    /// With remote checksum offload, a pending transport checksum stays pending for good, and the level says so
+    /// With remote checksum offload, a pending transport checksum stays pending permanently, and the level says so
     /// ([`Remote::Transport`]); so do the checksums of trains, whose segments were verified and can be left to the far
     /// end like any others. If nothing is pending inside and the GRE header has a checksum, that one is left to the far
     /// end ([`Remote::Gre`]), as in Linux. Fragments, ICMP and other packets with a complete checksum are sent with a
@@ -396,7 +396,7 @@ struct Measured {
     inner: Inner,
     /// Whether the packet is a single one, not a train.
     is_whole: bool,
-    /// Length of the packet in bytes, without padding behind an inner IP packet.
+    /// Length of the packet in bytes, without padding after an inner IP packet.
     len: usize,
     /// Length of the part of the packet in its payload, in bytes.
     payload_len: usize,

@@ -41,7 +41,7 @@ pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     if df { Fit::TooBig(mtu) } else { Fit::Fragment }
 }
 
-/// Writes the error for `packet` to `out`, behind the packet's link headers with swapped addresses, and returns its
+/// Writes the error for `packet` to `out`, after the packet's link headers with swapped addresses, and returns its
 /// length; `None` if no error may be sent ([`may_answer_v4`], [`may_answer_v6`]), or if `out` is too short.
 ///
 /// Its source is the packet's own destination, the one address that is known to be beyond the tunnel.

@@ -44,7 +44,7 @@ enum Verdict {
 /// The bytes of a packet that is being judged.
 #[derive(Clone, Copy)]
 struct PacketView<'a> {
-    /// The first bytes; those behind the packet's end have no meaning.
+    /// The first bytes; those after the packet's end have no meaning.
     front: &'a [u8; HEAD_BLOCK],
     total: usize,
     csum: Csum,

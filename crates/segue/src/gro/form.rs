@@ -13,10 +13,10 @@ use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
 /// A known form of packets: its layout, and the masks by which its headers are compared.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// Bits of the headers that must be equal; zero behind the headers.
+    /// Bits of the headers that must be equal; zero after the headers.
     pub(super) mask: [u8; HEAD_BLOCK],
     /// Bits that are equal if a TCP segment is the expected one: all but identification, sequence number and checksums.
-    /// Zero behind the headers.
+    /// Zero after the headers.
     pub(super) strict: [u8; HEAD_BLOCK],
     pub(super) layout: Layout,
     /// Whether the transport is TCP.

@@ -34,7 +34,7 @@ pub(super) enum NextSegment {
 /// The bytes of a frame that is being examined.
 #[derive(Clone, Copy)]
 pub(super) struct FrameView<'a> {
-    /// The first bytes; those behind the frame's end have no meaning.
+    /// The first bytes; those after the frame's end have no meaning.
     pub(super) front: &'a [u8; HEAD_BLOCK],
     pub(super) bytes: &'a [u8],
     /// Whether the port has verified the transport checksum; otherwise its state is unknown.

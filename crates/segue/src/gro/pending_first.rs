@@ -48,7 +48,7 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
         Some((packet, false))
     }
 
-    /// Returns the sequence number behind the segment; `None` if its buffer has changed since it was pushed.
+    /// Returns the sequence number after the segment; `None` if its buffer has changed since it was pushed.
     #[inline(always)]
     pub(super) fn next_seq(&self, forms: &Forms) -> Option<u32> {
         Some(self.seq.wrapping_add(self.payload_len(forms)? as u32))

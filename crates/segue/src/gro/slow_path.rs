@@ -227,7 +227,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.ids(held, packet).map(|_| ())
     }
 
-    /// Returns how the identification of every IPv4 header goes on, if the packet's continue those of the train.
+    /// Returns how the identification of every IPv4 header continues, if the packet's continue those of the train.
     fn ids(&self, held: &Held<B>, packet: &Packet<B>) -> Result<Ids, Mismatch> {
         let mut ids = held.ids;
         for (index, header) in packet.layout.headers().iter().enumerate() {

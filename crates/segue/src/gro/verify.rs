@@ -26,7 +26,7 @@ pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: us
     }
 }
 
-/// Returns the length of the payload in bytes, without padding behind the outermost IP packet.
+/// Returns the length of the payload in bytes, without padding after the outermost IP packet.
 #[inline]
 pub(super) fn payload_len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
     let len = packet.payload.len();

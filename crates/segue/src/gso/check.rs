@@ -38,7 +38,7 @@ pub(super) fn transport(layout: &Layout) -> Result<Header, Refusal> {
     })
 }
 
-/// Returns the pseudo-header sum of a TCP or UDP header right behind the IP header `ip`, for `len` bytes from that
+/// Returns the pseudo-header sum of a TCP or UDP header right after the IP header `ip`, for `len` bytes from that
 /// header to the end.
 pub(super) fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option<Sum> {
     let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };

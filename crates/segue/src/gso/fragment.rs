@@ -8,7 +8,7 @@
 //!
 //! Rules: offsets in units of 8 bytes, more-fragments on all but the last, one identification (RFC 791, section 3.2;
 //! RFC 8200, section 4.5); the first fragment holds the whole chain of headers (RFC 7112); options that are not to be
-//! copied are in the first only, and no-operations stand in their place in the others (RFC 791, section 3.1).
+//! copied are in the first only, and no-operations replace them in the others (RFC 791, section 3.1).
 
 use super::arena::FragmentIds;
 use super::check::{check, is_routed, pseudo, transport};
@@ -54,7 +54,7 @@ pub(super) struct Cut<'a> {
     next_at: Option<usize>,
     /// Bytes of payload to be cut, without padding.
     total: usize,
-    /// Largest number of bytes behind the headers that every fragment has.
+    /// Largest number of bytes after the headers that every fragment has.
     room: usize,
     /// Fragment offset of the packet itself, in bytes, and whether more fragments follow it: it may be a fragment.
     base: usize,
@@ -191,7 +191,7 @@ impl<'a> Cut<'a> {
         Ok(false)
     }
 
-    /// Returns the number of bytes behind the headers that every fragment has.
+    /// Returns the number of bytes after the headers that every fragment has.
     fn fragmentable(&self) -> usize {
         self.head_len - self.common + self.total
     }

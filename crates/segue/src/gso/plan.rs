@@ -410,7 +410,7 @@ impl<'a> SegmentPlan<'a> {
     }
 }
 
-/// The sums over everything behind a header, while a plan is made.
+/// The sums over everything after a header, while a plan is made.
 struct Tail {
     /// Sum of everything that is the same for each segment.
     sum: Sum,

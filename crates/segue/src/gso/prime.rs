@@ -13,7 +13,7 @@ use crate::wire::{self, write_u16};
 ///
 /// # Errors
 /// [`Refusal::Transport`] or [`Refusal::Fragment`] for a packet without a TCP or UDP header; [`Refusal::Layout`] where
-/// the header is not behind an IP header. The packet is then unchanged.
+/// the header is not after an IP header. The packet is then unchanged.
 pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal> {
     let len = packet.layout.end().max(packet.head.len());
     let (field, value) = primed(packet.head.bytes(), &packet.layout, len)?;
@@ -66,7 +66,8 @@ pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the place of the transport checksum in a packet with these headers that ends at `end`, and its primed value.
+/// Returns the offset of the transport checksum in a packet with these headers that ends at `end`, and its primed
+/// value.
 fn primed(head: &[u8], layout: &Layout, end: usize) -> Result<(usize, Field), Refusal> {
     let transport = super::check::transport(layout)?;
     let ip = layout.inner_ip().ok_or(Refusal::Layout)?;

@@ -53,7 +53,7 @@ impl<B: AsRef<[u8]>> Frame<B> {
     }
 
     /// Returns where the IP header starts, in bytes from the start of the frame, if the frame is unfragmented TCP, or
-    /// UDP with a checksum, over one IP header without options or extension headers, behind at most two VLAN tags, and
+    /// UDP with a checksum, over one IP header without options or extension headers, after at most two VLAN tags, and
     /// its length fields are exact. Such a frame has one transport checksum, which is the outermost and the innermost.
     /// `None` stands for any other frame, of which only the parser knows the layout.
     ///

@@ -155,7 +155,7 @@ impl<B: Buffer> Packet<B> {
         self.payload.advance(header_len);
     }
 
-    /// Cuts off the bytes behind the outermost IP packet, the padding of a short Ethernet frame, across ranges; a known
+    /// Cuts off the bytes after the outermost IP packet, the padding of a short Ethernet frame, across ranges; a known
     /// sum of the packet is kept right. Returns `false`, and changes nothing, if there is no padding, or if a length
     /// further inside disagrees as well ([`Layout::is_padded`]).
     pub fn trim(&mut self) -> bool {
@@ -181,7 +181,7 @@ impl<B: Buffer> Packet<B> {
     }
 
     /// Replaces everything in front of the outermost IP header, VLAN tags included, by the Ethernet header `link`, or
-    /// by nothing. Padding behind the IP packet is cut off too. Returns `false`, and touches no header, if there is no
+    /// by nothing. Padding after the IP packet is cut off too. Returns `false`, and touches no header, if there is no
     /// IP header or no room.
     pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
         let Some(count) = self.layout.outer_ip_index() else { return false };

@@ -93,7 +93,7 @@ impl<B: Buffer> Frag<B> {
         &self.buf
     }
 
-    /// Returns the place of the range in its buffer.
+    /// Returns the range of the bytes in their buffer.
     pub fn range(&self) -> Range<usize> {
         self.start as usize..self.start as usize + self.len()
     }
@@ -241,8 +241,7 @@ impl<B: Buffer> Payload<B> {
         (frags, frags.first().map_or(0, |frag| end(frag) - frag.len()))
     }
 
-    /// Returns the buffers that hold the bytes of `range`, clamped to the payload, each with the place of its bytes in
-    /// it.
+    /// Returns the buffers that hold the bytes of `range`, clamped to the payload, each with the range of them in it.
     pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&B, Range<usize>)> {
         let (frags, mut at) = self.find(range.start);
         frags.iter().map_while(move |frag| {

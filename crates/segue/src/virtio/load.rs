@@ -22,8 +22,8 @@ pub enum Loaded {
     Owed(Place),
 }
 
-/// The place of an owed checksum that is not that of the innermost transport header, for instance inside a tunnel that
-/// the parser does not know.
+/// The offsets of an owed checksum that is not that of the innermost transport header, for instance inside a tunnel
+/// that the parser does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The first byte of the packet that the checksum covers; it covers all from there to the end.
@@ -82,7 +82,7 @@ pub fn frame<B: AsRef<[u8]>>(header: &VirtioNet, bytes: Frag<B>, start: Start) -
 /// Parses the packet in `bytes`, received with `header`, into `packet`, and gives it the offload state that the header
 /// announces.
 ///
-/// `bytes` begin behind the header, at the Ethernet or IP header that `start` names. Payload is not copied.
+/// `bytes` begin after the header, at the Ethernet or IP header that `start` names. Payload is not copied.
 ///
 /// ```
 /// use segue::packet::{Csum, Frag, Packet, Start, Unit};
@@ -204,7 +204,7 @@ fn check_train<B: Buffer>(header: &VirtioNet, packet: &Packet<B>) -> Result<Stat
     }
 }
 
-/// Returns the start of the innermost transport header and the place of its checksum field.
+/// Returns the offsets of the innermost transport header and of its checksum field.
 fn transport_place<B: Buffer>(packet: &Packet<B>) -> Option<(usize, usize)> {
     let header = packet.layout.transport()?;
     Some((header.start(), header.start() + field_offset(header.kind)?))

@@ -1,7 +1,7 @@
 //! The virtio-net header in both directions: what a kernel or a guest says of a packet, checked against its bytes, and
 //! what to say of a packet to be sent.
 //!
-//! The header ([`VirtioNet`]) stands in front of every packet of a TUN or TAP device opened with `IFF_VNET_HDR`, of a
+//! The header ([`VirtioNet`]) precedes every packet of a TUN or TAP device opened with `IFF_VNET_HDR`, of a
 //! packet socket with `PACKET_VNET_HDR`, and of a virtio queue. Its offsets come from outside and lead to writes, so
 //! nothing of it is believed: [`load`] parses the packet and refuses what contradicts it. `hdr_len` is ignored, since
 //! Linux sets it to 0, to the right value or to the length of the whole packet.

@@ -1,8 +1,8 @@
 //! Trains inside a tunnel.
 //!
 //! A kernel hands a train in VXLAN, Geneve or GRE whole to a packet socket, and with tunnel offloads to a TUN or TAP
-//! device. The virtio-net header has the same fields as for a plain train: inner type, inner size, the place of the
-//! inner checksum. The start of the inner packet follows from that place: its IP header ends there, and its length
+//! device. The virtio-net header has the same fields as for a plain train: inner type, inner size, the offset of the
+//! inner checksum. The start of the inner packet follows from that offset: its IP header ends there, and its length
 //! reaches to the last byte. With the types of a UDP tunnel the header also names the outer UDP header and the inner IP
 //! header, and says whether the outer checksum is in use; all of that must agree.
 
@@ -87,7 +87,7 @@ fn agrees(header: &VirtioNet, layout: &Layout, none: bool) -> bool {
         && (header.flags & UDP_TUNNEL_CSUM == 0) == none
 }
 
-/// Returns the layout of a packet whose innermost transport header, of this kind, is at `start`, behind the UDP header
+/// Returns the layout of a packet whose innermost transport header, of this kind, is at `start`, after the UDP header
 /// at the end of `outer`. The bytes between that and the inner IP header are listed as one GUE header: segmentation
 /// repeats them unchanged, which is right for every tunnel format.
 fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {

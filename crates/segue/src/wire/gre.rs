@@ -78,7 +78,7 @@ impl Gre {
         false
     }
 
-    /// Returns the place of the sequence number, counted from the start of the header, where it has one.
+    /// Returns the offset of the sequence number from the start of the header, where it has one.
     pub fn seq_at(&self) -> Option<usize> {
         self.seq.map(|_| self.len() - 4)
     }

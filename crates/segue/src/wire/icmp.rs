@@ -188,7 +188,7 @@ pub fn may_answer_v4(bytes: &[u8]) -> bool {
 }
 
 /// Returns whether an ICMPv6 error may be sent about the IPv6 packet in `bytes` (RFC 4443, section 2.4 (e)): it is no
-/// error, and goes from one host to one host. `bytes` may end behind the first bytes of an ICMPv6 message.
+/// error, and goes from one host to one host. `bytes` may end after the first bytes of an ICMPv6 message.
 ///
 /// That section allows "packet too big" about multicast as well; it is not sent, since no multicast is forwarded.
 pub fn may_answer_v6(bytes: &[u8]) -> bool {

@@ -107,7 +107,7 @@ pub fn is_routed(header: &[u8]) -> bool {
     header.len() > MIN_LEN && ends(header) != Some((SRC, DST))
 }
 
-/// Returns the place of the option at `at` in a header; `None` after the last one, and where its length does not fit.
+/// Returns the range of the option at `at` in a header; `None` after the last one, and where its length does not fit.
 fn option(header: &[u8], at: usize) -> Option<Range<usize>> {
     let len = header_len(*header.first()?).min(header.len());
     let size = match header.get(at..len)? {

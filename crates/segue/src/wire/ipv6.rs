@@ -127,7 +127,7 @@ pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     Some((src, dst))
 }
 
-/// Returns the place of the address in a home address option among the options from `at` to `end`, where there is one.
+/// Returns the range of the address in a home address option among the options from `at` to `end`, where there is one.
 fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>> {
     const PAD1: u8 = 0;
     const HOME_ADDRESS: u8 = 0xc9;
@@ -155,7 +155,7 @@ pub fn is_routed(header: &[u8]) -> bool {
 }
 
 /// Returns the bytes of the per-fragment headers in `header`, the fixed header with its extension headers, and the
-/// place of the field with the type of the header after them. They are all headers up to the routing header, or else
+/// offset of the field with the type of the header after them. They are all headers up to the routing header, or else
 /// the hop-by-hop options, or else the fixed header alone (RFC 8200, section 4.5).
 pub fn unfragmentable(header: &[u8]) -> (usize, usize) {
     let mut found = (LEN, NEXT_HEADER);

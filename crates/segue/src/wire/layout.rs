@@ -8,7 +8,7 @@ pub const MAX_HEADERS: usize = 16;
 /// Maximum number of bytes of headers that a layout covers.
 pub const MAX_HEADER_BYTES: usize = 256;
 
-/// The place of one header, in bytes from the start of the packet.
+/// The kind, offset and length of one header, in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Kind of the header.
@@ -20,7 +20,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Returns the place of the first byte.
+    /// Returns the offset of the first byte.
     #[inline]
     pub fn start(&self) -> usize {
         usize::from(self.off)
@@ -145,7 +145,7 @@ impl Layout {
         self.stop
     }
 
-    /// Returns the bytes of all headers together: the place of the payload.
+    /// Returns the length of all headers together: the offset of the payload.
     #[inline]
     pub fn header_len(&self) -> usize {
         self.headers().last().map_or(0, Header::end)
@@ -221,7 +221,7 @@ impl Layout {
         self.headers().iter().position(Header::is_ip)
     }
 
-    /// Returns the headers behind the outermost IP header, outermost first; none for a frame without one.
+    /// Returns the headers after the outermost IP header, outermost first; none for a frame without one.
     pub fn inside_outer_ip(&self) -> &[Header] {
         self.outer_ip_index().map_or(&[], |outer| &self.headers()[outer + 1..])
     }

@@ -44,7 +44,7 @@ pub const TARGET_LINK: u8 = 2;
 /// Bytes of an option with an Ethernet address.
 pub const LINK_OPTION_LEN: usize = 8;
 
-/// The message behind the IPv6 header.
+/// The message after the IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Requests the link address of the target.
@@ -137,7 +137,7 @@ impl Message {
         (!target.is_multicast()).then_some(Message { source, destination, body })
     }
 
-    /// Bytes of the IPv6 packet that [`Message::emit`] writes.
+    /// Returns the length of the IPv6 packet that [`Message::emit`] writes.
     pub fn packet_len(&self) -> usize {
         let (len, link) = match self.body {
             Body::Solicitation { source_link, .. } => (MIN_LEN, source_link),

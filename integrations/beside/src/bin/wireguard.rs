@@ -48,7 +48,7 @@ struct Beside {
     read: Vec<u8>,
     packets: Vec<Vec<u8>>,
     sizes: Vec<usize>,
-    /// Datagrams, and opened packets behind room for a virtio-net header: as many of the vectors as are used.
+    /// Datagrams, and opened packets after room for a virtio-net header: as many of the vectors as are used.
     sealed: Vec<Vec<u8>>,
     opened: Vec<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! Rings and messages that no driver and no front end would write: each stops the port under its reason.
+//! Tests of rings and messages that no driver and no front end would write: each stops the port under its reason.
 
 use std::fs::File;
 use std::os::fd::AsFd;

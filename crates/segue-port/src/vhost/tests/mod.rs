@@ -1,4 +1,4 @@
-//! The port with a front end of the tests' own on the other side, in one thread.
+//! Tests of the port with a front end of their own, in one thread.
 
 mod hostile;
 mod session;

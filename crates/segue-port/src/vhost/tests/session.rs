@@ -1,4 +1,5 @@
-//! Connections: the order in which QEMU sends its messages, memory that comes and goes, restarts of either side.
+//! Tests of connections: the order in which QEMU sends its messages, memory that comes and goes, restarts of either
+//! side.
 
 use std::os::fd::AsFd;
 

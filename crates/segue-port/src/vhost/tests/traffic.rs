@@ -1,4 +1,4 @@
-//! Packets and trains in both directions, with features, chains and rings of every shape.
+//! Tests of packets and trains in both directions, with features, chains and rings of every shape.
 
 use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
 
@@ -24,7 +24,7 @@ fn payload(v4: bool, features: u64, got: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     got.iter().flat_map(|(_, frame)| frame[start + 20..].to_vec()).collect()
 }
 
-/// Sends a single packet and a train of each kind from the guest, and expects them as they are.
+/// Sends a single packet and a train of each kind from the guest, and checks that they arrive unchanged.
 #[track_caller]
 fn assert_taken(bench: &mut Bench, v4: bool) {
     let (single, tcp) = (frame(v4, 100, 1, Fill::Good), frame(v4, 20_000, 2, Fill::Primed));

@@ -99,7 +99,7 @@ pub(super) struct OuterHeaders {
     pub(super) meta: Received,
 }
 
-/// Returns the protocol behind an IPv6 header and its extension headers.
+/// Returns the protocol after an IPv6 header and its extension headers.
 fn last_protocol(bytes: &[u8]) -> Option<u8> {
     match ipv6::chain(*bytes.get(ipv6::NEXT_HEADER)?, bytes.get(ipv6::LEN..)?) {
         ipv6::Chain::End { next, .. } => Some(next),

@@ -16,7 +16,7 @@ impl Decapsulator {
     /// `into` is empty.
     ///
     /// The inner packet is parsed from scratch. Its layout starts at its IP header, even for a fragment, and bytes
-    /// behind the packet are cut off. Its offload state has no level for this tunnel. The transport checksum is
+    /// after the packet are cut off. Its offload state has no level for this tunnel. The transport checksum is
     /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, and otherwise as
     /// for any received packet. Errors above the inner IP header are not judged here: a tunnel carries IP packets.
     ///
@@ -111,7 +111,7 @@ impl Decapsulator {
         Ok(())
     }
 
-    /// Reads the inner packet in `rest`, the bytes behind the tunnel headers, puts its headers into `head`, and
+    /// Reads the inner packet in `rest`, the bytes after the tunnel headers, puts its headers into `head`, and
     /// resolves the remote checksum option.
     #[inline]
     fn contents<'a>(
@@ -195,7 +195,7 @@ struct Contents<'a> {
     tos: Option<u8>,
     /// Bytes of the inner packet, without padding if its checksum is still to be completed.
     packet: &'a [u8],
-    /// The bytes behind the inner packet.
+    /// The bytes after the inner packet.
     trailer: &'a [u8],
     /// The checksum that the far end left to this end.
     option: Option<Remote>,

@@ -1,4 +1,4 @@
-//! Worked examples, byte for byte, in both directions.
+//! Tests of worked examples, byte for byte, in both directions.
 
 use super::*;
 use crate::gso;

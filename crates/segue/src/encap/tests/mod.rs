@@ -1,5 +1,5 @@
-//! Golden bytes, refusals and properties. Everything here that computes a checksum does so byte by byte, without the
-//! engine.
+//! Tests of golden bytes, refusals and properties. Everything here that computes a checksum does so byte by byte,
+//! without the engine.
 
 mod golden;
 mod property;

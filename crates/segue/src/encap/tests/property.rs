@@ -1,4 +1,4 @@
-//! Properties of tunnels over generated packets, tunnels and arbitrary bytes.
+//! Tests of properties of tunnels over generated packets, tunnels and arbitrary bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

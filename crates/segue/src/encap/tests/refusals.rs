@@ -1,4 +1,4 @@
-//! Datagrams that a tunnel must refuse, each with the reason it is counted under.
+//! Tests of datagrams that a tunnel must refuse, each with the reason it is counted under.
 
 use super::*;
 
