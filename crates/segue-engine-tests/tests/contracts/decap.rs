@@ -81,7 +81,7 @@ pub(crate) fn by_fast_path(decap: &Decapsulator, packet: &[u8]) -> Result<usize,
         short += 1;
         let mut inside = Packet::default();
         if let Err(why) = decap.clone().pull(datagram, &meta, &mut inside) {
-            return Err(format!("the short way takes what is refused: {why:?}"));
+            return Err(format!("the fast path takes what is refused: {why:?}"));
         }
         let came = frame.parse(&Tunnels::NONE, &mut Pool::new(0));
         let image = |packet: &Packet<Vec<u8>>| {
@@ -90,7 +90,7 @@ pub(crate) fn by_fast_path(decap: &Decapsulator, packet: &[u8]) -> Result<usize,
             format!("{:02x?} {payload:02x?} {:?} {end:?} {:?}", packet.head.bytes(), packet.layout, packet.offload)
         };
         if image(&came) != image(&inside) {
-            return Err(format!("the short way gives\n{}\nnot\n{}", image(&came), image(&inside)));
+            return Err(format!("the fast path gives\n{}\nnot\n{}", image(&came), image(&inside)));
         }
     }
     Ok(short)

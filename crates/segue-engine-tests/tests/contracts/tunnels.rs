@@ -218,7 +218,7 @@ proptest! {
 }
 
 #[test]
-fn the_short_way_out_of_a_tunnel_gives_what_the_long_one_gives() {
+fn the_fast_path_out_of_a_tunnel_gives_what_the_slow_one_gives() {
     let mut rng = Rng::new(11);
     let decapsulators = crate::decap::decapsulators();
     let mut short = vec![0; decapsulators.len()];

@@ -98,8 +98,8 @@ fn a_train_of_a_known_form_is_joined_without_being_parsed() {
             let what = format!("{shape:?} {profile:?} {state:?}");
             assert_eq!(parsed, 0, "{what}");
             // Of TCP only the last segment is more than expected.
-            let is_quick = shape.is_tcp && profile != Profile::Lro && state != Csum::Partial;
-            let expected = if is_quick { 1 } else { frames.len() };
+            let judged_once = shape.is_tcp && profile != Profile::Lro && state != Csum::Partial;
+            let expected = if judged_once { 1 } else { frames.len() };
             assert_eq!(judged, expected, "{what}");
             gro.flush();
             assert_eq!((gro.stats.trains, gro.stats.segments, gro.stats.packets), (1, 7, 7), "{what}");

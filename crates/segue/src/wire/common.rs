@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_common_forms_take_the_short_way() {
+    fn the_common_forms_take_the_fast_path() {
         let mut rng = Rng::new(3);
         for _ in 0..1000 {
             let (bytes, start) = packet(&mut rng);
