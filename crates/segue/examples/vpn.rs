@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, Read, Write};
 use segue::easy::{Joiner, Splitter};
 use segue::{hash::Key, packet::Start, virtio};
 
-/// Bytes that the cipher adds in front of a packet (a counter) and behind it (a tag).
+/// Bytes that the cipher adds in front of a packet (a counter) and after it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
 /// One end of a VPN.
@@ -51,7 +51,7 @@ impl<T: Read + Write> Vpn<T> {
 
 // The rig: a device in memory, and a train that goes through twice.
 
-/// A device that gives back what was written to it.
+/// A loopback device: reads return the packets written to it.
 #[derive(Default)]
 struct Echo(std::collections::VecDeque<Vec<u8>>);
 

@@ -1,5 +1,5 @@
-//! Software packet offloads without I/O: cut trains into packets ([`gso`]), join packets into trains ([`gro`]), put
-//! tunnels around them ([`encap`]), and skip every checksum that another party covers.
+//! Software packet offloads without I/O: segment trains into packets ([`gso`]), join packets into trains ([`gro`]),
+//! encapsulate them in tunnels ([`encap`]), and skip every checksum that another party covers.
 //!
 //! A *train* is one header and the payload of many segments, as a kernel hands out with segmentation offload. The
 //! engine works on [`packet::Packet`]: all headers in one small array, the payload as ranges of the caller's buffers, a

@@ -1,6 +1,6 @@
 //! Time for the engine: a number of nanoseconds that the caller passes in.
 
-/// Monotonic time in nanoseconds, with any origin, or a span of it. Ends after 584 years.
+/// Monotonic time in nanoseconds, with any origin, or a duration. Ends after 584 years.
 ///
 /// ```
 /// use core::time::Duration;

@@ -1,5 +1,4 @@
-//! Bytes that are lent for a time which the types do not know: the memory of a caller inside an engine that outlives
-//! it.
+//! Borrowed bytes without a lifetime in their type: the memory of a caller inside an engine that outlives it.
 //!
 //! A [`Gro`](crate::gro::Gro) owns its buffers, so one that is kept over many batches cannot hold `&'batch [u8]`. It
 //! holds [`Lent`] instead, and a [`Loan`] with the lifetime of the batch stands between it and everything else.
@@ -46,7 +45,7 @@ pub(crate) struct Loan<'v, 'b, T: Borrower> {
 
 /// A value that keeps [`Lent`] bytes during a [`Loan`], and nowhere else.
 pub(crate) trait Borrower {
-    /// Returns whether the value may hold bytes of an earlier loan, which was forgotten.
+    /// Returns whether the value may hold bytes of an earlier loan that was leaked (`mem::forget`).
     fn is_stale(&self) -> bool;
     /// Replaces all state that may hold bytes by fresh state, without reading it, and marks the value as lent to.
     fn renew(&mut self);

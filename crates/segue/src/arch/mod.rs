@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use work::{Copier, HEAD_BLOCK, Work};
 
-/// An implementation of the hot loops that the CPU at hand can run.
+/// An implementation of the hot loops that this CPU supports.
 ///
 /// Values come only from [`chosen`] and [`available`], so that holding one proves that its instructions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind
+    /// Returns whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero after
     /// them.
     #[inline(always)]
     #[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]

@@ -300,7 +300,7 @@ unsafe fn run<L: Lanes, const STEP: usize, const COPY: bool>(
     // SAFETY: `src` and `dst` advance together and `len` shrinks by the same amount, so that `len` is always what is
     // left of both; whole vectors are touched only while `len >= step`, edges only within the input. The instructions
     // exist by this function's contract. Pointers move by `wrapping_*` because an edge's window may start in front of
-    // the input or behind it and, when not copying, `dst` is null.
+    // the input or after it and, when not copying, `dst` is null.
     unsafe {
         if len < step {
             return L::short::<STEP, COPY>(dst, src, len);
@@ -433,7 +433,7 @@ impl Lanes for Ymm {
         len: usize,
     ) -> u64 {
         const { assert!(STEP * Self::WIDTH <= KEPT_MOST, "the mask reaches back a whole step") };
-        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`,
+        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, after `KEPT_LAST`,
         // where `KEPT` has `KEPT_MOST`.
         unsafe {
             let back = STEP * Self::WIDTH - len;

@@ -44,7 +44,7 @@ impl Implementation {
         self.0.name()
     }
 
-    /// Makes this implementation the one in use in the whole process, instead of the fastest. For measurements; call it
+    /// Selects this implementation for the whole process, instead of the fastest. For measurements; call it
     /// at the start, since work that runs at the same time may use either.
     pub fn choose(self) {
         arch::choose(self.0);

@@ -1,4 +1,4 @@
-//! Pseudo headers: the addresses, protocol and length that transport checksums cover besides the transport itself.
+//! Pseudo headers: the addresses, protocol and length that transport checksums cover in addition to the segment.
 
 use super::Sum;
 

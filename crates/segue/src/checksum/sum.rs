@@ -139,7 +139,8 @@ impl Sum {
         Sum { plain, next: Next::behind(len) }
     }
 
-    /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need to be on the wire.
+    /// Adds an integer as the eight bytes of its big-endian form, of which only the low-order ones need to be on the
+    /// wire.
     #[inline]
     pub(super) fn add_u64(&mut self, value: u64) {
         self.append(Sum { plain: value.swap_bytes(), next: Next::First }, 8);

@@ -1,8 +1,8 @@
-//! The engine in a few lines, for a program that moves packets between a TUN device and its own transport: a VPN, a
+//! The engine's simple interface, for a program that moves packets between a TUN device and its own transport: a VPN, a
 //! stack in user space, a device of a virtual machine.
 //!
 //! [`Splitter`] takes what was read from the device, a packet or a train with its virtio-net header, and writes single
-//! packets into the caller's memory, each copied and summed in one pass: with room in front and behind, so that a
+//! packets into the caller's memory, each copied and summed in one pass: with headroom and tailroom, so that a
 //! cipher seals them in place. [`Joiner`] takes the packets of one batch, borrowed, and gives trains to be written to
 //! the device. Neither does I/O, and neither allocates after warm-up.
 //!
@@ -20,7 +20,7 @@
 //! let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
 //! for packet in splitter.read(&read)?.iter() {
 //!     let mut datagram = [0; 2048];
-//!     let len = packet.write_to(&mut datagram[16..])?; // 16 bytes of room in front, the rest behind
+//!     let len = packet.write_to(&mut datagram[16..])?; // 16 bytes of headroom, the rest is tailroom
 //!     seal(&mut datagram[..16 + len + 16]);
 //! }
 //! // Inwards: the packets of one receive call become trains.
@@ -38,8 +38,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Packets that stay over several batches, tunnels and limits of other devices need the modules behind this one:
-//! [`gro`](crate::gro), [`gso`](crate::gso), [`virtio`](crate::virtio).
+//! Packets that stay over several batches, tunnels and limits of other devices need the modules that this one is built
+//! on: [`gro`](crate::gro), [`gso`](crate::gso), [`virtio`](crate::virtio).
 
 mod joiner;
 mod scattered;

@@ -1,4 +1,4 @@
-//! Packets of a read that lies in several pieces of memory: headers of their own, payload where it lies.
+//! Packets of a read into several pieces of memory: each has its own headers, and payload that is not copied.
 
 use core::fmt;
 
@@ -10,9 +10,9 @@ use crate::packet::{Frag, Gso, Packet};
 use crate::virtio::{self, Loaded, VirtioNet};
 
 impl Splitter {
-    /// Takes a packet or train that lies in several pieces of memory, such as a descriptor chain or the chained buffers
-    /// of a driver, and was received with `header`. Returns the packets for a port with `limits`, each as headers and
-    /// pieces of what was given: nothing is copied.
+    /// Splits a packet or train that lies in several pieces of memory, such as a descriptor chain or the chained
+    /// buffers of a driver, and was received with `header`. Returns the packets for a port with `limits`, each as
+    /// headers and pieces of what was given: nothing is copied.
     ///
     /// With [`Limits::csum`] a transport checksum that is owed stays owed, and primed; without it every checksum is
     /// complete.
@@ -129,7 +129,7 @@ impl<'a> ScatteredPacket<'a> {
         Some((transport.start(), transport.start() + field_offset(transport.kind)?))
     }
 
-    /// Returns how the port is to segment the packet; `None` for a single packet.
+    /// Returns the segmentation that the port must do; `None` for a single packet.
     pub fn gso(&self) -> Option<Gso> {
         self.segment.gso
     }

@@ -1,4 +1,4 @@
-//! The splitter: cuts what was read from a device into single packets in the caller's memory.
+//! The splitter: splits a train read from a device into single packets in the caller's memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,7 +9,7 @@ use crate::gso::{self, Arena, Limits, SegmentCsum};
 use crate::packet::{Frag, Packet, Start};
 use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 
-/// A splitter of what was read from a device into single packets with complete checksums.
+/// A splitter of packets and trains read from a device into single packets with complete checksums.
 ///
 /// It keeps nothing between two reads but memory, and may be used for several devices.
 ///
@@ -77,7 +77,7 @@ impl Splitter {
         Splitter { form: None, start, state: State::default() }
     }
 
-    /// Takes what one read returned, header included, and returns the packets in it. Nothing is copied yet.
+    /// Splits the result of one read, header included, and returns its packets. Nothing is copied yet.
     ///
     /// A train's segments each get their own lengths, sequence numbers, identifications, flags and checksums. A single
     /// packet is itself, with its checksum completed if it was owed.
@@ -95,8 +95,8 @@ impl Splitter {
         self.read_with(&header, body)
     }
 
-    /// Takes a packet or train that was received with `header`, for headers that do not lie in front of their packets,
-    /// such as those in the machine's byte order ([`VirtioNet::parse_native`]).
+    /// Splits a packet or train that was received with `header`, for headers that do not directly precede their
+    /// packets, such as those in the machine's byte order ([`VirtioNet::parse_native`]).
     ///
     /// # Errors
     /// As for [`Splitter::read`].
@@ -184,7 +184,7 @@ impl SplitPacket<'_> {
         self.len() == 0
     }
 
-    /// Writes the packet to the start of `out`, complete, and returns its length. Bytes behind it are not touched.
+    /// Writes the packet to the start of `out`, complete, and returns its length. Bytes after it are not touched.
     ///
     /// The payload is copied and summed in one pass, which costs little more than the copy.
     ///
@@ -201,7 +201,7 @@ impl SplitPacket<'_> {
         Ok(needed)
     }
 
-    /// Appends the packet to `out`, with `room.0` zeros in front of it and `room.1` behind, for what a cipher adds.
+    /// Appends the packet to `out`, with `room.0` zeros in front of it and `room.1` after it, for what a cipher adds.
     ///
     /// ```
     /// use segue::easy::Splitter;
@@ -223,7 +223,7 @@ impl SplitPacket<'_> {
     }
 }
 
-/// The reason why what was read could not be split.
+/// The reason why a read could not be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {

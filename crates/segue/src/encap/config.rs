@@ -12,7 +12,7 @@ use crate::wire::{ethernet, geneve, gre, ipv4, ipv6, protocol, udp, vxlan};
 pub enum Carrier {
     /// UDP and a GUE header. `remcsum` enables remote checksum offload when sending; receiving it needs no setting.
     Gue {
-        /// Whether pending inner checksums are left to the far end.
+        /// Whether pending inner checksums are left to the receiver.
         remcsum: bool,
     },
     /// Plain UDP ("foo over UDP"): the port alone determines the inner protocol.
@@ -23,10 +23,10 @@ pub enum Carrier {
     Vxlan {
         /// Network identifier (VNI), 24 bits.
         vni: u32,
-        /// Whether pending inner checksums are left to the far end, which must be configured to accept that.
+        /// Whether pending inner checksums are left to the receiver, which must be configured to accept that.
         remcsum: bool,
-        /// Whether packets whose inner checksum was left to this end are accepted; otherwise they are refused, as in
-        /// Linux.
+        /// Whether packets whose sender left the inner checksum to the receiver are accepted; otherwise they are
+        /// refused, as in Linux.
         takes_remcsum: bool,
     },
     /// UDP and a Geneve header, sent without options.

@@ -30,7 +30,7 @@ pub const fn combine(inner: u8, outer: u8) -> Option<u8> {
     Some(inner & !MASK | ecn)
 }
 
-/// Marks congestion in the outermost IP header of a packet or train, as a router does whose queue is long (RFC 3168,
+/// Marks congestion in the outermost IP header of a packet or train, as a router with a long queue does (RFC 3168,
 /// section 5). Returns `false`, and changes nothing, unless the packet says that its transport supports ECN.
 pub fn mark<B: Buffer>(packet: &mut Packet<B>) -> bool {
     let Some(at) = packet.layout.outer_ip().map(|ip| ip.start()) else { return false };

@@ -49,9 +49,9 @@ pub struct Fdb {
 }
 
 impl Fdb {
-    /// Creates a table for at least `entries` learned addresses, each of which is forgotten after `ageing` nanoseconds
-    /// of silence; with 0 entries nothing is learned. The entries of `fixed` stay, whatever is seen; of two for one
-    /// address the first counts.
+    /// Creates a table for at least `entries` learned addresses, each of which is removed after an ageing time of
+    /// `ageing` nanoseconds without a frame; with 0 entries nothing is learned. The entries of `fixed` stay, whatever
+    /// is seen; of two for one address the first counts.
     pub fn new(key: Key, entries: usize, ageing: u64, fixed: &[(Mac, u16)]) -> Fdb {
         let sets = if entries == 0 { 0 } else { entries.div_ceil(SET_LEN).next_power_of_two() };
         let mut fixed: Vec<(Mac, u16)> = fixed.to_vec();
@@ -74,7 +74,8 @@ impl Fdb {
         found.map_or(Destination::Flood, |entry| Destination::Remote(entry.to))
     }
 
-    /// Records that a frame from `mac` came from remote `from`. Group addresses and the zero address are ignored.
+    /// Records that a frame from `mac` was received from the remote `from`. Group addresses and the zero address are
+    /// ignored.
     pub fn learn(&mut self, mac: Mac, from: u16, now: Nanos) {
         if !ethernet::is_station(mac) || self.fixed_to(mac).is_some() {
             return;
@@ -95,7 +96,8 @@ impl Fdb {
         *oldest = Entry { mac, to: from, seen: Some(now) };
     }
 
-    /// Returns the numbers of addresses that were learned, moved to another remote, and evicted early for lack of room.
+    /// Returns the numbers of addresses that were learned, moved to another remote, and evicted before their ageing
+    /// time for lack of room.
     pub fn counts(&self) -> [u64; 3] {
         [self.learned, self.moved, self.evicted]
     }

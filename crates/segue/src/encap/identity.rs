@@ -66,7 +66,7 @@ impl Config {
     }
 
     /// Returns whether one port can receive for both tunnels: their datagrams must carry their identity at the same
-    /// place.
+    /// offset.
     pub fn shares(&self, other: &Config) -> bool {
         let says = matches!(self.carrier, Carrier::Gue { .. } | Carrier::Vxlan { .. } | Carrier::Geneve { .. });
         let inside = |mode: Mode| (mode.gre().is_some(), mode.gre().is_none() && mode.is_ethernet());

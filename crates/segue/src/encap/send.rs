@@ -15,7 +15,7 @@ use crate::wire::vxlan::{self, Vxlan};
 use crate::wire::{Remcsum, ethertype, ipv4, ipv6, protocol, udp, write_u16, write_u32};
 
 crate::reasons! {
-    /// The reason why a packet was not put into the tunnel.
+    /// The reason why a packet was not encapsulated.
     pub enum EncapRefusal {
         InnerMalformed = "inner_malformed": "It does not begin with a whole IPv4 or IPv6 header, or Ethernet header where frames are inside.",
         InnerLength = "inner_length": "The packet is shorter than its IP header says.",
@@ -30,7 +30,7 @@ const FIRST_SOURCE_PORT: u16 = 49152;
 /// Length of outer IPv6 and UDP, in bytes.
 const MAX_OUTER_LEN: usize = ipv6::LEN + udp::LEN;
 
-/// The sending half of a tunnel: puts outer headers in front of packets and trains.
+/// The sending half of a tunnel: encapsulates packets and trains.
 /// ```
 /// use segue::encap::{Carrier, Config, Encapsulator, Mode};
 /// use segue::packet::{Frag, Packet, Start, Tunnels};
@@ -83,8 +83,8 @@ impl Encapsulator {
         self.numbers().then_some(self.next_seq)
     }
 
-    /// Continues GRE sequence numbers from `next` on, as a successor of another process must: the far end drops packets
-    /// with numbers older than the newest it has seen.
+    /// Continues GRE sequence numbers from `next` on, as a successor of another process must: the receiver drops
+    /// packets with numbers older than the newest it has seen.
     pub fn go_on(&mut self, next: u32) {
         self.next_seq = next;
     }
@@ -99,7 +99,7 @@ impl Encapsulator {
         can
     }
 
-    /// Puts the outer headers in front of `packet`, whose layout must start at the inner IP header, or at the Ethernet
+    /// Prepends the outer headers to `packet`, whose layout must start at the inner IP header, or at the Ethernet
     /// header if the mode carries frames, and adds a level to its offload state. Padding after an inner IP packet is
     /// cut off; that of a frame is kept. On an error the packet is unchanged.
     ///
@@ -138,7 +138,7 @@ impl Encapsulator {
         Ok(())
     }
 
-    /// Reads the inner header of a packet, and measures the part of it that goes into the tunnel.
+    /// Reads the inner header of a packet, and measures the part of it that is encapsulated.
     #[inline]
     fn measure<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Result<Measured, EncapRefusal> {
         let is_frame = self.config.mode.is_ethernet();
@@ -193,7 +193,7 @@ impl Encapsulator {
         Ok(Wrapping { outer, layout, offload, layer, gre, option, total_len, stated })
     }
 
-    /// Writes outer IP and UDP, and returns what a datagram port needs to know of them.
+    /// Writes outer IP and UDP, and returns the fields that a datagram port needs.
     #[inline]
     fn write_outer(&mut self, bytes: &mut [u8], measured: &Measured, wrapping: &Wrapping, segs: usize) -> Outer {
         let inner = &measured.inner;
@@ -304,7 +304,7 @@ impl Encapsulator {
         }
     }
 
-    /// Returns the checksum that is left to the far end.
+    /// Returns the checksum that is left to the receiver.
     fn remote<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner_len: usize, gre_csum: bool) -> Option<Remote> {
         if !self.config.remcsum() || !packet.offload.layers().is_empty() {
             return None;
@@ -410,7 +410,7 @@ struct Wrapping {
     layout: Layout,
     /// Offload state of the packet with the outer headers.
     offload: Offload,
-    /// The tunnel level that the outer headers form.
+    /// The offload state of the tunnel level that the outer headers add.
     layer: Layer,
     gre: Option<Gre>,
     option: Option<Remcsum>,

@@ -6,7 +6,7 @@ use crate::hash;
 use crate::packet::Tunnels;
 use crate::time::Nanos;
 
-/// Largest train in bytes, whatever the configuration says: the most that Linux lets a device take.
+/// Upper limit of a train in bytes, whatever the configuration says: Linux's maximum for any device.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
 /// Largest train in bytes from its outermost IP header that a 16-bit length field can express; the limit for all but
 /// plain TCP.
@@ -40,7 +40,7 @@ pub struct Config {
     pub hold: Nanos,
     /// Whether pure acknowledgments collapse to the newest; only in [`Profile::Lro`]. Off by default.
     pub acks: bool,
-    /// Largest number of acknowledgments that one replaces, itself included; below 2 none is replaced. Default 32. They
+    /// Largest number of acknowledgments that collapse to one; below 2 none do. Default 32. They
     /// are held no longer than [`Config::hold`], counted from the first.
     pub max_acks: usize,
     /// Key of the flow hash. The default is a constant that everyone knows: take a random one wherever packets come
@@ -70,11 +70,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the rules for packets that come out of a tunnel and go to a TUN device: profile [`Profile::Strict`], by
-    /// which the host cannot tell that packets were joined, and nothing held beyond the batch.
+    /// Returns the configuration for decapsulated packets that are written to a TUN device: profile
+    /// [`Profile::Strict`], by which the host cannot tell that packets were joined, and nothing held beyond the batch.
     ///
     /// `key` must be random, from the system's generator, and kept secret: with a known key a sender can choose flows
-    /// that share one place of the table, and so keep all others from being joined.
+    /// that share one bucket of the table, and so keep all others from being joined.
     ///
     /// ```
     /// use segue::gro::{Config, Gro};

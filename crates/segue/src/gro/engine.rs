@@ -50,7 +50,7 @@ pub struct Gro<B> {
     pub(super) table: Table<B>,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
-    /// Number of rounds whose flows wait in their places to be popped.
+    /// Number of rounds whose flows wait in their slots to be popped.
     pub(super) waiting_rounds: usize,
     /// Packets in the table; of held acknowledgments one for each flow.
     pub(super) held_packets: usize,
@@ -131,7 +131,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.held_packets
     }
 
-    /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed are put into `pool`.
+    /// Pushes a packet, whose layout must match its bytes. Boxes that are no longer needed are put into `pool`.
     #[inline]
     pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_packet_fast(packet, now, pool) } else { Some(packet) };

@@ -1,5 +1,5 @@
-//! Tests that packets of known forms take no more work than they need: whether the slow path would give the same is
-//! not visible from outside.
+//! Tests that packets of known forms take the fast path, which their output does not show: the slow path gives the
+//! same.
 
 use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4, V6};
 

@@ -30,8 +30,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Returns the name of the first compared bits in which the headers of a train of this form and those of another
-    /// packet of its layout differ.
+    /// Returns the name of the first compared field in which the headers of a train of this form and of another packet
+    /// of its layout differ.
     pub(super) fn explain(&self, train: &[u8; HEAD_BLOCK], other: &[u8; HEAD_BLOCK]) -> Mismatch {
         let differs = |(at, mask): (usize, &u8)| ((train[at] ^ other[at]) & mask != 0).then_some(at);
         let at = self.mask.iter().enumerate().find_map(differs).unwrap_or(usize::MAX);

@@ -39,7 +39,7 @@ pub enum Profile {
     /// Joins what a kernel of this generation joins, except that padded frames are joined without their padding (the
     /// kernel's GRO passes them through singly, and a later layer removes the padding).
     Linux(Generation),
-    /// Joins what a host may join that terminates the connections itself, as receivers with LRO do (Linux `inet_lro`,
+    /// Joins what a host that terminates the connections may join, as receivers with LRO do (Linux `inet_lro`,
     /// FreeBSD `tcp_lro`). Not for forwarded traffic: the segments cannot be restored.
     Lro,
 }
@@ -50,7 +50,7 @@ impl Profile {
         Profile::Linux(Generation::V6_18)
     }
 
-    /// Returns whether padding of joined packets is cut off.
+    /// Returns whether the padding of joined packets is removed.
     pub(super) const fn trims(self) -> bool {
         !matches!(self, Profile::Strict)
     }

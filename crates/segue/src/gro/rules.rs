@@ -1,4 +1,4 @@
-//! The rules of GRO: what keeps a packet alone, what closes a train, and which fields must be equal.
+//! The rules of GRO: when a packet stays alone, when a train is closed, and which fields must be equal.
 //!
 //! Two packets join only if all bytes of their headers are equal except those of [`VARYING`]; [`FIELDS`] names the
 //! others for statistics. Sources: RFC 9293 (TCP), RFC 7323 (timestamps), RFC 3168 and RFC 9768 (ECN and CWR), RFC 6864
@@ -173,7 +173,7 @@ pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Tcp, 20..60, Mismatch::Options),
 ];
 
-/// Number of bytes at the start of a header that may contain varying fields; all bytes behind them must be equal,
+/// Number of bytes at the start of a header that may contain varying fields; all bytes after them must be equal,
 /// except timestamps.
 const MASKED: usize = tcp::MIN_LEN;
 
@@ -208,7 +208,7 @@ impl Masks {
             *out = *bits;
         }
         if kind == Kind::Gre && bytes.len() >= 8 {
-            // A checksum may differ. A key at this place must be equal, and is, being part of the flow key.
+            // A checksum may differ. A key in these bytes must be equal, and is, being part of the flow key.
             out[gre::CHECKSUM..][..2].fill(0);
         }
         if kind == Kind::Tcp && self.moves_stamps && stamps(bytes).is_some() {

@@ -17,12 +17,12 @@ pub struct Stats {
     pub segments: u64,
     /// Pure acknowledgments that were replaced by a newer one of their flow.
     pub swallowed: u64,
-    /// Number of packets whose padding was cut off.
+    /// Number of packets whose padding was removed.
     pub trimmed: u64,
     /// Packets passed on without being held, by reason.
     pub alone: Counts<RefusalReason>,
-    /// Trains that came out, and packets that could have begun a train but stayed single, by reason: because they were
-    /// held in vain or because nothing could have followed.
+    /// Released trains, and released packets that could have begun a train but stayed single, by reason: no packet
+    /// joined while they were held, or none could have.
     pub flushes: Counts<Flush>,
     /// Number of packets that did not fit the train of their flow, by differing field.
     pub mismatches: Counts<Mismatch>,

@@ -16,8 +16,8 @@ impl<'a, B: Buffer> Cursor<'a, B> {
         Cursor { frags: payload.frags(), skip: 0 }
     }
 
-    /// Passes the ranges that hold the next `len` bytes to `each`, with the places of the bytes in them, and moves
-    /// behind them.
+    /// Passes the ranges that hold the next `len` bytes to `each`, with the positions of the bytes in them, and moves
+    /// past them.
     fn take(&mut self, mut len: usize, mut each: impl FnMut(&'a Frag<B>, Range<usize>)) {
         while len > 0
             && let Some((frag, rest)) = self.frags.split_first()
@@ -35,12 +35,12 @@ impl<'a, B: Buffer> Cursor<'a, B> {
         }
     }
 
-    /// Moves behind the next `len` bytes.
+    /// Moves past the next `len` bytes.
     pub(super) fn skip(&mut self, len: usize) {
         self.take(len, |_, _| {});
     }
 
-    /// Moves behind the next `len` bytes and returns their sum.
+    /// Moves past the next `len` bytes and returns their sum.
     pub(super) fn sum(&mut self, len: usize) -> Sum {
         let mut sum = Sum::ZERO;
         self.take(len, |frag, range| sum.append(frag.sum(range.clone()), range.len()));
@@ -73,7 +73,7 @@ impl<'a, B: Buffer> Cursor<'a, B> {
         });
     }
 
-    /// Returns the rest of the current piece; nothing of memory that may change.
+    /// Returns the rest of the current piece; an empty slice for memory that may change.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.frags.first().and_then(|frag| frag.as_slice()?.get(self.skip..)).unwrap_or(&[])
     }

@@ -6,7 +6,7 @@ use super::whole;
 use crate::packet::{Buffer, Csum, Packet, Remote, Unit};
 
 /// Completes a single packet in place: the transport checksum if it is owed and no remote checksum option leaves it to
-/// the far end, then the GRE and outer UDP checksums that are owed. Returns how many bytes of payload were summed.
+/// the receiver, then the GRE and outer UDP checksums that are owed. Returns how many bytes of payload were summed.
 ///
 /// The transport checksum is completed from the primed value in the field: a wrong one gives a wrong checksum, never a
 /// right one.

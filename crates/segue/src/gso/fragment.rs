@@ -39,20 +39,20 @@ impl Piece {
     }
 }
 
-/// The plan by which a packet is cut into fragments.
+/// The plan for splitting a packet into fragments.
 pub(super) struct Cut<'a> {
     /// All headers; the transport checksum is still primed if it is to be completed.
     head: [u8; MAX_HEADER_BYTES],
     head_len: usize,
     layout: &'a Layout,
     layers: &'a [Layer],
-    /// Index of the IP header that is cut.
+    /// Index of the IP header whose packet is fragmented.
     ip: usize,
     /// End of the part of the headers that every fragment has.
     common: usize,
     /// Offset of the next-header field that is replaced by that of a fragment header; IPv6 only.
     next_at: Option<usize>,
-    /// Bytes of payload to be cut, without padding.
+    /// Bytes of payload to be fragmented, without padding.
     total: usize,
     /// Largest number of bytes after the headers that every fragment has.
     room: usize,
@@ -79,7 +79,7 @@ fn len<B: Buffer>(packet: &Packet<B>) -> usize {
     if packet.layout.is_padded() { packet.layout.end().clamp(packet.head.len(), packet.len()) } else { packet.len() }
 }
 
-/// Returns the number of bytes in front that do not count towards the MTU: up to the outermost IP header, or up to the
+/// Returns the number of leading bytes that do not count towards the MTU: up to the outermost IP header, or up to the
 /// end of the link headers of another protocol, less the tags that count.
 pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize {
     let l3 = layout.outer_ip().map_or(layout.header_len(), Header::start);

@@ -2,10 +2,10 @@
 
 use crate::packet::GsoKind;
 
-/// Largest number of segments that one train is cut into.
+/// Largest number of segments into which one train is split.
 pub const MAX_SEGS: usize = 65_535;
 
-/// Smallest TCP segment that a train from outside is cut into, in bytes of payload.
+/// Smallest TCP segment size accepted for a train from outside, in bytes of payload.
 ///
 /// A smaller size with a checksum still owed is raised to this, as maintained Linux kernels do for virtio headers, so
 /// that 64 KiB cannot become 65,536 packets (CVE-2019-11477 and similar). Trains that were merged from verified
@@ -42,7 +42,7 @@ pub struct Limits {
     pub max_pieces: usize,
     /// Largest piece of payload, in bytes, at least 1: a larger range counts as several pieces of a train.
     pub max_piece: usize,
-    /// Largest header length of a train, in bytes; a train with more is cut.
+    /// Largest header length of a train, in bytes; a train with more is segmented.
     pub max_head: usize,
     /// Longest packet in bytes, from the outermost IP header on; for other protocols, from the end of the link headers
     /// on. For trains, the length of their segments counts.
@@ -51,12 +51,12 @@ pub struct Limits {
     pub free_tags: FreeTags,
     /// Treatment of a single packet that is longer. Trains with longer segments are refused.
     pub fragment: Fragment,
-    /// Bytes that the linear form leaves free in front of each frame, for a header of the port.
+    /// Headroom of each frame in the linear form, in bytes, for a header of the port.
     pub header_room: usize,
 }
 
 impl Limits {
-    /// The limits of a port without offloads: single packets with every checksum in place.
+    /// The limits of a port without offloads: single packets with every checksum complete.
     pub const NONE: Limits = Limits {
         csum: false,
         outer_csum: false,

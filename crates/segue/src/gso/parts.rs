@@ -1,11 +1,11 @@
-//! The parts of a train: where it is cut.
+//! The parts into which a train is split.
 
 use super::cursor::Cursor;
 use crate::packet::Buffer;
 
 /// A part of a train: one segment, or several that stay together.
 pub(super) struct Part {
-    /// Number of segments in front of the part.
+    /// Number of segments before the part.
     pub(super) index: usize,
     /// Offset of the part's first byte of payload.
     pub(super) start: usize,
@@ -32,7 +32,7 @@ pub(super) struct SegmentRuns<'a, B> {
 }
 
 impl<B> SegmentRuns<'_, B> {
-    /// Returns the number of full segments that come next, if each is a part.
+    /// Returns the number of full segments that follow next, if each is a part.
     pub(super) fn whole(&self) -> usize {
         if self.most == 0 && self.pieces.is_none() { (self.total - self.at) / self.size } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! The plan by which a train is cut: a template of the headers for one length, and the few fields that differ between
+//! The plan for splitting a train: a template of the headers for one length, and the few fields that differ between
 //! segments.
 //!
 //! [`SegmentPlan::fit`] writes everything that depends only on the length into the template: lengths, primed checksums,
@@ -36,7 +36,7 @@ pub(super) enum Op {
     Ipv4 { at: u16, id: u16, base: u16 },
     /// GRE sequence number at `at`.
     GreSeq { at: u16, seq: u32 },
-    /// Marks where, from here outwards, checksums cover the transport header as it is sent, primed, not as the far end
+    /// Marks the level from which outer checksums cover the transport header as it is sent, primed, not as the receiver
     /// completes it.
     Reveal,
     /// Checksum field at `at`, over `base` and the varying bytes since the last one.
@@ -67,9 +67,9 @@ pub(super) struct SegmentPlan<'a> {
     gso: Gso,
     pub(super) total: usize,
     segs: usize,
-    /// Tunnel level whose far end completes the transport checksum.
+    /// Tunnel level whose receiver completes the transport checksum.
     remote: Option<usize>,
-    /// Whether the transport checksum is completed by the port or the far end.
+    /// Whether the transport checksum is completed by the port or the receiver.
     pub(super) primed: bool,
     outer_csum: bool,
     /// Whether CWR is set on every segment.
@@ -148,7 +148,7 @@ impl<'a> SegmentPlan<'a> {
         self.segs
     }
 
-    /// Returns the parts into which the train is cut for a port with `limits`.
+    /// Returns the parts into which the train is split for a port with `limits`.
     pub(super) fn parts<'p, B: Buffer>(&self, payload: &'p Payload<B>, limits: &Limits) -> SegmentRuns<'p, B> {
         let size = usize::from(self.gso.size);
         let is_v4 = self.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
@@ -183,7 +183,7 @@ impl<'a> SegmentPlan<'a> {
         if self.primed && self.remote.is_none() { SegmentCsum::Partial } else { SegmentCsum::AsIs }
     }
 
-    /// Returns how the port must cut a part; `None` for a single segment.
+    /// Returns the segmentation that the port must do for a part; `None` for a single segment.
     #[inline(always)]
     pub(super) fn gso_of(&self, part: &Part) -> Option<Gso> {
         (part.len > usize::from(self.gso.size)).then_some(self.gso)
@@ -205,7 +205,7 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// Returns the template with the unused bytes behind it, and its length.
+    /// Returns the template with the unused bytes after it, and its length.
     #[inline(always)]
     pub(super) fn template_block(&self) -> (&[u8; MAX_HEADER_BYTES], usize) {
         (&self.template, self.head.len())

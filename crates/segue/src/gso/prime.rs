@@ -8,8 +8,8 @@ use crate::packet::{Buffer, Csum, Kind, Layout, Packet, Start, Tunnels, Unit};
 use crate::wire::{self, write_u16};
 
 /// Primes the transport checksum of a packet whose field has no meaning yet, such as one of a stack that leaves
-/// checksums to its device: the field gets the pseudo-header sum, and the packet owes its checksum ([`Csum::Partial`])
-/// from there on. A train, whose checksum state says so already, is primed for its whole length.
+/// checksums to its device: the field gets the pseudo-header sum, and the packet has a partial checksum
+/// ([`Csum::Partial`]) from there on. A train, whose checksum state says so already, is primed for its whole length.
 ///
 /// # Errors
 /// [`Refusal::Transport`] or [`Refusal::Fragment`] for a packet without a TCP or UDP header; [`Refusal::Layout`] where
@@ -25,7 +25,7 @@ pub fn request_checksum<B: Buffer>(packet: &mut Packet<B>) -> Result<(), Refusal
 }
 
 /// Requests the checksum, as [`request_checksum`] does, of a packet in contiguous memory, which begins with the header
-/// that `start` names: pass it on as [`Csum::Partial`].
+/// that `start` names: then its checksum is [`Csum::Partial`].
 ///
 /// ```
 /// use segue::gso;

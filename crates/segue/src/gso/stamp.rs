@@ -59,7 +59,7 @@ impl SegmentPlan<'_> {
         Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
     }
 
-    /// Makes the next segments in one run, as far as they differ in counting fields only. Returns their number.
+    /// Builds the next segments in one run, while they differ in counting fields only. Returns their number.
     pub(super) fn run<B>(&mut self, parts: &mut SegmentRuns<'_, B>, arena: &mut Arena) -> usize {
         if !self.primed {
             return 0;
@@ -73,7 +73,7 @@ impl SegmentPlan<'_> {
         count
     }
 
-    /// Makes a run of segments, as [`SegmentPlan::run`] does, in linear form: the payload is read from `cursor`, and
+    /// Builds a run of segments, as [`SegmentPlan::run`] does, in linear form: the payload is read from `cursor`, and
     /// copied and summed in one pass.
     pub(super) fn run_linear<B: Buffer>(
         &mut self,
@@ -119,7 +119,7 @@ impl SegmentPlan<'_> {
         }
     }
 
-    /// Does the work of [`SegmentPlan::stamp`] for trains in which other fields change.
+    /// Performs [`SegmentPlan::stamp`] for trains in which other fields change.
     #[inline(never)]
     fn stamp_ops(&self, head: &mut [u8], part: &Part, payload: Sum) {
         // The sum of transport header and payload, with the pseudo header or, which is the same number, the primed
@@ -207,7 +207,7 @@ impl Counting<'_> {
         sum
     }
 
-    /// Writes the next headers, lets `fill` write and sum the payload behind them, and completes the checksum.
+    /// Writes the next headers, lets `fill` write and sum the payload after them, and completes the checksum.
     #[inline(always)]
     fn complete(&mut self, frame: &mut [u8], fill: impl FnOnce(&mut [u8], Option<&mut Sum>)) {
         let Some(head) = frame.first_chunk_mut() else { return };
@@ -227,7 +227,7 @@ struct Fill<'a, 'c, B> {
     size: usize,
     cursor: &'a mut Cursor<'c, B>,
     memory: &'a mut [u8],
-    /// Free bytes in front of each frame.
+    /// Headroom of each frame.
     room: usize,
 }
 

@@ -43,7 +43,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
     let layout = &packet.layout;
     let ends = ends(head, layout, packet.len());
     if limits.outer_csum && is_outermost_alone_owed(layers) {
-        // The field that the port completes holds no sum of what is behind its header.
+        // The field that the port completes holds no sum of what follows its header.
         let summed = if complete { InnerSum::new(head, packet, csum, &ends, true).summed } else { 0 };
         prime_outermost(head, layout, &ends)?;
         return Ok(Filled { csum: left, completed: complete, summed });
@@ -100,7 +100,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
     Ok(Filled { csum: left, completed: complete, summed: inside.summed })
 }
 
-/// Returns whether of all checksums of these levels only that of the outermost UDP header is owed.
+/// Returns whether the checksum of the outermost UDP header is the only owed one of these levels.
 fn is_outermost_alone_owed(layers: &[Layer]) -> bool {
     let [outermost, others @ ..] = layers else { return false };
     outermost.udp == LayerCsum::Owed
@@ -167,7 +167,7 @@ fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
     ends
 }
 
-/// The sum of the transport header and all payload, as the checksums around them count it.
+/// The sum of the transport header and all payload, as the outer checksums count it.
 struct InnerSum<'a, B> {
     payload: &'a Payload<B>,
     head_len: usize,
@@ -233,7 +233,7 @@ impl<'a, B: Buffer> InnerSum<'a, B> {
         inside
     }
 
-    /// Switches the running sum to the completed transport checksum, for the levels outside of it.
+    /// Switches the running sum to the completed transport checksum, for the outer levels.
     fn reveal(&mut self) {
         self.sum = self.sent;
         self.upto = 0;

@@ -1,4 +1,4 @@
-//! Memory that holds packets: what the engine needs of it.
+//! Memory that holds packets: the trait that the engine requires.
 
 use core::ops::Range;
 
@@ -79,13 +79,13 @@ impl<T: AsRef<[u8]>> Buffer for T {
     }
 }
 
-/// Copies bytes like [`Buffer::read`]; those that the buffer does not give are zeros.
+/// Copies bytes like [`Buffer::read`]; those that the buffer does not return are zeros.
 pub(super) fn read_all<B: Buffer>(buffer: &B, offset: usize, out: &mut [u8]) {
     let len = buffer.read(offset, out).min(out.len());
     out[len..].fill(0);
 }
 
-/// Returns the sum of the bytes in `range`; bytes that the buffer does not give count as zeros.
+/// Returns the sum of the bytes in `range`; bytes that the buffer does not return count as zeros.
 pub(super) fn sum<B: Buffer>(buffer: &B, range: Range<usize>) -> Sum {
     if let Some(bytes) = buffer.as_slice() {
         return bytes.get(range).map_or(Sum::ZERO, Sum::of);

@@ -57,7 +57,7 @@ impl<B: AsRef<[u8]>> Frame<B> {
     /// its length fields are exact. Such a frame has one transport checksum, which is the outermost and the innermost.
     /// `None` stands for any other frame, of which only the parser knows the layout.
     ///
-    /// UDP is taken for a transport whatever its port: a tunnel behind UDP is not looked for.
+    /// UDP is taken for a transport whatever its port: a tunnel over UDP is not looked for.
     #[inline]
     pub fn plain_ip(&self) -> Option<usize> {
         let bytes = self.bytes.bytes();

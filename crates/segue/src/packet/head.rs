@@ -1,13 +1,13 @@
-//! The header array of a packet: a fixed buffer with room in front.
+//! The header array of a packet: a fixed buffer with headroom.
 
 use crate::arch::HEAD_BLOCK;
 use crate::wire::parse::MAX_HEADER_BYTES;
 
-/// Bytes of room in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE with all options take
+/// Headroom of a freshly loaded head, in bytes: IPv6, UDP, GUE with remote checksum and GRE with all options take
 /// 76.
 pub const HEADROOM: usize = 80;
 
-/// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
+/// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of headroom.
 // In this order, so that few cache lines hold all that a packet without tunnels uses.
 #[derive(Clone)]
 #[repr(C)]
@@ -53,7 +53,7 @@ impl Head {
         &mut self.buf[usize::from(self.start)..usize::from(self.end)]
     }
 
-    /// Replaces the content and restores the room in front. Bytes past the capacity of 256, which is also the parser's
+    /// Replaces the content and restores the headroom. Bytes past the capacity of 256, which is also the parser's
     /// limit, are ignored.
     pub fn set(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(MAX_HEADER_BYTES)];
@@ -67,7 +67,7 @@ impl Head {
     pub(crate) fn set_block(&mut self, block: &[u8; HEAD_BLOCK], len: usize) {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len.min(HEAD_BLOCK)) as u16;
-        // Bytes behind the end are never exposed. Most headers end in the first part.
+        // Bytes after the end are never exposed. Most headers end in the first part.
         const FIRST: usize = 80;
         self.buf[HEADROOM..HEADROOM + FIRST].copy_from_slice(&block[..FIRST]);
         if len > FIRST {
@@ -75,13 +75,13 @@ impl Head {
         }
     }
 
-    /// Returns the headers and the bytes behind them in the array, if a whole block is there.
+    /// Returns the headers and the bytes after them in the array, if a whole block is there.
     #[inline(always)]
     pub(crate) fn block(&self) -> Option<&[u8; HEAD_BLOCK]> {
         self.buf.get(usize::from(self.start)..)?.first_chunk()
     }
 
-    /// Makes room for `len` more bytes in front and returns them, or `None` if there is too little room.
+    /// Prepends `len` bytes and returns them, or `None` if there is too little headroom.
     pub fn push_front(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.start).checked_sub(len)?;
         self.start = start as u16;

@@ -31,7 +31,7 @@ use crate::wire::{self, ethernet};
 /// headers itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
-    /// Index of the port's socket that sends the packet: it stands for the flow's source port.
+    /// Index of the port's socket that sends the packet, one for each source port.
     pub slot: u16,
     /// Index of the port's peer to which the packet is sent; 0 is the first, and on most ports the only one.
     pub to: u16,
@@ -65,7 +65,7 @@ pub struct Packet<B> {
     pub offload: Offload,
     /// Properties of the outer headers; set by encapsulation for datagram ports.
     pub outer: Option<Outer>,
-    /// The places of the headers in [`Packet::head`].
+    /// The offsets of the headers in [`Packet::head`].
     pub layout: Layout,
     /// The bytes of every header that the layout lists, and nothing else.
     pub head: Head,
@@ -119,7 +119,7 @@ impl<B: Buffer> Packet<B> {
     }
 
     /// Sets the headers of a packet without payload whose form is known: the headers are the first `header_len` bytes
-    /// of `front`, at the places that `layout` lists, and the whole packet has `total` bytes, is exact and has no
+    /// of `front`, at the offsets in `layout`, and the whole packet has `total` bytes, is exact and has no
     /// tunnels. The payload is to be pushed afterwards.
     #[inline(always)]
     pub(crate) fn load_known(
@@ -180,7 +180,7 @@ impl<B: Buffer> Packet<B> {
         true
     }
 
-    /// Replaces everything in front of the outermost IP header, VLAN tags included, by the Ethernet header `link`, or
+    /// Replaces everything before the outermost IP header, VLAN tags included, by the Ethernet header `link`, or
     /// by nothing. Padding after the IP packet is cut off too. Returns `false`, and touches no header, if there is no
     /// IP header or no room.
     pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
@@ -222,7 +222,7 @@ impl<B: Buffer> Packet<B> {
         true
     }
 
-    /// Returns the kind and the bytes of the innermost transport header, if parsing got there.
+    /// Returns the kind and the bytes of the innermost transport header, if the parser reached it.
     #[inline]
     pub fn transport(&self) -> Option<(Kind, &[u8])> {
         let header = self.layout.transport()?;

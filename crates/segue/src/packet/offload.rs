@@ -21,7 +21,7 @@ pub enum Csum {
     /// The field was not checked, but the sum of all bytes from the outermost IP header to the end is known
     /// (`CHECKSUM_COMPLETE` in Linux).
     Complete(Sum),
-    /// The checksum is owed: the field of the innermost transport header holds the pseudo-header sum, uncomplemented
+    /// The checksum is partial: the field of the innermost transport header holds the pseudo-header sum, uncomplemented
     /// (`CHECKSUM_PARTIAL` in Linux).
     Partial,
     /// The field was checked and is wrong.
@@ -31,7 +31,7 @@ pub enum Csum {
 /// The state of the transport checksums of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrainCsum {
-    /// The checksum is owed: the field holds the pseudo-header sum over the whole train, uncomplemented.
+    /// The checksum is partial: the field holds the pseudo-header sum over the whole train, uncomplemented.
     Partial,
     /// Every segment was checked before it joined; the field holds the pseudo-header sum over the whole train.
     Stale,
@@ -59,7 +59,7 @@ pub struct Gso {
 }
 
 impl Gso {
-    /// Flag in [`Gso::fixed_ids`], in the one bit that no IPv4 header can have: CWR is set on every segment, as
+    /// Flag in [`Gso::fixed_ids`], in a bit that stands for no IPv4 header: CWR is set on every segment, as
     /// accurate ECN uses it, and not only on the first (RFC 3168). Such a train is always cut here, never by a port.
     pub const CWR: u16 = 1 << 15;
 
@@ -68,7 +68,7 @@ impl Gso {
         self.fixed_ids & Gso::CWR != 0
     }
 
-    /// Returns the segmentation of a train after `headers` more headers were put in front of it.
+    /// Returns the segmentation of a train after `headers` more headers were prepended.
     #[must_use]
     pub fn behind(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shl(headers as u32).unwrap_or(0);
@@ -124,7 +124,7 @@ pub struct Layer {
     pub udp: LayerCsum,
     /// State of the GRE checksum.
     pub gre: LayerCsum,
-    /// The checksum that a remote checksum option of this level leaves to the far end.
+    /// The checksum that a remote checksum option of this level leaves to the receiver.
     pub remote: Option<Remote>,
 }
 
@@ -152,7 +152,7 @@ impl Offload {
         Offload { unit, ..Offload::UNKNOWN }
     }
 
-    /// Returns the state of a packet that came from a wire, as its headers say, with nothing verified.
+    /// Returns the state of a received packet according to its headers, with nothing verified.
     ///
     /// Under a remote checksum option for the innermost transport header the transport checksum is [`Csum::Partial`];
     /// it may be relied on only once the outer checksum has been verified.
@@ -166,7 +166,7 @@ impl Offload {
         Offload::received_tunnel(head, layout, levels)
     }
 
-    /// Returns the state of the transport checksum of a packet that came from a wire, as its header says.
+    /// Returns the state of a received packet's transport checksum according to its header.
     #[inline]
     fn received_csum(head: &Head, layout: &Layout) -> Csum {
         match layout.transport() {

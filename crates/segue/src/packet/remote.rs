@@ -17,7 +17,7 @@ crate::reasons! {
     }
 }
 
-/// The checksum that the far end is to complete.
+/// The checksum that the receiver is to complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remote {
     /// The checksum of the innermost transport header, which is primed.

@@ -6,9 +6,9 @@ use crate::packet::remote::field_offset;
 use crate::packet::{Gso, GsoKind, Kind, Layout};
 use crate::wire::tcp;
 
-/// Returns the header for `segment`, whose headers are `head` ([`Arena::head`](crate::gso::Arena::head)) at the places
-/// that `layout`, that of the packet that was split, lists. `None` where the packet owes a checksum but has no
-/// transport header within 64 kB, which is so of no segment of [`split`](crate::gso::split()).
+/// Returns the header for `segment`, whose headers are `head` ([`Arena::head`](crate::gso::Arena::head)) at the offsets
+/// in `layout`, the layout of the packet that was split. `None` where the packet owes a checksum but has no transport
+/// header within 64 kB, which is so of no segment of [`split`](crate::gso::split()).
 ///
 /// The number of buffers is 1, as virtio 1.x wants it of a device; a kernel ignores it.
 ///

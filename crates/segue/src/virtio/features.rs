@@ -2,9 +2,9 @@
 
 use crate::gso::Limits;
 
-/// Bits of `TUNSETOFFLOAD` (`linux/if_tun.h`): what the kernel may hand to the reader of a TUN or TAP device.
+/// Bits of `TUNSETOFFLOAD` (`linux/if_tun.h`): the offloads that the reader of a TUN or TAP device accepts.
 pub mod tun {
-    /// Checksums that are still owed; needed for every other bit.
+    /// Packets with a partial checksum; needed for every other bit.
     pub const CSUM: u32 = 0x01;
     /// TCP trains over IPv4.
     pub const TSO4: u32 = 0x02;
@@ -31,9 +31,10 @@ pub const TUN_OFFLOADS: [u32; 4] = [
     tun::CSUM,
 ];
 
-/// Feature bits of a virtio network device (virtio 1.2, section 5.1.3) by their number: what the guest's driver takes.
+/// Feature bits of a virtio network device (virtio 1.2, section 5.1.3) by number: the offloads that the guest's driver
+/// accepts.
 pub mod device {
-    /// The driver takes packets with an owed checksum.
+    /// The driver accepts packets with a partial checksum.
     pub const GUEST_CSUM: u32 = 1;
     /// The driver takes TCP trains over IPv4.
     pub const GUEST_TSO4: u32 = 7;
@@ -47,13 +48,14 @@ pub mod device {
     pub const GUEST_USO6: u32 = 55;
 }
 
-/// Largest number of datagrams of a UDP train that is handed over: every kernel with UDP trains takes as many.
+/// Largest number of datagrams of a UDP train: every kernel with UDP trains accepts as many.
 const MAX_UDP_SEGS: usize = 64;
 
 /// Largest number of ranges of one write: `UIO_MAXIOV` of Linux without one for the virtio-net header.
 const MAX_PIECES: usize = 1023;
 
-/// Smallest segment of a TCP train that Linux itself makes; smaller ones are cut here.
+/// Largest number of segments of a TCP train, from the smallest segment that Linux itself makes; trains of more are
+/// segmented here.
 const MAX_TCP_SEGS: usize = 65_535 / 8;
 
 impl Limits {
@@ -112,9 +114,10 @@ impl Limits {
         }
     }
 
-    /// Returns the limits of an interface that takes no virtio-net header but IP packets of up to 65,535 bytes: WinTUN,
-    /// utun, a TUN device opened plainly. A TCP train is one packet then, whose owed checksum is to be completed, as
-    /// [`Joiner::plain`](crate::easy::Joiner::plain) does; UDP trains are cut, since their borders carry meaning.
+    /// Returns the limits of an interface without virtio-net headers that accepts IP packets of up to 65,535 bytes:
+    /// WinTUN, utun, a TUN device opened plainly. A TCP train is one packet then, whose owed checksum is to be
+    /// completed, as [`Joiner::plain`](crate::easy::Joiner::plain) does; UDP trains are cut, since their borders carry
+    /// meaning.
     ///
     /// The receiving host must be the one that terminates the connections: it cannot forward such a packet over a link
     /// with a smaller MTU.

@@ -1,4 +1,4 @@
-//! A received packet, checked against the header in front of it.
+//! Loading received packets: each is checked against its virtio-net header.
 //!
 //! A train must be one plain TCP or UDP packet whose owed checksum is that of its transport header (virtio 1.2, section
 //! 5.1.6.4; the checks are those of Linux `virtio_net_hdr_to_skb`, made strict), or such a packet in one tunnel.
@@ -16,13 +16,13 @@ use crate::wire::tcp;
 pub enum Loaded {
     /// The packet has the offload state that its header announced.
     Ready,
-    /// The packet is single and still owes a checksum that is not that of its innermost transport header. Its state is
-    /// that of a received packet. The caller computes the checksum, writes it and loads the packet again, with a header
-    /// of zeros.
+    /// The packet is single, and has a partial checksum that is not that of its innermost transport header. Its state
+    /// is that of a received packet. The caller computes the checksum, writes it and loads the packet again, with a
+    /// header of zeros.
     Owed(Place),
 }
 
-/// The offsets of an owed checksum that is not that of the innermost transport header, for instance inside a tunnel
+/// The offsets of a partial checksum that is not that of the innermost transport header, for instance inside a tunnel
 /// that the parser does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -58,7 +58,7 @@ pub enum State {
     Owed(Place),
 }
 
-/// Returns the packet in `bytes`, received with `header`, unparsed, or gives `bytes` back where it must be parsed
+/// Returns the packet in `bytes`, received with `header`, unparsed, or returns `bytes` where it must be parsed
 /// ([`load`]): a train, a packet with an owed checksum, or one with a verified checksum that may not be its innermost.
 ///
 /// # Errors
@@ -79,8 +79,8 @@ pub fn frame<B: AsRef<[u8]>>(header: &VirtioNet, bytes: Frag<B>, start: Start) -
     Ok(frame)
 }
 
-/// Parses the packet in `bytes`, received with `header`, into `packet`, and gives it the offload state that the header
-/// announces.
+/// Parses the packet in `bytes`, received with `header`, into `packet`, and sets its offload state to the one that the
+/// header announces.
 ///
 /// `bytes` begin after the header, at the Ethernet or IP header that `start` names. Payload is not copied.
 ///
@@ -142,7 +142,7 @@ fn judge<B: Buffer>(header: &VirtioNet, packet: &mut Packet<B>) -> Result<Loaded
     Ok(Loaded::Ready)
 }
 
-/// Checks `header` against the packet behind it, which was parsed without tunnels, and returns the offload state.
+/// Checks `header` against the packet that follows it, which was parsed without tunnels, and returns the offload state.
 ///
 /// # Errors
 /// A [`Refusal`]. A train inside a tunnel is refused too; [`load`] takes it.

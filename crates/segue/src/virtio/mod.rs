@@ -1,5 +1,5 @@
-//! The virtio-net header in both directions: what a kernel or a guest says of a packet, checked against its bytes, and
-//! what to say of a packet to be sent.
+//! The virtio-net header in both directions: the description of a received packet by a kernel or guest, which is
+//! checked against its bytes, and that of a packet to be sent.
 //!
 //! The header ([`VirtioNet`]) precedes every packet of a TUN or TAP device opened with `IFF_VNET_HDR`, of a
 //! packet socket with `PACKET_VNET_HDR`, and of a virtio queue. Its offsets come from outside and lead to writes, so
@@ -35,11 +35,11 @@ pub use load::{Loaded, Place, State, check, frame, load, load_ranges};
 
 pub use crate::wire::virtio::*;
 
-/// Largest number of datagrams of a UDP train that a kernel hands over: 128 since Linux 6.9.
+/// Largest number of datagrams of a UDP train that a kernel delivers: 128 since Linux 6.9.
 pub const MAX_UDP_SEGMENTS: usize = 128;
 
 crate::reasons! {
-    /// The reason why a packet contradicts the virtio-net header in front of it.
+    /// The reason why a packet contradicts its virtio-net header.
     pub enum Refusal {
         Short = "vnet_short": "Shorter than the virtio-net header, or empty behind it.",
         GsoType = "gso_type": "A train of a type that is unknown, or that does not fit the packet.",

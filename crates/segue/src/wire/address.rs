@@ -27,7 +27,7 @@ pub const fn is_host(address: IpAddr) -> bool {
     }
 }
 
-/// Returns whether `address` may be the end of a tunnel, in the outer headers: that of one host in whatever network.
+/// Returns whether `address` may be the end of a tunnel, in the outer headers: that of one host, on any network.
 ///
 /// Refused are 0.0.0.0/8 (RFC 1122, section 3.2.1.3), the limited broadcast address, multicast, the unspecified address
 /// of IPv6, and IPv6 addresses with an IPv4 address in them, which no packet may carry (`::ffff:0:0/96`; RFC 4291,

@@ -57,7 +57,7 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Reads a packet, behind which there may be padding; `None` for other address types or operations, and where
+    /// Reads a packet, which padding may follow; `None` for other address types or operations, and where
     /// `bytes` are fewer than [`LEN`].
     pub fn parse(bytes: &[u8]) -> Option<Arp> {
         let bytes: &[u8; LEN] = bytes.first_chunk()?;
@@ -82,7 +82,7 @@ impl Arp {
         })
     }
 
-    /// Writes the packet into the first [`LEN`] bytes; `None` where there is less room.
+    /// Writes the packet into the first [`LEN`] bytes; `None` where `bytes` is shorter.
     pub fn emit(&self, bytes: &mut [u8]) -> Option<()> {
         let bytes = bytes.get_mut(..LEN)?;
         write_u16(bytes, HARDWARE_TYPE, ETHERNET);

@@ -51,7 +51,7 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
     if total > rest {
         return None;
     }
-    // The part of the packet behind IP that is among `bytes`.
+    // The part of the packet after IP that is among `bytes`.
     let transport = bytes.get(l3 + ip_len..(l3 + total).min(bytes.len()))?;
     let transport_len = match number {
         protocol::TCP => {
@@ -125,7 +125,7 @@ mod tests {
         a == b && (a.end(), a.is_exact(), a.is_padded()) == (b.end(), b.is_exact(), b.is_padded())
     }
 
-    /// Returns a packet of one of the forms, and how it begins.
+    /// Returns a packet of one of the forms, and its first header.
     fn packet(rng: &mut Rng) -> (Vec<u8>, Start) {
         let ip = if rng.chance(500) { Ip::V4(V4::new(1, 1, 2)) } else { Ip::V6(V6::new(1, 1, 2)) };
         let options = if rng.chance(500) { Tcp::timestamps(1, 2) } else { Vec::new() };

@@ -31,7 +31,7 @@ pub const fn is_group(address: [u8; 6]) -> bool {
     address[0] & GROUP != 0
 }
 
-/// Returns whether `address` may be that of one station: neither a group address nor zero.
+/// Returns whether `address` can be a unicast address: neither a group address nor zero.
 #[inline]
 pub const fn is_station(address: [u8; 6]) -> bool {
     !is_group(address) && !matches!(address, [0, 0, 0, 0, 0, 0])

@@ -1,4 +1,4 @@
-//! The table of tunnel formats behind UDP, and the properties of a format.
+//! The table of tunnel formats over UDP, and the properties of a format.
 //!
 //! To add a format: a file beside this one with a `pub const FORMAT`, and a row of the table. Parsing, GRO and GSO
 //! follow.
@@ -36,7 +36,7 @@ pub struct Shim {
     pub remcsum: Option<Remcsum>,
 }
 
-/// Reason why the header behind a tunnel header cannot be found.
+/// Reason why the header inside a tunnel cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unread {
@@ -46,7 +46,7 @@ pub enum Unread {
     Malformed,
 }
 
-/// A tunnel format behind UDP, as the parser, GRO and GSO need it.
+/// A tunnel format over UDP, as the parser, GRO and GSO need it.
 ///
 /// Packets of a flow can be joined only where their tunnel headers are equal byte for byte.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl Kind {
     /// Number of kinds; their values start at 0.
     pub(crate) const COUNT: usize = Kind::Gre as usize + 1 + FORMATS.len();
 
-    /// Returns the tunnel format behind UDP of this kind, if it is one.
+    /// Returns the tunnel format over UDP of this kind, if it is one.
     pub fn format(self) -> Option<&'static Format> {
         FORMATS.get((self as usize).checked_sub(Kind::Gre as usize + 1)?)
     }

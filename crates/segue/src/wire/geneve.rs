@@ -121,13 +121,13 @@ mod tests {
         assert!(Geneve::parse(&options(0x80)).unwrap().is_critical);
     }
 
-    /// RFC 8926, sections 3.4 and 3.5.
+    /// Tests RFC 8926, sections 3.4 and 3.5: reserved bits are ignored on receipt.
     #[test]
     fn reserved_bits_of_the_header_and_of_options_are_ignored() {
         let plain = [1, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0, 1, 2, 3, 0];
         let expected = Geneve { protocol: ethertype::TEB, vni: 0x123456, len: 12, is_critical: false };
         assert_eq!(Geneve::parse(&plain), Ok(expected));
-        // Those behind the flags O and C, the last byte, and those in front of the length of an option.
+        // Those after the flags O and C, the last byte, and those in front of the length of an option.
         for (at, bits) in [(1, 0x3f), (7, 0xff), (11, 0xe0)] {
             let mut bytes = plain;
             bytes[at] |= bits;

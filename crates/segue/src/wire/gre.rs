@@ -37,7 +37,7 @@ pub struct Gre {
 }
 
 impl Gre {
-    /// Reads a header; `None` where it is cut off, has a version other than 0, or flags other than checksum, key and
+    /// Reads a header; `None` where it is truncated, has a version other than 0, or flags other than checksum, key and
     /// sequence number.
     pub fn parse(bytes: &[u8]) -> Option<Gre> {
         let flags = read_u16(bytes, 0)?;
@@ -83,7 +83,7 @@ impl Gre {
         self.seq.map(|_| self.len() - 4)
     }
 
-    /// Writes the header into the first [`Gre::len`] bytes; `None` where there is less room.
+    /// Writes the header into the first [`Gre::len`] bytes; `None` where `bytes` is shorter.
     pub fn emit(&self, bytes: &mut [u8]) -> Option<()> {
         let bytes = bytes.get_mut(..self.len())?;
         let mut flags = 0;

@@ -135,8 +135,8 @@ pub mod v6 {
     }
 }
 
-/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends in front of its
-/// type. A later fragment is judged by its first byte and is to be told apart by the caller.
+/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends before its type. A
+/// later fragment is judged by its first byte and is to be told apart by the caller.
 pub fn is_error_v4(bytes: &[u8]) -> bool {
     let Some(&first) = bytes.first() else { return false };
     bytes.get(ipv4::PROTOCOL) == Some(&protocol::ICMP)
@@ -177,7 +177,7 @@ pub fn is_error_v6(bytes: &[u8]) -> bool {
 }
 
 /// Returns whether an ICMP error may be sent about the IPv4 packet in `bytes` (RFC 1122, section 3.2.2; RFC 1812,
-/// section 4.3.2.7): it is no error and no later fragment, and goes from one host to one host. `bytes` may end behind
+/// section 4.3.2.7): it is no error and no later fragment, and goes from one host to one host. `bytes` may end after
 /// the first bytes of an ICMP message.
 pub fn may_answer_v4(bytes: &[u8]) -> bool {
     let is_first = read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::OFFSET == 0);

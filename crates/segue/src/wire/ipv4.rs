@@ -48,13 +48,13 @@ pub const fn header_len(first: u8) -> usize {
     (first as usize & 0x0f) * 4
 }
 
-/// Returns the source address in `header`, or `None` where it is cut off.
+/// Returns the source address in `header`, or `None` where it is truncated.
 #[inline]
 pub fn source(header: &[u8]) -> Option<Ipv4Addr> {
     address::v4(header.get(SRC)?)
 }
 
-/// Returns the destination address in `header`, or `None` where it is cut off.
+/// Returns the destination address in `header`, or `None` where it is truncated.
 #[inline]
 pub fn destination(header: &[u8]) -> Option<Ipv4Addr> {
     address::v4(header.get(DST)?)
@@ -73,7 +73,7 @@ pub fn drop_uncopied_options(header: &mut [u8]) {
     }
 }
 
-/// Returns the places of source and destination in `header`, the header with its options, for the pseudo-header of its
+/// Returns the ranges of source and destination in `header`, the header with its options, for the pseudo-header of its
 /// payload.
 ///
 /// While a source route has stops left, the destination is its last stop, since the header's field holds the next one

@@ -36,13 +36,13 @@ pub const fn traffic_class(first: u8, second: u8) -> u8 {
     first << 4 | second >> 4
 }
 
-/// Returns the source address in `header`, or `None` where it is cut off.
+/// Returns the source address in `header`, or `None` where it is truncated.
 #[inline]
 pub fn source(header: &[u8]) -> Option<Ipv6Addr> {
     address::v6(header.get(SRC)?)
 }
 
-/// Returns the destination address in `header`, or `None` where it is cut off.
+/// Returns the destination address in `header`, or `None` where it is truncated.
 #[inline]
 pub fn destination(header: &[u8]) -> Option<Ipv6Addr> {
     address::v6(header.get(DST)?)
@@ -60,7 +60,7 @@ pub enum Chain {
     },
     /// The chain has a fragment header, possibly that of an atomic fragment.
     Fragment,
-    /// The chain goes beyond the bytes present.
+    /// The chain of extension headers is longer than the bytes present.
     Truncated,
     /// The chain exceeds [`MAX_EXTENSIONS`] or [`MAX_EXTENSION_LEN`].
     TooLong,
@@ -94,7 +94,7 @@ pub fn chain(first: u8, bytes: &[u8]) -> Chain {
     Chain::TooLong
 }
 
-/// Returns the places of source and destination in `header`, the fixed header with its extension headers, for the
+/// Returns the ranges of source and destination in `header`, the fixed header with its extension headers, for the
 /// pseudo-header of its payload.
 ///
 /// The source is the home address where an option has one (RFC 6275, section 6.3). While a routing header has segments

@@ -1,4 +1,4 @@
-//! The layout of a packet: the places of its headers, as the parser finds them and all later stages use them.
+//! The layout of a packet: the offsets of its headers, as the parser finds them and all later stages use them.
 
 use super::format::Kind;
 use super::{ethernet, ipv4, ipv6, tcp, udp};
@@ -26,7 +26,7 @@ impl Header {
         usize::from(self.off)
     }
 
-    /// Returns the place after the last byte.
+    /// Returns the offset after the last byte.
     #[inline]
     pub fn end(&self) -> usize {
         usize::from(self.off) + usize::from(self.len)
@@ -39,7 +39,7 @@ impl Header {
 }
 
 /// The first header of a packet.
-// It has a word, since the compiler copies the padding behind a shorter last field in pieces, which the processor
+// It has a word, since the compiler copies the padding after a shorter last field in pieces, which the processor
 // cannot forward from store to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -68,7 +68,7 @@ pub enum Stop {
     TooDeep,
 }
 
-/// The places of all headers of a packet.
+/// The offsets of all headers of a packet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Layout {
@@ -203,7 +203,7 @@ impl Layout {
         self.end as usize
     }
 
-    /// Returns the innermost TCP or UDP header, where parsing got there.
+    /// Returns the innermost TCP or UDP header, where the parser reached it.
     #[inline]
     pub fn transport(&self) -> Option<&Header> {
         if self.stop == Stop::Transport { self.headers().last() } else { None }

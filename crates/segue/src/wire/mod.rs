@@ -1,7 +1,7 @@
-//! Wire formats: the places of the fields in each header, and one parser that finds every header of a packet.
+//! Wire formats: the offsets of the fields in each header, and one parser that finds every header of a packet.
 //!
 //! Each file has one format: named ranges, checked reading, emitting. Nothing here keeps state or changes a packet
-//! beyond the bytes it is asked to write. To add a tunnel format behind UDP: one file here, one row in
+//! beyond the bytes it is asked to write. To add a tunnel format over UDP: one file here, one row in
 //! [`format`](mod@format).
 
 pub mod address;

@@ -86,7 +86,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads the IPv6 packet in `bytes`, behind which there may be padding.
+    /// Reads the IPv6 packet in `bytes`, which padding may follow.
     ///
     /// `None` for other messages, with extension headers, and for what RFC 4861 has receivers discard (sections 7.1.1,
     /// 7.1.2 and 8.1): another hop limit or code, a wrong checksum, an option of length 0, a target that is multicast,
@@ -191,7 +191,7 @@ impl Message {
 }
 
 /// Returns the Ethernet address in the last option of this type, `Some(None)` where there is no such option, and `None`
-/// where an option is cut off, has length 0, or is of this type and has no Ethernet address.
+/// where an option is truncated, has length 0, or is of this type and has no Ethernet address.
 fn link_option(mut options: &[u8], wanted: u8) -> Option<Option<[u8; 6]>> {
     let mut found = None;
     while !options.is_empty() {

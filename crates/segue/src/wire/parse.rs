@@ -1,4 +1,4 @@
-//! The parser: it turns bytes into a [`Layout`] with the places of all headers, tunnels included.
+//! The parser: it turns bytes into a [`Layout`] with the offsets of all headers, tunnels included.
 //!
 //! Later stages use the layout and never derive an offset again. Parsing stops at the first header that it cannot read
 //! and gives the reason as a [`Stop`]; the headers found until then remain valid.
@@ -12,7 +12,7 @@ pub use super::format::Kind;
 pub use super::layout::{Header, Layout, MAX_HEADER_BYTES, MAX_HEADERS, Start, Stop};
 pub use super::tunnels::Tunnels;
 
-/// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
+/// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding after it.
 ///
 /// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
 /// Checksums are not verified.

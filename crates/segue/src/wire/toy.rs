@@ -1,4 +1,4 @@
-//! A format for tests only, made to be awkward: a header of 6 to 20 bytes, with the next type at its end.
+//! A tunnel format for tests only, unusual on purpose: a header of 6 to 20 bytes, with the next type at its end.
 //!
 //! Parsing, GRO and GSO know it only by its row in the table of formats.
 

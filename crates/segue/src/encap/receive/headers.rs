@@ -90,7 +90,7 @@ pub(super) struct TunnelHeaders {
     pub(super) gre_at: usize,
     /// Total length of the headers in bytes.
     pub(super) len: usize,
-    /// Inner IP version that the headers announce, or that the first nibble says if none does.
+    /// Inner IP version that the headers announce, or that of the first nibble if they do not.
     pub(super) version: u8,
     pub(super) option: Option<Remcsum>,
     pub(super) gre: Option<Gre>,

@@ -10,7 +10,7 @@ use crate::wire::{ethernet, ipv4, ipv6, read_u16, write_u16};
 
 impl Decapsulator {
     /// Returns the state of a packet whose transport checksum this host's kernel left unfinished: a single packet, or
-    /// several that the kernel joined without stating their size, which are cut to what fits the inner MTU.
+    /// several that the kernel joined without stating their size, which are segmented to the inner MTU.
     pub(super) fn unfinished_offload(&self, layout: &Layout, is_train: bool, l3: usize) -> Unit {
         let (Some(most), Some(transport), true) = (self.config.unfinished, layout.transport(), is_train) else {
             return Unit::Whole(Csum::Partial);
@@ -52,7 +52,7 @@ impl Decapsulator {
     }
 }
 
-/// The place and the layout of an inner packet.
+/// The offset and the layout of an inner packet.
 pub(super) struct InnerPacket {
     pub(super) layout: Layout,
     /// Length in bytes, padding of a frame included.
@@ -63,7 +63,7 @@ pub(super) struct InnerPacket {
     pub(super) tos: Option<u8>,
 }
 
-/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser gave up in front of it.
+/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser stopped before it.
 fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
     let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
     if !layout.headers().is_empty() {

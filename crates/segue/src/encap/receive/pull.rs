@@ -36,7 +36,7 @@ impl Decapsulator {
     }
 
     /// Decapsulates a whole packet, like [`Decapsulator::pull`]: `packet` begins with the outer IP header and may have
-    /// padding behind it. Addresses, port and outer checksums are verified here.
+    /// padding after it. Addresses, port and outer checksums are verified here.
     ///
     /// # Errors
     /// As for [`Decapsulator::pull`].
@@ -186,7 +186,7 @@ impl Decapsulator {
     }
 }
 
-/// The inner packet of a datagram, and what the tunnel headers say of its checksums.
+/// The inner packet of a datagram, and the state of its checksums according to the tunnel headers.
 struct Contents<'a> {
     layout: Layout,
     /// Offset of the inner IP header; 0 if there is none.
@@ -197,9 +197,9 @@ struct Contents<'a> {
     packet: &'a [u8],
     /// The bytes after the inner packet.
     trailer: &'a [u8],
-    /// The checksum that the far end left to this end.
+    /// The checksum that the sender left to this end.
     option: Option<Remote>,
-    /// Value of the primed transport checksum, if the far end left it to this end.
+    /// Value of the primed transport checksum, if the sender left it to this end.
     primed: Option<u16>,
     /// Set if this host's kernel left the transport checksum unfinished: whether the packet is a train.
     unfinished: Option<bool>,

@@ -4,7 +4,7 @@ use crate::packet::remote;
 use crate::wire::{geneve, gue, vxlan};
 
 crate::reasons! {
-    /// The reason why a datagram, or the packet in it, was dropped.
+    /// The reason why a datagram, or its inner packet, was dropped.
     pub enum DecapRefusal {
         OuterMalformed = "outer_malformed": "The outer IP or UDP header contradicts the bytes present.",
         OuterFragment = "outer_fragment": "An outer IP fragment: put it together first.",

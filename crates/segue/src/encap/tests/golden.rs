@@ -148,7 +148,7 @@ fn d_the_gre_checksum_is_verified_without_reading_payload() {
 
 #[test]
 fn d_bytes_behind_the_inner_packet_count_for_the_gre_checksum_alone() {
-    // An odd number of payload bytes, so that the bytes behind them start in the middle of a word.
+    // An odd number of payload bytes, so that the bytes after them start in the middle of a word.
     let mut finished = hex(&TCP_PRIMED.replace("4500002c", "4500002d"));
     finished.push(0x77);
     put(&mut finished, 36, 0);
@@ -380,7 +380,7 @@ fn padding_behind_the_inner_packet_stays_outside() {
     let mut decap = Decapsulator::new(opposite(&sender(Mode::Ipip, PLAIN))).unwrap();
     decap.pull(Frag::all(datagram), &meta, &mut out).unwrap();
     assert_eq!((bytes_of(&out), out.offload.unit), (hex(UDP), Unit::Whole(Csum::Unknown)));
-    // Behind the outer packet, and inside it behind the inner one.
+    // After the outer packet, and inside it after the inner one.
     let mut trailed = wire.clone();
     trailed.extend([1, 2, 3]);
     assert_eq!(bytes_of(&decapsulate(sender(Mode::Ipip, PLAIN), &trailed)), hex(UDP));

@@ -145,7 +145,7 @@ proptest! {
                 prop_assert!(still_pending || absent || !known, "a sum that was known is handed on");
             }
 
-            // Every flipped bit behind the outer IP header is detected if the outer checksum covers it.
+            // Every flipped bit after the outer IP header is detected if the outer checksum covers it.
             if config.csum {
                 let at = config.outer_len() - 8 + usize::from(config.seed[0]) % (wire.len() - config.outer_len() + 8);
                 let mut damaged = wire.clone();

@@ -76,7 +76,7 @@ fn which_sources_get_an_error_and_which_packets_are_fragmented() {
         (bytes[9], bytes[20]) = (1, kind);
         assert!(too_big(&loaded(&bytes, Start::Ip), 500, &mut [0; 2000]).is_some(), "{kind}");
     }
-    // ICMPv6 errors, right behind the header and behind an options header, and redirect (RFC 4443, section 2.4 (e)).
+    // ICMPv6 errors, directly after the header and after an options header, and redirect (RFC 4443, section 2.4 (e)).
     for (extensions, kind, may) in [
         (vec![], 1, false),
         (vec![], 137, false),

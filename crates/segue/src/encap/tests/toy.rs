@@ -1,4 +1,4 @@
-//! A test tunnel format that GRO and GSO know only by its row in the table of formats.
+//! A tunnel format for tests, which GRO and GSO support only by its row in the table of formats.
 
 use segue_testkit::build::{Ethernet, Ip, L4, Packet as Plain, Udp, V4, V6};
 use segue_testkit::flow::Sender;
