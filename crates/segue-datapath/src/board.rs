@@ -19,13 +19,13 @@ pub enum Group {
     Flushes,
     /// Packets that stayed alone, by reason.
     Alone,
-    /// Differences between a packet and the train that it did not fit, by reason.
+    /// Packets that did not fit the train of their flow, by the field that differed.
     Mismatches,
     /// Units that were sent in smaller form because the kernel refused them, by reason.
     Fallbacks,
     /// Traffic of one stage of the pipeline.
     Stage(Stage),
-    /// Trains that were cut for the port.
+    /// Trains that were segmented for the port.
     Gso,
     /// Remote checksum offload.
     Remcsum,
@@ -42,7 +42,7 @@ pub enum Stage {
     Decap,
     /// GRO; its input is counted.
     Gro,
-    /// Ingress of the path to the egress port; its input is counted, before trains are cut where GSO is off.
+    /// Ingress of the path to the egress port; its input is counted, before trains are segmented where GSO is off.
     Ingress,
     /// Address translation of packets for the outside address; its input is counted.
     NatIn,

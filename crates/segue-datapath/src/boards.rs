@@ -43,7 +43,7 @@ impl Boards {
     }
 }
 
-/// Returns whether the number is a state, such as a switch, and no count of events.
+/// Returns whether the number is a gauge, such as a switch, and not a count of events.
 fn is_state(name: &Name) -> bool {
     name.group == Group::Port && STATES.contains(&name.key)
 }

@@ -29,12 +29,12 @@ pub(crate) struct Endpoint {
     /// made. A virtio-net header cannot say that an IPv4 identification is constant: a kernel increments it.
     pub(crate) exact: bool,
     egress: EgressSettings,
-    /// Length of the longest IP packet in bytes, and the treatment of longer ones, where that is decided here.
+    /// Length of the longest IP packet in bytes, and the treatment of longer ones, for an endpoint that enforces an
+    /// MTU.
     mtu: Option<(usize, gso::Fragment)>,
     seen: Traffic,
     pub(crate) polls: Polls,
-    /// Numbers of trains that were cut for the port, of the packets and smaller trains that they became, and of trains
-    /// that were sent whole.
+    /// Number of trains that were segmented for the port.
     cut: u64,
     made: u64,
     whole: u64,
@@ -116,7 +116,7 @@ impl Endpoint {
         self.tx.number_fragments(key);
     }
 
-    /// Reads the interface's state, if it may have changed or `looks` is set. Once the interface is gone,
+    /// Reads the interface's state, if it may have changed or `looks` is true. Once the interface is gone,
     /// [`poll`](Self::poll) and [`transmit`](Self::transmit) fail.
     pub(crate) fn listen(&mut self, looks: bool) {
         if (self.told || looks)
@@ -188,7 +188,7 @@ impl Endpoint {
         }
     }
 
-    /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or owes a checksum.
+    /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or has a partial checksum.
     #[inline]
     pub(crate) fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         let len = frame.len();
@@ -237,7 +237,7 @@ impl Endpoint {
         }
     }
 
-    /// Cuts a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
+    /// Segments a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
     /// fragmented or refused by itself, as if it had been received alone, and a shorter last one passes.
     fn push_segments(
         &mut self,
@@ -342,7 +342,7 @@ impl Endpoint {
     }
 }
 
-/// Returns whether a port with these limits takes a TCP train, whole or as smaller trains.
+/// Returns whether a port with these limits accepts a TCP train, whole or as smaller trains.
 fn is_taken(train: &Packet<Page>, gso: Gso, limits: &Limits) -> bool {
     let is_v4 = train.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
     let takes = if is_v4 { limits.tso4 } else { limits.tso6 };
@@ -369,7 +369,7 @@ const LINK_INTEREST: usize = 2;
 /// Key of the counter that is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
-/// Records that the interest at `place`, counted over both endpoints, woke the loop.
+/// Records that the interest with the index `place`, counted over both endpoints, woke the loop.
 pub(crate) fn woken(ends: &mut [Endpoint; 2], place: usize) {
     for (at, end) in ends.iter_mut().enumerate() {
         end.woken(place.wrapping_sub(at * INTERESTS));

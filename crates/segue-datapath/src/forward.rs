@@ -118,7 +118,7 @@ impl NextHop {
     }
 }
 
-/// Link header in front of packets to a next hop: none, or an Ethernet header for each IP version.
+/// Link header of packets to a next hop: none, or an Ethernet header for each IP version.
 #[derive(Clone, Copy, Debug)]
 enum LinkHeader {
     Bare,
@@ -157,7 +157,8 @@ impl Forwarder {
         self.lookups
     }
 
-    /// Returns the next hops that packets of the last batch leave for; each once if packets were looked up by groups.
+    /// Returns the next hops to which packets of the last batch are sent; each once if packets were looked up by
+    /// groups.
     pub fn used(&self) -> impl Iterator<Item = &Hop> {
         self.hops.iter().filter(|next| next.is_used).map(|next| &next.hop)
     }
@@ -174,8 +175,8 @@ impl Forwarder {
             .is_some_and(|key| matches!(decide(&self.routes, &key), Err(RouteDecision::Local)))
     }
 
-    /// Decides on a batch that came in by `ingress` and rewrites the packets that are sent. One verdict for each packet
-    /// is appended to `verdicts`, in their order.
+    /// Routes a batch that was received on `ingress` and rewrites the packets that are sent. One verdict for each
+    /// packet is appended to `verdicts`, in their order.
     pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
         &mut self,
         ingress: u16,

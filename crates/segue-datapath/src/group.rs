@@ -7,7 +7,7 @@
 use segue::packet::{Kind, Packet};
 use segue::wire::{ipv4, ipv6};
 
-/// Fields that a route policy reads besides ingress port and destination.
+/// Fields that a route policy reads in addition to ingress port and destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Whether the policy reads the source address.
@@ -62,7 +62,7 @@ impl Grouper {
         Grouper { reads, groups: Vec::new(), of: Vec::new(), places: Places::new(seed) }
     }
 
-    /// Groups the packets of one batch that came in by `ingress`; at most 2^31 of them.
+    /// Groups the packets of one batch that was received on `ingress`; at most 2^31 of them.
     pub fn gather<'p, B: AsRef<[u8]> + 'p>(
         &mut self,
         ingress: u16,

@@ -1,4 +1,4 @@
-//! The start of the path to a port: packets are counted there, and trains are cut if GSO is off for that port.
+//! The ingress of the path to a port: packets are counted there, and trains are segmented if GSO is off for that port.
 
 use std::collections::VecDeque;
 
@@ -62,7 +62,7 @@ impl Traffic {
     }
 }
 
-/// Counters of the trains that were cut at an ingress.
+/// Counters of the trains that were segmented at an ingress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CutCounts {
     /// Number of trains, and of the packets that they became.
@@ -73,7 +73,7 @@ pub(crate) struct CutCounts {
 }
 
 impl CutCounts {
-    /// Writes the counters under the port `to` for which trains were cut.
+    /// Writes the counters under the port `to` for which trains were segmented.
     pub(crate) fn collect(&self, to: &str, sink: &mut Sink<'_>) {
         sink.put(to, Group::Gso, "cut_on_entry", self.cut);
         sink.put(to, Group::Gso, "made_on_entry", self.made);
@@ -84,7 +84,7 @@ impl CutCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Ingress {
     pub(crate) cuts: Cuts,
-    /// Whether the packets of a cut train are to leave byte for byte as they came.
+    /// Whether segmentation must restore the packets of a train byte for byte.
     pub(crate) exact: bool,
     seen: Traffic,
     done: CutCounts,
@@ -93,7 +93,7 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Passes `packet` to `each`, or the packets that it is cut into, one after the other.
+    /// Passes `packet` to `each`, or the packets into which it is segmented, one after the other.
     #[inline]
     pub(crate) fn each(
         &mut self,
@@ -109,13 +109,13 @@ impl Ingress {
         }
     }
 
-    /// Counts a frame of `len` bytes that passes unparsed: there is nothing to cut.
+    /// Counts a frame of `len` bytes that passes unparsed: a frame needs no segmentation.
     #[inline]
     pub(crate) fn pass(&mut self, len: usize) {
         self.seen.add_frame(len);
     }
 
-    /// Segments a train independent of the settings, and hands its packets to `each`: for packets that may be treated
+    /// Segments a train independent of the settings, and passes its packets to `each`: for packets that may be treated
     /// differently.
     pub(crate) fn apart(
         &mut self,
@@ -139,7 +139,8 @@ impl Ingress {
         rx.pool.put(train);
     }
 
-    /// Returns `packet`, or the first of the packets that it is cut into; [`more`](Self::more) returns the others.
+    /// Returns `packet`, or the first of the packets into which it is segmented; [`more`](Self::more) returns the
+    /// others.
     #[inline]
     pub(crate) fn enter(
         &mut self,
@@ -155,7 +156,7 @@ impl Ingress {
         self.more()
     }
 
-    /// Counts a train and cuts it whatever the settings; [`more`](Self::more) returns its packets.
+    /// Counts a train and segments it whatever the settings; [`more`](Self::more) returns its packets.
     pub(crate) fn cut(&mut self, train: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         self.seen.add(&train);
         self.cut_apart(train, rx, drops);
@@ -181,18 +182,18 @@ impl Ingress {
         rx.pool.put(packet);
     }
 
-    /// Returns whether the checksums of the packets of a train are completed when it is cut.
+    /// Returns whether the checksums of the packets of a train are completed when it is segmented.
     fn finishes(&self, train: &Packet<Page>) -> bool {
         self.exact && matches!(train.offload.unit, Unit::Train { csum, gso } if is_verified_tcp(csum, gso))
     }
 
-    /// Returns the next packet of the train that was cut last.
+    /// Returns the next packet of the train that was segmented last.
     #[inline]
     pub(crate) fn more(&mut self) -> Option<Box<Packet<Page>>> {
         self.pieces.pop_front()
     }
 
-    /// Returns the payload bytes that were summed for cutting.
+    /// Returns the number of payload bytes that were summed for segmentation.
     pub(crate) fn checksummed(&self) -> u64 {
         self.done.checksummed
     }
@@ -202,12 +203,12 @@ impl Ingress {
         std::mem::swap(&mut self.seen, seen);
     }
 
-    /// Exchanges the counters of cutting with `cuts`, as [`swap_traffic`](Self::swap_traffic).
+    /// Exchanges the counters of segmentation with `cuts`, as [`swap_traffic`](Self::swap_traffic).
     pub(crate) fn share_cuts(&mut self, cuts: &mut CutCounts) {
         std::mem::swap(&mut self.done, cuts);
     }
 
-    /// Writes the traffic under the port `from` that received it, and the counters of cutting under the port `to`.
+    /// Writes the traffic under the port `from` that received it, and the counters of segmentation under the port `to`.
     pub(crate) fn collect(&self, from: &str, to: &str, sink: &mut Sink<'_>) {
         self.collect_traffic(from, sink);
         self.collect_cuts(to, sink);
@@ -218,7 +219,7 @@ impl Ingress {
         self.seen.collect(from, Stage::Ingress, sink);
     }
 
-    /// Writes the counters of cutting under the port `to` for which trains were cut.
+    /// Writes the counters of segmentation under the port `to` for which trains were segmented.
     pub(crate) fn collect_cuts(&self, to: &str, sink: &mut Sink<'_>) {
         self.done.collect(to, sink);
     }

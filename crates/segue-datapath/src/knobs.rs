@@ -64,7 +64,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Returns the knobs that `tune` shows, with their values as defaults; for a pipeline that is its `tune`.
+    /// Returns the knobs that `tune`, such as a pipeline's, shows, with their values as defaults.
     pub fn of(tune: impl FnOnce(&mut Dial<'_>)) -> Knobs {
         let mut list = Vec::new();
         tune(&mut Dial { to: To::List(&mut list) });
@@ -72,7 +72,7 @@ impl Knobs {
         Knobs { list, values, generation: AtomicU64::new(0) }
     }
 
-    /// Adds a knob that the pipeline does not know, behind its own.
+    /// Adds a knob that the pipeline does not know, after its own.
     #[must_use]
     pub fn and(self, knob: Knob) -> Knobs {
         let mut values: Vec<AtomicU64> = self.values.into();
@@ -92,7 +92,7 @@ impl Knobs {
         self.iter().find(|(knob, _)| knob.name == name)
     }
 
-    /// Sets a knob; the worker takes the value over at its next round. Returns the value before, or `None` where no
+    /// Sets a knob; the worker applies the value at its next round. Returns the value before, or `None` where no
     /// knob has this name or it does not take this number; nothing was changed then.
     ///
     /// Whether the knob may be changed ([`Knob::fixed`], [`Knob::needs`]) is the rule of those that set it: they check
@@ -117,8 +117,8 @@ impl Knobs {
         Some(before)
     }
 
-    /// Calls `tune` to apply the values if one was set since the generation `seen`, which is 0 at the start; for a
-    /// pipeline that is its `tune`.
+    /// Calls `tune`, such as a pipeline's, to apply the values if one was set since the generation `seen`, which is 0
+    /// at the start.
     pub fn follow(&self, seen: &mut u64, tune: impl FnOnce(&mut Dial<'_>)) {
         let generation = self.generation.load(Ordering::Acquire);
         if generation != *seen {
@@ -133,7 +133,7 @@ enum To<'a> {
     Values { values: &'a [AtomicU64], next: usize },
 }
 
-/// The visitor of a walk over settings, which lists them or gives them new values.
+/// The visitor of a walk over settings, which lists them or sets them to new values.
 pub struct Dial<'a> {
     to: To<'a>,
 }

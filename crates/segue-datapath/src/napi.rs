@@ -15,7 +15,7 @@ use segue_port::{Polled, Port, Received, RxBatch};
 use crate::board::{Group, Sink};
 use crate::knobs::{Dial, Knob};
 
-/// Default for the most packets of a round; usual weights are far below it.
+/// Default limit of packets in a round; usual weights are far below it.
 const BUDGET: u64 = 1024;
 /// Largest value of a weight and of the budget, packets.
 const MOST: u64 = 65_535;
@@ -70,7 +70,7 @@ impl Sharing {
         self.weights = weights;
     }
 
-    /// Applies the settings that are not those of one port; `ports` applies these, which stand between the others.
+    /// Applies the settings that are not per port; `ports` applies the others, which are listed in between.
     pub(crate) fn tune_around(&mut self, dial: &mut Dial<'_>, ports: impl FnOnce(&mut Dial<'_>)) {
         let all = |key: &str| format!("net.napi.{key}");
         let help = "most packets of all ports together in a round";

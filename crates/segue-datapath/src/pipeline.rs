@@ -27,7 +27,7 @@ pub trait Pipeline {
     fn round(&mut self, now: Nanos) -> io::Result<Round>;
     /// Passes every interest to `wait`, always the same number in the same order, for when a round was idle.
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
-    /// Records that the interest with this place in [`each_interest`](Self::each_interest), counted from 0, woke the
+    /// Records that the interest with this index in [`each_interest`](Self::each_interest), counted from 0, woke the
     /// loop.
     fn woken(&mut self, place: usize) {
         let _ = place;

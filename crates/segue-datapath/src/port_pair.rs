@@ -31,7 +31,7 @@ pub struct PortConfig {
     /// GRO for packets received here, which knobs can change and switch off later; with `None` packets are never
     /// joined. A hold time of 0 ends every train as soon as nothing more waits to be read.
     pub gro: Option<gro::Config>,
-    /// Fragmentation of packets that exceed the MTU on egress, in the way their sender would do it. With `None` the
+    /// Fragmentation of packets that exceed the MTU on egress, as their sender would fragment them. With `None` the
     /// port refuses them, or a router fragments them by the MTU that it knows.
     pub fragments: Option<Fragments>,
 }

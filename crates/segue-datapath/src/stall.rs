@@ -1,4 +1,4 @@
-//! The guard against a loop that runs again and again and moves nothing.
+//! The guard against a loop that spins without moving a packet.
 //!
 //! A descriptor that is ready and can neither be read nor written would keep the loop at work without end: a read that
 //! fails for lack of memory and leaves its packet where it is, a full queue whose socket says that it is writable. The
@@ -11,14 +11,15 @@ use segue::time::Nanos;
 /// Number of rounds without a packet that are free, so that a pause is no part of normal work: descriptors become
 /// readable for other reasons too.
 const FREE: u32 = 16;
-/// Number of rounds without a packet that a round with one makes up for: one side at work does not let the other spin.
+/// Number of rounds without a packet that one round with a packet offsets, so that a busy direction does not let the
+/// other spin.
 const EARNED: u32 = 2;
 /// Interval in nanoseconds from which on rounds without packets are too rare to be paused.
 const SELDOM: u64 = 50_000_000;
 /// The longest pause doubles this often from a quarter of a millisecond: 16 ms. It delays the first packet after.
 const DOUBLINGS: u32 = 6;
 
-/// The count of rounds that have moved nothing, and the present pause.
+/// The count of rounds without a packet, and the present pause.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     taken: u64,

@@ -39,7 +39,7 @@ impl Ready {
         self.control(libc::EPOLL_CTL_ADD, number, fd)
     }
 
-    /// Removes a descriptor; one that was never added is none.
+    /// Removes a descriptor; one that was never added is ignored.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = self.control(libc::EPOLL_CTL_DEL, 0, fd);
     }

@@ -29,13 +29,13 @@ pub(crate) struct Settings {
     pub(crate) remcsum: Remcsum,
     /// The seconds between two echo requests of the probe, for tunnels that can have one.
     pub(crate) probe: Option<u64>,
-    /// The queues in front of the second port, for tunnels.
+    /// The queues of the second port, for tunnels.
     pub(crate) queue: Option<QueueSettings>,
     /// Weights, budget and sleep of the loop.
     pub(crate) sharing: Sharing,
 }
 
-/// Remote checksum offload: whether inner checksums are left to the far end.
+/// Remote checksum offload: whether inner checksums are left to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remcsum {
     /// The pipeline is no tunnel.
@@ -111,7 +111,7 @@ impl Settings {
         self.sharing.tune_second(dial, &self.names[1], &others.sharing);
     }
 
-    /// Returns which trains are cut on entry to the path to the port `to`.
+    /// Returns which trains are segmented on ingress of the path to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
         Cuts::new(&self.protocols, &self.egress[to])
     }
@@ -157,11 +157,11 @@ impl Protocols {
 /// Settings of GSO for one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EgressSettings {
-    /// Whether trains are cut in front of the port; otherwise they are cut on entry.
+    /// Whether trains are segmented before the port; otherwise they are segmented on ingress.
     pub(crate) gso: bool,
-    /// Length of the largest train handed to the port, bytes.
+    /// Length of the largest train passed to the port, bytes.
     max_burst: u64,
-    /// Whether the port receives trains; otherwise each is cut into single packets.
+    /// Whether the port receives trains; otherwise each is segmented into single packets.
     tso: bool,
 }
 
@@ -189,7 +189,7 @@ impl EgressSettings {
         );
     }
 
-    /// Returns the most bytes that are handed over in one call; 0 stands for one packet.
+    /// Returns the largest number of bytes passed in one call; 0 stands for one packet.
     pub(crate) fn burst(&self) -> usize {
         match (self.tso, self.max_burst) {
             (false, _) => 0,
@@ -208,7 +208,7 @@ impl EgressSettings {
     }
 }
 
-/// Settings of the queues by flow in front of one port.
+/// Settings of the fair queues of one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueSettings {
     pub(crate) on: bool,
@@ -255,7 +255,7 @@ impl QueueSettings {
     }
 }
 
-/// Returns the limits of a port that takes single packets only.
+/// Returns the limits of a port that accepts single packets only.
 pub(crate) fn without_trains(limits: Limits) -> Limits {
     Limits { tso4: false, tso6: false, uso: false, ..limits }
 }
@@ -267,7 +267,7 @@ pub(crate) fn is_verified_tcp(csum: TrainCsum, gso: Gso) -> bool {
     csum == TrainCsum::Stale && gso.kind == GsoKind::Tcp
 }
 
-/// The kinds of trains that are cut on entry to the path to one port.
+/// The kinds of trains that are segmented on ingress of the path to one port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cuts {
     tcp: bool,

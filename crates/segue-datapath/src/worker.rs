@@ -51,7 +51,7 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     }))
 }
 
-/// Longest time at the end for packets that were received but not sent, nanoseconds: a blocked port must not delay the
+/// Longest time at shutdown for sending packets that were received, nanoseconds: a blocked port must not delay the
 /// end.
 const PARTING: u64 = 200_000_000;
 

@@ -1,5 +1,5 @@
-//! Tests of the bridge between ports in memory: stations are learned, trains stay whole where they may, and no port
-//! costs another one more than its share.
+//! Tests of the bridge between ports in memory: stations are learned, trains stay whole where the port accepts them,
+//! and no port takes more than its share of the loop.
 
 mod memory;
 
@@ -261,7 +261,8 @@ fn a_port_learns_a_limited_number_of_stations() {
     assert_eq!(here.pass(0, mac(5), mac(9)), [0, 1, 1, 1]);
 }
 
-/// A port that wakes the loop all the time without a packet is polled seldom, and another one is served at once.
+/// Tests that a port that keeps waking the loop without a packet is polled rarely, and that another one is served at
+/// once.
 #[test]
 fn a_port_that_calls_without_packets_is_left_alone_for_a_while() {
     let mut here = Bench::default();

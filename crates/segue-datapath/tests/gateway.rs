@@ -344,7 +344,8 @@ fn with_zero_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A kernel or a card that completes a checksum sends 0xffff for 0. What was verified here is completed here.
+/// Tests the checksum 0, for which a kernel or a network card that completes a checksum sends 0xffff: a verified
+/// checksum is completed here instead.
 #[test]
 fn a_checksum_of_zero_leaves_as_it_came_where_a_train_is_cut_for_a_port_that_completes_checksums() {
     in_both_forms(|| {

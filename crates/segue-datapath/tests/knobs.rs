@@ -33,7 +33,7 @@ struct Bench {
     wires: [Rc<RefCell<Wire>>; 2],
     sender: Sender,
     now: u64,
-    /// Length of the headers in front of a frame's payload, bytes.
+    /// Length of the headers before a frame's payload, bytes.
     head: usize,
 }
 
@@ -100,7 +100,7 @@ impl Bench {
         packets.map(|packet| if self.head == 54 { ethernet.wrap(&packet) } else { packet }).collect()
     }
 
-    /// Runs one round with so many frames. Returns the units that were sent.
+    /// Runs one round with `count` frames. Returns the units that were sent.
     fn pass(&mut self, count: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let frames = self.frames(count);
         self.wires[0].borrow_mut().waiting.extend(frames.iter().cloned());

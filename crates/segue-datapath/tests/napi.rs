@@ -21,7 +21,8 @@ use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
 use segue_port::{Counters, OffloadState, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
-/// A port over a socket that hands over all waiting frames whatever its budget, as a device with large transfers does.
+/// A port over a socket that delivers all waiting frames regardless of its budget, as a device with large transfers
+/// does.
 struct Greedy {
     socket: UnixDatagram,
     counters: Counters,
@@ -66,7 +67,7 @@ impl Port for Greedy {
     }
 }
 
-/// The far end of a port under test, with the budgets given to the port and the frames that it sent.
+/// The other end of a port under test, with the budgets given to the port and the frames that it sent.
 struct RemotePort {
     far: UnixDatagram,
     asked: Rc<RefCell<Vec<usize>>>,

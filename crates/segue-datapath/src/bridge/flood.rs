@@ -2,7 +2,7 @@
 
 use segue::time::Nanos;
 
-/// Fraction of a second whose packets may come in one burst.
+/// Fraction of a second whose packets may arrive in one burst.
 const BURST: u64 = 10;
 const SECOND: u64 = 1_000_000_000;
 

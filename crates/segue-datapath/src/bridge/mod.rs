@@ -1,6 +1,6 @@
 //! The pipeline of a gateway with more than two ports: a learning bridge.
 //!
-//! Frames go to the port behind which their destination was seen as a source ([`stations`](self)), and to all others
+//! Frames go to the port on which their destination was learned as a source ([`stations`](self)), and to all others
 //! where it is unknown or a group address. Trains are joined and cut as between two ports: whole to a port that takes
 //! them, cut last for one that does not. A frame that stays alone is never parsed.
 //!

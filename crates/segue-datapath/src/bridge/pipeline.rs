@@ -22,13 +22,13 @@ use crate::tuning::{Cuts, GroSettings};
 
 /// Number of rounds after which the state of the ports' interfaces is read even without an event.
 const LISTEN_EVERY: u64 = 64;
-/// Time for which a decision holds for further packets with the same addresses, nanoseconds: much shorter than the
+/// Lifetime of a cached forwarding decision for packets with the same addresses, nanoseconds: much shorter than the
 /// shortest ageing.
 const RECENT: u64 = 100_000_000;
 /// Number of calls about the state of an interface, or messages about a guest, that count as one call without a packet:
 /// a front end sends some forty messages before its guest is ready.
 const FREE_LINK_CALLS: u32 = 8;
-/// Interests in front of those of blocked ports: packets, and the state of interfaces.
+/// Number of interests before those of blocked ports: packets, and the state of interfaces.
 const INTERESTS: usize = 2;
 
 /// A bridge; see the [module](super).
@@ -162,7 +162,7 @@ impl Bridge {
         self.forget_when_down(at);
     }
 
-    /// Removes the stations behind a port that has gone down.
+    /// Removes the addresses learned on a port that has gone down.
     fn forget_when_down(&mut self, at: usize) {
         let port = &mut self.ports[at];
         let is_up = port.end.port.is_up();
@@ -174,7 +174,7 @@ impl Bridge {
         }
     }
 
-    /// Makes active the ports that have packets, and those whose trains have to end.
+    /// Activates the ports that have packets, and those whose trains are due.
     fn find_active(&mut self, now: Nanos) -> io::Result<()> {
         let woken = std::mem::take(&mut self.is_woken);
         let (count, _) = self.ready.poll()?;
@@ -194,7 +194,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sends what waits for blocked ports.
+    /// Sends the packets that wait for blocked ports.
     fn retry(&mut self) -> io::Result<()> {
         let Bridge { ports, blocked, rx, .. } = self;
         let mut outcome = Ok(());
@@ -391,7 +391,7 @@ impl Bridge {
         }
     }
 
-    /// Sends what was queued at ports that are not blocked.
+    /// Sends the packets queued at ports that are not blocked.
     fn transmit(&mut self) -> io::Result<()> {
         while let Some(at) = self.touched.pop() {
             let port = &mut self.ports[at];

@@ -18,10 +18,11 @@ use crate::ingress::{Ingress, Traffic, packets};
 use crate::port_pair::GroStage;
 use crate::stall::Stall;
 
-/// Bytes, and packets and trains, that wait for a port that takes none.
+/// Limits of the queue of a blocked port: bytes, and packets and trains.
 const QUEUE_BYTES: usize = 1 << 20;
 const QUEUE_LEN: usize = 4096;
-/// Bytes that each packet or train costs its port beside its own: work that does not depend on its length.
+/// Bytes added to the length of each packet or train when its port is charged, for work that does not depend on the
+/// length.
 const OVERHEAD: usize = 512;
 
 /// A port of a bridge.
@@ -39,11 +40,11 @@ pub(super) struct Port {
     pub(super) flood: FloodLimit,
     pub(super) numbers: Numbers,
     pub(super) own: Option<Mac>,
-    /// Bytes that the port may still send in its turn; below 0 it has overdrawn, and its turn is skipped.
+    /// Bytes that the port may still send in its turn; below 0 its turn is skipped.
     pub(super) credit: i64,
     /// Mean length of its packets and trains, bytes.
     mean: usize,
-    /// Bytes that wait since the port took none.
+    /// Bytes queued since the port was blocked.
     queued: usize,
     /// Whether the port is in the lists of ports that may have packets, that have something to send, and that are
     /// blocked.
@@ -59,7 +60,7 @@ pub(super) struct Port {
     pub(super) muted: Option<Nanos>,
     /// Whether counters may have changed since they were published.
     pub(super) moved: Cell<bool>,
-    /// Number of the port's counters, once they were written, and of its stations then.
+    /// Numbers of the port's counters and of its stations at the last write; `None` before the first.
     collected: Cell<Option<(usize, usize)>>,
     pub(super) recent: Recent,
 }
@@ -171,7 +172,7 @@ impl Port {
         sent
     }
 
-    /// Drops the packets that wait for the port, which accepts none.
+    /// Drops the packets that wait for the port, which is blocked.
     pub(super) fn shed(&mut self, rx: &mut RxBatch) {
         self.moved.set(true);
         self.drops.add_many(Dropped::Memory, self.end.drop_waiting(rx));
@@ -227,7 +228,7 @@ pub(super) fn len(popped: &Popped<Page>) -> usize {
     }
 }
 
-/// Returns the number of packets that a packet, a train or a frame stands for.
+/// Returns the number of packets in a packet, a train or a frame.
 pub(super) fn segments(popped: &Popped<Page>) -> u64 {
     match popped {
         Popped::Packet(packet) => packets(packet),

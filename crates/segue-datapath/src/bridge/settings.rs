@@ -10,7 +10,7 @@ use crate::tuning::{EgressSettings, GroSettings, Protocols};
 const AGEING_S: u64 = 300;
 /// Default for the number of stations that are learned at a port.
 const MAX_LEARNED: u64 = 1024;
-/// Default for the packets a second that a port may have flooded.
+/// Default limit of flooded packets of a port, per second.
 const FLOOD_LIMIT: u64 = 10_000;
 /// Default for the bytes that a port may send in its turn. Overdrafts are carried over.
 const QUANTUM: u64 = 128 << 10;

@@ -1,4 +1,4 @@
-//! The stations of a bridge: behind which port each Ethernet address is.
+//! The filtering database of a bridge (IEEE 802.1Q): on which port each Ethernet address was learned.
 //!
 //! Unlike the forwarding table of a tunnel ([`segue::encap::Fdb`]), which evicts the oldest of a few entries, each port
 //! has a number of stations of its own: no port can have those of another one forgotten.
@@ -28,7 +28,7 @@ pub(super) struct Stations {
 #[derive(Clone, Copy, Debug)]
 struct Station {
     port: u16,
-    /// Whether the address is that of this host's interface at the port: it never moves and is never forgotten.
+    /// Whether the address is that of this host's interface at the port: such an entry never moves or ages.
     is_own: bool,
     seen: Nanos,
 }
@@ -60,7 +60,7 @@ impl Stations {
         }
     }
 
-    /// Sets the silence after which stations are forgotten, nanoseconds, and the most that each port may have.
+    /// Sets the ageing time, nanoseconds, and the largest number of learned stations of each port.
     pub(super) fn limit(&mut self, ageing: u64, limits: impl Iterator<Item = usize>) {
         self.ageing = ageing;
         for (limit, new) in self.limits.iter_mut().zip(limits) {
@@ -79,7 +79,7 @@ impl Stations {
         self.learned.get(port).copied().unwrap_or(0)
     }
 
-    /// Takes the address of this host's interface at a port, which replaces an earlier one.
+    /// Sets the address of this host's interface at a port, which replaces an earlier one.
     pub(super) fn own(&mut self, mac: Mac, port: usize, now: Nanos) {
         let station = Station { port: port as u16, is_own: true, seen: now };
         if self.map.get(&mac).is_some_and(|found| found.is_own) {
@@ -92,13 +92,13 @@ impl Stations {
         self.generation += 1;
     }
 
-    /// Returns the port behind which an address is.
+    /// Returns the port on which an address was learned.
     pub(super) fn lookup(&self, mac: Mac, now: Nanos) -> Option<usize> {
         let found = self.map.get(&mac)?;
         (found.is_own || !self.is_old(found, now)).then_some(usize::from(found.port))
     }
 
-    /// Records that a frame from `mac`, which is an address of a station, came in by `port`.
+    /// Records that a frame from the unicast address `mac` was received on `port`.
     pub(super) fn learn(&mut self, mac: Mac, port: usize, now: Nanos) -> Learned {
         if let Some(found) = self.map.get_mut(&mac) {
             let from = usize::from(found.port);
@@ -130,7 +130,7 @@ impl Stations {
         Learned::New
     }
 
-    /// Removes the stations behind a port, which is down.
+    /// Removes the addresses learned on a port, which is down.
     pub(super) fn forget(&mut self, port: usize) {
         if self.learned_at(port) > 0 {
             self.retain(|station| station.is_own || usize::from(station.port) != port);

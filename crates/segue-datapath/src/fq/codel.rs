@@ -1,5 +1,5 @@
-//! CoDel, the control law of one queue (RFC 8289): as long as packets wait longer than a target for a whole interval,
-//! one is signalled, and the next one sooner and sooner.
+//! CoDel, the control law of one queue (RFC 8289): while packets wait longer than a target for a whole interval,
+//! packets are marked or dropped at shorter and shorter intervals.
 
 use segue::time::Nanos;
 
@@ -27,7 +27,7 @@ pub(crate) struct Codel {
 
 /// Result of a signal.
 pub(crate) enum Signalled<P> {
-    /// The packet was marked, or lost a part: the rest is sent.
+    /// The packet to send; it may be ECN-marked or lack a dropped segment.
     Sent(P),
     /// The packet was dropped.
     Dropped,
@@ -39,7 +39,7 @@ pub(crate) struct Taken<P> {
     pub(crate) packet: P,
     /// Time for which the packet waited.
     pub(crate) sojourn: Nanos,
-    /// Whether the queue holds more than one largest packet still.
+    /// Whether the queue still holds more than one packet of the largest size.
     pub(crate) is_long: bool,
 }
 

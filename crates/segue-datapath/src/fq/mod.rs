@@ -1,4 +1,4 @@
-//! Queues of packets by flow, for a port that is slower than what is to be sent (FQ-CoDel, RFC 8290).
+//! Fair queues of packets by flow, for a port that is slower than its traffic (FQ-CoDel, RFC 8290).
 //!
 //! Flows take turns, each with as many bytes (deficit round robin). A flow that has just begun to wait comes before all
 //! that have waited longer, so that a packet of a flow that seldom sends passes the trains of the others. Each flow's
@@ -16,7 +16,7 @@ pub(crate) use codel::{Signalled, Times};
 
 /// Number of queues, over which flows are spread by their hash.
 const FLOWS: usize = 1024;
-/// Bytes that a flow may send before it is another one's turn. A train takes several turns' worth at once and waits for
+/// Quantum: number of bytes that a flow may send in its turn. A train takes several turns' worth at once and waits for
 /// as many afterwards.
 const QUANTUM: i64 = 8192;
 /// Largest number of packets that wait.
@@ -32,7 +32,7 @@ pub(crate) struct Config {
     pub(crate) limit: usize,
 }
 
-/// A packet that waits, in the list of its flow or among the free places.
+/// An entry for one waiting packet, in the list of its flow or in the free list.
 #[derive(Debug)]
 struct Place<P> {
     packet: Option<P>,
@@ -52,7 +52,7 @@ enum In {
 
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Places of the oldest and the newest packet.
+    /// Entries of the oldest and the newest packet.
     head: u32,
     tail: u32,
     bytes: usize,

@@ -1,6 +1,6 @@
 //! Random numbers for the choice of ports and identifications.
 
-/// Returns the next pseudo-random number (SplitMix64); it is unpredictable as far as the seed is secret.
+/// Returns the next pseudo-random number (SplitMix64); it is unpredictable only while the seed is secret.
 pub(super) fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -112,7 +112,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), segment, Content::Ports(of, ip + 1)))
 }
 
-/// Reads the fields of a TCP header that are followed; `len` is the length of the data behind it.
+/// Reads the fields of a TCP header that are followed; `len` is the length of the data after it.
 fn segment(header: &[u8], len: usize) -> Segment {
     let word = |at| read_u32(header, at).unwrap_or(0);
     let flags = header.get(tcp::FLAGS).copied().unwrap_or(0);
@@ -176,7 +176,7 @@ fn icmp_message<B: AsRef<[u8]>>(
     }
 }
 
-/// Replaces address and port of one end of a packet, or address and identifier of a query.
+/// Replaces the source or destination address and port of a packet, or the address and identifier of a query.
 pub(super) fn flow<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     flow: &Flow,
@@ -201,7 +201,7 @@ pub(super) fn flow<B: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Replaces the address of one end of an ICMP error, and address and port of the other end of the packet that it
+/// Replaces the source or destination address of an ICMP error, and the opposite address and port of the packet that it
 /// quotes.
 pub(super) fn error<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,

@@ -100,15 +100,15 @@ impl Overlay {
     }
 }
 
-/// Returns the index of the peer that the source of a frame is behind: the one that has the address, or, where none
-/// has, the one at `from` that unknown addresses are behind. A group is no source.
+/// Returns the index of the peer of a frame's source address: the one that has the address, or, where none has, the one
+/// at `from` that has the unknown addresses. A group is no source.
 fn sender_of(table: &Table, frame: &Packet<Page>, from: IpAddr) -> Option<usize> {
     let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source))?;
     table.find(station(source)).or_else(|| table.flooded(from))
 }
 
-/// Returns whether the inner transport checksum of a packet is still to be computed: the sender has left it to this
-/// end, or its kernel has left it to a device that did not.
+/// Returns whether the inner transport checksum of a packet is still to be computed: the sender left it to the
+/// receiver, or the sender's kernel left it to a device that did not compute it.
 fn owes_its_checksum(packet: &Packet<Page>) -> bool {
     matches!(packet.offload.unit, Unit::Whole(Csum::Partial) | Unit::Train { .. })
 }

@@ -85,7 +85,7 @@ fn settings(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: 
     outsides.iter().map(of).collect()
 }
 
-/// Tunes all settings of the first listener, and of the others those of their own port.
+/// Shows all settings of the first listener to `dial`, and the port settings of the others.
 fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
     if let Some((first, others)) = settings.split_first_mut() {
         first.tune(dial);
@@ -103,7 +103,7 @@ pub(super) struct Outside {
     pub(super) unwrapped: Traffic,
     /// Packets of a remote checksum option, sent and received.
     pub(super) remcsum: [u64; 2],
-    /// Packets whose inner checksum the kernel of the other end has left unfinished.
+    /// Number of packets whose inner checksum the sender's kernel has left unfinished.
     pub(super) unfinished: u64,
 }
 
@@ -127,7 +127,7 @@ pub struct Overlay {
     pub(super) drops: Counts<Dropped>,
     pub(super) encap_drops: Counts<EncapRefusal>,
     pub(super) split_drops: Counts<gso::Refusal>,
-    /// ICMP errors that were sent, and those that the rate limit held back.
+    /// Numbers of ICMP errors that were sent, and of those that the rate limit suppressed.
     pub(super) errors: [u64; 2],
     pub(super) limits: ErrorLimits,
     pub(super) scratch: Frames,
@@ -210,7 +210,7 @@ impl Overlay {
         }
     }
 
-    /// Puts a waiting table into force, unless a packet waits for a socket.
+    /// Applies a waiting table, unless a packet waits for a socket.
     fn renew(&mut self) {
         if self.tables.is_waiting()
             && self.outsides.iter().all(|outside| outside.end.is_empty())

@@ -31,7 +31,7 @@ struct Family<const BITS: u8> {
 }
 
 impl Prefixes {
-    /// Builds the table from prefixes with their indexes; of two equal prefixes the last one counts. Address bits
+    /// Builds the table from prefixes with their indexes; of two equal prefixes the last one is used. Address bits
     /// after the prefix are ignored, and lengths beyond the address are cut. `key` should be random: it decides which
     /// prefixes collide.
     pub fn new(key: Key, prefixes: impl Iterator<Item = (IpAddr, u8, u32)>) -> Prefixes {
@@ -45,7 +45,7 @@ impl Prefixes {
         Prefixes { v4: Family::new(key, &v4), v6: Family::new(key, &v6) }
     }
 
-    /// Returns the index of the longest prefix that has `address` in it.
+    /// Returns the index of the longest prefix that contains `address`.
     #[inline]
     pub fn lookup(&self, address: IpAddr) -> Option<u32> {
         match address {
@@ -183,7 +183,7 @@ mod tests {
 
     const KEY: Key = Key([3, 5]);
 
-    /// Returns the index of the longest prefix by a search of all of them.
+    /// Returns the index of the longest matching prefix by a search of all of them.
     fn slowly(prefixes: &[(IpAddr, u8, u32)], address: IpAddr) -> Option<u32> {
         let bits = |address: IpAddr| match address {
             IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),

@@ -52,7 +52,7 @@ pub fn exchange() -> (TableSender, TableReceiver) {
 }
 
 impl TableSender {
-    /// Puts a table into force: every packet that is read after this is handled by it. Frees the tables that the worker
+    /// Replaces the table: every packet that is read afterwards uses the new one. Frees the tables that the worker
     /// has handed back, and one that it never took.
     pub fn replace(&self, table: Box<Table>) {
         let old = self.0.next.lock().unwrap_or_else(PoisonError::into_inner).replace(table);

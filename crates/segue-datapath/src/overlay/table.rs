@@ -56,12 +56,13 @@ pub enum Inside {
     Prefix(IpAddr, u8),
     /// One Ethernet address.
     Station(Mac),
-    /// Groups, and every Ethernet address that is behind no peer: each such frame goes to all peers that have this.
+    /// Group addresses and every Ethernet address without a peer: each such frame is flooded to all peers that have
+    /// this.
     Flood,
 }
 
 impl Inside {
-    /// Returns the prefix by which the peer is looked up; none for a peer that frames are flooded to.
+    /// Returns the prefix by which the peer is looked up; none for a peer to which frames are flooded.
     pub fn prefix(self) -> Option<(IpAddr, u8)> {
         match self {
             Inside::Prefix(address, len) => Some((address, len)),
@@ -107,7 +108,7 @@ pub(super) struct Peer {
     pub(super) listener: usize,
     /// The network identifier, with VXLAN.
     pub(super) network: Option<u32>,
-    /// Ethernet headers in front of IPv6 and IPv4, where the encapsulation carries frames and the interface IP.
+    /// Ethernet headers for IPv6 and IPv4 packets, where the encapsulation carries frames and the interface IP.
     pub(super) link: Option<[[u8; ethernet::LEN]; 2]>,
     /// Index among the destinations of the listener.
     pub(super) to: u16,
@@ -294,8 +295,8 @@ impl Table {
         }
     }
 
-    /// Returns the decapsulation of a datagram at a listener, with the network that the datagram is of; `None` for a
-    /// network that no peer has.
+    /// Returns the decapsulation of a datagram at a listener, with the datagram's network identifier; `None` for an
+    /// identifier that no peer has.
     #[inline]
     pub(super) fn decap(&mut self, listener: usize, datagram: &[u8]) -> Option<(Option<u32>, &mut Decapsulator)> {
         let networks = self.decaps.get_mut(listener)?;
@@ -340,7 +341,7 @@ fn with_network(config: Config, network: Option<u32>) -> Config {
     }
 }
 
-/// Returns the configuration with some remote: a listener has none of its own, and the check requires one.
+/// Returns the configuration with a placeholder remote: a listener has none of its own, and the check requires one.
 fn reachable(config: Config) -> Config {
     Config { remote: config.local, ..config }
 }

@@ -15,7 +15,7 @@ const MAX_PER_DATAGRAM: usize = 48;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
 const LIFETIME: u64 = 2_000_000_000;
 
-/// Place in the router where a fragment waits, by the names of netfilter's hooks.
+/// The point in the router at which a fragment waits, named after netfilter's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NatHook {
     /// The hook before the routing decision.

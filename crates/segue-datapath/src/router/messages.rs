@@ -19,12 +19,12 @@ pub(super) const MAX_LEN: usize = 128;
 pub(super) struct Advertisement {
     /// IP address of the neighbour; unspecified where the sender has none yet.
     pub(super) address: IpAddr,
-    /// Link address of the neighbour, that of one station. An answer by neighbour discovery may leave it out.
+    /// Unicast link-layer address of the neighbour. An answer by neighbour discovery may leave it out.
     pub(super) mac: Option<[u8; 6]>,
     /// Whether the message answers a solicitation of this router, which proves that the neighbour is reachable both
     /// ways.
     pub(super) is_solicited: bool,
-    /// Whether the message overrides a link address that is already known.
+    /// Whether the message has the override flag, which replaces a cached link-layer address.
     pub(super) is_override: bool,
 }
 

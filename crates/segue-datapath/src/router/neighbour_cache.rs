@@ -17,9 +17,9 @@ pub(super) const MAX_SOLICITS: u8 = 3;
 const REACHABLE_TIME: u64 = 30 * SECOND;
 /// Time after which an unused entry is deleted.
 const UNUSED_TIME: u64 = 600 * SECOND;
-/// Uses closer together than this count as one, nanoseconds.
+/// Granularity of recorded uses, nanoseconds: uses within this time count as one.
 const USE_GRANULARITY: u64 = 1_000_000;
-/// Largest number of learned entries of one family behind one port; permanent ones are not counted.
+/// Largest number of learned entries of one family on one port; permanent ones are not counted.
 pub(super) const MAX_LEARNED: usize = 8192;
 /// Largest number of permanent entries.
 const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
@@ -76,7 +76,7 @@ impl Entry {
         }
     }
 
-    /// Takes over another link address; the entry becomes STALE (RFC 4861, section 7.2.5).
+    /// Changes the link-layer address; the entry becomes STALE (RFC 4861, section 7.2.5).
     fn move_to(&mut self, mac: [u8; 6], now: Nanos) {
         self.mac = mac;
         self.probes_sent = None;
@@ -115,7 +115,7 @@ pub(super) struct NeighbourCache {
     /// The last link address that the kernel reported of each neighbour that is not permanent, by port and family. It
     /// is kept for deleted entries too, so that a repeated report can be told from a new one.
     kernel: [HashMap<Hop, [u8; 6]>; 4],
-    /// Entries by port and family, those never used apart from those used, ordered by the time of last use.
+    /// Entries by port and family, unused and used ones separately, ordered by the time of last use.
     order: [[BTreeMap<(Nanos, u64), Hop>; 2]; 4],
     /// Entries in state PROBE, with the time at which each is due, in that order.
     probes: VecDeque<(Nanos, u64, Hop)>,
@@ -295,7 +295,7 @@ impl NeighbourCache {
         self.order[class].iter().map(BTreeMap::len).sum()
     }
 
-    /// Creates an entry, where necessary in the place of another.
+    /// Creates an entry, and evicts another if necessary.
     fn insert(&mut self, hop: Hop, mac: [u8; 6], reachable_until: Nanos, pending: HasPending, now: Nanos) -> Change {
         let class = class(&hop);
         let mut displaced = None;

@@ -84,7 +84,7 @@ impl Router {
         self.again(ready, now);
     }
 
-    /// Brings the forwarding table in line with a change of the neighbour cache. Returns the packets that waited for
+    /// Updates the forwarding table after a change of the neighbour cache. Returns the packets that waited for
     /// the neighbour.
     fn take(&mut self, hop: Hop, learned: Learned) -> VecDeque<Held> {
         let Learned { change, ready } = learned;
@@ -257,7 +257,7 @@ impl Router {
         self.stats[port].questions += u64::from(self.send_frame(port, &frame));
     }
 
-    /// Passes a frame of the router's own to a port; returns whether there was a page for it.
+    /// Passes a frame that the router has created to a port; returns whether there was a page for it.
     fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
         let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();

@@ -13,8 +13,8 @@ use crate::ingress::packets;
 use crate::port_pair::PortPair;
 
 impl Router {
-    /// Routes a batch that came in by `from`, and then the packets that the router made in response to it. Returns the
-    /// empty batch, for its memory.
+    /// Routes a batch that was received on `from`, and then the packets that the router created in response to it.
+    /// Returns the empty batch, for its memory.
     pub(super) fn route(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         if batch.is_empty() {
             return batch;
@@ -76,7 +76,7 @@ impl Router {
         kept
     }
 
-    /// Decides on the packets of a batch and sends, drops or keeps them. Returns the empty batch, for its memory.
+    /// Routes the packets of a batch: each is sent, dropped or kept. Returns the empty batch, for its memory.
     pub(super) fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         batch.iter().for_each(|packet| self.stats[counted].route.add(packet));

@@ -17,7 +17,7 @@ use crate::port_pair::PortPair;
 const TICK: u64 = 250_000_000;
 
 impl Router {
-    /// Receives at most `left` packets from one port and routes them; `left` goes down by as many.
+    /// Receives at most `left` packets from one port and routes them; `left` is reduced by as many.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.transmit()?;
         if self.pair.is_blocked() {
@@ -46,7 +46,7 @@ impl Router {
         Ok(polled)
     }
 
-    /// Puts the packets that GRO has released into the batch.
+    /// Appends the packets that GRO has released to the batch.
     fn enter_joined(&mut self, from: usize) {
         loop {
             let PortPair { stages, rx, .. } = &mut self.pair;
@@ -55,7 +55,7 @@ impl Router {
         }
     }
 
-    /// Puts a packet into the batch, or the packets it is split into.
+    /// Appends a packet to the batch, or the packets into which it is split.
     fn enter(&mut self, from: usize, packet: Boxed) {
         // The egress port is not known yet; of two ports it is most likely the other one.
         let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;

@@ -24,7 +24,7 @@ pub(super) type Held = (u16, Box<Packet<Page>>);
 
 #[derive(Debug)]
 struct PendingResolution {
-    /// Serial number: place in the order of creation.
+    /// Serial number, in the order of creation.
     number: u64,
     held: VecDeque<Held>,
     asked: u8,

@@ -32,8 +32,8 @@ impl SourceCheck {
         self.results.fill(None);
     }
 
-    /// Returns whether a packet from `source` may come in by `port`: strictly if the route to the source leaves by that
-    /// port, loosely if there is one that leaves by any.
+    /// Returns whether a packet from `source` may be received on `port`: in strict mode if the route to the source
+    /// leaves by that port, in loose mode if there is a route at all.
     #[inline]
     pub(super) fn allows(&mut self, routes: &Routes, port: u16, source: IpAddr) -> bool {
         if self.mode == OFF {

@@ -28,7 +28,7 @@ use crate::route::{Neighbours, Routes};
 pub(super) const INSIDE: usize = 0;
 /// Index of the port on the outside of a NAT.
 pub const OUTSIDE: usize = 1;
-/// Ingress number of packets that the router itself makes, such as ICMP errors.
+/// Ingress number of packets that the router itself creates, such as ICMP errors.
 pub(super) const HERE: u16 = 2;
 /// Largest number of NAT mappings that the knobs allow: more than there are ports for three protocols.
 const MOST_MAPPINGS: u64 = 1 << 18;

@@ -6,7 +6,7 @@ use crate::forward::DropReason;
 use crate::ingress::Traffic;
 use crate::nat;
 
-/// Counters of one ingress port; those of the second one include packets that the router itself made.
+/// Counters of one ingress port; those of the second one include packets that the router itself created.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) nat_in: Traffic,

@@ -22,7 +22,7 @@ pub struct InterfaceAddrs {
 }
 
 impl InterfaceAddrs {
-    /// Returns the interface's address in the network of `sender`, or else its first one that is not link-local.
+    /// Returns the interface's address in the same network as `sender`, or else its first one that is not link-local.
     pub(super) fn address_towards(&self, sender: IpAddr) -> Option<IpAddr> {
         match sender {
             IpAddr::V4(sender) => self.v4_towards(sender).map(IpAddr::V4),
@@ -37,7 +37,7 @@ impl InterfaceAddrs {
         }
     }
 
-    /// Returns the interface's address in the network of `other`, or else its first one.
+    /// Returns the interface's address in the same network as `other`, or else its first one.
     pub(super) fn v4_towards(&self, other: Ipv4Addr) -> Option<Ipv4Addr> {
         let is_near = |(own, len): &&(Ipv4Addr, u8)| {
             (own.to_bits() ^ other.to_bits()).checked_shr(32 - u32::from(*len)).unwrap_or(0) == 0
@@ -74,7 +74,7 @@ pub struct Tables {
     pub routes: Routes,
     /// Addresses and MTU of both ports.
     pub ports: [InterfaceAddrs; 2],
-    /// Neighbours behind both ports.
+    /// Neighbours on both ports.
     pub neighbours: Vec<Neighbour>,
 }
 

@@ -26,7 +26,7 @@ impl Router {
         kept
     }
 
-    /// Sends a packet that has its link header, translated first where it leaves by the outside port.
+    /// Sends a packet that has its link header, after translation if it leaves by the outside port.
     pub(super) fn leave(&mut self, from: u16, port: usize, packet: Boxed, mtu: u32, now: Nanos) {
         let own = self.outside_address();
         // A packet from the outside address was translated already, before the routing decision.

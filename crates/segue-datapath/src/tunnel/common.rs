@@ -20,7 +20,7 @@ pub(super) struct Common {
     pub(super) outer_csum: OuterCsum,
     /// Packets and bursts received from all ports.
     pub(super) taken: u64,
-    /// Packets with remote checksum offload, whose checksum the far end completes.
+    /// Counters of remote checksum offload, with which the receiver completes the checksum.
     pub(super) remote: Remote,
     /// Packets after decapsulation.
     pub(super) unwrapped: Traffic,
@@ -42,7 +42,7 @@ pub(super) struct Common {
     pub(super) decap_drops: Counts<DecapRefusal>,
 }
 
-/// Packets with remote checksum offload, whose checksum the far end completes.
+/// Counters of remote checksum offload, with which the receiver completes the checksum.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     pub(super) sent: u64,
@@ -50,13 +50,13 @@ pub(super) struct Remote {
 }
 
 impl Common {
-    /// Returns whether no more is to be read in a direction: its queues are full, or packets hold most pages.
+    /// Returns whether reading stops in a direction: its queues are full, or packets hold most pages.
     pub(super) fn is_full(&mut self, direction: Direction) -> bool {
         let is_short = self.queues.has(direction) && self.rx.pages.in_use() > self.pages / 4 * 3;
         self.queues.is_full(direction, is_short)
     }
 
-    /// Returns the packet whose turn it is, of those that wait.
+    /// Returns the waiting packet whose turn it is.
     pub(super) fn next(&mut self, direction: Direction, now: Nanos) -> Option<Next> {
         self.queues.next(direction, &mut self.rx, &mut self.drops, now)
     }

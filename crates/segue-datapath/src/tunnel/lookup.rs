@@ -24,7 +24,7 @@ pub(super) struct Tunnels {
 /// The lookup table of the tunnels on one port: by sender, then by the identity of the datagram.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// Configuration of any of the tunnels: all have the identity at the same place in a datagram.
+    /// Configuration of any of the tunnels: all have the identity at the same offset in a datagram.
     config: Config,
     by_sender: HashMap<IpAddr, usize>,
     tunnels: Vec<Tunnels>,

@@ -36,7 +36,7 @@ pub(super) fn settings(names: [String; 2], gro: Option<gro::Config>, remcsum: Re
     Settings { queue: Some(QueueSettings::default()), ..Settings::new(names, [gro, None], remcsum, budget) }
 }
 
-/// Tunes all settings of the first tunnel, and of the others those of their own interface.
+/// Shows all settings of the first tunnel to `dial`, and the interface settings of the others.
 pub(super) fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
     if let Some((first, others)) = settings.split_first_mut() {
         first.tune(dial);

@@ -16,7 +16,7 @@ pub(super) struct PathMtu {
     /// Bytes of inner IP that fit. The interface's own MTU may be larger, by configuration or because the path MTU has
     /// decreased since.
     pub(super) inside: Option<usize>,
-    /// Whether the outer packet of the packet at hand is to be fragmented.
+    /// Whether the outer packet of the current packet is to be fragmented.
     pub(super) fragments: bool,
 }
 

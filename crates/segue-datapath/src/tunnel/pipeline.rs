@@ -22,11 +22,11 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
 
-/// Number of rounds after which the state of what the inside ports follow is read even without an event.
+/// Number of rounds after which the state of the inside ports' interfaces is read even without an event.
 const LISTEN_EVERY: u64 = 64;
 
-/// Limit of the queued bytes that a round sends in each direction, which bounds the wait of a packet that comes
-/// meanwhile. A poll brings more, so that a flow cannot hide behind the trains of another one in the kernel.
+/// Limit of the queued bytes that a round sends in each direction, which bounds the wait of a packet that arrives
+/// meanwhile. A poll brings more, so that no flow waits in the kernel after the trains of another one.
 const TURN: usize = 256 << 10;
 
 /// The pipeline of all tunnels that share an outside port.
@@ -43,7 +43,7 @@ pub struct Tunnel {
     due: Vec<usize>,
     /// Indexes of the tunnels whose inside port is blocked.
     blocked: Vec<usize>,
-    /// Poll set of the inside ports, which tells the readable ones; without the set all of them are read.
+    /// Poll set that finds the readable inside ports; without the set all of them are read.
     ready: Option<Ready>,
     round_robin: RoundRobin,
     /// Index of the tunnel that is read first in the next round.
@@ -310,7 +310,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes a control message from a remote of `tunnels`.
+    /// Handles a control message from a remote of `tunnels`.
     #[cold]
     fn control(&mut self, tunnels: usize, datagram: &[u8], now: Nanos) {
         let message = Message::parse(datagram);

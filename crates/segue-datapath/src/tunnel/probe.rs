@@ -1,4 +1,4 @@
-//! The probe: an echo inside of a tunnel, in GUE control messages, and what it measures.
+//! The probe: an echo inside a tunnel, in GUE control messages, and its measurements.
 //!
 //! docs/health.md has the format for other implementations. A *hello* and an *echo request* have a nonce that no other
 //! host can guess; an *echo reply* repeats it. Only a reply to a nonce that is outstanding counts, and only once, so
@@ -125,7 +125,7 @@ const MOST_OUTSTANDING: usize = 8;
 /// An outstanding request.
 #[derive(Debug, Default)]
 struct Outstanding {
-    /// The nonce of the request; 0 where this place is free.
+    /// The nonce of the request; 0 where this entry is free.
     nonce: AtomicU64,
     /// The time at which the request left, on the monotonic clock.
     sent: AtomicU64,
@@ -187,7 +187,7 @@ impl Probe {
         self.interval.store(seconds, Ordering::Relaxed);
     }
 
-    /// Records that a request with this nonce leaves now. It replaces the oldest one, which then is lost.
+    /// Records that a request with this nonce is sent now. It replaces the oldest one, which then is lost.
     pub fn note_sent(&self, kind: Kind, nonce: u64) {
         let oldest = self.outstanding.iter().min_by_key(|request| match request.nonce.load(Ordering::Relaxed) {
             0 => 0,
@@ -212,7 +212,7 @@ impl Probe {
         }
     }
 
-    /// Takes a request off the list as lost.
+    /// Removes a request from the list as lost.
     fn give_up(&self, place: &Outstanding) {
         if place.nonce.swap(0, Ordering::Relaxed) != 0 {
             self.lost.fetch_add(place.counts.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::ingress::packets;
 use crate::tuning::QueueSettings;
 
 /// Bytes of one poll from which on its packets are put in order by flow even with empty queues: they would delay a
-/// packet behind them noticeably.
+/// packet that follows them noticeably.
 const MANY: usize = 128 << 10;
 
 /// A packet, and the index of the tunnel that it is for.
@@ -52,7 +52,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Returns empty queues; `key` tells flows apart.
+    /// Returns empty queues; `key` is the hash key of flows.
     pub(super) fn new(key: Key, settings: QueueSettings) -> Queues {
         let directions = [(); 2].map(|()| FlowQueues::new(settings.config()));
         Queues { directions, key, settings, queued: 0, marked: 0, full: 0 }
@@ -76,7 +76,7 @@ impl Queues {
         is_full
     }
 
-    /// Returns whether the packets that a poll has read, so many pieces and bytes, have to pass the queues.
+    /// Returns whether the `count` packets that a poll has read have to pass the queues.
     pub(super) fn wants(&self, direction: Direction, count: usize, bytes: impl FnOnce() -> usize) -> bool {
         self.has(direction) || self.settings.on && count > 1 && bytes() > MANY
     }

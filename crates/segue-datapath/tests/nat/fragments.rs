@@ -1,5 +1,5 @@
-//! Tests of fragmented datagrams: fragmented, translated piece by piece, reassembled by the oracle, and compared with
-//! the translated whole.
+//! Tests of fragmented datagrams: each is fragmented, translated piece by piece, reassembled by the oracle, and
+//! compared with the translated unfragmented datagram.
 
 use segue_testkit::fragment::{fragments, reassemble};
 

@@ -1,4 +1,4 @@
-//! Tests of the order in which mappings give way, of limits that are reached exactly, and of the times and ports of
+//! Tests of the order in which mappings are evicted, of limits that are reached exactly, and of the times and ports of
 //! mappings.
 
 use segue::time::Nanos;
@@ -187,8 +187,8 @@ fn errors_about_what_has_no_ports_to_translate_are_refused() {
     assert!(into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &quoted, 100), 0).is_ok());
 }
 
-/// RFC 5508, REQ-3 b to d: options of the quoted packet are passed over, its transport checksum is not judged, and what
-/// follows it stays.
+/// Tests RFC 5508, REQ-3 b to d: options of the quoted packet are skipped, its transport checksum is not checked, and
+/// trailing data is kept.
 #[test]
 fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
     let options = |mut packet: build::Packet| {
@@ -203,7 +203,7 @@ fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
         let mut left = out(&mut nat, &sent, 0).unwrap();
         let mut quoted = sent.bytes();
         for bytes in [&mut left, &mut quoted] {
-            // The last byte of data, and an extension of the error behind it (RFC 4884).
+            // The last byte of data, and an extension of the error after it (RFC 4884).
             *bytes.last_mut().unwrap() ^= 0x55;
             bytes.extend([0x20, 0, 0xfd, 0x3e, 0, 8, 1, 1, 0, 1, 0x11, 0x01]);
         }
@@ -212,7 +212,7 @@ fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
     }
 }
 
-/// RFC 5508, REQ-6.
+/// Tests RFC 5508, REQ-6: ICMP errors do not refresh a mapping.
 #[test]
 fn errors_in_neither_direction_refresh_a_mapping() {
     let mut nat = nat(|_| ());
@@ -260,7 +260,7 @@ fn a_buffer_of_another_length_is_not_taken() {
     assert_eq!(super::bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
 }
 
-/// RFC 6056, section 3: which port is next must not be known outside.
+/// Tests RFC 6056, section 3: the next port must not be predictable from outside.
 #[test]
 fn the_search_for_a_port_begins_at_each_place_of_the_range_equally_often() {
     let mut found = [0; 8];

@@ -108,7 +108,7 @@ fn judge(bytes: &[u8]) -> Report {
     verify(bytes, oracle::Start::Ip, &Ports { gue: vec![6080], ..Ports::default() }).unwrap()
 }
 
-/// Returns the packet that leaves for an outbound one.
+/// Returns the translation of an outbound packet.
 fn out(nat: &mut Nat, packet: &build::Packet, now: u64) -> Result<Vec<u8>, Refusal> {
     let mut packet = load(&packet.bytes());
     match nat.outbound(&mut packet, Nanos(now), &mut copy)? {

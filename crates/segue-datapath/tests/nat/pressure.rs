@@ -1,5 +1,5 @@
-//! Tests of a translator under attack: floods of mappings from inside, packets that shall keep mappings from outside,
-//! and forged resets.
+//! Tests of a translator under attack: floods of mappings from inside, packets from outside that try to keep mappings
+//! alive, and forged resets.
 
 use segue::time::Nanos;
 use segue_datapath::nat::{Config, Nat, Protocol, Refusal, TcpState};
@@ -175,7 +175,8 @@ fn state(nat: &Nat) -> TcpState {
 
 #[test]
 fn a_reset_counts_only_with_the_number_that_its_receiver_expects() {
-    // From outside (RFC 5961, section 3.2): the number right behind what was sent, or what the client has acknowledged.
+    // From outside (RFC 5961, section 3.2): the number directly after what was sent, or what the client has
+    // acknowledged.
     let (_, talk) = opened();
     let [_, next] = talk.0[&SERVER];
     for (seq, is_right) in [
@@ -196,7 +197,7 @@ fn a_reset_counts_only_with_the_number_that_its_receiver_expects() {
             assert_eq!(state(&nat), expected, "{seq:x}, expected {next:x}");
         }
     }
-    // A forged segment does not lead up to a reset behind it.
+    // A forged segment does not lead up to a reset that follows it.
     let (mut nat, _) = opened();
     for (flags, seq, len) in [(0x18, 0x7777_0000_u32, 100), (4, 0x7777_0000 + 100, 0)] {
         let mut forged = tcp(SERVER, (OUTSIDE, CLIENT.1), flags, len);
@@ -243,7 +244,7 @@ fn a_refused_connection_is_closed_by_the_answer_to_its_syn() {
     }
 }
 
-/// A range of one port, of two and of three: each is used to its last port, wherever the search begins.
+/// Tests ranges of one port, of two and of three: each is used to its last port, wherever the search begins.
 #[test]
 fn every_port_of_a_small_range_is_found() {
     for (count, seed) in (1..=3_u16).flat_map(|count| (0..8).map(move |seed| (count, seed))) {

@@ -17,7 +17,8 @@ const RST: u8 = 4;
 const DATA: u8 = 0x18;
 const ACK: u8 = 0x10;
 
-/// A segment as it is sent inside or arrives outside: direction, flags, numbers relative to those of the SYNs, length.
+/// A segment as it is sent inside or arrives outside: direction, flags, sequence and acknowledgment numbers relative to
+/// those of the SYNs, length.
 type Step = (bool, u8, u32, u32, usize);
 
 fn segment((is_outbound, flags, seq, ack, len): Step) -> Packet {
@@ -54,7 +55,7 @@ fn assert_reset(steps: &[Step], counts: bool) {
     assert_eq!(state(&nat) == TcpState::Closing, counts, "{steps:?}");
 }
 
-/// RFC 5382, REQ-2 a: both ends send a SYN before either one has seen the other's (RFC 9293, section 3.5).
+/// Tests RFC 5382, REQ-2 a: both ends send a SYN before either one has seen the other's (RFC 9293, section 3.5).
 #[test]
 fn a_connection_that_both_ends_begin_at_once_opens() {
     let mut nat = nat(|_| ());
