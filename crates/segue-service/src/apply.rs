@@ -42,7 +42,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Keeps the kernel from generating IPv6 addresses for a link that carries no IPv6 (`addrgenmode none`).
+    /// Disables the kernel's generation of IPv6 addresses for a link that carries no IPv6 (`addrgenmode none`).
     pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
         let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");

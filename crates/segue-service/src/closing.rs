@@ -22,7 +22,8 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Starts the threads for this number of interfaces: none for a few. Those that cannot be started are missing.
+    /// Starts the threads for this number of interfaces; a small number needs none. Those that cannot be started are
+    /// missing.
     pub(crate) fn of(interfaces: usize) -> Closing {
         let start = |_| {
             let (close, fds) = channel::<Vec<OwnedFd>>();

@@ -13,14 +13,14 @@ use segue_host::sys::Want;
 /// Longest time for a request, and again for the reading of an answer.
 pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
 
-/// A connection that neither reads nor writes more than is possible at once.
+/// A non-blocking connection of one client.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
     request: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
-    /// Whether the client may change something: it is root or the owner.
+    /// Whether the client may make changes: it is root or the owner.
     pub(crate) may_change: bool,
     /// The time at which the connection is closed, even if the request or the answer is not complete.
     pub(crate) until: Instant,

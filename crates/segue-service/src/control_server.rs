@@ -203,8 +203,8 @@ impl Bound {
         Err(taken.unwrap_or_else(|| Error::new(Kind::InUse, "no name is free", "segue stat")))
     }
 
-    /// Takes over a socket of the service manager, which has made its file with the rights that it has, and keeps it.
-    /// Its file must be one where clients look.
+    /// Takes over a socket of the service manager, which has created its file with its mode, and does not remove the
+    /// file. Its file must be one where clients look.
     fn adopt(socket: OwnedFd, is_named: impl Fn(&str) -> bool, name: &str, ending: &str) -> Result<Bound, Error> {
         let wanted = directory()?.join(format!("{name}{ending}"));
         let refused = |why: String| {
@@ -228,8 +228,8 @@ impl Bound {
         Ok(Bound { file: Removed(SocketFile { path, is: None }), listener, owner, readers, stop })
     }
 
-    /// Takes over a socket that the program before this one has opened, with the path of its file, which it keeps where
-    /// `made` says that the program has made it.
+    /// Takes over a socket that the previous program of this service has opened, with the path of its file; `made` says
+    /// whether the program created the file, which is removed then.
     pub(crate) fn kept(listener: OwnedFd, path: PathBuf, made: bool) -> io::Result<Bound> {
         let file = SocketFile::kept(path, made)?;
         let (stop, readers, owner) = (UnixStream::pair()?, place::readers()?, sys::euid());
@@ -340,7 +340,7 @@ struct Service {
     readers: Option<u32>,
     stopped: UnixStream,
     clients: Vec<Connection>,
-    /// The time before which no client is accepted, after a failure: a listener that cannot be read stays readable.
+    /// The time until which no client is accepted after accept(2) has failed, since the listener stays readable.
     next_client: Instant,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,

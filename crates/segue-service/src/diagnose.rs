@@ -1,4 +1,4 @@
-//! Diagnosis of devices and sockets that could not be opened: the cause, as far as this process can find out, and a
+//! Diagnosis of devices and sockets that could not be opened: the cause, if this process can determine it, and a
 //! remedy.
 
 use std::fs::File;
@@ -94,7 +94,7 @@ pub enum Container {
 }
 
 impl Container {
-    /// Detects the container engine by the marks that it leaves: files and the variable `container`.
+    /// Detects the container engine by its traces: files and the variable `container`.
     pub fn find() -> Container {
         if Path::new("/run/.containerenv").exists() {
             return Container::Podman;
@@ -130,7 +130,7 @@ impl Container {
         }
     }
 
-    /// Returns the remedy that gives a container the TUN device and the right to use it.
+    /// Returns the remedy that gives a container the TUN device and permission to use it.
     pub fn remedy(self) -> &'static str {
         match self {
             Container::Docker => "docker run --cap-add NET_ADMIN --device /dev/net/tun ...",
@@ -148,7 +148,7 @@ impl Container {
     }
 }
 
-/// Explains why /dev/net/tun did not open; `dev` is the interface that was wanted.
+/// Explains why /dev/net/tun did not open; `dev` is the requested interface.
 pub fn tun_open(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     let container = Container::find();
     let made = Error::system(format!("cannot create {dev}: {TUN}"), error, "");
@@ -257,14 +257,14 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the error for a device that exists and was made otherwise than segue needs it.
+/// Returns the error for an existing device whose properties are not those that segue needs.
 fn as_made(made: Error, dev: &str, (why, delete, options): (String, String, &str)) -> Error {
     let hint = format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER {options}");
     with(made.kind(Kind::InUse), why, hint)
 }
 
-/// Returns how an existing TUN or TAP device differs from what segue attaches to, with several `queues` or one, the
-/// command that removes it, and the options with which it is to be made.
+/// Returns how an existing TUN or TAP device differs from the one that segue needs, with several `queues` or one, the
+/// command that removes it, and the options with which it is to be created.
 fn made_otherwise(dev: &str, queues: bool) -> Option<(String, String, &'static str)> {
     // Bits of linux/if_tun.h.
     const TUN_MODE: u32 = 1;

@@ -57,7 +57,7 @@ enum Injected {
 pub struct Vitals {
     /// The heartbeat of the threads.
     pub heartbeat: Heartbeat,
-    /// The request for each thread; `None` where the instance takes none.
+    /// The request for each thread; `None` where the instance accepts none.
     requests: Option<Arc<[AtomicU8]>>,
 }
 
@@ -69,7 +69,7 @@ impl Vitals {
         Ok(Vitals { heartbeat: Heartbeat::new(workers)?, requests: is_test.then(requests) })
     }
 
-    /// Returns whether the instance takes requests for faults.
+    /// Returns whether the instance accepts requests for faults.
     pub(crate) fn takes_requests(&self) -> bool {
         self.requests.is_some()
     }

@@ -70,7 +70,7 @@ impl fmt::Display for Thread {
     }
 }
 
-/// A number of a thread that has not begun.
+/// The round number of a thread that has not begun.
 const NOT_BEGUN: u64 = 0;
 /// A number of a thread that has ended as it should.
 const OVER: u64 = u64::MAX;
@@ -80,7 +80,7 @@ pub const WAITS: u64 = 1;
 /// The numbers of an instance, for the threads and for the supervisor.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// The number of each thread, and behind them the processor time of each further worker in its present round,
+    /// The number of each thread, followed by the processor time of each further worker in its present round,
     /// nanoseconds.
     numbers: Arc<SharedNumbers>,
     workers: u16,
@@ -141,14 +141,14 @@ impl Heartbeat {
         false
     }
 
-    /// Records that a thread has ended in the expected way, and is no longer watched.
+    /// Records that a thread has ended as expected, and is no longer watched.
     pub fn over(&self, thread: Thread) {
         self.of(thread).store(OVER, Ordering::Relaxed);
     }
 }
 
-/// The processor time of the further workers, which their own process measures: its supervisor cannot know threads that
-/// start after it gave up its rights.
+/// The processor time of the further workers, which their own process measures: its supervisor cannot open the clocks
+/// of threads that start after it dropped its privileges.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     heartbeat: Heartbeat,
@@ -192,7 +192,7 @@ impl Clocks {
 pub struct Limits {
     /// Processor time of the packet loop without a round.
     pub cpu: Duration,
-    /// Time without a sign of a thread that does not wait.
+    /// Time for which a thread that does not wait has made no progress.
     pub wall: Duration,
 }
 
@@ -239,7 +239,7 @@ struct LastBeat {
     number: u64,
     /// Processor time at the change.
     cpu: Option<Duration>,
-    /// Time since the change, as far as the supervisor ran.
+    /// Time since the change during which the supervisor itself ran.
     wall: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! Long-running instances of segue: tunnels, gateways and LAN78xx adapters, each in a process that gives up its rights.
+//! Long-running instances of segue: tunnels, gateways and LAN78xx adapters, each in a process that drops its
+//! privileges.
 //!
 //! A caller describes an instance by a plan ([`tunnel`], [`gateway`], [`adapter`]) and runs it with [`daemon::up`].
 //! [`supervise`] runs several instances as child processes, follows a configuration, and restarts those that end.

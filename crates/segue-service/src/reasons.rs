@@ -1,4 +1,4 @@
-//! Every reason that an instance counts, with its sentence: the one list behind metrics, help and manual.
+//! Every reason that an instance counts, with its sentence: the one list that metrics, help and manual use.
 
 use segue::encap::{DecapRefusal, EncapRefusal};
 use segue::gro::{Flush, Mismatch, RefusalReason};
@@ -88,7 +88,7 @@ pub fn all() -> impl Iterator<Item = Entry> {
         .chain(left_reasons().map(|(name, sentence)| Entry { group: "left", stage: "fastpath", name, sentence }))
 }
 
-/// Returns what the counter `name` of a group means: one sentence, or one for each stage that counts it.
+/// Returns the meaning of the counter `name` of a group: one sentence, or one for each stage that counts it.
 pub fn sentence(group: &str, name: &str) -> Option<String> {
     let mut sentences: Vec<&str> = Vec::new();
     for entry in all().filter(|entry| entry.group == group && entry.name == name) {

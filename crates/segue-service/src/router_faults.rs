@@ -14,7 +14,7 @@ pub struct Unused {
     pub advertised: usize,
     /// Routes from router advertisements that are used.
     pub advertised_used: usize,
-    /// Routes beyond the largest number that the router takes over.
+    /// Number of routes beyond the limit of the router's table.
     pub beyond_limit: usize,
 }
 
@@ -25,7 +25,7 @@ pub struct TableFaults(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     unused: Unused,
-    /// Begin and reason of a time in which changes of the kernel do not reach the router.
+    /// Start and reason of the period in which changes of the kernel's tables do not reach the router.
     stale: Option<(SystemTime, String)>,
 }
 

@@ -46,7 +46,7 @@ impl SocketFile {
     }
 }
 
-/// A guard that removes the file of the socket when it is dropped, as far as this process has the right to.
+/// A guard that removes the file of the socket when it is dropped, if this process is permitted to.
 #[derive(Debug)]
 pub(crate) struct Removed(pub(crate) SocketFile);
 

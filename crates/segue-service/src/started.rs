@@ -1,5 +1,5 @@
-//! Threads that run before their creator continues: the filters of system calls that come next do not allow the calls
-//! by which the C library starts one.
+//! Threads that run before their creator continues: the seccomp filters that are installed next do not allow the calls
+//! by which the C library starts a thread.
 
 use std::io;
 use std::sync::mpsc::{RecvError, channel};

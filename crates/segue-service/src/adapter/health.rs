@@ -48,7 +48,7 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
     found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), ..Complaint::default() }).collect()
 }
 
-/// Describes another device in the adapter's place.
+/// Describes another device at the adapter's USB port.
 fn in_its_place(vendor: u16, product: u16) -> String {
     match Chip::of(vendor, product) {
         Some(chip) => format!("a {} came back in its place, which segue started again takes", chip.name()),

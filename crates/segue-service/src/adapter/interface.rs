@@ -1,4 +1,4 @@
-//! Settings of the adapter's interface: a thread receives them by rtnetlink and hands each new state to the driver.
+//! Settings of the adapter's interface: a thread receives them by rtnetlink and passes each new state to the driver.
 //!
 //! The kernel reports most changes. It does not report that a macvlan or a VLAN with an address of its own needs all
 //! frames, so that the thread also asks once a second. The poll loop does not ask by itself, since the kernel answers
@@ -23,7 +23,7 @@ use segue_lan78xx::driver::{Host, Interface};
 
 /// Interval at which the thread requests the state of the interface.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a message that is there and cannot be read, and after a state that cannot be handed on.
+/// Pause after a pending message could not be read, or a state could not be passed on.
 const FAILED_PAUSE: Duration = Duration::from_millis(10);
 /// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
@@ -36,7 +36,7 @@ pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
     /// A pipe with one byte for each state, written before the state is sent.
     bell: PipeReader,
-    /// Number of states that were taken and whose byte was not read.
+    /// Number of states that were taken and whose wake-up byte was not read yet.
     owed: usize,
 }
 
@@ -57,7 +57,7 @@ impl Host for InterfaceStates {
     }
 }
 
-/// The watching thread's end: it is opened before the process gives up its rights.
+/// The watching thread's end: it is opened before the process drops its privileges.
 pub(super) struct Watcher {
     socket: Socket,
     view: View,
@@ -246,7 +246,7 @@ fn state_of(link: &LinkMessage) -> Option<Interface> {
 mod tests {
     use super::*;
 
-    /// Returns a descriptor without events, in place of the TAP of an existing interface.
+    /// Returns a descriptor without events, instead of the TAP of an existing interface.
     fn tap() -> OwnedFd {
         std::fs::File::open("/dev/null").unwrap().into()
     }

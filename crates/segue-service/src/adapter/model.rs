@@ -1,4 +1,4 @@
-//! The model of an adapter behind USB/IP, with a TAP as its cable.
+//! The model of an adapter, exported over USB/IP, with a TAP as its cable.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@ use crate::tap::Tap;
 /// Largest number of packets from one side in one round in standard mode, whose driver has no budget.
 const BUDGET: usize = 256;
 
-/// The properties of the adapter that the set-up has found out.
+/// The properties of the adapter that the set-up has determined.
 pub(super) struct Found {
     pub(super) chip: &'static str,
     pub(super) speed: Speed,

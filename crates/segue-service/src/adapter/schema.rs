@@ -48,9 +48,9 @@ pub struct Model {
 /// The notes on an adapter: `segue.lan78xx/1`, event `notes`.
 #[derive(Serialize, JsonSchema)]
 pub struct Notes {
-    /// Always `segue.lan78xx/1`.
+    /// The schema id, always `segue.lan78xx/1`.
     pub schema: String,
-    /// Always `notes`.
+    /// The name of the event, always `notes`.
     pub event: String,
     /// Whether a client has the device.
     pub attached: bool,
@@ -63,9 +63,9 @@ pub struct Notes {
 /// The trace of an adapter's registers: `segue.lan78xx/1`, event `trace`.
 #[derive(Serialize, JsonSchema)]
 pub struct Trace {
-    /// Always `segue.lan78xx/1`.
+    /// The schema id, always `segue.lan78xx/1`.
     pub schema: String,
-    /// Always `trace`.
+    /// The name of the event, always `trace`.
     pub event: String,
     /// Every register that was written since the last `trace`, by address (hexadecimal), with its last value.
     pub written: BTreeMap<String, u32>,

@@ -41,7 +41,7 @@ pub enum Usb {
 }
 
 impl Usb {
-    /// Returns the place in the form of the command line.
+    /// Returns the location in the form of the command line.
     pub(super) fn text(&self) -> String {
         match self {
             Usb::Here(port) => port.clone().unwrap_or_else(|| "auto".to_owned()),
@@ -50,7 +50,7 @@ impl Usb {
         }
     }
 
-    /// Returns the place where the device is found again when it was unplugged; a model in this process never is.
+    /// Returns the location where an unplugged device is looked up again; a model in this process is never unplugged.
     pub(super) fn source(&self) -> Result<Option<Source>, Error> {
         match self {
             // The only adapter at the start is the one to look for later.

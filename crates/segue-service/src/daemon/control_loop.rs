@@ -20,7 +20,7 @@ use crate::heartbeat::{Clocks, Thread};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
 
-/// Interval at which the loop checks whether packets still move.
+/// Interval at which the loop checks the progress of the packet threads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -22,8 +22,8 @@ pub(super) struct Crew<'scope> {
 }
 
 impl<'scope> Crew<'scope> {
-    /// Starts the threads, and returns once each has assembled its pipeline: the filter of system calls that comes next
-    /// does not allow what that takes. Where one of them ends later, `stopper` ends all.
+    /// Starts the threads, and returns once each has assembled its pipeline: the seccomp filter that is installed next
+    /// does not allow the calls that this needs. Where one of them ends later, `stopper` ends all.
     pub(super) fn start(
         scope: &'scope Scope<'scope, '_>,
         further: impl Iterator<Item = (Further, AssembleMore)>,

@@ -11,7 +11,7 @@ use segue_datapath::pipeline::{Interest, Pipeline, Round};
 use crate::fault::Vitals;
 use crate::heartbeat::Thread;
 
-/// A pipeline with a check for faults in front of each round.
+/// A pipeline with a check for injected faults before each round.
 pub(super) struct Faulty {
     inner: Box<dyn Pipeline>,
     vitals: Vitals,
@@ -19,7 +19,8 @@ pub(super) struct Faulty {
 }
 
 impl Faulty {
-    /// Wraps the pipeline of a thread where the instance takes requests for faults; any other one is returned as it is.
+    /// Wraps the pipeline of a thread where the instance accepts requests for faults; any other pipeline is returned
+    /// unchanged.
     pub(super) fn wrap(inner: Box<dyn Pipeline>, vitals: &Vitals, thread: Thread) -> Box<dyn Pipeline> {
         if vitals.takes_requests() { Box::new(Faulty { inner, vitals: vitals.clone(), thread }) } else { inner }
     }

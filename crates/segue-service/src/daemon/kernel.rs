@@ -60,8 +60,8 @@ pub struct ChecksumDrops {
 }
 
 impl ChecksumDrops {
-    /// Starts to count in the family of `outer`, an address of the tunnel; `port` shows the count. `None` where the
-    /// kernel has no such counter, as in a container without that part of `/proc`.
+    /// Opens the counter for the family of `outer`, an address of the tunnel; `port` is the port that shows the count.
+    /// `None` where the kernel has no such counter, as in a container without that part of `/proc`.
     pub fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
         let table = if outer.is_ipv4() { Table::V4 } else { Table::V6 };
         let file = File::open(table.path()).ok()?;
@@ -91,7 +91,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Opens the settings of these interfaces, as far as `/proc` has them.
+    /// Opens the settings of these interfaces that exist in `/proc`.
     pub fn open(interfaces: [&str; 2]) -> Forwarding {
         let settings = interfaces.into_iter().flat_map(|name| ["ipv4", "ipv6"].map(|family| (family, name)));
         let file = |(family, name)| {

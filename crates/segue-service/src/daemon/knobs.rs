@@ -100,7 +100,7 @@ fn setting(values: Values, value: u64) -> Setting {
     }
 }
 
-/// Converts a refusal into a failure, for an assignment without a place in a command line or a file.
+/// Converts a refusal into a failure, for an assignment without a position in a command line or a file.
 pub fn failure(wrong: &model::Wrong) -> Error {
     let why = if wrong.note.is_empty() { "these are the valid names" } else { &wrong.note };
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)

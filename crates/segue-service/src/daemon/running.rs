@@ -55,7 +55,7 @@ impl Offloads {
         matches!(self.0.get(name), Some(State::On))
     }
 
-    /// Adds the offloads of a port, each name with `prefix` in front; `off` says why one was not requested.
+    /// Adds the offloads of a port, with `prefix` before each name; `off` says why one was not requested.
     pub fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
         for (name, state) in port.offloads() {
             let state = match state {
@@ -85,7 +85,7 @@ pub(crate) fn flow_key() -> Result<hash::Key, Error> {
     Ok(hash::Key([a, b]))
 }
 
-/// An assembled pipeline with its knobs and offloads, and what the threads of further workers need.
+/// An assembled pipeline with its knobs and offloads, and the parts that the threads of further workers need.
 pub struct Running {
     pipeline: Box<dyn Pipeline>,
     boards: Boards,
@@ -100,7 +100,7 @@ pub struct Running {
 pub struct Stopper(Vec<PipeWriter>);
 
 impl Stopper {
-    /// Requests the end of the pipelines, which comes within a round.
+    /// Requests the end of the pipelines, which end within a round.
     pub fn stop(&self) {
         for mut pipe in &self.0 {
             // The reader has gone only where the work has ended already.
@@ -210,7 +210,7 @@ impl Running {
     }
 }
 
-/// The parts of the thread of a worker from 1 on, beside its pipeline.
+/// The parts of the thread of a worker from 1 on, in addition to its pipeline.
 pub(super) struct Further {
     worker: u16,
     board: Arc<Board>,

@@ -36,7 +36,7 @@ impl Status {
 /// One feature of the host that was checked.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Name of the check, which does not change between versions.
+    /// Name of the check, which is the same in all versions.
     pub name: &'static str,
     /// Outcome of the check.
     pub status: Status,

@@ -18,8 +18,8 @@ use super::{Check, Status};
 use crate::diagnose::{self, Container, Purpose};
 use crate::fastpath;
 
-/// Runs all checks and returns their results in the order of the table; `links` are those whose offloads are checked,
-/// or none for all that are up.
+/// Runs all checks and returns their results in the order of the table; `links` are the interfaces whose offloads are
+/// checked; an empty list stands for all that are up.
 pub fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     let links = if links.is_empty() { links_up() } else { named(links)? };
     // The child processes come first: fork is safe only while the process has one thread.
@@ -332,7 +332,7 @@ fn af_xdp() -> Check {
     }
 }
 
-/// Checks the offloads of links, and what enabling them would gain.
+/// Checks the offloads of links, and estimates the gain of enabling them.
 fn link_offloads(links: &[String]) -> Vec<Check> {
     const GTXCSUM: u32 = 0x16;
     const GGSO: u32 = 0x23;
@@ -396,7 +396,7 @@ fn kernel_path() -> Check {
     }
 }
 
-/// Returns the options by which QEMU hands a guest's network device to a port `vhost:PATH`.
+/// Returns the options by which QEMU connects a guest's network device to a port `vhost:PATH`.
 fn guests() -> Check {
     let found = "`segue gateway vhost:PATH eth0` is the network device of a guest; QEMU's options for it";
     Check { fix: Some(QEMU.to_owned()), ..Check::ok("vhost_user", found) }

@@ -1,4 +1,4 @@
-//! The counters of the path among those of the ports.
+//! The kernel path's counters, added to those of the ports.
 
 use segue_control::model::{self, Flow, Instance};
 use segue_fastpath::{Counts, Traffic};
@@ -28,7 +28,7 @@ fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
     flow.segments += traffic.segments;
 }
 
-/// Adds the packets that the path has dropped in the place of the daemon to those of the outside port, which has
+/// Adds the packets that the path has dropped on behalf of the daemon to those of the outside port, which has
 /// received them.
 pub(super) fn put_dropped(port: &mut model::Port, dropped: &[(&str, u64)]) {
     for (reason, count) in dropped {

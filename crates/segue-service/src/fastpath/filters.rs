@@ -36,8 +36,8 @@ pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
     }
 }
 
-/// Returns the kind of the filters of others at an interface, given the kinds of its queueing disciplines; `None` where
-/// it has none. One that may have filters counts as such, unless they are all of the path.
+/// Returns the kind of other software's filters at an interface, given the kinds of its queueing disciplines; `None`
+/// where it has none. One that may have filters counts as such, unless they are all of the path.
 pub(super) fn of_others(interface: u32, kinds: &[String], netlink: &mut Netlink) -> Option<String> {
     let kind = kinds.iter().find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
     let filters = netlink.filters(interface).unwrap_or_default();

@@ -73,7 +73,7 @@ impl Programs {
         }
     }
 
-    /// Returns why the programs have nothing to do.
+    /// Returns the reason why no packet can take the path.
     fn idle(&self) -> Option<String> {
         match self {
             Programs::Tunnels(_) => None,
@@ -355,7 +355,7 @@ impl Fastpath {
     }
 }
 
-/// A thread that follows what the path depends on, until it is dropped.
+/// A thread that tracks the state of the host on which the path depends, until it is dropped.
 #[derive(Debug)]
 pub struct Follower {
     stop: Option<SyncSender<()>>,

@@ -32,7 +32,7 @@ pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<
     None
 }
 
-/// Returns a program of others on an interface, which packets might leave out; needs CAP_BPF.
+/// Returns another software's BPF program on an interface, which packets on the path might bypass; needs CAP_BPF.
 pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
     let program = foreign_programs(interface).ok()?.into_iter().next()?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);

@@ -13,7 +13,7 @@ pub struct Request {
     pub mode: Mode,
     /// The tunnels with one remote.
     pub tunnels: Vec<Tunnel>,
-    /// The tunnel with a peer table, in place of tunnels with one remote.
+    /// The tunnel with a peer table, instead of tunnels with one remote.
     pub table: Option<Table>,
     /// Name of the outside port in statistics.
     pub outside: &'static str,
@@ -32,7 +32,7 @@ impl Request {
         self.tunnels.iter().map(|tunnel| tunnel.dev.as_str()).chain(table).collect()
     }
 
-    /// Returns the interfaces towards the remotes, as far as there are any.
+    /// Returns the existing interfaces towards the remotes.
     pub(super) fn underlays(&self, netlink: &mut Netlink) -> Vec<u32> {
         let mut all: Vec<u32> = self.table.iter().map(|table| table.underlay).collect();
         all.extend(self.tunnels.iter().filter_map(|tunnel| Some(route(netlink, &tunnel.config).ok()?.link)));

@@ -22,7 +22,7 @@ pub(crate) const OF_PEERS: &str =
 pub struct Table {
     /// Name of the interface.
     pub dev: String,
-    /// Index of the interface that has the address of this end.
+    /// Index of the interface that has the tunnel's local address.
     pub underlay: u32,
     /// The listeners, in the order of the peer table.
     pub listeners: Vec<Listener>,

@@ -1,4 +1,4 @@
-//! The configuration of a gateway, as the user gave it, and its parsers.
+//! The configuration of a gateway in the user's terms, and its parsers.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -95,7 +95,7 @@ impl Config {
 pub enum Workers {
     /// A number of workers.
     Count(u16),
-    /// One worker for each processor ([`usual_workers`]) as far as several can be used.
+    /// One worker for each processor ([`usual_workers`]) if several can be used.
     Auto,
 }
 

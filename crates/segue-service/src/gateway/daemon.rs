@@ -21,7 +21,7 @@ use crate::sandbox::Sandbox;
 pub const SCHEMA: &str = "segue.gateway/1";
 
 impl Plan {
-    /// Returns the plan as text: both ends on the first line, then one line for each end and for each setting.
+    /// Returns the plan as text: both ports on the first line, then one line for each port and for each setting.
     pub fn text(&self) -> String {
         let names: Vec<&str> = self.ends().map(|end| end.name.as_str()).collect();
         let mut text = format!("{}\n", names.join(" <-> "));

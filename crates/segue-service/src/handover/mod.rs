@@ -88,12 +88,12 @@ impl Record {
     }
 }
 
-/// One end of the line between an instance and its supervisor.
+/// One end of the socket pair between an instance and its supervisor.
 #[derive(Debug)]
 pub struct Line(UnixStream);
 
 impl Line {
-    /// Creates a line: returns the near end, and the far end for the standard input of an instance.
+    /// Creates a socket pair: returns the supervisor's end, and the other end for the standard input of an instance.
     pub fn pair() -> io::Result<(Line, OwnedFd)> {
         let (near, far) = sys::pair()?;
         near.set_write_timeout(Some(PATIENCE))?;
@@ -101,12 +101,12 @@ impl Line {
         Ok((Line(near), far.into()))
     }
 
-    /// Returns the near end of a line that another program of this process has made.
+    /// Returns the supervisor's end of a socket pair that the previous program of this process has created.
     pub(crate) fn of(near: OwnedFd) -> Line {
         Line(UnixStream::from(near))
     }
 
-    /// Returns the line that is this process's standard input.
+    /// Returns the instance's end of the socket pair, which is this process's standard input.
     pub(crate) fn of_stdin() -> io::Result<Line> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Line(UnixStream::from(fd)))
@@ -172,7 +172,7 @@ impl Ports {
         line.say(&Record::EndOfPorts, None)
     }
 
-    /// Receives what [`Ports::give`] sends: at most `most` descriptors.
+    /// Receives the records that [`Ports::give`] sends: at most `most` descriptors.
     pub fn take(line: &Line, most: usize) -> io::Result<Ports> {
         let mut ports = Ports::default();
         let until = Instant::now() + PATIENCE;

@@ -36,7 +36,7 @@ pub(crate) struct Monitored {
     pub(crate) underlay: String,
     /// The MTU of the path at the start, bytes.
     pub(crate) path_mtu: u32,
-    /// Whether the daemon hands datagrams to the kernel in trains, which needs the link's checksum offload.
+    /// Whether the daemon passes datagrams to the kernel in trains, which needs the link's checksum offload.
     pub(crate) sends_trains: bool,
     /// Whether received packets are joined.
     pub(crate) joins: bool,

@@ -21,7 +21,7 @@ struct Refusals {
     last: Instant,
     /// Whether nothing was received for a while since the first error.
     was_quiet: bool,
-    /// Whether packets were received between two errors, so that what arrives says nothing about what is refused.
+    /// Whether packets were received between two errors, in which case received packets do not disprove the refusal.
     despite: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Flow {
 
 /// Time of sending without an answer from which on a tunnel counts as unanswered.
 const UNANSWERED: Duration = Duration::from_secs(10);
-/// Time after which refused datagrams no longer count, where nothing else arrives.
+/// Time after which refused datagrams no longer count, where no further ones arrive.
 const STALE: Duration = Duration::from_secs(60);
 /// Longest time between two ICMP errors of which the later one still belongs to the earlier one.
 const REFUSALS: Duration = Duration::from_secs(10);
@@ -96,8 +96,8 @@ impl Flow {
         }
     }
 
-    /// Returns whether the other end was quiet while it refused, and was heard after the last ICMP error. An end that
-    /// sends all the time although another port of it is asked says nothing by that.
+    /// Returns whether the other end sent nothing while it refused packets, and packets were received after the last
+    /// ICMP error. An end that sends all the time although another port of it is asked says nothing by that.
     pub(super) fn is_heard_again(&self) -> bool {
         let is_after = |refusals: Refusals| self.received_after.is_some_and(|after| after >= refusals.last);
         self.refusals.is_some_and(|refusals| refusals.was_quiet && !refusals.despite && is_after(refusals))

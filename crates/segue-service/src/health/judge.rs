@@ -10,7 +10,7 @@ use super::flow::Flow;
 use super::probe::Verdict;
 use crate::reasons;
 
-/// Time of sending without another ICMP error after which the last one no longer counts. Linux sends at most one a
+/// Sending time without another ICMP error after which the last one no longer counts. Linux sends at most one a
 /// second to each destination (`icmp_ratelimit`).
 const FORGIVEN: Duration = Duration::from_secs(2);
 

@@ -1,4 +1,4 @@
-//! The sending half of a tunnel's probe: when a request leaves, and what the replies say.
+//! The sending half of a tunnel's probe: when a request is sent, and the verdict from the replies.
 //!
 //! A request leaves once an interval. Where a reply is missing, the next ones leave in a quarter of it, so that one
 //! that was lost on the way is told from an end that is gone; after [`SILENT`] tenths of an interval without a reply
@@ -19,7 +19,7 @@ use segue_datapath::tunnel::probe::{Kind, Measured, Message, Probe};
 const SILENT: u32 = 24;
 /// Shortest time between two requests.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Number of hellos that leave at the interval while the other end has never announced that it supports them.
+/// Number of hellos that are sent at the normal interval to a remote that has never announced support for them.
 const FIRST_HELLOS: u32 = 3;
 /// Shortest time between two hellos after the first [`FIRST_HELLOS`].
 const LATER_HELLOS: Duration = Duration::from_secs(10);
@@ -31,15 +31,15 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The verdict of a probe on the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Replies come, or may still come.
+    /// Replies arrive, or are not overdue.
     Answers,
-    /// No replies come.
+    /// No replies arrive.
     Silent {
         /// The time for which requests had no reply.
         span: Duration,
         /// Whether the other end has ever replied.
         has_replied: bool,
-        /// The last part of `span`, in which an end that is gone sends nothing.
+        /// The last part of `span`, in which a remote that is gone sends nothing.
         quiet: Duration,
         /// Whether the other end's own requests arrive.
         sends_requests: bool,
@@ -119,7 +119,7 @@ impl Prober {
     }
 }
 
-/// Returns how long there was no reply: since the last one, or since the probe is on where that is shorter.
+/// Returns the time without a reply: since the last one, or since the probe was switched on where that is shorter.
 fn without_reply(measured: &Measured, sending: Duration) -> Duration {
     measured.reply_age.map_or(sending, |age| Duration::from_nanos(age).min(sending))
 }
@@ -149,7 +149,7 @@ fn verdict(measured: &Measured, sending: Duration) -> Verdict {
     Verdict::Silent { span, has_replied: measured.reply_age.is_some(), quiet, sends_requests }
 }
 
-/// The nonces of the requests: a keyed hash of a counter, so that those before do not tell the next one.
+/// The nonces of the requests: a keyed hash of a counter, so that earlier ones do not reveal the next.
 #[derive(Debug)]
 pub(super) struct Nonces {
     key: hash::Key,

@@ -41,7 +41,7 @@ const MOST_ERRORS: usize = 64;
 /// The share of its time that the thread spends on the underlay at most, as a divisor.
 const SHARE: u32 = 50;
 
-/// The sockets of the watch, opened before rights are given up.
+/// The sockets of the watch, opened before the process drops its privileges.
 pub(crate) struct Sources {
     monitored: Vec<Monitored>,
     underlay: Underlay,
@@ -61,7 +61,7 @@ struct Probes {
 }
 
 impl Probes {
-    /// Sends the messages that are due, and returns when the next ones are; `None` where all probes are off.
+    /// Sends the messages that are due, and returns the time of the next ones; `None` where all probes are off.
     fn send_due(&mut self, now: Instant) -> Option<Instant> {
         let Probes { probers, nonces, socket } = self;
         let socket = socket.as_ref()?;
@@ -337,7 +337,7 @@ impl Watch {
     }
 }
 
-/// Returns the line of the log on the begin of a problem.
+/// Returns the log line that reports the start of a problem.
 fn begun(complaint: &Complaint) -> LogEntry<'static> {
     let mut entry = LogEntry::new(LogEvent::Unhealthy, complaint.what.clone()).with("code", &*complaint.code);
     let tunnel = complaint.tunnels.first().map(|name| ("tunnel", name.clone()));

@@ -12,7 +12,7 @@ use segue_host::sys::memory_file;
 
 /// Size of one number, bytes.
 const EACH: usize = size_of::<u64>();
-/// Numbers for the longest table, and one in front for its length. Memory that is never written takes none.
+/// Numbers for the longest table, and a leading one for its length. Memory that is never written takes none.
 const COUNT: usize = 1 + TABLE_LEN / EACH;
 
 /// A table in a file that is memory only. The process that moves packets writes it after each change, without a system
@@ -34,7 +34,7 @@ impl Kept {
         Kept::of(file.into())
     }
 
-    /// Takes over the table of another process.
+    /// Adopts the table of another process.
     ///
     /// # Errors
     /// Where the file is none of [`Kept::new`].

@@ -25,7 +25,7 @@ pub use self::rules::Rules;
 /// Largest number of removed prefixes, and of removed remotes, that are remembered for the reason of drops.
 const MOST_REMOVED: usize = 4096;
 
-/// A peer with the counters that it keeps while the table changes around it.
+/// A peer with its counters, which changes of other entries do not reset.
 #[derive(Clone, Debug)]
 struct Entry {
     peer: Peer,
@@ -58,7 +58,7 @@ pub struct Keeper {
     sender: TableSender,
     key: hash::Key,
     kept: Option<Kept>,
-    /// The path through the kernel, which has the same table.
+    /// The kernel path, which has the same table.
     path: OnceLock<Fastpath>,
     state: Mutex<State>,
 }
@@ -166,7 +166,7 @@ impl Keeper {
         self.apply(state, generation, wanted)
     }
 
-    /// Checks the peers of a table one by one, and that no two of them have the same key: the first counts. Returns
+    /// Checks the peers of a table one by one; of several with the same key only the first is accepted. Returns
     /// the others with the rule that each breaks, in the order of the document.
     fn sort_out(&self, table: peers::Table) -> Result<(BTreeMap<Key, Peer>, Vec<RefusedPeer>), Error> {
         let count = table.peers.len() + table.unread.len();
@@ -206,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// Puts `wanted` into force under the number `generation`, or the next one.
+    /// Makes `wanted` the current table, with the number `generation` or the next one.
     fn apply(&self, state: &mut State, generation: Option<u64>, wanted: BTreeMap<Key, Peer>) -> Result<Changes, Error> {
         let present = state.generation;
         let mut changes = Changes { generation: present, ..Changes::default() };
@@ -249,7 +249,7 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// Returns the state with `wanted` in it. Peers that stay keep their counters.
+    /// Returns the next state, with the table `wanted`. Peers that stay keep their counters.
     fn next(&self, state: &State, generation: u64, wanted: BTreeMap<Key, Peer>) -> State {
         let mut next = State {
             generation,
@@ -392,7 +392,7 @@ fn plain(state: &State) -> BTreeMap<Key, Peer> {
     state.entries.iter().map(|(key, entry)| (*key, entry.peer.clone())).collect()
 }
 
-/// Returns the peers of the present table with `changed` in their places.
+/// Returns the peers of the present table, with those of `changed` added or replaced.
 fn merged(state: &State, changed: BTreeMap<Key, Peer>) -> BTreeMap<Key, Peer> {
     let mut all = plain(state);
     all.extend(changed);

@@ -176,7 +176,7 @@ impl Rules {
         Ok((key, resolved))
     }
 
-    /// Returns what a peer is looked up by.
+    /// Returns the key by which a peer is looked up.
     fn key(&self, peer: &Peer) -> Result<Key, String> {
         let prefix = match (peer.prefix, peer.station) {
             (Some(_), Some(_)) => return Err("it has `prefix` and `match`, and one of the two counts".to_owned()),

@@ -265,7 +265,7 @@ fn what_is_remembered_of_removed_peers_is_bounded() {
     assert_eq!((state.prefixes.len(), state.remotes.len()), (MOST_REMOVED, MOST_REMOVED));
 }
 
-/// Programs that know no packets have rules of their own for addresses, which must be those of the engine.
+/// Tests that the address rules of crates without the engine are equal to the engine's.
 #[test]
 fn the_engine_and_the_host_have_the_same_rules_for_addresses() {
     for number in (0..=u32::MAX).step_by(65_521) {

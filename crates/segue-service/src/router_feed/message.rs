@@ -105,7 +105,7 @@ pub fn read_route(
                     _ => None,
                 });
             }
-            // Of several next hops the first one behind a port is taken.
+            // Of several next hops the first one on a port is taken.
             RouteAttribute::MultiPath(all) => {
                 let hop = all.iter().find(|hop| port_of(hop.interface_index, ports).is_some()).or(all.first())?;
                 hops(&RouteAttribute::Oif(hop.interface_index));
@@ -167,7 +167,7 @@ pub(super) fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Opt
     Some(Neighbour { hop, mac, is_permanent })
 }
 
-/// Returns the next hop that a neighbour message describes, where it is behind one of the ports.
+/// Returns the next hop that a neighbour message describes, where it is on one of the ports.
 pub(super) fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
     let port = port_of(message.header.ifindex, ports)?;
     let address = message.attributes.iter().find_map(|attribute| match attribute {

@@ -142,7 +142,7 @@ impl Follower {
         thread::sleep(RETRY);
     }
 
-    /// Waits for a change, and a little longer for those that come with it.
+    /// Waits for a change, and a little longer for further ones of the same batch.
     fn wait(&mut self) -> io::Result<TableChanges> {
         let mut changed = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
@@ -292,7 +292,7 @@ impl Drop for Ended {
 pub struct TableChanges {
     /// Changes of neighbours, in the order of the messages.
     pub changes: Vec<NeighbourEvent>,
-    /// Whether anything else has changed, so that all tables are read again.
+    /// Whether there were other changes, so that all tables are read again.
     pub is_more: bool,
 }
 

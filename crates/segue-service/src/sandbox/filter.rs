@@ -93,7 +93,7 @@ const STARTING: &[libc::c_long] = &[
 /// System calls that only the tables of older architectures have.
 #[cfg(target_arch = "x86_64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_unlink, libc::SYS_time, libc::SYS_newfstatat];
-/// The system call behind `fstat` of the C library where the architecture has no older one.
+/// The system call that `fstat` of the C library makes where the architecture has no older one.
 #[cfg(target_arch = "aarch64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -153,7 +153,7 @@ const IOCTLS: &[u64] = &[
     libc::TUNSETCARRIER as u64,
 ];
 
-/// Socket options that change while packets move, each with its level: whether the next datagrams may be fragmented,
+/// Socket options that are set while packets move, each with its level: whether the next datagrams may be fragmented,
 /// and those of a new connection of USB/IP.
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
@@ -180,7 +180,7 @@ pub struct Allowed<'a> {
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
     /// Whether a process that opens devices for another one accepts connections at an open socket, and reads the types
-    /// of the files that come over them.
+    /// of the files received over them.
     pub accepts: bool,
 }
 
@@ -288,7 +288,7 @@ fn one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<Sec
     values.into_iter().map(|value| when(&[(argument, SeccompCmpOp::Eq, value)])).collect()
 }
 
-/// Returns a rule for arguments by their places, all of which must be so.
+/// Returns a rule for arguments by their positions, all of which must match.
 fn when(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, seccompiler::BackendError> {
     let conditions = arguments
         .iter()

@@ -1,4 +1,4 @@
-//! The sandbox of a process that opens a device again for one that moves packets and can open nothing any more.
+//! The sandbox of a process that reopens a device for one that moves packets and can no longer open files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::confinement::{Signalling, restrict};
 use super::filter::{self, Allowed, Purpose};
 use super::user::{self, User};
 
-/// Rights that a process that opens a device again keeps: files, ioctls and ports.
+/// Landlock access rights that a process that reopens a device keeps: files, ioctls and ports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessRights<'a> {
     /// Directories whose files the process may read.

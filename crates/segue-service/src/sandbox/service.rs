@@ -1,6 +1,6 @@
-//! The system calls that a service and all processes that it starts give up: those that change the machine beyond its
-//! interfaces, or reach into other processes. Its instances start with all rights of root, and filters stay, so that
-//! this list names what none of them ever needs.
+//! The system calls that are forbidden to a service and all processes that it starts: those that change the machine
+//! beyond its interfaces, or access other processes. Its instances start with all rights of root, and filters stay, so
+//! that this list names what none of them ever needs.
 
 use std::collections::BTreeMap;
 

@@ -98,7 +98,7 @@ fn free(name: &str, passwd: &str, in_use: &BTreeSet<u32>) -> Option<u32> {
     all.find(|uid| !known.contains(uid) && !in_use.contains(uid))
 }
 
-/// Returns the real user ids of all processes, as far as `/proc` shows them.
+/// Returns the real user ids of all processes in `/proc`.
 fn in_use() -> BTreeSet<u32> {
     let Ok(folder) = fs::read_dir("/proc") else { return BTreeSet::new() };
     let of = |entry: fs::DirEntry| {

@@ -23,22 +23,22 @@ use crate::control_server::take_name;
 use crate::fault;
 use crate::handover::{Line, Ports, Record};
 
-/// Longest event line, bytes: this, and as much again for each tunnel. The longest is the down event, with all
-/// counters.
+/// Longest event line in bytes, for an instance and again for each of its tunnels. The longest is the down event, with
+/// all counters.
 const LINE_LEN: usize = 64 << 10;
 /// Longest time in which an instance must come up.
 pub(super) const START: Duration = Duration::from_secs(30);
 /// The first and the longest pause before an instance is restarted that ends again and again.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// Longest pause before an instance that does not start is tried again, where few do not: the cause may be gone at any
+/// Longest pause before another attempt to start an instance, where few fail to start: the cause may be gone at any
 /// time.
 const PAUSE_FEW: Duration = Duration::from_secs(2);
-/// The number of such instances up to which that pause holds; twice as many wait twice as long. An attempt costs some
-/// milliseconds.
+/// The number of failing instances up to which [`PAUSE_FEW`] holds; twice as many wait twice as long. An attempt costs
+/// some milliseconds.
 const FEW: usize = 16;
 /// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
-/// Number of faults, and the time in which they happen, up to which an instance that was up is restarted at once.
+/// Largest number of faults within a time after which an instance that was up is still restarted at once.
 const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(60));
 /// Time for the other processes of an instance to end after the first one, by themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -113,10 +113,10 @@ struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Starts,
-    /// The process can take the place of another one.
+    /// The process is ready to replace another one.
     IsReady,
     IsUp,
-    /// The process moves no packets any more; the next GRE sequence numbers are listed by interface.
+    /// The process has stopped moving packets; the next GRE sequence numbers are listed by interface.
     IsDown(Vec<(String, u32)>),
 }
 
@@ -150,8 +150,8 @@ impl Instance {
         }
     }
 
-    /// Returns an instance of a process that the program before this one has started; `None` where its descriptors are
-    /// not there.
+    /// Returns the instance of a process that the previous program of this service has started; `None` where its
+    /// descriptors are missing.
     pub(super) fn of_kept(spec: InstanceSpec, kept: KeptProcess) -> Option<Instance> {
         let stdout = ChildStdout::from(process::take_inherited(kept.stdout)?);
         let line = Line::of(process::take_inherited(kept.line)?);
@@ -213,14 +213,15 @@ impl Instance {
         made
     }
 
-    /// Sets the longest pause by the number of instances that do not start, so that their attempts are spread.
+    /// Sets the longest pause according to the number of instances that fail to start, so that their attempts are
+    /// spread.
     pub(super) fn is_one_of(&mut self, absent: usize) {
         let times = u32::try_from(absent.div_ceil(FEW)).unwrap_or(u32::MAX).max(1);
         self.longest = PAUSE_FEW.saturating_mul(times).min(PAUSES[1]);
     }
 
-    /// Schedules a restart: at once where the instance was up and had few faults lately, otherwise after a pause, and
-    /// the next time after a longer one.
+    /// Schedules a restart: at once where the instance was up and had few recent faults, otherwise after a pause that
+    /// grows with each failure.
     fn put_off(&mut self, was_up: bool, error: &Error) {
         let now = Instant::now();
         let (most, span) = AT_ONCE;
@@ -265,7 +266,7 @@ impl Instance {
         }
     }
 
-    /// Gives the name to the process of the instance, which is up and answers, and closes the control socket here.
+    /// Hands the instance's name over to its process, which is up and answers, and closes the control socket here.
     fn give_name(&mut self) {
         // Without another socket the process has had the name from its start.
         let _ = take_name(&self.spec.name);
@@ -277,7 +278,7 @@ impl Instance {
         self.placeholder.take().into_iter().for_each(Placeholder::close);
     }
 
-    /// Returns when this instance needs attention next, where its state alone does not determine it.
+    /// Returns the time at which this instance must be checked next, where its state alone does not determine it.
     pub(super) fn due(&self) -> Option<Instant> {
         let process = self.process.as_ref()?;
         let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);

@@ -1,5 +1,4 @@
-//! The process of an instance: one that this service has started, or one that it has kept over the change of its own
-//! program.
+//! The process of an instance: one that this service has started, or one that it inherited from its previous program.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,4 +1,4 @@
-//! The control socket of an instance that does not run: it answers with the name, the reason, and what to do about it.
+//! The control socket of an instance that does not run: it answers with the name, the reason, and the remedy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use super::spec::InstanceSpec;
 use crate::control_server::{Bound, KnobControl, Server};
 use crate::daemon::NAMING;
 
-/// The server of the control socket of an instance that has no process that is up.
+/// The server of an instance's control socket while the instance has no running process.
 #[derive(Debug)]
 pub(super) struct Placeholder {
     server: Server,

@@ -1,5 +1,5 @@
-//! Requests to a service: a control socket beside those of its instances, on which a client asks for a reload or an
-//! upgrade and waits for its outcome.
+//! Requests to a service: a control socket separate from those of its instances, on which a client requests a reload or
+//! an upgrade and waits for its outcome.
 //!
 //! The service serves it between its other events, so that it is answered when all of it is done. All resources are
 //! bounded: clients at a time, bytes of a request, and the time for it.
@@ -127,7 +127,7 @@ impl Requests {
         }
     }
 
-    /// Returns whether a client has requested a change that has not begun.
+    /// Returns whether a client has requested a change that has not started.
     pub(super) fn wants(&self, change: Change) -> bool {
         self.clients.iter().any(|client| client.waits == Some(change) && !client.is_served)
     }

@@ -1,4 +1,4 @@
-//! The peer tables of tunnels over a reload: a restarted tunnel gets the table that it had, and one that continues gets
+//! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, and one that continues gets
 //! that of its file again.
 
 use std::fs;

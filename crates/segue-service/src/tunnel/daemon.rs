@@ -196,7 +196,7 @@ fn steps<'a>(ready: &'a Ready, link: &Link, addresses: &[Prefix]) -> Vec<Step<'a
     steps
 }
 
-/// Sets the largest train that the stack passes to the interface of a tunnel: the largest packet where the kernel's
+/// Sets the maximum GSO size of a tunnel's interface: the largest packet where the kernel's
 /// path sends, which sends every train whole, and otherwise what fits one send of the daemon's socket.
 fn limit_trains(ready: &Ready, fastpath: &Fastpath, netlink: &mut Netlink, out: &dyn Report) {
     let dev = &ready.plan.dev;

@@ -84,7 +84,7 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
     }
 }
 
-/// Number of tunnels on one port from which on each of them has room for fewer flows.
+/// Number of tunnels on one port from which on each of them gets a smaller flow table.
 const MANY: usize = 16;
 /// Number of flows for which each of many tunnels has room.
 const FEW_FLOWS: usize = 32;

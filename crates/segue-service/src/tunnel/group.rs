@@ -30,7 +30,7 @@ pub struct Clash {
     pub word: &'static str,
     /// Description of the conflict.
     pub message: String,
-    /// The note beside the word.
+    /// The note next to the word.
     pub note: String,
 }
 

@@ -21,9 +21,9 @@ pub enum Mode {
     Ip6tnl,
     /// Ethernet frames after a GRE header.
     Gretap,
-    /// Ethernet frames behind UDP and a VXLAN header.
+    /// Ethernet frames in VXLAN over UDP.
     Vxlan,
-    /// Ethernet frames behind UDP and a Geneve header.
+    /// Ethernet frames in Geneve over UDP.
     Geneve,
     /// Ethernet frames to the peers of a table, each with its own encapsulation.
     Eth,
@@ -133,7 +133,7 @@ impl<T: Serialize> Serialize for Choice<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {
-    /// The path is used where it can carry both directions, and no difference but speed would be visible on the host.
+    /// The path is used where it can carry both directions and the host sees no difference except in speed.
     #[default]
     Auto,
     /// The path is used wherever the kernel can.
@@ -254,13 +254,13 @@ impl Overlay {
 pub struct PeerTable {
     /// The file of the first table; `None` for an empty one.
     pub file: Option<PathBuf>,
-    /// The encapsulations with the UDP ports that they are received at, at least one.
+    /// The encapsulations with the UDP ports on which they are received, at least one.
     #[serde(serialize_with = "listeners")]
     pub listen: Vec<(PeerEncap, u16)>,
     /// The Ethernet address of this end.
     #[serde(serialize_with = "text")]
     pub lladdr: Mac,
-    /// Whether datagrams have an outer checksum where the peer does not say.
+    /// Whether datagrams have an outer checksum where the peer's entry does not specify it.
     pub outer_checksum: bool,
 }
 

@@ -127,7 +127,7 @@ pub(super) fn path(
     Ok(fastpath::Table { dev: ready.plan.dev.clone(), underlay, listeners, station: table.lladdr.0 })
 }
 
-/// Puts the table of the file into force, where there is a file. Peers that are refused cost no other.
+/// Loads the peer table from the file, if the tunnel has one. Peers that are refused cost no other.
 fn load(keeper: &Keeper, table: &PeerTable, out: &dyn Report) -> Result<(), Error> {
     let Some(path) = &table.file else { return Ok(()) };
     let name = path.display().to_string();
@@ -148,7 +148,7 @@ fn load(keeper: &Keeper, table: &PeerTable, out: &dyn Report) -> Result<(), Erro
     Ok(())
 }
 
-/// Removes and returns the sockets of the listener on `port` from those that `count` listeners had.
+/// Removes and returns the inherited sockets of the listener on `port`, of `count` listeners.
 fn of_port(all: &mut Sockets, port: u16, count: usize) -> Option<Sockets> {
     let port_of = |fd: &OwnedFd| {
         let fd = fd.as_fd().try_clone_to_owned().ok()?;

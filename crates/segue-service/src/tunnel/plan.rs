@@ -1,4 +1,4 @@
-//! The plan of a tunnel: the settings that the user requested, checked as far as that needs no query to the system.
+//! The plan of a tunnel: the settings that the user requested, with all checks that need no query to the system.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub const IPV6_MIN_MTU: u32 = 1280;
 pub struct Plan {
     /// The name of the interface.
     pub dev: String,
-    /// The socket of the guest whose network device takes the place of the interface.
+    /// The socket of the guest whose network device replaces the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Spec>,
     /// The mode: the packets that the tunnel carries.
@@ -32,7 +32,7 @@ pub struct Plan {
     /// The interface of link-local addresses; `None` where there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// The address of this end; `None` for the one that the route prefers.
+    /// The local address; `None` for the preferred source address of the route.
     pub local: Option<IpAddr>,
     /// The settings of the peer table, where the tunnel has one instead of a remote. `remote` is the unspecified
     /// address then, and `mode`, `encap`, `encap_dport` and `port` stand for the first of its encapsulations.
@@ -207,12 +207,12 @@ impl Plan {
         }
     }
 
-    /// Returns whether the path through the kernel may carry the packets, as far as the plan determines it.
+    /// Returns whether the path through the kernel may carry the packets, according to the plan alone.
     pub(crate) fn may_leave_daemon(&self) -> bool {
         self.fastpath != Fastpath::Off && self.needs_daemon().is_none()
     }
 
-    /// Returns whether datagrams are handed to the kernel in trains (UDP_SEGMENT).
+    /// Returns whether datagrams are passed to the kernel in trains (UDP_SEGMENT).
     pub(crate) fn sends_trains(&self) -> bool {
         self.has_udp() && self.encap_csum && self.gso
     }

@@ -36,7 +36,7 @@ pub struct Ready {
     pub link_mtu: u32,
     /// Whether the route has a smaller MTU than its link, which the kernel may have learned.
     pub route_is_narrower: bool,
-    /// Whether the link computes checksums of what it sends, where the tunnel needs that and it can be read.
+    /// Whether the link has transmit checksum offload, where the tunnel needs that and it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_tx: Option<bool>,
     /// The headers that the tunnel adds.

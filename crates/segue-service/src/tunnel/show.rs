@@ -28,7 +28,7 @@ pub fn plan_text(group: &Group) -> String {
     format!("{} tunnels can be, with one socket:\n{}{listen}", group.members.len(), list(group))
 }
 
-/// Returns the address and the port that receive packets of the far end.
+/// Returns the local address and port, on which the tunnel receives.
 fn listen(ready: &Ready) -> String {
     if let Some(table) = &ready.plan.table {
         let ports: Vec<String> = table.listen.iter().map(|(_, port)| port.to_string()).collect();
@@ -92,7 +92,7 @@ fn slowly(plan: &Plan) -> &'static str {
     }
 }
 
-/// Returns the path that packets are to take, as far as the plan determines it, in one line; `None` where only the
+/// Returns in one line the path that packets are to take according to the plan; `None` where only the
 /// daemon was requested.
 fn intended(ready: &Ready) -> Option<String> {
     let plan = &ready.plan;

@@ -33,7 +33,7 @@ pub struct Spec {
     /// The permissions of the socket; 0600 by default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "octal")]
     pub mode: Option<u32>,
-    /// The owner of the socket, and its group behind a colon, by name or by number.
+    /// The owner of the socket, and its group after a colon, by name or by number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
