@@ -306,8 +306,8 @@ fn more_than_a_hundred_malformed_encapsulations_each_end_under_their_own_reason(
     assert!(count > 200, "{count} cases");
 }
 
-/// CVE-2026-72351: from 3.19 until 2026, Linux read the offset of a remote checksum from behind a GUE header whose
-/// length field does not cover the option, and wrote a checksum there.
+/// CVE-2026-72351: from 3.19 until 2026, Linux read the offset of a remote checksum from past the end of a GUE header
+/// whose length field does not cover the option, and wrote a checksum there.
 #[test]
 fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refused() {
     let mut count = 0;
@@ -328,7 +328,7 @@ fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refuse
 fn cve_2026_72408_a_geneve_option_about_nested_headers_is_an_unknown_option() {
     for good in goods().iter().filter(|good| good.name == "geneve") {
         let with = |option: [u8; 12]| good.with(|bytes, at| bytes[at + 8..at + 20].copy_from_slice(&option));
-        // Whatever the hint says, the packet inside is that behind the options.
+        // Whatever the hint says, the inner packet is the one after the options.
         for hint in [[0; 8], [0xff; 8], [14, 34, 42, 50, 64, 84, 0, 0]] {
             let mut option = [1, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0];
             option[4..].copy_from_slice(&hint);

@@ -93,7 +93,7 @@ pub enum L4 {
     Udp(Udp),
     /// ICMP or ICMPv6 by the IP version: type, code, and the four bytes after the checksum.
     Icmp(u8, u8, [u8; 4]),
-    /// Bytes of another IP protocol, written unchanged; also the rest of a datagram in a fragment.
+    /// Payload of another IP protocol, written unchanged; also the rest of a datagram in a fragment.
     Raw(u8),
 }
 
@@ -104,11 +104,11 @@ pub struct Packet {
     pub ip: Ip,
     /// Transport header.
     pub l4: L4,
-    /// Payload behind the transport header.
+    /// Payload of the transport header.
     pub data: Vec<u8>,
 }
 
-/// The checksum that a GUE header has the far end complete.
+/// The checksum that a GUE header makes the receiver complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remcsum {
     /// The checksum of the inner TCP or UDP header; without one, no option is written.
@@ -148,7 +148,7 @@ pub struct Gre {
 pub struct Tunnel {
     /// The outer IP header.
     pub ip: Ip,
-    /// The outer UDP header and the shim behind it; `None` for the inner protocol directly in IP.
+    /// The outer UDP header and the shim after it; `None` for the inner protocol directly in IP.
     pub udp: Option<(Udp, Shim)>,
     /// The GRE header, if present.
     pub gre: Option<Gre>,
@@ -292,7 +292,7 @@ impl Tcp {
         bytes
     }
 
-    /// Returns a timestamp option behind two NOPs, as every stack writes it (RFC 7323, appendix A).
+    /// Returns a timestamp option after two NOPs, as every stack writes it (RFC 7323, appendix A).
     pub fn timestamps(value: u32, echo: u32) -> Vec<u8> {
         let mut bytes = vec![1, 1, 8, 10];
         bytes.extend(value.to_be_bytes());

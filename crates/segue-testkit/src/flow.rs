@@ -76,7 +76,7 @@ impl Sender {
         Sender { next: Packet { ip, l4, data: Vec::new() }, ids: Ids::Counting, rng: Rng::new(seed) }
     }
 
-    /// Sends `len` bytes, with `flags` added to ACK in TCP; sequence number and identification move on.
+    /// Sends `len` bytes, with `flags` added to ACK in TCP; sequence number and identification advance.
     pub fn send(&mut self, len: usize, flags: u8) -> Packet {
         let mut packet = self.next.clone();
         packet.data = self.rng.bytes(len);
@@ -191,7 +191,7 @@ fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
     }
 }
 
-/// Returns `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on,
+/// Returns `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that advance,
 /// with timestamps or without, and among them all that their senders must receive: duplicates, window updates, windows
 /// taken back, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and
 /// end.

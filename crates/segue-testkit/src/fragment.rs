@@ -57,7 +57,7 @@ fn front_v6(packet: &[u8]) -> (usize, usize) {
     while let Some(&(0 | 43 | 60, at, _)) = ends.last() {
         ends.push((packet[at], at + 8 + usize::from(packet[at + 1]) * 8, at));
     }
-    // Behind the last routing header, else behind the hop-by-hop options, else behind the fixed header.
+    // After the last routing header, else after the hop-by-hop options, else after the fixed header.
     let behind = |kind| (1..ends.len()).rev().find(|&i| ends[i - 1].0 == kind);
     let (_, front, next_at) = ends[behind(43).or_else(|| behind(0)).unwrap_or(0)];
     (front, next_at)

@@ -1,5 +1,5 @@
-//! Measures the throughput that a TCP flow through VXLAN keeps beside malformed and spoofed packets at 100,000 a
-//! second: through the kernel's own VXLAN and through segue by the path through the kernel, in turn. `make figures
+//! Measures the throughput of a TCP flow through VXLAN under a flood of 100,000 malformed and spoofed packets a second:
+//! through the kernel's own VXLAN and through segue by the path through the kernel, in turn. `make figures
 //! ONLY=fastpath-flood` judges the lines that it prints. The words are the largest number of rounds, and of seconds: no
 //! round begins for which those before it leave no time.
 
@@ -63,7 +63,7 @@ fn kernel(ground: &Ground) {
     }
 }
 
-/// Returns the throughput of a TCP flow from A to B without a flood and beside one, in Gbit/s.
+/// Returns the throughput of a TCP flow from A to B without and with a flood, in Gbit/s.
 fn throughput(ground: &Ground) -> [f64; 2] {
     let [from, to] = [Peer::A, Peer::B].map(|end| end.address(NET, Family::V4));
     reach((&ground.a, from), (&ground.b, to), PATIENCE).expect("the tunnel carries datagrams");

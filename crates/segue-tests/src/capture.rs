@@ -90,7 +90,7 @@ impl Capture {
     }
 }
 
-/// Returns the frames of a pcap file (not pcapng) with Ethernet headers; an error if one was cut.
+/// Returns the frames of a pcap file (not pcapng) with Ethernet headers; an error if one was truncated.
 pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
     let (header, mut rest) = file.split_at_checked(24).ok_or("no pcap header")?;
     let little = match header[..4] {
@@ -121,7 +121,7 @@ pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
 }
 
 /// Checks the outer UDP checksums of the datagrams to one port by tshark; returns the number of good ones, and tshark's
-/// output for each other one. Checksums of the outer IPv4 header count too.
+/// output for each bad one. Checksums of the outer IPv4 header count too.
 #[track_caller]
 pub fn tshark_checksums(path: &Path, port: u16) -> (usize, Vec<String>) {
     let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));

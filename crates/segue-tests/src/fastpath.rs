@@ -25,7 +25,7 @@ pub fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
     Some(ground)
 }
 
-/// Returns how many packets of a tunnel took the path: sent and received.
+/// Returns the numbers of packets of a tunnel that took the kernel path: sent and received.
 pub fn taken(stat: &Stat) -> [u64; 2] {
     ["sent", "received"].map(|key| stat.count(&Shape::device(NET), "fastpath", key))
 }
@@ -35,7 +35,7 @@ pub fn left(stat: &Stat) -> Value {
     stat.json()["ports"][Shape::device(NET)]["left"].clone()
 }
 
-/// Returns how many packets the path has left to the daemon, for whatever reason and at any port.
+/// Returns the number of packets that the kernel path has left to the daemon, for any reason and at any port.
 pub fn left_in_all(stat: &Stat) -> u64 {
     let ports = stat.json()["ports"].as_object().into_iter().flatten();
     let left = ports.filter_map(|(_, port)| port["left"].as_object());

@@ -40,14 +40,14 @@ pub struct Service {
 pub enum Fault {
     /// A thread does this: `panic`, `loop`, `hang`.
     Thread(&'static str, &'static str),
-    /// The process that moves packets gets this signal.
+    /// The process that moves packets receives this signal.
     Worker(i32),
     /// Signal to the supervisor of the instance.
     Supervisor(i32),
 }
 
 impl Fault {
-    /// Returns whether a new process takes the instance's place.
+    /// Returns whether a new process replaces the instance's process.
     pub fn ends(self) -> bool {
         !matches!(self, Fault::Worker(libc::SIGSTOP) | Fault::Supervisor(libc::SIGSTOP))
     }
@@ -112,12 +112,12 @@ impl Service {
         self.directory.file(self.ground.a.name()).join("segue.toml")
     }
 
-    /// Sends a request to the instance `name` at host A; `None` where nothing answers.
+    /// Sends a request to the instance `name` at host A; `None` where no process answers.
     pub fn request_of(&self, name: &str, request: &str) -> Option<Value> {
         self.request_at(Peer::A, name, request)
     }
 
-    /// Sends a request to the instance `name` at one end; `None` where nothing answers.
+    /// Sends a request to the instance `name` at one end; `None` where no process answers.
     pub fn request_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
         let host = if matches!(end, Peer::A) { &self.ground.a } else { &self.ground.b };
         let path = self.directory.file(host.name()).join(format!("{name}.sock"));
@@ -129,7 +129,7 @@ impl Service {
         serde_json::from_str(&line).ok()
     }
 
-    /// Returns the state of the instance `name`; `None` where nothing answers.
+    /// Returns the state of the instance `name`; `None` where no process answers.
     pub fn stat(&self, name: &str) -> Option<Value> {
         Some(self.request_of(name, r#"{"get":"stat"}"#)?["instance"].take())
     }
@@ -139,7 +139,7 @@ impl Service {
         u32::try_from(self.stat(name)?["pid"].as_u64()?).ok().filter(|pid| *pid != 0)
     }
 
-    /// Returns the same as [`Service::pid`], after a wait for an answer.
+    /// Returns the process id like [`Service::pid`], and waits until the instance answers.
     pub fn patient_pid(&self, name: &str) -> Option<u32> {
         let begin = Instant::now();
         loop {
@@ -218,9 +218,9 @@ impl Service {
 pub struct Forwarder {
     /// Name of the instance.
     pub name: &'static str,
-    /// The host behind the instance.
+    /// The host on the far side of the instance.
     pub far: Host,
-    /// The addresses of host B and of the host behind the instance.
+    /// The addresses of host B and of the host on the far side of the instance.
     pub addresses: [IpAddr; 2],
 }
 
@@ -229,8 +229,8 @@ impl Forwarder {
     pub const TABLES: &'static str = "[[gateway]]\nin = \"br-b\"\nout = \"br-c\"\nname = \"bridge\"\n\
                               [[gateway]]\nin = \"rt-b\"\nout = \"rt-c\"\nname = \"router\"\nroute = true\n";
 
-    /// Makes the interfaces of [`Forwarder::TABLES`] and what is behind them: a gateway, whose ends are in one network,
-    /// and a router.
+    /// Makes the interfaces of [`Forwarder::TABLES`] and the hosts connected to them: a gateway, whose ends are in one
+    /// network, and a router.
     #[track_caller]
     pub fn both(ground: &Ground) -> [Forwarder; 2] {
         [("bridge", "br", ["198.19.201.2", "198.19.201.3"]), ("router", "rt", ["198.19.202.2", "198.19.203.2"])].map(

@@ -1,4 +1,4 @@
-//! Floods of hostile frames at a pace, and a well-behaved host beside them.
+//! Floods of hostile frames at a given rate, and a well-behaved host that uses the network at the same time.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,7 +15,7 @@ use crate::{Random, sys};
 
 /// Interval of sending, for floods and for the honest host.
 const TICK: Duration = Duration::from_millis(1);
-/// Time within which the last answers of an honest host must come.
+/// Time within which the last replies to an honest host must arrive.
 const LATE: Duration = Duration::from_secs(2);
 
 /// A flood that continues until it is dropped.
@@ -26,7 +26,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts to send frames from an interface of a host, so many a second.
+    /// Starts to send frames from an interface of a host, at a given rate a second.
     #[track_caller]
     pub fn start(
         host: &Host,
@@ -71,7 +71,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to listen at a place.
+    /// Starts to listen at an address of a host.
     #[track_caller]
     pub fn start(at: Place<'_>) -> Acceptor {
         let listener = traffic::inside(at.host, || TcpListener::bind((at.address, 0))).expect("a listener");
@@ -101,14 +101,14 @@ impl Drop for Acceptor {
 /// Numbers of connections and datagrams that an honest host tried, and of those that succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Success {
-    /// Datagrams of a steady flow, and those that were echoed.
+    /// Numbers of datagrams of a steady flow that were sent, and that were echoed.
     pub packets: (u32, u32),
-    /// New flows, half of UDP and half of TCP, and those that were answered.
+    /// Numbers of new flows, half of UDP and half of TCP, that were tried, and that were answered.
     pub flows: (u32, u32),
 }
 
 impl Success {
-    /// Returns the smaller of both parts that succeeded.
+    /// Returns the smaller of the success rates of packets and of flows.
     pub fn part(&self) -> f64 {
         let part = |(tried, done): (u32, u32)| f64::from(done) / f64::from(tried.max(1));
         part(self.packets).min(part(self.flows))

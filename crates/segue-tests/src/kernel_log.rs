@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::skip;
 
-/// Words by which the kernel's complaints about packets, or about itself, are found.
+/// Search words for the kernel's messages about bad packets, or about faults of its own.
 const COMPLAINTS: [&str; 9] = [
     "WARNING:",
     "BUG:",

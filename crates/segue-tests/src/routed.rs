@@ -94,7 +94,7 @@ impl Routed {
         Stat::read(&self.router, &self.ground.program, ROUTER)
     }
 
-    /// Adds routes to the router's kernel, each given as the words behind `ip route add`, and waits until the router
+    /// Adds routes to the router's kernel, each given as the words after `ip route add`, and waits until the router
     /// has read them and every earlier change of the kernel's tables.
     #[track_caller]
     pub fn add_routes(&self, lines: &[&str]) {
@@ -132,7 +132,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Starts the server at a place; `port` 0 lets the kernel choose.
+    /// Starts the server at an address; `port` 0 lets the kernel choose.
     #[track_caller]
     pub fn start(at: Place<'_>, port: u16) -> Echo {
         let socket = traffic::inside(at.host, || UdpSocket::bind((at.address, port))).expect("a socket");

@@ -43,7 +43,7 @@ impl Slope {
         Some(Slope { slope, least: slope - error, most: slope + error })
     }
 
-    /// Returns the slope divided by a value, in parts of it.
+    /// Returns the slope relative to a value.
     pub fn relative(self, to: f64) -> Slope {
         Slope { slope: self.slope / to, least: self.least / to, most: self.most / to }
     }
@@ -95,7 +95,7 @@ impl Route {
         Route { name, near: socket(near), far: socket(far), sent: 0, came: 0, times: Vec::new() }
     }
 
-    /// Sends a datagram, which the far end sends back, and waits at most `longest` in each direction. A datagram that
+    /// Sends a datagram, which the other host echoes, and waits at most `longest` in each direction. A datagram that
     /// is late is counted once it is read.
     pub fn round_trip(&mut self, begin: Instant, longest: Duration) {
         let number = self.sent.to_ne_bytes();
@@ -121,7 +121,7 @@ impl Route {
     }
 }
 
-/// Receives datagrams until the one with this number comes, and counts them.
+/// Receives datagrams until the one with this number arrives, and counts them.
 fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u64) -> Option<std::net::SocketAddr> {
     let begin = Instant::now();
     while let Some(left) = longest.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
@@ -140,9 +140,9 @@ fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u6
 /// The packets of an instance by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Packets of wire size that came in by any port, and those that the instance made itself.
+    /// Packets of wire size that were received on each port, and those that the instance created itself.
     pub came: BTreeMap<String, u64>,
-    /// Packets that left by any port, and those that are counted under a reason.
+    /// Packets that were sent on each port, and those that are counted under a drop reason.
     pub left: BTreeMap<String, u64>,
 }
 
@@ -174,7 +174,7 @@ impl Balance {
         balance
     }
 
-    /// Returns by how many packets the received exceed the sent and counted ones.
+    /// Returns the number of received packets that were neither sent nor counted under a drop reason.
     pub fn missing(&self) -> i64 {
         self.came.values().sum::<u64>().cast_signed() - self.left.values().sum::<u64>().cast_signed()
     }

@@ -109,7 +109,7 @@ pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one frame by a packet socket; one that the link has no room for is lost.
+/// Sends one frame by a packet socket; it is lost where the link's queue is full.
 pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the pointer and length describe `frame`.
     let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
@@ -184,7 +184,7 @@ pub fn program(id: u32) -> io::Result<Option<Program>> {
     };
     // SAFETY: the descriptor was just made and has no other owner.
     let program = unsafe { OwnedFd::from_raw_fd(raw) };
-    // The name is behind 64 bytes of `struct bpf_prog_info`.
+    // The name is after 64 bytes of `struct bpf_prog_info`.
     let mut info = [0_u64; 10];
     let length = 80_u64 << 32;
     bpf(OBJ_GET_INFO_BY_FD, &mut [program.as_raw_fd() as u64 | length, info.as_mut_ptr() as u64])?;

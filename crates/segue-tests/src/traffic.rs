@@ -1,4 +1,4 @@
-//! Traffic between two places, compared byte for byte. All functions panic with the difference, and end in bounded
+//! Traffic between two endpoints, compared byte for byte. All functions panic with the difference, and end in bounded
 //! time.
 
 use std::io::{self, Read, Write};
@@ -56,8 +56,8 @@ pub const DATAGRAM_SIZES: &[usize] = &[1, 2, 63, 64, 501, 1300, 1472, 1473, 2600
 /// Payload lengths of the test pings, bytes.
 pub const PING_SIZES: &[usize] = &[56, 777, 2500];
 
-/// Sends a file of random content from one place to the other by TCP and compares the SHA-256 digests. Gives the time
-/// it took.
+/// Sends a file of random content from one endpoint to the other by TCP and compares the SHA-256 digests. Gives the
+/// time it took.
 #[track_caller]
 pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     file_seen_from(from.address, from, to, len, seed)
@@ -146,8 +146,8 @@ fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Sends one datagram of each size to the other place, which echoes it; both places compare every byte. None may be
-/// lost.
+/// Sends one datagram of each size to the other endpoint, which echoes it; both endpoints compare every byte. None may
+/// be lost.
 #[track_caller]
 pub fn datagrams(from: Place<'_>, to: Place<'_>, sizes: &[usize], seed: u64) {
     let [near, far] = [from, to].map(|place| socket(place));
@@ -184,13 +184,13 @@ pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, s
     }
 }
 
-/// Opens a UDP socket at a place, with a time limit for receiving.
+/// Opens a UDP socket at an endpoint, with a time limit for receiving.
 #[track_caller]
 pub fn socket(place: Place<'_>) -> UdpSocket {
     socket_on(place, 0)
 }
 
-/// Opens a UDP socket at a place with this port; otherwise the same as [`socket`].
+/// Opens a UDP socket at an endpoint with this port; otherwise the same as [`socket`].
 #[track_caller]
 pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     let socket = inside(place.host, || UdpSocket::bind((place.address, port)));

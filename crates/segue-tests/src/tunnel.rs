@@ -97,7 +97,7 @@ impl Inside {
         }
     }
 
-    /// Returns whether the mode includes a UDP header, so that it takes no `encap`.
+    /// Returns whether the mode includes a UDP header, so that it needs no `encap`.
     pub fn brings_udp(self) -> bool {
         matches!(self, Inside::Vxlan | Inside::VxlanRemcsum | Inside::VxlanZero | Inside::Geneve)
     }
@@ -137,7 +137,7 @@ impl Shape {
         Shape { inside, carrier, outer, extra: &[] }
     }
 
-    /// Returns the words behind `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
+    /// Returns the words after `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
     pub fn words(&self, end: Peer, net: u8) -> Vec<String> {
         let (local, remote) = (end.address(0, self.outer).to_string(), end.other().address(0, self.outer).to_string());
         let (device, port) = (Shape::device(net), Shape::port(net).to_string());
@@ -190,7 +190,7 @@ impl Tunnel {
     }
 }
 
-/// Returns `words` without `fastpath off` where the program has no such keyword: earlier ones had the daemon alone.
+/// Returns `words` without `fastpath off` for earlier programs, which had no kernel path and no such keyword.
 fn without_fastpath_off(program: &Path, words: &[String]) -> Vec<String> {
     static KNOWS: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let mut programs = KNOWS.lock().expect("no test failed while it held the lock");

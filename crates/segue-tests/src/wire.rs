@@ -101,7 +101,7 @@ pub fn outer(frame: &[u8]) -> Result<Option<Outer<'_>>, String> {
     Ok(Some(outer))
 }
 
-/// Judges the payload of a GUE datagram whose sender uses remote checksum offload: the header is Linux's, and an inner
+/// Checks the payload of a GUE datagram whose sender uses remote checksum offload: the header is Linux's, and an inner
 /// TCP segment or unfragmented UDP datagram has the option with the right offsets and the primed checksum.
 pub fn judge_remcsum(gue: &[u8]) -> Result<Kind, String> {
     let base = gue.get(..4).ok_or("no GUE header")?;
@@ -305,7 +305,7 @@ pub fn gue(first: [u8; 4], words: &[u32], payload: &[u8]) -> Vec<u8> {
     first.into_iter().chain(words).chain(payload.iter().copied()).collect()
 }
 
-/// Builds a GUE header with the remote checksum option in front of a payload of protocol `protocol`.
+/// Builds a GUE header with the remote checksum option for a payload of protocol `protocol`.
 pub fn gue_remcsum(protocol: u8, start: u16, offset: u16, payload: &[u8]) -> Vec<u8> {
     gue([2, protocol, 0, 1], &[0x8000_0000, u32::from(start) << 16 | u32::from(offset)], payload)
 }

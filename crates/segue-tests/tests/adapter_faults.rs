@@ -24,10 +24,10 @@ const TABLE: &str = "[[lan78xx]]\ndev = \"lan0\"\nusb = \"usbip://198.18.0.2/1-1
 /// The addresses of the adapter's interface at host A, and of the end of the model's cable at host B.
 const ENDS: [&str; 2] = ["198.19.204.2", "198.19.204.1"];
 
-/// The system calls of the process: its USB requests, and those to the process that opens the adapter again; the same
-/// on their way out; those of its interface; and the wait for all of them.
+/// The system calls of the process in groups: its USB requests, and those to the process that reopens the adapter; the
+/// same in the sending direction; those of its interface; and the wait for all of them.
 const CALLS: [&str; 4] = ["recvfrom,recvmsg,sendmsg", "sendto", "read,readv,write,writev", "ppoll"];
-/// Errors that may pass, as in errors.rs, and for the USB requests a device that is gone.
+/// Transient errors, as in errors.rs, and for the USB requests that of a disconnected device.
 const ERRORS: [&str; 9] = [
     "error=EAGAIN",
     "error=ENODEV",
@@ -41,7 +41,7 @@ const ERRORS: [&str; 9] = [
 ];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
-/// Least number of calls that counts as the normal one: those for a datagram each way, one by one.
+/// Smallest number of calls that counts as the normal one: those for a datagram each way, one by one.
 const LEAST: u64 = 16 * DATAGRAMS;
 /// Most calls as a multiple of the normal number.
 const MOST: u64 = 3;
@@ -54,7 +54,7 @@ struct Adapter {
 }
 
 impl Adapter {
-    /// Starts both. `None` where the test cannot run, which is noted under `name`.
+    /// Starts the adapter and its model. `None` where the test cannot run, which is noted under `name`.
     #[track_caller]
     fn start(name: &str) -> Option<Adapter> {
         let made = Service::prepared(name, 1, TABLE, &[], |ground| {
@@ -67,7 +67,7 @@ impl Adapter {
         made.map(|(service, model)| Adapter { model, service })
     }
 
-    /// Returns the two ends as places.
+    /// Returns the two endpoints.
     fn places(&self) -> [Place<'_>; 2] {
         let ground = &self.service.ground;
         let address = |text: &str| -> IpAddr { text.parse().unwrap() };

@@ -1,5 +1,5 @@
-//! Tests of configurations that are too large: each is answered soon, and one that cannot run is refused before it is
-//! tried.
+//! Tests of configurations that are too large: each is answered quickly, and one that cannot run is refused before an
+//! attempt.
 
 use std::fmt::Write;
 use std::fs;

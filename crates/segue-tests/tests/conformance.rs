@@ -245,7 +245,7 @@ fn fixes_other(case: &Case, train: &Train) -> bool {
     !is_inner_v6(case) && is_fixed(case, train, Level::Inner) != is_fixed(case, train, Level::Outer)
 }
 
-/// Rows that cannot be replayed to a kernel behind a veth pair: a poll takes 64 frames, and the pair's flows have no
+/// Rows that cannot be replayed to a kernel over a veth pair: a poll takes 64 frames, and the pair's flows have no
 /// receive hash, so that all are in one bucket of 8. The engine is compared only with the table's own merge.
 const NOT_IN_KERNELS: [&str; 2] = ["capacity/16_flows", "capacity/udp_64"];
 
@@ -266,7 +266,7 @@ fn has_outer_checksum(carrier: &str) -> bool {
     ["vxlan/", "vxlan-rco/", "geneve/", "fou/", "gue/", "gue1/", "gue-rco/"].iter().any(|udp| carrier.contains(udp))
 }
 
-/// Returns whether the carrier has a GRE key behind a GRE checksum, and IPv4 inside.
+/// Returns whether the carrier has a GRE key after a GRE checksum, and IPv4 inside.
 fn is_keyed(carrier: &str) -> bool {
     carrier.ends_with("/gre-key-csum/4")
 }
@@ -322,7 +322,7 @@ fn conformance_cases_not_run_on_kernels_are_listed() {
     assert_eq!(rows, NOT_IN_KERNELS);
 }
 
-/// Returns the reason why the kernel's part cannot run here, or `None`.
+/// Returns the reason why the part with a kernel cannot run here, or `None`.
 fn missing(tools: &[&str]) -> Option<String> {
     let tools: Vec<&str> = tools.iter().filter(|tool| which(tool).is_none()).copied().collect();
     if tools.is_empty() { unavailable() } else { Some(format!("not installed: {}", tools.join(", "))) }

@@ -17,8 +17,8 @@ fn entries(folder: &str) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// Returns the inputs of a target that are made or were found, without those that were grown to reach more lines
-/// (`fuzz/examples/grow.rs`).
+/// Returns the inputs of a target that were written by hand or found by the fuzzer, without those that were generated
+/// to reach more lines (`fuzz/examples/grow.rs`).
 fn seeds(name: &str) -> Vec<std::path::PathBuf> {
     let is_grown = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("reaches-"));
     entries(&format!("corpus/{name}")).into_iter().filter(|path| !is_grown(path)).collect()
@@ -50,7 +50,8 @@ fn every_target_holds_on_all_cuts_of_its_seeds() {
     }
 }
 
-/// Damages an input in a few places: bits, bytes that matter to parsers, lengths, pieces of itself or of another one.
+/// Mutates an input at a few positions: bits, bytes that matter to parsers, lengths, pieces of itself or of another
+/// one.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..1 + rng.below(4) {
         let at = rng.below(bytes.len() + 1);
@@ -106,7 +107,8 @@ fn every_target_holds_on_damaged_inputs() {
     }
 }
 
-/// Each step of sizes is twice the one before. What `tools/trust.d/05-linear` counts are instructions.
+/// Tests inputs of doubling size: memory and the number of allocations grow at most in proportion.
+/// `tools/trust.d/05-linear` counts instructions.
 #[test]
 fn memory_and_allocations_of_each_reader_grow_no_more_than_its_input() {
     for reader in READERS {

@@ -30,7 +30,7 @@ use serde_json::Value;
 const TUNNELS: u8 = 4;
 /// Number of tunnels whose processes stay.
 const CALM: u8 = 2;
-/// Bounds of what a process grows, kB an hour, and of what the round trips grow, parts an hour.
+/// Limits of the growth of a process's memory, in kB an hour, and of the round-trip times, as a fraction an hour.
 const MOST_GROWTH: f64 = 256.0;
 const MOST_SLOWER: f64 = 0.1;
 /// Time from which on a slope that is above its bound is a fault, and from which on one that may be is.
@@ -48,10 +48,10 @@ const BAD: Faults = Faults { drop: 100, duplicate: 50, reorder: 50, damage: 0, a
 const LOST: usize = 200;
 /// Longest wait for a datagram. A stall of the machine must not look like a loss.
 const LATE: Duration = Duration::from_secs(10);
-/// Frames of the flood, a second; in a long run those of the figure.
+/// Rate of the flood, in frames a second; in a long run that of the published figure.
 const RATE: u32 = 1000;
 const LONG_RATE: u32 = 10_000;
-/// Drops of packets that were never received: a port's receive counters do not include them.
+/// Drop reasons of packets that a port's receive counters do not include.
 const EARLY: [&str; 4] = ["socket_overflow", "ring_full", "outer_csum", "device_down"];
 
 /// A gateway to a TAP and an adapter at a USB/IP server, between two hosts.

@@ -17,8 +17,8 @@ use segue_tests::routed::ip;
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
 
-/// Transient errors, which do not concern the descriptor. An interrupt is by its nature not for long, since the
-/// standard library repeats such calls itself; the last one is a call that returns fewer bytes than asked for.
+/// Transient errors, after which the descriptor can still be used. An interrupt is by its nature not for long, since
+/// the standard library repeats such calls itself; the last one is a call that returns fewer bytes than asked for.
 const ERRORS: [&str; 9] = [
     "error=EAGAIN",
     "error=ENOBUFS",
@@ -33,15 +33,15 @@ const ERRORS: [&str; 9] = [
 /// The system calls of the process that moves a tunnel's packets, by their purpose.
 const OF_PACKETS: [&str; 6] =
     ["read,readv", "write,writev", "sendmsg,sendmmsg", "recvmsg,recvmmsg", "ppoll", "accept4,recvfrom,getsockopt"];
-/// The system calls of the process that moves a gateway's or a router's packets, which come by a ring. The last ones
-/// read the kernel's routes for a router.
+/// The system calls of the process that moves a gateway's or a router's packets, which it receives by a ring. The last
+/// ones read the kernel's routes for a router.
 const OF_FORWARDERS: [&str; 4] = ["sendmsg,sendmmsg", "ppoll", "accept4,getsockopt", "read,recvfrom,sendto"];
 /// The calls of its supervisor and of the service.
 const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
-/// Most system calls for a datagram of a loop that handles each by itself: the wait, the read, the read that finds
-/// nothing more, the write, and those of the control thread meanwhile.
+/// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
+/// finds nothing more, the write, and those of the control thread meanwhile.
 const EACH: u64 = 8;
 /// Least number of calls of a supervisor that counts as its normal one. It makes some each quarter of a second.
 const OF_WAITING: u64 = 100;
@@ -52,7 +52,7 @@ const MOST: u64 = 3;
 struct Subject<'a> {
     service: &'a Service,
     name: &'a str,
-    /// The instance that forwards, where it is no tunnel.
+    /// The forwarding instance, if it is not a tunnel.
     forwarder: Option<&'a Forwarder>,
     ends: [UdpSocket; 2],
 }
@@ -199,7 +199,7 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
     assert!(met >= if is_full() { 55 } else { 9 }, "only {met} errors were met");
 }
 
-/// An interface that is gone ends its instance, which the service starts again.
+/// Tests that the loss of an interface ends its instance, which the service restarts.
 #[test]
 fn a_call_that_says_that_its_device_is_gone_costs_one_restart_and_no_other_instance() {
     let made = Service::prepared(test_name!(), 2, Forwarder::TABLES, &[], Forwarder::both);

@@ -1,4 +1,4 @@
-//! Tests of segue as an extcap: tshark lists the tunnels that run, and captures one live, in each of its places.
+//! Tests of segue as an extcap: tshark lists the running tunnels, and captures one live, at each of its capture points.
 
 use std::fs;
 use std::net::IpAddr;

@@ -95,8 +95,8 @@ fn several_tunnels_at_once_do_not_meet() {
     });
 }
 
-/// A full queue of the kernel reports each dropped packet (ENOBUFS), and the socket stays writable: to try again would
-/// be a loop that never sleeps.
+/// Tests that a packet dropped by the kernel's full transmit queue (ENOBUFS) is not sent again: the socket stays
+/// writable, so the loop would never sleep.
 #[test]
 fn what_a_queue_of_the_kernel_drops_is_counted_once_and_the_tunnel_goes_on() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["tc"]) else { return };

@@ -131,8 +131,8 @@ fn a_receiver_takes_every_form_of_its_encapsulation() {
     }
 }
 
-/// Makes a link from B to a third host whose ends cut and sum in software, and gives both ends these addresses. With a
-/// bridge B's end is its only port, and has none itself.
+/// Creates a link from B to a third host whose ends segment and checksum in software, and gives both ends these
+/// addresses. With a bridge B's end is its only port, and has none itself.
 fn link_to(ground: &Ground, third: &Host, net: u8, bridge: Option<&str>) {
     let (near, far) = (format!("far{net}"), format!("eth{net}"));
     ip(&ground.b, &format!("link add {near} type veth peer name {far} netns {}", third.net_path()));
@@ -155,7 +155,7 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let Ok(third) = Host::new("c") else { return skip(test_name!(), "no third host could be made") };
-        // B forwards between the tunnel and two links that cut and sum in software, one of them behind a bridge.
+        // B forwards between the tunnel and two links that cut and sum in software, one of them attached to a bridge.
         link_to(&ground, &third, 9, None);
         link_to(&ground, &third, 11, Some("br0"));
         // A second tunnel, of the kernel: marks of the first one would make it cut trains wrongly.
@@ -242,7 +242,7 @@ fn full_size_every_form_is_switched_under_load_without_losing_a_connection() {
     shapes().into_iter().for_each(|shape| switch_under_load(&ground, shape, 4 * FILE));
 }
 
-/// Switches the path off and on again while files pass, and leaves it on.
+/// Switches the path off and on while files are transferred, and leaves it on.
 fn switch_under_load(ground: &Ground, shape: Shape, size: u64) {
     let mut log = KernelLog::mark(test_name!());
     let pair = Pair::start(ground, shape, NET);
@@ -304,7 +304,7 @@ fn a_smaller_path_is_followed_and_the_daemon_tells_the_senders() {
     }
 }
 
-/// Keeps a TCP connection from one place to the other full, until it breaks, stands still or `stop` is set.
+/// Sends as fast as possible over a TCP connection, until it breaks, stalls or `stop` is set.
 fn load(from: Place<'_>, to: Place<'_>, stop: &AtomicBool) {
     const WAIT: Duration = Duration::from_millis(200);
     let listener = traffic::inside(to.host, || TcpListener::bind((to.address, 0))).unwrap();
@@ -456,7 +456,7 @@ fn nft(ground: &Ground, lines: &str) -> String {
     ground.a.run("nft", &[lines]).unwrap()
 }
 
-/// Returns the packets that each counter of a chain of the table `seen` has counted, in the order of its rules.
+/// Returns the packet counts of the rules of a chain in the table `seen`, in order.
 fn counted(ground: &Ground, chain: &str) -> Vec<u64> {
     let text = nft(ground, &format!("list chain inet seen {chain}"));
     let after = text.split("counter packets ").skip(1);

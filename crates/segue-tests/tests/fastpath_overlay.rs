@@ -1,4 +1,4 @@
-//! Tests of VXLAN by the path through the kernel, against the kernel's own VXLAN and behind a bridge.
+//! Tests of VXLAN by the path through the kernel, against the kernel's own VXLAN and as a port of a bridge.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
 }
 
 /// Checks that single packets from the kernel's VXLAN with outer checksums, which this machine has not finished, take
-/// the path as trains do: trains that come later would overtake those that go to segue.
+/// the path as trains do: otherwise later trains would overtake the packets that go to segue.
 fn assert_single_packets_take_the_path(ground: &Ground, [a, b]: [Place<'_>; 2]) {
     let read = || Stat::read(&ground.a, &ground.program, &Shape::device(NET));
     let unverified = |stat: &Stat| left(stat)["outer_csum"].as_u64().unwrap_or(0);

@@ -66,7 +66,7 @@ fn the_example_of_release_0_1_runs_unchanged() {
     assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.stderr());
 }
 
-/// Returns the example with the line `number` no longer a comment, or `None` where it is none of a key.
+/// Returns the example with the line `number` uncommented, or `None` where that line is not a commented-out key.
 fn with_key(number: usize) -> Option<(&'static str, String)> {
     let commented = EXAMPLE.lines().nth(number)?.strip_prefix("# ")?;
     let key = commented.split_once(" = ")?.0;
@@ -75,7 +75,7 @@ fn with_key(number: usize) -> Option<(&'static str, String)> {
     is_key.then(|| (key, EXAMPLE.lines().enumerate().map(line).collect::<Vec<_>>().join("\n") + "\n"))
 }
 
-/// Returns the example with the keys of other modes than GRE's in a tunnel of a mode that has them.
+/// Returns the example with the tunnel's mode changed to one that has the key, for keys that GRE does not have.
 fn of_mode(key: &str, text: &str) -> String {
     let mode = match key {
         "id" | "srcport" | "learning" | "ageing" | "maxaddress" | "fdb" | "df" | "udp6zerocsumtx"
@@ -110,7 +110,7 @@ fn every_key_of_release_0_1_is_still_understood() {
     }
 }
 
-/// Returns whether errors are about this host alone, which has none of the interfaces.
+/// Returns whether all errors are caused by this host, which lacks the interfaces.
 fn is_understood(errors: &str) -> bool {
     !errors.contains("unknown key") && !errors.contains("expected")
 }

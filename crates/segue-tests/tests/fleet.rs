@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 /// The configuration of a network whose backend is flannel's `udp`.
 const UDP: &str = r#"{"Network":"198.19.0.0/16","SubnetLen":24,"EnableNFTables":true,"Backend":{"Type":"udp"}}"#;
-/// Length of the file that goes from each node to each other one.
+/// Length of the file sent from each node to each other one.
 const FILE_LEN: u64 = 16 << 20;
 
 /// Checks an overlay of two nodes of segue, 198.18.0.2 and 3, which offer GUE with remote checksums, and one whose
@@ -69,7 +69,7 @@ fn mixed(fleet: &Fleet, a: &Node, b: &Node, (kernel, address): (&Host, &str)) {
     }
 }
 
-/// Sends files, datagrams and pings between each two of three places, in both directions.
+/// Sends files, datagrams and pings between each two of three endpoints, in both directions.
 #[track_caller]
 fn pairs(places: &[traffic::Place<'_>; 3]) {
     for (seed, (one, other)) in (1u64..).zip([(0, 1), (0, 2), (1, 2)]) {
@@ -183,7 +183,7 @@ fn the_path_through_the_kernel_carries_an_overlay_at_both_ends() {
     }
 }
 
-/// Kills a node of segue, 198.18.0.2, and checks what another one and a node whose VXLAN is the kernel's make of it.
+/// Kills a node of segue, 198.18.0.2, and checks the reaction of another one and of a node with the kernel's VXLAN.
 #[track_caller]
 fn a_node_dies(fleet: &Fleet, (kernel, address): (&Host, &str)) {
     let mut a = Node::start(fleet, 2, "--ttl 10s");
@@ -351,7 +351,7 @@ fn hostile_leases_and_an_outage_cost_no_packet() {
     assert!(fs::exists(fleet.directory.file("etcd")).unwrap());
 }
 
-/// Returns PATH with the folder of the program under test in front.
+/// Returns PATH with the directory of the program under test prepended.
 fn path_of(fleet: &Fleet) -> String {
     format!("{}:{}", fleet.program.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default())
 }
@@ -373,7 +373,7 @@ fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
     parsed.filter(|(subnet, _)| subnet != own).collect()
 }
 
-/// Kills the leader of three members in the middle of so many changes, ten a second, and then all members for a time.
+/// Kills the leader of three members during `changes` changes, ten a second, and then all members for some time.
 fn members_end(name: &str, changes: u32, outage: Duration) {
     let Some(mut fleet) = Fleet::of_three(name) else { return };
     let (kernel, a) = pair(&fleet);
@@ -569,7 +569,8 @@ fn the_walk_through_for_users_of_flannel_works_as_it_is_written() {
     traffic::file(at(&host, &own), at(&kernel, "198.19.4.0"), traffic::SHORT, 3);
 }
 
-/// Checks that an agent with the wrong words gets no lease and says so, and that one with the right words gets one.
+/// Checks that an agent with the wrong options gets no lease and reports that, and that one with the right options gets
+/// one.
 #[track_caller]
 fn only_by(fleet: &Fleet, wrong: &[&str], right: &str) {
     let mut node = Node::without_agent(fleet, 2, "vxlan:8472 id 1", "");

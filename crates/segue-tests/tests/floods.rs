@@ -177,9 +177,9 @@ fn connections_that_are_only_begun() {
     });
 }
 
-/// RFC 4443, section 2.4 (f): senders depend on these errors, so that those of other kinds must not use up their limit.
-/// Each packet that is too long follows many whose hop count runs out at once, so that a limit for all has nothing
-/// left.
+/// Tests RFC 4443, section 2.4 (f): senders depend on Packet Too Big errors, so that errors of other kinds must not use
+/// up their rate limit. Each packet that is too long follows many whose hop count runs out at once, so that a limit for
+/// all has nothing left.
 #[test]
 fn errors_about_too_long_packets_come_through_a_flood_of_others() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };

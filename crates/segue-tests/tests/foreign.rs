@@ -18,7 +18,7 @@ use segue_tests::{skip, test_name};
 
 /// The rules that the table is judged by.
 const RULES: Rules = Rules::V6_12;
-/// The release of DPDK that `docs/judges.md` is about, Debian 12's.
+/// The release of DPDK that `docs/judges.md` compares, that of Debian 12.
 const DPDK: &str = "22.11";
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
@@ -27,20 +27,21 @@ const ETHERNET: usize = 14;
 struct Judge {
     /// Beginning of the title of its section in `docs/judges.md`.
     section: &'static str,
-    /// Carriers of the cases that it can join anything of.
+    /// Carriers of the cases in which the judge can join packets.
     carriers: &'static [&'static str],
     /// Returns whether it takes the cases of a row.
     takes: fn(&str) -> bool,
-    /// Number of bytes in front of what it gets of a frame.
+    /// Number of leading bytes of a frame that the judge does not get.
     skips: usize,
     /// Whether the order of its output within a flow counts.
     is_ordered: bool,
 }
 
-/// `rte_gro` returns packets in no order: first those that it has held, then those that it did not want.
+/// The judge `rte_gro`, which does not keep the order of packets: first it returns those that it has held, then those
+/// that it did not process.
 const RTE_GRO: Judge = Judge { section: "DPDK 22.11", carriers: &["4"], takes: |_| true, skips: 0, is_ordered: false };
 
-/// gVisor's GRO, which takes packets without their link header.
+/// The judge gVisor, whose GRO takes packets without their link header.
 const GVISOR: Judge = Judge {
     section: "gVisor",
     carriers: &["4", "6"],
@@ -233,7 +234,7 @@ fn fetch(command: impl Fn() -> Command) -> Result<(), String> {
     Err(last)
 }
 
-/// Runs a command to its end, which has to be a good one.
+/// Runs a command, which must succeed.
 #[track_caller]
 fn succeed(command: &mut Command) {
     let output = command.output().expect("the program starts");

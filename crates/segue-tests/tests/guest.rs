@@ -76,12 +76,12 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (51, V4, &[V4], "mode ipip fastpath require"),
     (52, V4, &[V4, V6], "mode vxlan id 45 dstport 4793 noudpcsum fastpath require"),
 ];
-/// The tunnels at whose other end segue runs too, by the path through the guest's kernel, which has no tcx links; where
-/// all sizes are tested.
+/// Numbers of the tunnels that segue serves at both ends, by the path through the guest's kernel, which has no tcx
+/// links; only where all sizes are tested.
 const OWN: RangeInclusive<u8> = 51..=52;
-/// The guest's tunnels of segue that receive only what they must not deliver, with their UDP ports: two of VXLAN and
-/// two of GRE in GUE, the first of each by the path through the guest's kernel, the second by the daemon; where all
-/// sizes are tested.
+/// The guest's tunnels of segue that receive only datagrams that they must not deliver, with their UDP ports: two of
+/// VXLAN and two of GRE in GUE, the first of each by the path through the guest's kernel, the second by the daemon;
+/// where all sizes are tested.
 const JUDGED: [[(u8, u16); 2]; 2] = [[(53, 4794), (54, 4795)], [(55, 6090), (56, 6090)]];
 /// Times that each datagram of those is sent.
 const TIMES: usize = 2;
@@ -192,7 +192,7 @@ impl Guest {
         host.run("ping", &["-c", "3", "-i", "0.3", "-W", "2", "198.18.0.2"]).is_ok()
     }
 
-    /// Returns the rest of each of the guest's lines that begin with a word.
+    /// Returns the text after `word` in each of the guest's lines that begin with it.
     fn said(&self, word: &str) -> Vec<String> {
         let rest = |line: String| line.strip_prefix(word).map(|rest| rest.trim().to_string());
         self.lines().into_iter().filter_map(rest).collect()
@@ -369,8 +369,8 @@ fn send_wrong(host: &Host, tunnels: [(u8, u16); 2]) -> u64 {
     (TIMES * (all.len() + 2)) as u64
 }
 
-/// Checks that the path through the guest's kernel has dropped what it was sent for the reasons that the daemon has for
-/// the same, and most of it without the daemon.
+/// Checks that the path through the guest's kernel has dropped the datagrams for the same reasons as the daemon would,
+/// and most of them without the daemon.
 fn judged_alike(guest: &Guest, sent: &[u64]) {
     assert_eq!(sent.len(), JUDGED.len());
     for (tunnels, sent) in JUDGED.iter().zip(sent) {

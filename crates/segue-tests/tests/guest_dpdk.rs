@@ -18,8 +18,8 @@ const BUFFERS: &str = "2000,2000,2000,2000";
 /// Longest time for all frames.
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// A receiver that polls sees a frame before its last buffer is there, unless all of them appear at once. It counts an
-/// error then, and takes the rest for a frame of its own.
+/// Tests that all buffers of a frame appear at once, since a receiver that polls would otherwise see an incomplete
+/// frame. It counts an error then, and takes the rest for a frame of its own.
 #[test]
 fn full_size_no_frame_in_several_buffers_is_torn_for_a_driver_that_polls() {
     let Some(ground) = Ground::apart(test_name!(), &["dpdk-testpmd"]) else { return };

@@ -1,5 +1,5 @@
-//! Test of a guest with Debian's Linux that exchanges files with a host: by a link without offloads, through a NAT, and
-//! through a tunnel whose inside it is.
+//! Test of a guest with Debian's Linux that exchanges files with a host: over a link without offloads, through a NAT,
+//! and through a tunnel whose inner interface is the guest's.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -25,7 +25,7 @@ fn ip(host: &Host, line: &str) {
     host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
 }
 
-/// Makes three links between the hosts, with a VXLAN of the kernel by the last one.
+/// Creates three links between the hosts, with a VXLAN of the kernel over the last one.
 fn links(ground: &Ground) {
     for n in 1..4 {
         ip(&ground.a, &format!("link add e{n} type veth peer name eth{n} netns {}", ground.b.net_path()));
@@ -42,8 +42,8 @@ fn links(ground: &Ground) {
     ip(&ground.b, "addr add 198.18.4.2/24 dev vx0");
 }
 
-/// Starts what answers at the host: it hashes what comes to port 5001, sends a file from port 5003 and its hash from
-/// port 5004.
+/// Starts the servers on the host: port 5001 returns the hash of the data received, port 5003 sends a file, and port
+/// 5004 sends its hash.
 fn services(host: &Host, directory: &Directory) -> Vec<Process> {
     let file = directory.file("file");
     fs::write(&file, Random::new(20).bytes(FILE_LEN)).unwrap();
@@ -85,7 +85,7 @@ fn full_size_a_guest_exchanges_files_by_a_link_without_offloads_through_nat_and_
     let words: Vec<&str> = ["tunnel", "-j", "dev", &dev].into_iter().chain(ends.split(' ')).collect();
     let tunnel = start("vm1", &words);
 
-    // A frame of more than 1,500 bytes behind its header would end this one.
+    // A frame of more than 1,500 bytes after its header would end this one.
     let mut command = ground.b.command("tcpdump");
     command.args(["-i", "eth1", "-Q", "in", "-n", "-l", "--immediate-mode", "-c", "1", "greater", "1515"]);
     let mut long = Process::spawn(command, b"").unwrap();

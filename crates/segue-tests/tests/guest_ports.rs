@@ -1,4 +1,4 @@
-//! Tests of guests' ports in the built program that are not about traffic: hostile guests beside others, files and
+//! Tests of guests' ports in the built program other than traffic: hostile guests next to others, files and
 //! memory of the worker, sockets and their options, and the words of docs/virtual-machines.md.
 
 #[path = "common/guests.rs"]
@@ -34,7 +34,7 @@ struct Held {
     files: usize,
 }
 
-/// Returns what the worker of a gateway holds.
+/// Returns the resources that the worker of a gateway holds.
 #[track_caller]
 fn held(gateway: &Gateway<'_>) -> Held {
     let pid = Stat::read(&gateway.ground.a, gateway.program(), NAME).json()["pid"].as_u64().expect("a process");
@@ -173,8 +173,8 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
     }
 }
 
-/// The front end keeps its counter of calls full, and empties it for a moment, until the worker looks at it in that
-/// moment and writes after it.
+/// Tests a front end that keeps its event counter of calls full, and empties it for moments, until the worker checks it
+/// in such a moment and writes afterwards.
 #[test]
 fn a_front_end_that_makes_a_call_wait_loses_its_port_and_the_others_go_on() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
@@ -347,7 +347,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Returns the words of a command without the ends of its lines.
+/// Returns the words of a command without its line continuations.
 fn words(command: &str) -> Vec<String> {
     command.replace("\\\n", " ").split_whitespace().map(str::to_owned).collect()
 }

@@ -23,14 +23,14 @@ const BOOT: Duration = Duration::from_secs(300);
 /// Longest time until a guest that is ready answers: five times the aim.
 const BACK: Duration = Duration::from_secs(15);
 
-/// The stations: two guests between which trains cross, one that asks the guest with a kernel, one to which that guest
-/// sends all the time, and that guest itself.
+/// Numbers of the stations: two guests that exchange trains, one that sends requests to the guest with a kernel, one to
+/// which that guest sends all the time, and that guest itself.
 const LEFT: u8 = 1;
 const RIGHT: u8 = 2;
 const ASKER: u8 = 3;
 const SINK: u8 = 4;
 const GUEST: u8 = 5;
-/// Ports of the guest: it echoes what comes to the first, and starts again after a datagram to the second.
+/// Ports of the guest: it echoes datagrams to the first, and reboots after a datagram to the second.
 const ECHO: u16 = 5002;
 const REBOOT: u16 = 5003;
 
@@ -55,7 +55,7 @@ impl Lab<'_> {
     }
 }
 
-/// Waits until the guest has said so many times that it is ready.
+/// Waits until the guest has reported this many times that it is ready.
 #[track_caller]
 fn ready(vm: &mut Process, times: usize) {
     let begin = Instant::now();
@@ -79,7 +79,7 @@ fn question(port: u16, nonce: u8) -> Vec<u8> {
     [&ethernet([ASKER, GUEST])[..], &ip, &udp, &payload].concat()
 }
 
-/// Asks the guest until it echoes a datagram with this nonce, and returns how long that took.
+/// Sends requests to the guest until it echoes a datagram with this nonce, and returns the time that took.
 #[track_caller]
 fn answered(asker: &mut Frontend, nonce: u8) -> Duration {
     let (begin, mut asked) = (Instant::now(), None::<Instant>);

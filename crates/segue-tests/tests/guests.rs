@@ -1,4 +1,4 @@
-//! Tests of guests' ports in the built program: front ends of vhost-user without a guest behind them, through
+//! Tests of guests' ports in the built program: front ends of vhost-user without a guest, through
 //! `segue gateway` between two of them and between more.
 
 #[path = "common/guests.rs"]
@@ -20,7 +20,8 @@ use segue_testkit::vhost::{Descriptor, FROM_GUEST, Frontend, GUEST_BASE, NEXT, f
 use segue_tests::capture::{Capture, Directory};
 use segue_tests::{Ground, Stat, sys, test_name, traffic};
 
-/// Longest time until the trains of a guest that is ready cross again: five times the aim, on a machine that does more.
+/// Longest time until the trains of a guest that is ready pass again: five times the aim, for a machine with other
+/// load.
 const BACK: Duration = Duration::from_secs(15);
 
 /// Returns a frame with a train of UDP over IPv4 to a port of 198.18.0.2, whose checksum is partial, and its virtio-net
@@ -172,7 +173,7 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     assert!(begin.elapsed() < BACK, "{:?} until trains cross again", begin.elapsed());
 }
 
-/// Two guests and a link to a host whose kernel judges what arrives there.
+/// Tests two guests and a link to a host whose kernel checks the packets that arrive there.
 #[test]
 fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
     let Some(ground) = Ground::apart(test_name!(), &["tcpdump"]) else { return };
@@ -227,7 +228,7 @@ fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
     assert_eq!((stat.count("e1", "gso", "trains_cut"), stat.count("e1", "gso", "packets_made")), (1, 40));
     assert_eq!(stat.count("right", "transmit", "packets"), 21, "neither the train nor the answer");
     assert!(stat.drops().is_empty(), "{:?}", stat.drops());
-    // A train of TCP is on the link in packets of at most 1,500 bytes behind their Ethernet headers.
+    // A train of TCP is on the link in packets of at most 1,500 bytes after their Ethernet headers.
     let mut command = ground.b.command("tcpdump");
     // In immediate mode the buffer has room for as many frames as it has times the snap length.
     command.args(["-i", "eth0", "-Q", "in", "-s", "2048", "-B", "65536", "-n", "-e", "-q", "-l", "--immediate-mode"]);
@@ -388,7 +389,7 @@ fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
     );
 }
 
-/// Guests behind a NAT: their gateway has a TAP with an address of the host, and a router stands between it and a link.
+/// Tests guests behind a NAT: their gateway has a TAP with an address of the host, and a router connects it to a link.
 #[test]
 fn a_guests_datagrams_reach_a_host_through_nat_and_so_does_the_answer() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
@@ -436,7 +437,7 @@ fn a_guests_datagrams_reach_a_host_through_nat_and_so_does_the_answer() {
     assert_eq!(stat.count("vms", "receive", "trains"), 1, "{}", stat.json());
 }
 
-/// A guest right inside of a tunnel, whose other end is the kernel's VXLAN: tshark judges what is on the link.
+/// Tests a guest as the inner interface of a tunnel to the kernel's VXLAN: tshark checks the packets on the link.
 #[test]
 fn a_guests_trains_enter_a_tunnel_whole_and_those_of_the_kernel_reach_it_joined() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["tcpdump", "tshark"]) else { return };

@@ -1,4 +1,4 @@
-//! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is mended; traffic
+//! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is repaired; traffic
 //! that passes, or in one direction only, causes no alarm.
 //!
 //! `make figures ONLY=health` measures how long alarms and cures take: the tests then write their times to a file.
@@ -21,9 +21,9 @@ use serde_json::Value;
 
 /// Time within which a fault must be named, and its end be noticed: five times the usual time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two bursts of a tunnel that is quiet otherwise.
+/// Time between two bursts of a tunnel that is otherwise idle.
 const QUIET: Duration = Duration::from_secs(7);
-/// Words of a tunnel in UDP that the kernel carries where nothing is in the way (`fastpath auto` is the default).
+/// Options of a tunnel in UDP that takes the kernel path where no obstacle exists (`fastpath auto` is the default).
 const BY_KERNEL: &[&str] = &["noencap-csum", "fastpath", "auto"];
 
 /// The result of `segue stat`.
@@ -47,18 +47,18 @@ fn problems(host: &Host, program: &Path) -> Vec<Value> {
 }
 
 thread_local! {
-    /// The problem that was awaited last and is not mended yet.
+    /// The problem that was awaited last and is not cured yet.
     static LAST: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Writes how long something took to the file that `SEGUE_HEALTH_TIMES` names, where it is set.
+/// Appends a duration to the file that `SEGUE_HEALTH_TIMES` names, where it is set.
 fn note_time(what: &str, begin: Instant) {
     let Some(path) = std::env::var_os("SEGUE_HEALTH_TIMES") else { return };
     let mut file = File::options().append(true).create(true).open(path).expect("a file for times");
     writeln!(file, "{:.3} {what}", begin.elapsed().as_secs_f64()).expect("written");
 }
 
-/// Writes how long the cure of the problem that was awaited last took, unless it was written before.
+/// Appends the time until the last awaited problem was cured, unless it was written before.
 fn note_cure(begin: Instant) {
     if let Some(code) = LAST.take() {
         note_time(&format!("ok after {code}"), begin);

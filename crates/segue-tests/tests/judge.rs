@@ -1,5 +1,5 @@
-//! Tests of the parser that judges the wire tests: it accepts what a Linux kernel sent, and rejects every deviation
-//! from it.
+//! Tests of the parser that checks packets in the wire tests: it accepts packets of a Linux kernel, and rejects every
+//! deviation from them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -126,8 +126,8 @@ const ONLY_ONE: &[(u16, &str)] = &[
     (0x0118, "RX_ADDRH: segue writes the address back that it has read"),
     (0x011c, "RX_ADDRL"),
 ];
-/// Register addresses of the perfect filters behind the chip's own: the kernel stores its multicast groups there, segue
-/// receives all multicast frames.
+/// Register addresses of the perfect filters after the one of the chip's own address: the kernel stores its multicast
+/// groups there, segue receives all multicast frames.
 const GROUPS: std::ops::Range<u16> = 0x0408..0x0510;
 /// Registers to which both drivers must write the same last value, with their names.
 const SAME: &[(u16, &str)] = &[

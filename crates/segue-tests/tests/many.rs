@@ -54,7 +54,7 @@ fn echo(n: u16, kind: u8) -> Vec<u8> {
     wire::gue([0, 47, 0, 0], &[], &[gre, ip, icmp].concat())
 }
 
-/// Returns the number of the tunnel that sent a datagram, if it is a correct echo reply.
+/// Returns the number of the tunnel that a datagram is from, if the datagram is a correct echo reply.
 fn answered(datagram: &[u8]) -> Option<u16> {
     let key = u32::from_be_bytes(datagram.get(8..12)?.try_into().ok()?);
     let n = u16::try_from(key).ok()?;

@@ -22,7 +22,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Starts `segue metrics` at A with these words, and returns the address that it serves.
+/// Starts `segue metrics` at A with these words, and returns the address on which it serves.
 fn serving(host: &Host, program: &Path, words: &[&str]) -> (Process, Option<SocketAddr>) {
     let mut command = host.command(program);
     command.args(["metrics", "-j"]).args(words);

@@ -11,7 +11,7 @@ use segue_tests::{Stat, test_name, traffic};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
-/// Largest number of learned neighbours of one family behind one port.
+/// Largest number of learned neighbours of one family on one port.
 const MOST_KNOWN: u32 = 8192;
 /// The network 198.19.0.0, whose addresses are scanned.
 const SCANNED: u32 = 0xc613_0000;
@@ -46,7 +46,7 @@ link.send(frame)
 
 const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 
-/// Sends the message that the words describe from the host; see [`SAY`].
+/// Sends the message that `words` describe from the host; see [`SAY`].
 #[track_caller]
 fn say(host: &Host, words: &str) {
     host.run("python3", &[&["-c", SAY], &words.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();

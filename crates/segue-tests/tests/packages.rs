@@ -35,7 +35,7 @@ fn is_root() -> bool {
         && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"))
 }
 
-/// A system of its own below a folder, with the network of a host.
+/// A Debian system below a directory, with the network of a host.
 struct System<'a> {
     host: &'a Host,
     root: PathBuf,
@@ -59,7 +59,8 @@ impl System<'_> {
         System { host, root }
     }
 
-    /// Returns a command inside, with the mounts and devices of a running system, which are removed with it.
+    /// Returns a command that runs in the system, with the mounts and devices of a running one, which are removed when
+    /// it ends.
     fn command(&self, words: &[&str]) -> Command {
         const SCRIPT: &str = "root=$1; shift; mount --bind \"$root\" \"$root\"; mount -t proc proc \"$root/proc\"; mount -t sysfs sysfs \"$root/sys\"; \
             mount -t tmpfs -o mode=755 tmpfs \"$root/dev\"; mkdir \"$root/dev/net\"; cd \"$root/dev\"; \
@@ -109,7 +110,7 @@ impl System<'_> {
     }
 }
 
-/// Makes the package of a program, with this number of its own.
+/// Builds the package of a program, with this version number.
 fn package(program: &Path, revision: &str) -> PathBuf {
     let mut command = Command::new(top().join("tools/deb"));
     command.arg(program).env("REVISION", revision).env("COMPRESSION", "gzip");

@@ -74,14 +74,15 @@ fn sent(ground: &Ground, family: Family) -> Duration {
     took
 }
 
-/// A case of the test, by its differences from a single tunnel that starts before any host knows of the narrow link.
+/// A case of the test, described by its differences from a single tunnel that starts before any host has learned the
+/// MTU of the narrow link.
 #[derive(Clone, Copy, Default)]
 struct Case {
     /// Whether another tunnel, to an address of the same network, shares the port.
     shares: bool,
     /// Whether the tunnels existed before, so that the kernel has cached the path MTU.
     again: bool,
-    /// Whether outer packets must not be fragmented, since only packets with DF exceed the path MTU.
+    /// Whether no outer packet may be fragmented, since only packets with DF exceed the path MTU.
     whole: bool,
 }
 

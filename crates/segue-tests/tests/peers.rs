@@ -33,7 +33,7 @@ fn at(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns the drops of a tunnel, without those of the multicast packets that its host sends by itself.
+/// Returns the drops of a tunnel, without those of multicast packets that the host's kernel sends.
 fn drops(stat: &Stat) -> BTreeMap<String, u64> {
     let mut drops = stat.drops();
     drops.remove("no_group");
@@ -215,7 +215,7 @@ fn the_kernel_carries_the_peers_of_a_table_that_need_nothing_of_segue() {
     assert!(after[0] > before[0] + 40 && after[1] > before[1], "{before:?} {after:?}");
 }
 
-/// Returns the drops of A under a reason, when there are some.
+/// Returns the number of drops at A for a reason, if it is counted.
 #[track_caller]
 fn drops_of_a(ground: &Ground, reason: &str) -> u64 {
     let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, |stat| stat.dropped(reason) > 0);
@@ -345,7 +345,7 @@ fn a_peer_that_the_tunnel_refuses_costs_no_other_its_traffic() {
     assert!(ping.wait(PATIENCE).unwrap().success() && ping.stdout().contains(" 0% packet loss"), "{}", ping.stdout());
 }
 
-/// Returns a table of `count` peers without hosts behind them, besides the kernel at B.
+/// Returns a table of `count` peers that no host answers for, besides the kernel at B.
 fn large(generation: u64, count: u32) -> String {
     let mut text = format!(r#"{{"generation":{generation},"peers":["#);
     for number in 0..count {

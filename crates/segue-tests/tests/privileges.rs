@@ -184,7 +184,7 @@ fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
     }
 }
 
-/// Checks the reach of a process that moves packets, by attempts in that process.
+/// Checks of the privileges of a process that moves packets, by attempts within that process.
 #[cfg(target_arch = "x86_64")]
 mod inside {
     use segue_tests::probe::{Held, NOT_TRIED};

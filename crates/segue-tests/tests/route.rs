@@ -1,5 +1,5 @@
-//! Tests of a router with NAT for IPv4 and without for IPv6, from the hosts around it: everyday traffic of a network,
-//! and the router's errors after failures.
+//! Tests of a router with NAT for IPv4 and without for IPv6, from the hosts connected to it: everyday traffic of a
+//! network, and the router's ICMP errors after failures.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ fn says(host: &Host, words: &[&str]) -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// Starts a file server at a place, and returns the URL of a file there.
+/// Starts a file server at an address, and returns the URL of a file there.
 fn web(at: Place<'_>, port: &str, directory: &Path) -> Process {
     let (bind, directory) = (at.address.to_string(), directory.to_str().unwrap());
     let words = ["python3", "-u", "-m", "http.server", port, "--bind", &bind, "--directory", directory];

@@ -82,7 +82,7 @@ fn send(from: &[UdpSocket]) {
     }
 }
 
-/// Returns the router's counters once no packet is under way.
+/// Returns the router's counters once no packet is in flight.
 fn quiet(routed: &Routed) -> Stat {
     let mut last = routed.stat();
     for _ in 0..100 {
@@ -96,7 +96,7 @@ fn quiet(routed: &Routed) -> Stat {
     panic!("the router is never quiet: {}", last.json());
 }
 
-/// Stops a process and waits until it has stopped: the signal is on its way when kill(2) returns.
+/// Stops a process and waits until it has stopped: the signal may still be pending when kill(2) returns.
 fn stop(pid: u32) {
     sys::signal(pid, libc::SIGSTOP).unwrap();
     let is_stopped = || {

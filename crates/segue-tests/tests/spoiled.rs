@@ -1,6 +1,6 @@
-//! Tests with a hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their
-//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` the throughput beside 100 000 of them
-//! in a second is measured too.
+//! Tests with a hundred kinds of malformed encapsulations in addition to a tunnel's own traffic: all are counted under
+//! their reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` the throughput beside 100 000 of
+//! them in a second is measured too.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -179,7 +179,7 @@ fn each_kind_ends_under_its_own_reason() {
 }
 
 /// Sends datagrams that the kernel itself drops: a long and a short one with a wrong checksum, which it detects at
-/// different places, and over IPv6 one without checksum.
+/// different stages, and over IPv6 one without checksum.
 fn spoil_outer_checksums(ground: &Ground, family: Family) -> u64 {
     let [from, to] = [Peer::A, Peer::B].map(|end| end.address(0, family));
     let port = Shape::port(NET);
@@ -238,7 +238,7 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
             }
         });
         let mut seed = 1;
-        // For as long as it lasts, and once more behind it.
+        // For as long as it lasts, and once more after it.
         while !speaker.is_finished() {
             traffic::file(a, b, traffic::SHORT, seed);
             traffic::file(b, a, traffic::SHORT, seed + 1);
@@ -262,7 +262,7 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
     traffic::everything(a, b, traffic::SHORT, 99);
 }
 
-/// Returns the bytes that TCP moves from A to B in a time.
+/// Returns the number of bytes that TCP moves from A to B in a given time.
 fn moved(ground: &Ground, length: Duration) -> u64 {
     let to = traffic::inside(&ground.b, || TcpListener::bind((Peer::B.address(NET, V4), 0))).unwrap();
     let at = to.local_addr().unwrap();

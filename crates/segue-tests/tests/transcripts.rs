@@ -54,7 +54,7 @@ const LANGUAGES: &[&str] = &["c", "console", "json", "rust", "rust,no_run", "sh"
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     language: String,
-    /// Words of the comment in front of the block.
+    /// Words of the comment before the block.
     needs: Vec<String>,
     /// Number of the first line inside, from 0.
     begin: usize,
@@ -67,7 +67,7 @@ struct Typed {
     /// The letter of the host that runs the command.
     host: char,
     line: String,
-    /// Lines of the document that hold the expected output, from 0.
+    /// Lines of the document with the expected output, numbered from 0.
     at: std::ops::Range<usize>,
     output: Vec<String>,
 }
@@ -149,7 +149,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(number, line)| (number + 1, line))
 }
 
-/// Returns whether the line is a command behind a prompt; `# ` begins a heading or a comment too.
+/// Returns whether the line is a command after a prompt; `# ` begins a heading or a comment too.
 fn has_prompt(line: &str) -> bool {
     prompt(line).is_some_and(|(_, command)| !line.starts_with("# ") || command.starts_with("segue "))
 }
@@ -340,8 +340,7 @@ impl Session {
         }
     }
 
-    /// Returns whether a table has the rows of the document, or a part of them where the program lists as many as the
-    /// document has.
+    /// Returns whether a table has the rows of the document.
     fn has_rows(&self, typed: &Typed, output: &[String]) -> bool {
         let printed = if is_whole(&typed.line) { Printed::Whole } else { Printed::Part };
         // The second table of a bench has rows of its own, of which there is no list.
@@ -382,7 +381,7 @@ enum Part {
     Benches,
 }
 
-/// Types a part of the transcripts of a document, which has at least one command of it.
+/// Types a part of the transcripts of a document, at least one command.
 fn type_document(name: &str, part: Part, test: &str) {
     let Some(mut session) = Session::new(test) else { return };
     let text = read(name);

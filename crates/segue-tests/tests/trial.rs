@@ -1,7 +1,7 @@
 //! Tests of 26 faults that users met when they first tried segue.
 //!
-//! Each test fails on the program of commit d2d84e5 (`SEGUE_BIN` names it). The findings, by their numbers, and the
-//! tests; those without a file are here:
+//! Of each finding a test fails on the program of commit d2d84e5 (`SEGUE_BIN` names it): `tools/old finding` runs them
+//! there. The findings, by their numbers, and the tests; those without a file are here:
 //!
 //! 1. A dead peer was `ok`: `health::health_reports_refused_while_the_peer_is_stopped_and_ok_when_it_returns`
 //! 2. A lost underlay was `ok`: `health::each_fault_of_the_underlay_is_named_until_it_is_mended`
@@ -83,7 +83,7 @@ fn service(ground: &Ground, file: &Path, text: &str) -> Process {
     service
 }
 
-/// Returns a tunnel of a file, by name and key; tunnels of one port share it.
+/// Returns a `[[tunnel]]` table with this name and key; such tunnels share one port.
 fn tunnel(dev: &str, key: u32, port: u16) -> String {
     format!(
         "[[tunnel]]\ndev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {key}\n\

@@ -1,5 +1,5 @@
-//! Tests of the systemd units: their score, their users and folders, and a tunnel under their restrictions, which are
-//! made by hand (unit_restrictions.py) since systemd does not run here.
+//! Tests of the systemd units: their security score, their users and directories, and a tunnel under their
+//! restrictions, which `unit_restrictions.py` applies since systemd does not run here.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -267,7 +267,7 @@ fn the_first_client_of_a_socket_unit_starts_its_service() {
     let file = directory.file("segue.toml");
     let words = "[[tunnel]]\ndev = \"sg41\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
     fs::write(&file, words).expect("a file");
-    // The command line of the service, with another file, behind the socket of its unit.
+    // The command line of the service, with another file, activated by the socket of its unit.
     let start = |name: &str| {
         let (socket, service) = (unit(&format!("{name}.socket")), unit(&format!("{name}.service")));
         let line = value(&service, "ExecStart").replace("/etc/segue/segue.toml", &file.display().to_string());

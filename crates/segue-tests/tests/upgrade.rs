@@ -1,4 +1,4 @@
-//! Tests of the live upgrade: a service continues with the program that takes the place of its own.
+//! Tests of the live upgrade: a service continues with the program that replaces its own.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -26,8 +26,8 @@ fn executes(pid: u64, path: &Path) -> bool {
     is(format!("/proc/{pid}/exe").into()).is_some_and(|own| Some(own) == is(path.to_owned()))
 }
 
-/// Returns the configuration of one end: its tunnel, and at A beside it another on its port, a gateway, and the metrics
-/// in a file.
+/// Returns the configuration of one end: its tunnel, and at A also another tunnel on its port, a gateway, and the
+/// metrics in a file.
 fn file(end: Peer, place: &Path) -> String {
     let tunnel = |net: u8| {
         let (here, there) = if end == Peer::A { (1, 2) } else { (2, 1) };

@@ -46,7 +46,7 @@ fn is_right_on_the_wire(name: &str, shape: Shape) {
     }
 }
 
-/// Judges the tunnel's datagrams in a capture; returns their number.
+/// Checks the tunnel's datagrams in a capture; returns their number.
 fn judge(file: &[u8], shape: &Shape) -> usize {
     let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
     for (number, frame) in (1..).zip(frames(file).unwrap()) {

@@ -10,7 +10,7 @@ use segue_lab::{Family, Host, LinkForm, Peer, Process, reach};
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, test_name};
 
-/// Number of flows of each kind: of two workers one has none of them once in 2^31.
+/// Number of flows of each kind: that one of two workers gets none of them has a probability of 1 in 2^31.
 const FLOWS: usize = 32;
 /// Datagrams of each flow in each direction.
 const EACH: u32 = 100;
@@ -57,7 +57,7 @@ fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> 
     flows.into_values().collect()
 }
 
-/// Sends numbered datagrams of many flows in both directions at once, and returns how many of them arrived behind a
+/// Sends numbered datagrams of many flows in both directions at once, and returns how many of them arrived after a
 /// later one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if
 /// queues were chosen by what was received. Lost ones are not counted: buffers are finite.
 #[track_caller]

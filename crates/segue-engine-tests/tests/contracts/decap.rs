@@ -45,7 +45,7 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
             _ => Ok(true),
         };
     }
-    // Everything behind the inner IP header is unchanged: errors are kept, and none is added.
+    // Everything after the inner IP header is unchanged: errors are kept, and none is added.
     let header = if is_frame {
         // Ethernet, two tags, and an IP header whose ECN may have changed.
         62

@@ -106,7 +106,7 @@ fn a4_extension_headers_of_any_length_and_number_are_walked_with_a_bound() {
     let ip = |extensions: Vec<(u8, Vec<u8>)>| Ip::V6(V6 { extensions, ..V6::new(1, 1, 2) });
     for count in [1, 2, 7, 8, 9, 30, 120] {
         for kind in [0, 43, 60] {
-            // The shortest options: six bytes behind type and length.
+            // The shortest options: six bytes after type and length.
             let frames = segments(ip(vec![(kind, vec![0; 6]); count]), 3);
             assert_eq!(holds(&frames, Start::Ip).packets, 3);
         }
@@ -266,7 +266,7 @@ fn e_contradictory_tunnel_headers_are_refused_by_the_decapsulator() {
     let mut rng = Rng::new(6);
     for port in ports {
         let mut tunnels = decapsulators_of(port);
-        // Every first word of a GUE or GRE header, repeatedly with other bytes behind it.
+        // Every first word of a GUE or GRE header, repeatedly with other bytes after it.
         for word in 0..=u16::MAX {
             let mut data = word.to_be_bytes().to_vec();
             let len = rng.below(60);

@@ -33,7 +33,7 @@ struct Mutant {
 enum Habit {
     /// A mutant without a fault.
     Plain,
-    /// Two consecutive packets of a flow change places.
+    /// Two consecutive packets of a flow are swapped.
     Swap,
     /// Refused packets do not wait for held ones.
     Overtake,

@@ -367,7 +367,7 @@ pub(crate) struct View {
     pub(crate) is_train: bool,
     /// The frames that a port without offloads sends.
     pub(crate) segments: Vec<Vec<u8>>,
-    /// The arrival that each segment is; `None` for one that never arrived.
+    /// The arrival from which each segment comes; `None` for one that never arrived.
     pub(crate) came: Vec<Option<usize>>,
     /// The arrivals that the packet replaces.
     pub(crate) swallowed: Vec<usize>,
@@ -402,7 +402,7 @@ fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>
     Ok(views)
 }
 
-/// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was owed.
+/// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was partial.
 pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
     if arrival.port_csum == PortCsum::Owed {

@@ -51,7 +51,7 @@ impl Through {
         }
     }
 
-    /// Moves every ready packet of the near end to the far end.
+    /// Moves every ready packet from the sending end to the receiving end.
     fn carry(&mut self, now: Nanos) {
         while let Some(mut packet) = self.near.pop() {
             if self.encap.push(&mut packet).is_err() {

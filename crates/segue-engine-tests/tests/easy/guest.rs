@@ -11,7 +11,7 @@ use segue_testkit::oracle::{self, Ports};
 
 use crate::header;
 
-/// Returns all vectors, or of a quick run every seventh.
+/// Returns all vectors with `SEGUE_FULL=1`, otherwise every seventh.
 fn some() -> impl Iterator<Item = Vector> {
     vectors().into_iter().step_by(if segue_testkit::is_set("SEGUE_FULL") { 1 } else { 7 })
 }
@@ -69,7 +69,7 @@ impl Buffer for Wild<'_> {
     }
 }
 
-/// Loads a frame in a chain of such memory, cuts it in both forms, and returns the frames of the linear one.
+/// Loads a frame in a chain of such memory, splits it in both forms, and returns the frames of the linear one.
 fn through(frame: &[u8], header: &VirtioNet, change: Change, rng: &mut Rng) -> (Vec<Vec<u8>>, Vec<u32>) {
     let (bytes, reads) = (RefCell::new(frame.to_vec()), RefCell::new(vec![0; frame.len()]));
     let (seed, mut packet) = (RefCell::new(Rng::new(rng.next_u64())), Packet::default());

@@ -8,7 +8,7 @@ mod split;
 use segue::virtio::{self, Form, VirtioNet};
 use segue_testkit::conformance::{GsoKind, Vector};
 
-/// Returns the bytes that a device hands out for a vector: the virtio-net header of this form, then the frame.
+/// Returns the bytes that a device delivers for a vector: the virtio-net header of this form, then the frame.
 fn unit(vector: &Vector, form: Form) -> Vec<u8> {
     [&header(vector).emit(form)[..form.len()], &vector.frame].concat()
 }

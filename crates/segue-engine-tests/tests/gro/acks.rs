@@ -35,8 +35,8 @@ fn moving(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| ack(sender, STEP)).collect()
 }
 
-/// Returns two acknowledgments, the second of which is held, one changed by `edit` (which acknowledges `more` bytes
-/// more), and two more.
+/// Returns a stream of five acknowledgments: two, the second of which is held; a third, which acknowledges `more` bytes
+/// more and is changed by `edit`; and two more.
 fn around(sender: Sender, more: u32, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let (mut sender, mut packets) = (sender, Vec::new());
     packets.extend(moving(&mut sender, 2));
@@ -278,7 +278,7 @@ fn data_and_acknowledgments_keep_their_order() {
     packets.push(sender.send(100, 0).bytes());
     let stream = Stream::new(packets.clone()).lro();
     let (outcome, left) = stream.run_unchecked();
-    // The first one, the third, two segments, the first one behind them, the last, a segment.
+    // The first one, the third, two segments, the first one after them, the last, a segment.
     let expected = [0, 2, 3, 4, 5, 8, 9].map(|at: usize| packets[at].clone());
     assert_eq!(left, expected, "{:?}", outcome.stats);
     assert_eq!((outcome.sizes, outcome.stats.swallowed), (vec![1, 1, 2, 1, 1, 1], 3));

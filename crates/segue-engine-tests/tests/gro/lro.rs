@@ -84,7 +84,7 @@ fn an_acknowledgment_number_that_goes_back_starts_anew() {
 #[test]
 fn timestamps_that_go_back_start_anew() {
     let stamps = |value, echo| Tcp::timestamps(value, echo);
-    // The third is behind the second, though not behind the first.
+    // The third is older than the second, though not than the first.
     let steps: [(u32, u32); 6] = [(9, 9), (8, 9), (9, 8), (10, 0), (12, 12), (11, 12)];
     let pairs = [(0, 1), (0, 2), (0, 3)];
     for (first, second) in pairs {
@@ -171,8 +171,8 @@ fn a_mark_of_congestion_is_never_lost() {
 
 #[test]
 fn a_lower_ttl_starts_anew() {
-    // Otherwise a packet from far away could hide behind one that a receiver believes to come from a neighbour (RFC
-    // 5082).
+    // Otherwise a packet from far away could hide inside a train with one that a receiver believes to come from a
+    // neighbour (RFC 5082).
     let stream = then(tcp4(), |packet| {
         if let Ip::V4(ip) = &mut packet.ip {
             ip.ttl = 1;

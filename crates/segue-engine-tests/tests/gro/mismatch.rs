@@ -58,7 +58,7 @@ mismatch! {
     an_identification_that_jumps_starts_anew: IpId = v4_field(|ip| ip.id = 9);
     an_identification_that_goes_back_starts_anew: IpId = v4_field(|ip| ip.id = 0xffff);
     other_bytes_of_the_gue_header_start_anew: TunnelHeader = {
-        // A surplus word behind the base header, with other bytes in it.
+        // A surplus word after the base header, with other bytes in it.
         let outer = Ip::V4(V4 { ..V4::new(0, 1, 2) });
         let mut stream = Stream::new(wrap(&tunnel(outer, Shim::Gue(None), None, &v4()), run(&mut tcp4(), 2)));
         for (index, (bytes, _)) in stream.packets.iter_mut().enumerate() {
@@ -165,7 +165,7 @@ fn other_ports_addresses_vlans_and_keys_are_other_flows() {
 
 #[test]
 fn a_flow_keeps_its_order_when_its_mac_addresses_change() {
-    // The acknowledgment stays behind the data that another gateway forwarded.
+    // The acknowledgment stays after the data that another gateway forwarded.
     let link = |last| Ethernet { src: [2, 0, 0, 0, 0, last], ..Ethernet::default() };
     let mut sender = tcp4();
     let frames = [link(1).wrap(&sender.send(100, 0).bytes()), link(2).wrap(&sender.send(0, 0).bytes())];

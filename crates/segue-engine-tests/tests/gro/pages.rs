@@ -11,7 +11,7 @@ use segue_testkit::build::Ethernet;
 use crate::bench::{frames, run, tcp4};
 use segue_testkit::flow::Sender;
 
-/// The place of a frame: pairs of page and range, in order.
+/// The pieces of a frame: pairs of page and range, in order.
 type Parts = Vec<(usize, Range<usize>)>;
 
 /// Puts frames into pages of `size`, one after the other; a frame that does not fit continues in the next page.

@@ -169,8 +169,8 @@ refused! {
     );
 }
 
-/// Declares a test for each scenario of packets that are refused whatever is held, and whose flow therefore never holds
-/// anything.
+/// Declares a test for each scenario of packets that are refused whatever is held, so that nothing of their flow is
+/// ever held.
 macro_rules! refused_flow {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const REFUSED_FLOWS: &[(RefusalReason, fn() -> Stream)] = &[$((RefusalReason::$reason, || $scenario)),+];
@@ -202,7 +202,7 @@ refused_flow! {
         stream
     };
     a_transport_that_is_not_inside_ip_stays_alone: Tunnel = {
-        // TCP right behind GUE, with a checksum that is right under the outer addresses.
+        // TCP directly after GUE, with a checksum that is right under the outer addresses.
         let mut packet = tunnelled(Shim::Gue(None), None).packets.remove(0).0;
         packet.drain(32..52);
         packet[29] = 6;

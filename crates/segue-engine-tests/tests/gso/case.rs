@@ -129,7 +129,7 @@ impl Case {
         packet
     }
 
-    /// Returns the headers of the first segment, with the flags of all and a few bytes behind them.
+    /// Returns the headers of the first segment, with the flags of all and a few bytes after them.
     pub(crate) fn expected_head(&self) -> Vec<u8> {
         Case { size: 100, ..self.clone() }.expected(0..self.inner.data.len())
     }

@@ -10,15 +10,15 @@ use crate::case::*;
 
 /// Largest number of segments of a train.
 const MOST: usize = 5;
-/// Intervals of the trains in tunnels, and of the others, that are in the sample: primes, so that the sample has every
-/// value of an option with every value of others.
+/// Sampling intervals for trains in tunnels and for the others: primes, so that the sample has every value of an option
+/// with every value of the other options.
 const SAMPLE: [usize; 2] = [4001, 307];
 
 /// Flags of TCP: plain, the ones of the last segment, those of the first, and all that a train may have.
 const FLAGS: [u8; 4] = [0x10, 0x19, 0x90, 0xf9];
 /// Sizes of segments, even and odd.
 const SIZES: [usize; 2] = [24, 9];
-/// Lengths by which the last segment is shorter.
+/// Numbers of bytes by which the last segment is shorter than the others.
 const SHORTER: [usize; 2] = [0, 7];
 
 /// The digits of the number of a train, one for each option, the last one first.
@@ -47,7 +47,7 @@ struct Options {
 }
 
 impl Options {
-    /// Creates the options of trains in tunnels, or of those in none.
+    /// Creates the options of trains in tunnels, or of trains without a tunnel.
     fn new(is_tunnelled: bool) -> Options {
         let extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
         let ips = [

@@ -30,7 +30,7 @@ fn no_implementation_touches_a_byte_beyond_its_buffers() {
     }
     let room = from.len();
     for len in (0..=EVERY).chain(LONG) {
-        // At the first byte behind a guard page, and up to the last one in front of the other.
+        // At the first byte after a guard page, and up to the last one in front of the other.
         for [src, dst] in [[0, 0], [0, room - len], [room - len, 0], [room - len, room - len]] {
             let bytes = &from[src..src + len];
             let want = oracle(bytes);

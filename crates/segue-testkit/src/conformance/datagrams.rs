@@ -38,9 +38,9 @@ impl Datagram {
         fragments(&self.packet, self.mtu, id).iter().map(|packet| self.link.wrap(packet)).collect()
     }
 
-    /// Returns the fragments that Linux makes in place of a device (UFO), with all headers in each of them. Where the
-    /// extension headers before a fragment header end is Linux's own choice, and those behind count in the offset.
-    /// `first` is one of its frames, with the identification that it chose.
+    /// Returns the fragments that Linux makes in software for a device without UFO, with all headers in each of them.
+    /// Where the extension headers before a fragment header end is Linux's own choice, and those after it count in the
+    /// offset. `first` is one of its frames, with the identification that it chose.
     pub fn by_device_of_linux(&self, first: &[u8]) -> Vec<Vec<u8>> {
         let (head, body) = self.packet.split_at(self.headers);
         let room = (self.mtu - self.front) / 8 * 8;
@@ -127,14 +127,14 @@ impl Datagram {
         self
     }
 
-    /// Returns whether the fragments before the last fill the MTU, as those of a UFO device must: it cuts to the size
-    /// that it is given.
+    /// Returns whether the fragments before the last fill the MTU, as those of a UFO device must: it fragments to the
+    /// size that it is given.
     pub fn fills(&self) -> bool {
         (self.mtu - self.front).is_multiple_of(8)
     }
 }
 
-/// Returns the length of the headers that Linux puts before a fragment header: all but destination options behind a
+/// Returns the length of the headers that Linux puts before a fragment header: all but destination options after a
 /// routing header.
 fn unfragmentable_of_linux(head: &[u8]) -> usize {
     let (mut next, mut at, mut is_routed) = (head[6], 40, false);
@@ -188,7 +188,7 @@ pub fn datagrams() -> Vec<Datagram> {
                 let full = room / 8 * 8;
                 let headers = ip.header(17, 8).len();
                 let longest = if matches!(ip, Ip::V4(_)) { 65_535 - headers - 8 } else { 65_535 - (headers - 40) - 8 };
-                // What is behind the part that every fragment has, payload left out.
+                // The headers after the part that every fragment has.
                 let behind = headers + 8 + if matches!(ip, Ip::V4(_)) { 0 } else { 8 } - front;
                 let mut sizes = Vec::new();
                 for held in [full + room, full + room + 1, 2 * full, 2 * full + 1, 3 * full - 1, 3 * full + room] {

@@ -22,7 +22,7 @@ const MARKER: [u8; 28] =
 pub struct Device {
     /// Name, from the outermost header inwards.
     pub name: String,
-    /// Feature that a kernel needs besides IP tunnels: [`Feature::Vxlan`] for VXLAN alone.
+    /// Kernel feature that the device needs in addition to IP tunnels: [`Feature::Vxlan`] for VXLAN alone.
     pub feature: Feature,
     /// Commands that make the device, as lines for `ip -batch`.
     pub lines: String,
@@ -89,7 +89,8 @@ impl Device {
         frame
     }
 
-    /// Returns the packets that must leave, with complete checksums and with `tunnels` in place of the device's own.
+    /// Returns the packets that must leave, with complete checksums and encapsulated in `tunnels` instead of the
+    /// device's own.
     pub fn segments(&self, train: &Entering, tunnels: &[Tunnel]) -> Vec<Vec<u8>> {
         let segments = train.inner.segments.iter().enumerate().map(|(number, segment)| {
             let mut tunnels = tunnels.to_vec();
@@ -144,7 +145,7 @@ impl Device {
         let mut tunnels = self.tunnels.clone();
         let number = |at: usize| first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
         for level in 0..tunnels.len() {
-            // Where the level begins: behind what is around it.
+            // Where the level begins: after its outer headers.
             let at = wrap(&tunnels[..level], &MARKER).len() - MARKER.len();
             let tunnel = &mut tunnels[level];
             let header_len = match &mut tunnel.ip {

@@ -8,7 +8,7 @@ use super::script::Frame;
 use super::train::{self, Gso, GsoKind};
 use super::{Case, Rules};
 
-/// A packet or a train that an implementation has put out.
+/// An output of an implementation: a packet or a train.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Out {
     /// The frame, from the Ethernet header on.
@@ -22,7 +22,7 @@ pub struct Out {
 pub struct Difference {
     /// The trains that the table expects.
     pub expected: String,
-    /// The trains that were put out.
+    /// The trains in the output.
     pub came: String,
     /// Errors in the bytes of a train; empty if segmentation restores its frames exactly.
     pub bytes: String,
@@ -109,7 +109,7 @@ impl Case {
         if fields.is_empty() { Ok(()) } else { Err(fields.into_iter().collect::<Vec<_>>().join(", ")) }
     }
 
-    /// Returns the fields in which `came` differs from the case's frame `frame`.
+    /// Returns the fields in which the output `came` differs from the case's frame `frame`.
     fn differing(&self, frame: usize, expected: &[u8], came: &[u8]) -> Vec<String> {
         if came.len() != expected.len() {
             return vec![format!("{} bytes instead of {}", came.len(), expected.len())];
@@ -119,7 +119,7 @@ impl Case {
         differing.map(|at| field_name(frame, expected, at)).collect()
     }
 
-    /// Returns the frames that each of `outs` is made of; `None` if that cannot be determined.
+    /// Returns the frames from which each of `outs` was made; `None` if that cannot be determined.
     pub fn trains_of(&self, outs: &[Out]) -> Option<Vec<Train>> {
         self.decode(outs).ok()
     }

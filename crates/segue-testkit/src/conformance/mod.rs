@@ -3,8 +3,8 @@
 //! A [`Row`] is a rule: a name, the packets that show it, and the trains that each set of [`Rules`] makes of them. A
 //! [`Carrier`] is what the packets travel in: nothing, a VLAN, or one of the tunnels. [`cases`] crosses the two. A
 //! [`Case`] has frames as bytes, so that anything that takes frames can be judged by it: segue's engine, and a kernel's
-//! GRO behind a veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte
-//! for byte, by a merge of its own.
+//! GRO at the end of a veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table,
+//! byte for byte, by a merge of its own.
 //!
 //! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] and [`devices`] such trains in tunnels,
 //! each with the packets that must leave for it; [`datagrams`] are single packets that are too long, and their

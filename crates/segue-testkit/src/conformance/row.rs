@@ -15,9 +15,9 @@ pub struct Row {
     pub make: fn(&mut Script),
     /// The expected trains of the row.
     pub gives: Gives,
-    /// Whether the row can be replayed to a kernel behind a veth pair; rows that take longer than one poll, or more
+    /// Whether the row can be replayed to a kernel over a veth pair; rows that take longer than one poll, or more
     /// frames than one poll receives, cannot.
     pub in_kernels: bool,
-    /// Feature that a kernel needs besides that of the carrier.
+    /// Feature that a kernel needs in addition to that of the carrier.
     pub needs: Option<Feature>,
 }

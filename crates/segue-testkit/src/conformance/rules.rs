@@ -47,7 +47,7 @@ pub enum On {
     Outer6,
     /// Carriers in which the transport checksum is complete.
     OwnChecksum,
-    /// Carriers in which the far end completes the transport checksum (remote checksum offload).
+    /// Carriers in which the receiver completes the transport checksum (remote checksum offload).
     RemoteChecksum,
     /// Tunnels over UDP with an outer checksum.
     OuterUdp,

@@ -24,7 +24,7 @@ pub struct Frame {
     pub(super) udp_checksum: Option<usize>,
     /// Offset of the GRE checksum in bytes, or `None` without one.
     pub(super) gre_checksum: Option<usize>,
-    /// Whether the far end completes the transport checksum.
+    /// Whether the receiver completes the transport checksum.
     pub(super) is_remote: bool,
 }
 

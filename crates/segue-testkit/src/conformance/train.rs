@@ -63,7 +63,7 @@ pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     }
     if rules == Rules::Lro {
         let newest = frames[frames.len() - 1];
-        // Number and window, and the echo of timestamps behind two NOPs.
+        // Number and window, and the echo of timestamps after two NOPs.
         bytes[upper + 8..upper + 12].copy_from_slice(&newest.bytes[upper + 8..upper + 12]);
         bytes[upper + 14..upper + 16].copy_from_slice(&newest.bytes[upper + 14..upper + 16]);
         if header_len == upper + 32 && bytes[upper + 20..upper + 24] == [1, 1, 8, 10] {

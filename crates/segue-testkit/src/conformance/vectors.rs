@@ -19,7 +19,7 @@ pub struct Vector {
     pub gso: Gso,
     /// Offset of the transport header in bytes.
     pub csum_start: usize,
-    /// Offset of the checksum field behind `csum_start`, in bytes.
+    /// Offset of the checksum field from `csum_start`, in bytes.
     pub csum_offset: usize,
     /// Length of all headers in bytes.
     pub header_len: usize,
@@ -119,7 +119,7 @@ fn vector_of(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, data:
 pub struct Odd {
     /// The train, and the packets that must leave.
     pub vector: Vector,
-    /// The packets that a kernel sends which does not raise the segment size.
+    /// The packets sent by a kernel that does not raise the segment size.
     pub unraised: Option<Vec<Vec<u8>>>,
 }
 

@@ -139,7 +139,7 @@ fn link(tags: &[(u16, u16)]) -> Ethernet {
     Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: tags.to_vec() }
 }
 
-/// Returns the bytes that `tunnel` puts in front of a packet with the header `inner`.
+/// Returns the outer headers that `tunnel` prepends to a packet with the header `inner`.
 fn around(tunnel: &Tunnel, inner: &Ip) -> Vec<u8> {
     let inner = Packet { ip: inner.clone(), l4: L4::Raw(59), data: Vec::new() }.bytes();
     let mut bytes = tunnel.wrap(&inner);

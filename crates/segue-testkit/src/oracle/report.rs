@@ -33,7 +33,7 @@ pub struct Owed {
     pub outer: bool,
 }
 
-/// One IP header and the tunnel headers behind it.
+/// One IP header and the tunnel headers after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// IP version, 4 or 6.
@@ -75,7 +75,7 @@ pub enum Csum {
     Good,
     /// The field is zero: UDP without a checksum (RFC 768).
     Absent,
-    /// The checksum field is primed, and a remote checksum option makes the far end complete it correctly.
+    /// The checksum field is primed, and a remote checksum option makes the receiver complete it correctly.
     Remote,
     /// The checksum field is primed, and the port completes it.
     Owed,

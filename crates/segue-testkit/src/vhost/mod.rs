@@ -1,5 +1,5 @@
-//! A front end of vhost-user without a guest: it has memory in a file, writes rings into it as a driver would, or as
-//! none would, and sends messages.
+//! A front end of vhost-user without a guest: it has memory in a file, writes valid and invalid rings into it, and
+//! sends messages.
 //!
 //! Memory is written and read through the file, and the back end has it mapped: both see the same pages.
 
@@ -109,10 +109,10 @@ pub const GUEST_BASE: u64 = 0x4000_0000;
 pub const USER_BASE: u64 = 0x7f00_0000_0000;
 /// Length of the memory, bytes.
 pub const MEMORY_LEN: u64 = 24 << 20;
-/// Start of the buffers in the memory, behind the rings and tables.
+/// Start of the buffers in the memory, after the rings and tables.
 pub const BUFFERS: u64 = 0x20_0000;
 
-/// Places of a queue's parts, from the start of the queue's part of the memory.
+/// Size of a queue's area in the memory; the offsets that follow are those of its rings in the area.
 const QUEUE_LEN: u64 = 0x10_0000;
 const AVAILABLE: u64 = 0x8_0000;
 const USED: u64 = 0xa_0000;
@@ -147,7 +147,7 @@ impl Descriptor {
 struct Ring {
     kick: File,
     call: File,
-    /// Number of chains that were offered, and of those that came back.
+    /// Number of chains that were offered, and of those returned.
     offered: u16,
     returned: u16,
 }
@@ -168,7 +168,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Connects to a back end that listens at `path`, which is waited for.
+    /// Connects to a back end that listens at `path`, and waits until it does.
     pub fn connect(path: &Path, features: u64) -> Frontend {
         let begin = Instant::now();
         loop {
@@ -187,8 +187,7 @@ impl Frontend {
         Frontend::with_memory(stream, features, memory)
     }
 
-    /// Returns a front end whose memory is that of an earlier one, as that of a guest that continues with a new back
-    /// end.
+    /// Returns a front end with the memory of an earlier one, like a guest that reconnects to a new back end.
     pub fn with_memory(stream: UnixStream, features: u64, memory: File) -> Frontend {
         let ring = || Ring {
             kick: sys::event_counter().expect("an event counter"),
@@ -273,7 +272,7 @@ impl Frontend {
         self.send_with(message::SET_MEM_TABLE, 1, &payload, &[memory.as_fd()]);
     }
 
-    /// Sends all messages of one queue, which continues at the index in the guest's memory.
+    /// Sends all set-up messages of one queue, which continues at the index in the guest's memory.
     pub fn start_queue(&mut self, queue: u16) {
         let used = self.half(self.at(queue, USED + 2));
         let ring = &mut self.rings[usize::from(queue)];
@@ -291,7 +290,7 @@ impl Frontend {
         }
     }
 
-    /// Sends all messages of one queue if `is_whole`: the memory has to be complete.
+    /// Sends the set-up messages of one queue if `is_whole`, that is, if the memory is complete.
     pub fn start_queue_if(&mut self, queue: u16, is_whole: bool) {
         if is_whole {
             self.start_queue(queue);
@@ -305,7 +304,7 @@ impl Frontend {
         self.send(message::SET_VRING_ADDR, &payload);
     }
 
-    /// Returns the offset in the memory of a place in a queue's part.
+    /// Returns the memory offset of `offset` in a queue's area.
     fn at(&self, queue: u16, offset: u64) -> u64 {
         u64::from(queue) * QUEUE_LEN + offset
     }
@@ -382,7 +381,7 @@ impl Frontend {
         }
     }
 
-    /// Fills the counter of a queue's calls and makes it block: a write to it waits until it is read.
+    /// Fills the event counter of a queue's calls and makes it blocking: a write waits until it is read.
     pub fn fill_calls(&mut self, queue: u16) {
         let _ = self.calls(queue);
         sys::fill(&self.rings[usize::from(queue)].call).expect("an event counter");
@@ -398,19 +397,19 @@ impl Frontend {
         self.half(self.at(queue, USED + 2))
     }
 
-    /// Returns the flags of the used ring, and the index behind which the back end wants a kick.
+    /// Returns the flags of the used ring, and the index after which the back end wants a kick.
     pub fn suppression(&self, queue: u16) -> (u16, u16) {
         let event = self.at(queue, USED + 4 + 8 * u64::from(self.size));
         (self.half(self.at(queue, USED)), self.half(event))
     }
 
-    /// Sets the flags of the available ring, and the index behind which the guest wants a call.
+    /// Sets the flags of the available ring, and the index after which the guest wants a call.
     pub fn set_suppression(&mut self, queue: u16, flags: u16, event: u16) {
         self.set_half(self.at(queue, AVAILABLE), flags);
         self.set_half(self.at(queue, AVAILABLE + 4 + 2 * u64::from(self.size)), event);
     }
 
-    /// Returns the chains that came back since the last time: the number of each, and the bytes written to it.
+    /// Returns the chains returned since the last call: the number of each, and the bytes written to it.
     pub fn returned(&mut self, queue: u16) -> Vec<(u32, u32)> {
         let index = self.used_index(queue);
         let mut found = Vec::new();
@@ -492,7 +491,7 @@ impl Frontend {
         }
     }
 
-    /// Takes over buffers of `len` bytes that an earlier front end with the same memory has offered.
+    /// Adopts the buffers of `len` bytes that an earlier front end with the same memory has offered.
     pub fn adopt_buffers(&mut self, len: u32) {
         self.buffer_len = len;
     }
@@ -537,7 +536,7 @@ impl Frontend {
     }
 }
 
-/// Returns a pair of sockets that keep the borders of messages.
+/// Returns a pair of sockets that preserve message boundaries.
 ///
 /// # Errors
 /// Where the kernel has no descriptors left.

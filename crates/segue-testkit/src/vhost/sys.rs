@@ -39,7 +39,7 @@ pub(super) fn fill(mut counter: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a pair of connected sockets that keep the borders of messages.
+/// Creates a pair of connected sockets that preserve message boundaries (SOCK_SEQPACKET).
 pub(super) fn message_pair() -> io::Result<(UnixStream, OwnedFd)> {
     let mut fds: [c_int; 2] = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

@@ -94,7 +94,7 @@ impl Gso {
     /// Returns errors of the sockets.
     pub fn fragment(&self, datagram: &Datagram) -> io::Result<Option<Vec<Vec<u8>>>> {
         let start = 14 + 4 * datagram.link.tags.len() + datagram.headers;
-        // VIRTIO_NET_HDR_GSO_UDP; the size is what a fragment holds behind its IP headers.
+        // VIRTIO_NET_HDR_GSO_UDP; the size is what a fragment holds after its IP headers.
         let vnet = vnet(3, [start + 8, (datagram.mtu - datagram.front) / 8 * 8, start, 6]);
         cut(&self.near, &self.far, (vnet, &datagram.frame(true)), datagram.by_device_of_linux(&[]).len())
     }
@@ -168,7 +168,7 @@ pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Describes the differences of frames from the expected ones.
+/// Describes the differences between frames and the expected ones.
 pub fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
     if came.len() != expected.len() {
         return format!("{} frames, not {}", came.len(), expected.len());

@@ -39,7 +39,7 @@ pub use underlay::{Entry, Underlay};
 
 /// Maximum number of times that a burst is sent again because it was not received in one poll.
 const TRIES: usize = 50;
-/// Maximum number of times that a burst is sent again because some of its frames did not leave.
+/// Maximum number of times that a burst is sent again because some of its frames were not sent.
 const LOSSES: usize = 2;
 /// Time without a frame after which no more are expected.
 const QUIET: Duration = Duration::from_millis(10);
@@ -261,7 +261,7 @@ impl Gro {
     }
 }
 
-/// Sends a train for the device behind the first pair to segment, in the same way as [`Gso::cut`].
+/// Sends a train for the device after the first pair to segment, in the same way as [`Gso::cut`].
 ///
 /// # Errors
 /// From the sockets.

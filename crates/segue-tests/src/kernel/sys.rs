@@ -7,7 +7,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Length of `struct virtio_net_hdr`, which the kernel puts in front of a frame, bytes.
+/// Length of `struct virtio_net_hdr`, which the kernel prepends to a frame, bytes.
 pub(super) const VNET_LEN: usize = 10;
 /// The socket option `PACKET_IGNORE_OUTGOING`, include/uapi/linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -74,7 +74,7 @@ impl Socket {
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
     }
 
-    /// Sends a frame with a virtio-net header in front.
+    /// Sends a frame with a virtio-net header.
     pub(super) fn send(&self, vnet: [u8; VNET_LEN], frame: &[u8]) -> io::Result<()> {
         let bytes = [&vnet[..], frame].concat();
         // SAFETY: the pointer and length describe `bytes`.

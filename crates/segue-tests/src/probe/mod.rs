@@ -10,8 +10,8 @@ use std::io;
 
 /// Number of system calls of present kernels, and some more.
 const NUMBERS: i64 = 500;
-/// System calls that end or suspend a process, or continue it elsewhere, whatever their arguments are. The last two are
-/// those of the kernel's own uprobes, which no filter refuses: elsewhere they end the process, or fail.
+/// System calls that end or suspend a process, or change its flow of control, whatever their arguments are. The last
+/// two are those of the kernel's own uprobes, which no filter refuses: elsewhere they end the process, or fail.
 pub const NOT_TRIED: [i64; 10] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -29,8 +29,8 @@ pub const NOT_TRIED: [i64; 10] = [
 const REFUSED: [i64; 3] = [-(libc::EPERM as i64), -(libc::EACCES as i64), -(libc::ENOSYS as i64)];
 
 impl Held {
-    /// Returns the numbers of all system calls that are not refused when they are made with arguments that no call has
-    /// a use for. Those in [`NOT_TRIED`] are not made.
+    /// Returns the numbers of all system calls that the filter does not refuse when they are made with invalid
+    /// arguments. Those in [`NOT_TRIED`] are not made.
     ///
     /// # Errors
     /// Where the process has ended, or cannot be asked.
@@ -44,7 +44,7 @@ impl Held {
         Ok(found)
     }
 
-    /// Returns whether the process can open a file, to read it or with these flags.
+    /// Returns whether the process can open a file with these flags.
     ///
     /// # Errors
     /// Where the process has ended, or cannot be asked.

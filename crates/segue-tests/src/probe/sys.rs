@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the other process.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes below the stack of the other process that are left alone: the red zone of its functions, and some more.
+/// Number of bytes below the stack pointer of the other process that are not written: the red zone of its functions,
+/// and a margin.
 const BELOW: u64 = 4096;
 
 /// A process that is stopped in a system call, and continues when this is dropped.
@@ -75,7 +76,7 @@ impl Held {
         }
     }
 
-    /// Writes bytes to the stack of the process, below what is in use, and returns their place.
+    /// Writes bytes to the stack of the process, below the part in use, and returns their address.
     pub fn write(&self, bytes: &[u8]) -> io::Result<u64> {
         let place = (self.registers.rsp - BELOW) & !15;
         for (at, chunk) in bytes.chunks(8).enumerate() {

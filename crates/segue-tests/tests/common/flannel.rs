@@ -75,7 +75,7 @@ impl Flanneld {
         process.wait(PATIENCE).unwrap();
     }
 
-    /// Removes the subnet file, by which a node keeps its subnet over a restart.
+    /// Removes the subnet file, from which a node restores its subnet after a restart.
     pub(crate) fn forget(&self) {
         let _ = fs::remove_file(&self.file);
     }

@@ -137,7 +137,7 @@ impl Fleet {
         until("etcd is up", || self.etcdctl(&self.etcd, &["endpoint", "health"]).is_some());
     }
 
-    /// Returns the members as the agent's option takes them.
+    /// Returns the members in the form of the agent's option.
     pub(crate) fn endpoints(&self) -> &str {
         self.url
     }
@@ -177,9 +177,9 @@ impl Fleet {
         self.url.starts_with("https:")
     }
 
-    /// Makes an authority, ca.pem, and a certificate of etcd's address by it, with which etcd's gateway is a client of
-    /// etcd too; another authority, other.pem, and a client's certificate by each. (What etcd makes by itself has a key
-    /// of P-521, which rustls with ring does not take.)
+    /// Creates an authority, ca.pem, and a certificate for etcd's address signed by it, which etcd's gateway also uses
+    /// as a client of etcd; another authority, other.pem, and a client's certificate signed by each. (What etcd makes
+    /// by itself has a key of P-521, which rustls with ring does not take.)
     fn make_certificates(&self) {
         const MAKE: &str = "
             key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
@@ -265,7 +265,7 @@ impl Node {
         Node::listening(fleet, n, "vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 fastpath off", words)
     }
 
-    /// Starts the tunnel and the agent with other words for the tunnel behind `listen`.
+    /// Starts the tunnel and the agent with other words for the tunnel after `listen`.
     pub(crate) fn listening(fleet: &Fleet, n: u8, listen: &str, words: &str) -> Node {
         let mut node = Node::without_agent(fleet, n, listen, words);
         node.start_agent(&fleet.program);
@@ -344,7 +344,7 @@ impl Node {
         self.join();
     }
 
-    /// Returns what `segue stat` says of the agent.
+    /// Returns the agent's entry in `segue stat`.
     pub(crate) fn in_stat(&self, fleet: &Fleet) -> Value {
         let text = self.host.run(fleet.program.to_str().unwrap(), &["stat", "-j"]);
         let stat: Option<Value> = text.ok().and_then(|text| serde_json::from_str(&text).ok());
@@ -364,7 +364,7 @@ impl Node {
         peers["kernel"].as_u64().map(|kernel| [kernel, segue])
     }
 
-    /// Waits until the kernel serves so many of the peers, and segue so many.
+    /// Waits until the kernel serves the first number of peers, and segue the second.
     #[track_caller]
     pub(crate) fn until_served(&self, fleet: &Fleet, wanted: [u64; 2]) {
         until(&format!("{wanted:?} are served"), || self.served(fleet) == Some(wanted));
@@ -399,7 +399,7 @@ impl Node {
 pub(crate) struct Load {
     client: Process,
     _server: Process,
-    /// Rate, bit/s, and share of the segments that were sent again, while nothing else happened.
+    /// Rate in bit/s and share of retransmitted segments, without any change.
     quiet: [f64; 2],
 }
 
@@ -468,7 +468,7 @@ pub(crate) fn datagrams(path: &Path) -> Vec<Vec<String>> {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Of an inner header of UDP there is a second value, behind a comma.
+    // Of an inner header of UDP there is a second value, after a comma.
     let outer = |field: &str| field.split(',').next().unwrap_or_default().to_owned();
     text.lines().map(|line| line.split('\t').map(outer).collect()).collect()
 }

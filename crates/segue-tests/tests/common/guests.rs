@@ -1,4 +1,4 @@
-//! Front ends of vhost-user without a guest behind them, and a gateway or a tunnel of the built program at their ports.
+//! Front ends of vhost-user without a guest, and a gateway or a tunnel of the built program at their ports.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};

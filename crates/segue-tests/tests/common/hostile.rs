@@ -1,17 +1,18 @@
-//! Leases that are wrong, each under the reason for which it is refused. In keys and values each character stands for
+//! Invalid leases, each with the reason for which it is refused. In keys and values each character stands for
 //! the byte of its number.
 
 use std::collections::BTreeMap;
 
 use super::ground::SUBNETS;
 
-/// A key of a good lease that covers half the network, put before any other: leases of the configured length go first.
+/// A key of a good lease that covers half the network, listed before any other; leases of the configured length take
+/// precedence.
 pub(crate) const WIDE: &str = "/198.19.0.0-17";
 
 /// A lease that would be taken.
 pub(crate) const GOOD: &str = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
 
-/// Wrong keys of a good lease, behind the name of the directory.
+/// Wrong keys of a good lease, after the name of the directory.
 const KEYS: &[(&str, &str)] = &[
     ("key_outside", "-anything"),
     ("key_outside", "-old/198.19.207.0-24"),
@@ -52,7 +53,7 @@ const KEYS: &[(&str, &str)] = &[
     ("overlap", "/198.19.4.9-32"),
 ];
 
-/// Wrong values of good keys: what of the good one is replaced, and by what.
+/// Wrong values of good keys: the part of the good value that is replaced, and its replacement.
 const VALUES: &[(&str, &str, &str)] = &[
     ("value_malformed", GOOD, ""),
     ("value_malformed", GOOD, "{"),

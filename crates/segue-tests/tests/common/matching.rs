@@ -1,7 +1,7 @@
-//! Comparison of a document's transcript with a program's output: words exactly, figures by their place.
+//! Comparison of a document's transcript with a program's output: words exactly, figures by their position only.
 
 /// Returns a line in the form in which it is compared: each number becomes `#`, and white space between words becomes
-/// one blank. A figure is a word that begins with a digit, behind signs and brackets, and is no address: `6.03-6.68`
+/// one blank. A figure is a word that begins with a digit, after signs and brackets, and is no address: `6.03-6.68`
 /// and `61.8k` are, `198.18.0.1` is not, but its port is. Lines with a caret stay as they are.
 fn masked(line: &str) -> String {
     if line.contains("^^") {

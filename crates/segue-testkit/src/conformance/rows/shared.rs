@@ -8,12 +8,12 @@ pub(super) const fn row(name: &'static str, on: On, gives: Gives, make: fn(&mut 
 }
 
 impl Row {
-    /// Marks a row that cannot be replayed to a kernel behind a veth pair.
+    /// Marks a row that cannot be replayed to a kernel over a veth pair.
     pub(super) const fn not_in_kernels(self) -> Row {
         Row { in_kernels: false, ..self }
     }
 
-    /// Marks a row for which a kernel needs another feature besides that of its carrier.
+    /// Marks a row for which a kernel needs a feature in addition to that of its carrier.
     pub(super) const fn needs(self, feature: Feature) -> Row {
         Row { needs: Some(feature), ..self }
     }

@@ -1,5 +1,5 @@
-//! A program for the kernel's traffic control that puts a tunnel around each packet, trains included, loaded by bpf(2)
-//! itself.
+//! A BPF program for the kernel's traffic control that encapsulates each packet, trains included, loaded by bpf(2)
+//! directly.
 
 mod sys;
 

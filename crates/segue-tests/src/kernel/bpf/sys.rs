@@ -17,7 +17,7 @@ const BPF_TCX_EGRESS: u32 = 47;
 #[repr(C)]
 pub(super) struct Insn {
     pub(super) code: u8,
-    /// Destination in the lower four bits, source in the upper ones.
+    /// Registers of the instruction: the destination in the lower four bits, the source in the upper ones.
     pub(super) registers: u8,
     pub(super) offset: i16,
     pub(super) imm: i32,
