@@ -18,7 +18,7 @@ fn main() {
     }
 }
 
-/// Returns the date of the manual pages: that of SOURCE_DATE_EPOCH where a build that can be repeated sets it, else of
+/// Returns the date of the manual pages: that of SOURCE_DATE_EPOCH where it is set, for reproducible builds, else of
 /// the commit.
 fn date() -> String {
     let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! `segue bench`: tables of measurements beside what others published.
+//! `segue bench`: tables of measurements next to published results.
 
 use segue_control::error::{Error, Kind};
 use segue_control::units;

@@ -11,7 +11,7 @@ use crate::out::Out;
 /// The id of the JSON that `segue doctor -j` prints.
 const SCHEMA: &str = "segue.doctor/1";
 
-/// Runs `segue doctor`; `links` are those to check, or none for all that are up.
+/// Runs `segue doctor`; `links` are the interfaces to check; an empty list stands for all that are up.
 pub(crate) fn run(links: &[String], out: &Out) -> Result<(), Error> {
     let checks = doctor::all(links)?;
     let needed: Vec<&str> =

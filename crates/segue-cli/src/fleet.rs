@@ -34,7 +34,8 @@ pub(crate) fn run(args: &Fleet) -> Result<(), Error> {
     Err(Error::system(format!("cannot start {}", program.display()), &error, "make install").why(why))
 }
 
-/// Returns the paths at which the program may be: beside segue, and in the libexec folder of the same prefix.
+/// Returns the paths at which the program may be: in segue's own directory, and in the libexec directory of the same
+/// prefix.
 fn places(segue: &Path) -> Vec<PathBuf> {
     let beside = segue.with_file_name(PROGRAM);
     let prefix = segue.parent().and_then(Path::parent);

@@ -22,7 +22,7 @@ use tracing::{Level, Metadata, Subscriber};
 
 use crate::args::LogFormat;
 
-/// Time in which a line that repeats is counted instead of written.
+/// Interval within which a repeated line is counted instead of written.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Largest number of lines that are remembered, so that their repetitions are counted.
 const REMEMBERED: usize = 64;
@@ -62,7 +62,7 @@ pub(crate) fn to_stderr(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// A line that was written, with the times of its repetitions since.
+/// A line that was written, and the repetitions of it since then.
 struct Logged {
     line: String,
     at: Instant,
@@ -83,7 +83,7 @@ pub(crate) fn write(is_journal: bool, priority: Priority, line: &str) {
     }
 }
 
-/// Returns the line as it is to be written, with the number of repetitions; `None` where it is only counted.
+/// Returns the line to write, with the number of repetitions; `None` where it is only counted.
 fn counted(seen: &mut VecDeque<Logged>, priority: Priority, line: &str, now: Instant) -> Option<String> {
     if priority > Priority::Warning {
         return Some(line.to_owned());

@@ -134,8 +134,8 @@ fn announce(args: &Metrics, listeners: &[Listener], out: &dyn Report) {
     out.note(&format!("metrics: {}", places.join(", ")));
 }
 
-/// Drops the rights that serving does not need. Root keeps the right to reach control sockets and folders of other
-/// users.
+/// Drops the privileges that the server does not need. Root keeps the right to reach control sockets and folders of
+/// other users.
 fn give_up_rights() -> Result<(), Error> {
     const CAP_DAC_OVERRIDE: u64 = 1 << 1;
     let kept = if sys::euid() == 0 { CAP_DAC_OVERRIDE } else { 0 };

@@ -16,7 +16,7 @@ const SCHEMA: &str = "segue.nat/1";
 /// The document that `segue nat -j` prints.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
-    /// Always `segue.nat/1`.
+    /// The schema id, always `segue.nat/1`.
     schema: &'static str,
     /// Gateways that translate addresses, sorted by name.
     instances: Vec<Translating>,

@@ -1,5 +1,5 @@
-//! Output of the program: data to stdout, everything else to stderr, colour only where it is wanted. segue's own text
-//! is ASCII.
+//! Output of the program: data to stdout, everything else to stderr, colour only on request or on a terminal. segue's
+//! own text is ASCII.
 
 use std::io::{self, Write};
 use std::process;
@@ -37,7 +37,7 @@ pub(crate) struct Out {
 /// The reaction to a stdout whose reader has closed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnClosed {
-    /// Exit with status 0 and no message: the reader has what it wanted (`| head`).
+    /// Exit with status 0 and no message: the reader has closed the pipe early (`| head`).
     Exit,
     /// Continue without output: a daemon does not depend on a reader.
     Ignore,
@@ -66,7 +66,7 @@ impl Out {
         }
     }
 
-    /// Returns these settings for a long-running command: it continues when stdout is closed, and its ports log to
+    /// Returns the settings for a long-running command, which continues when stdout is closed and whose ports log to
     /// stderr unless it is quiet.
     pub(crate) fn staying(&self) -> Arc<dyn Report> {
         if !self.quiet {
@@ -106,7 +106,7 @@ impl Out {
         to_stderr(&format!("{text}\n"));
     }
 
-    /// Writes an event to stderr; a quiet program leaves out what is no warning.
+    /// Writes an event to stderr; with `--quiet` only warnings.
     pub(crate) fn event(&self, line: &LogEntry<'_>) {
         let priority = line.event.priority();
         // Who asks for the counters gets them.

@@ -42,7 +42,7 @@ More in docs/peers.md.
 /// The document that `segue peer -j` prints: the table for `list`, and what was done for the other actions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
-    /// Always `segue.peer/1`.
+    /// The schema id, always `segue.peer/1`.
     schema: &'static str,
     /// Name of the tunnel.
     instance: String,

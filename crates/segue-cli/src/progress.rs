@@ -23,7 +23,7 @@ enum How {
 /// The progress display of a lab or bench on stderr.
 pub(crate) struct Shown {
     how: How,
-    /// Length in columns of the line that is on the terminal; 0 for none.
+    /// Length in columns of the progress line on the terminal; 0 for none.
     standing: usize,
 }
 

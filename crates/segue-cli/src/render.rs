@@ -88,7 +88,7 @@ fn excerpt(place: &Place) -> (String, String) {
     (format!("{before}{text}{after}"), caret(start - from + before.len(), width))
 }
 
-/// Returns a line that is safe to print: control characters are replaced, and every character takes one column.
+/// Returns a line made safe to print: control characters are replaced, and every character takes one column.
 fn shown(line: &str) -> String {
     line.chars()
         .map(|c| {

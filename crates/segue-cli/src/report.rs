@@ -95,7 +95,7 @@ pub(crate) fn report(files: &[PathBuf], output: &Path, out: &Out) -> Result<(), 
     Ok(())
 }
 
-/// Refuses a name for the page that is not one of a page, before any measurement.
+/// Checks before any measurement that the page's file name has the extension of a page.
 pub(crate) fn check_output(output: &Path) -> Result<(), Error> {
     if output.extension().is_some_and(|end| end == "html") {
         return Ok(());

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Bench {
-    /// Always `segue.bench/1`.
+    /// The schema id, always `segue.bench/1`.
     schema: String,
     /// Name of the bench: `lab`, `lro`, `ack`, `gso`, `rco`, `tunnel`, `napi`.
     bench: String,

@@ -71,7 +71,7 @@ fn prices() -> Value {
     value
 }
 
-/// Returns each target's cost of a transfer, fitted anew, and the throughput and idle time that it gives.
+/// Returns the cost of a transfer fitted to each target, and the resulting throughput and idle time.
 fn fitted() -> Result<Value, String> {
     let mut value = json!({});
     for one in &TARGETS {

@@ -17,7 +17,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Returns an option as it is written in this source.
+    /// Returns the spelling of an option in this source.
     fn written(self, option: &str) -> &str {
         match self {
             Origin::CommandLine => option,
@@ -108,7 +108,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
     }
 }
 
-/// Returns the option whose value is wrong, and the value; `None` where something else is.
+/// Returns the option whose value is wrong, and the value; `None` for another error.
 pub(crate) fn refused_value(found: &clap::Error) -> Option<(String, String)> {
     if !matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
         return None;

@@ -51,7 +51,7 @@ impl Recovery {
     }
 }
 
-/// A sender behind a TAP, a gateway, a link with loss, and a receiver.
+/// A sender on a TAP, a gateway, a link with loss, and a receiver.
 struct Path {
     sender: Host,
     gateway: Host,

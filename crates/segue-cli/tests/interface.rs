@@ -16,11 +16,12 @@ use std::{env, fs};
 use common::{Place, SEGUE, command, in_namespace};
 use serde_json::Value;
 
-/// The commit whose interface the program has to keep, as `segue -V -v -j` names it, and its number of lines.
+/// The commit with whose interface the program must stay compatible, as `segue -V -v -j` prints it, and the number of
+/// lines of that interface.
 const BEFORE: &str = "d2d84e504881";
 const BEFORE_INTERFACE: usize = 1288;
 const BEFORE_EVENTS: usize = 286;
-/// Words that the program of that commit did not know: what it answered to them is no interface.
+/// Words that the program of that commit did not know: its answers to them are not part of the interface.
 const LATER: &[&str] = &["segue peer", "peers none"];
 
 /// Commands whose `-j` has a schema.
@@ -270,7 +271,7 @@ fn events() -> Option<BTreeSet<String>> {
     Some(lines)
 }
 
-/// Returns whether an entry of a changelog says that this line was removed or renamed: it has the line in backquotes,
+/// Returns whether a changelog entry records that this line was removed or renamed: it has the line in backquotes,
 /// or the path of an object or an event with all that is below it.
 fn is_told(changes: &str, line: &str) -> bool {
     let entries = changes.split("\n- ").skip(1).filter_map(|rest| rest.split("\n\n").next());
@@ -278,7 +279,7 @@ fn is_told(changes: &str, line: &str) -> bool {
     entries.any(|entry| {
         let entry = entry.split_whitespace().collect::<Vec<_>>().join(" ");
         entry.split('`').skip(1).step_by(2).filter(|path| path.contains(' ')).any(|path| {
-            // A type stands behind a blank: `schema set.a string`.
+            // A type follows a blank: `schema set.a string`.
             let is_type = |rest: &str| line.starts_with("schema ") && rest.starts_with(' ');
             let is_below = |rest: &str| rest.is_empty() || rest.starts_with(['.', ':', '[', '{']) || is_type(rest);
             line.strip_prefix(path).is_some_and(is_below)

@@ -15,9 +15,9 @@ pub const fn is_host_v4(address: Ipv4Addr) -> bool {
 pub struct HostPort<'a> {
     /// The host, without brackets.
     pub host: &'a str,
-    /// Whether the host stood in brackets, as an IPv6 address in front of a port does (RFC 3986, section 3.2.2).
+    /// Whether the host was in brackets, as an IPv6 address before a port is (RFC 3986, section 3.2.2).
     pub has_brackets: bool,
-    /// The text of the port, behind the colon; `None` without one.
+    /// The text of the port, after the colon; `None` without one.
     pub port: Option<&'a str>,
 }
 
@@ -56,10 +56,10 @@ impl<'a> HostPort<'a> {
     }
 }
 
-/// Parses an IP address with a port, or without one and then with `port`; brackets may stand around an IPv6 address
-/// alone as well. Names are not looked up.
+/// Parses an IP address with a port, or without one, for which `port` is used; an IPv6 address may have brackets also
+/// without a port. Names are not looked up.
 pub fn parse(text: &str, port: u16) -> Option<SocketAddr> {
-    // A scope id behind an IPv6 address is part of this form only.
+    // A scope id after an IPv6 address is part of this form only.
     if let Ok(address) = text.parse() {
         return Some(address);
     }

@@ -17,8 +17,8 @@ pub enum SignalAction {
     Counters,
     /// A child has ended: SIGCHLD.
     Child,
-    /// Reload the configuration, or notice that the terminal has gone: SIGHUP. A supervisor acts on it or passes it on;
-    /// other processes ignore it.
+    /// Reload the configuration, or end because the terminal was closed: SIGHUP. A supervisor acts on it or passes it
+    /// on; other processes ignore it.
     Hangup,
 }
 

@@ -7,10 +7,10 @@ use std::net::{SocketAddr, UdpSocket};
 use segue_port::tun::{Tun, TunConfig};
 use segue_port::udp::Receiver;
 
-/// Bytes that the cipher adds in front of a packet (a counter) and behind it (a tag).
+/// Bytes that the cipher adds in front of a packet (a counter) and after it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
-/// Reads the device once; `send` gets each packet with [`ROOM`] around it, to be sealed and sent.
+/// Reads the device once; `send` gets each packet with headroom and tailroom of [`ROOM`], to be sealed and sent.
 pub fn outward(tun: &mut Tun, mut send: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
     let mut datagram = [0; 9216];
     for packet in tun.read()?.iter() {

@@ -47,7 +47,7 @@ impl Burst {
 pub enum Received {
     /// A packet in one range of memory, not parsed.
     Frame(Frame<Page>),
-    /// A train, a packet that owes a checksum, or a packet in several ranges, which the port has parsed.
+    /// A train, a packet with a partial checksum, or a packet in several ranges, which the port has parsed.
     Packet(Box<Packet<Page>>),
 }
 
@@ -147,7 +147,7 @@ impl RxBatch {
 #[derive(Debug)]
 enum Content {
     Packet(Box<Packet<Page>>),
-    /// A frame that leaves as it came, without a box. It is never a train and owes no checksum.
+    /// A frame that leaves unchanged, without a box. It is never a train and owes no checksum.
     Frame(Frame<Page>),
 }
 
@@ -204,7 +204,7 @@ impl TxBatch {
         Ok(units)
     }
 
-    /// Appends a frame that leaves as it came, for a packet port whose MTU it does not exceed. Returns it if that is
+    /// Appends a frame that leaves unchanged, for a packet port whose MTU it does not exceed. Returns it if that is
     /// not known without parsing it, or if its checksum is owed.
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<Page>, limits: &Limits) -> Option<Frame<Page>> {

@@ -23,12 +23,12 @@ pub(crate) struct Offloads {
 impl Offloads {
     const ALL: Offloads = Offloads { tun: true, uso: true, udp: true };
 
-    /// Returns what the environment of this process says.
+    /// Returns the setting in the environment of this process.
     pub(crate) fn of_environment() -> Offloads {
         std::env::var_os(NAME).map_or(Offloads::ALL, |words| Offloads::of(&words))
     }
 
-    /// Returns what the value of the variable says: `0`, or words that are separated by commas.
+    /// Returns the setting for a value of the variable: `0`, or words that are separated by commas.
     fn of(value: &OsStr) -> Offloads {
         let mut offloads = Offloads::ALL;
         let value = value.to_string_lossy();

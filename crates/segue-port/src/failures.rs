@@ -14,7 +14,7 @@ const MOST_FAILURES: u32 = 1000;
 pub(crate) struct ReadFailures(u32);
 
 impl ReadFailures {
-    /// Records that a read has succeeded, or found nothing to read.
+    /// Resets the count after a read that succeeded or found nothing to read.
     pub(crate) fn end(&mut self) {
         self.0 = 0;
     }

@@ -1,5 +1,5 @@
-//! Ports, the places where packets enter and leave: TUN and TAP devices, packet sockets, UDP and raw sockets, guests of
-//! virtual machines; the pages for received data; and wrappers for traces and tests.
+//! Ports, through which packets are received and sent: TUN and TAP devices, packet sockets, UDP and raw sockets, guests
+//! of virtual machines; the pages for received data; and wrappers for traces and tests.
 //!
 //! A [`Port`] states what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait.
 //! *Packet* ports ([`tun::TunPort`], [`packet_socket::PacketPort`]) carry whole packets and put them into

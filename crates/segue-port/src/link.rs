@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys::passes;
 
-/// Bytes of a message's header (`struct nlmsghdr`), and of the structure behind it in a message about an interface
+/// Bytes of a message's header (`struct nlmsghdr`), and of the structure after it in a message about an interface
 /// (`struct ifinfomsg`).
 const HEADER_LEN: usize = 16;
 const INFO_LEN: usize = 16;
 /// Bytes of an attribute's header.
 const ATTRIBUTE_LEN: usize = 4;
-/// Bytes of room for one read. A longer message, that of a card with many virtual functions, is cut off behind the MTU.
+/// Bytes of room for one read. A longer message, that of a card with many virtual functions, is cut off after the MTU.
 const BUFFER_LEN: usize = 1 << 14;
 /// Largest number of reads in a row: a process that keeps changing interfaces must not delay packets.
 const MOST_READS: usize = 64;
@@ -245,7 +245,8 @@ mod tests {
         }
     }
 
-    /// A change lost among 4000 changes of another interface is found by a new request, whatever its place among them.
+    /// Tests that a change lost among 4000 changes of another interface is found by a new request, whatever its
+    /// position among them.
     #[test]
     fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
         let Some(()) = testing::namespace() else { return };

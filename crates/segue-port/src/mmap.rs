@@ -59,14 +59,14 @@ impl Slot {
         Ok((0..blocks * in_block).map(slot).collect())
     }
 
-    /// Takes the slot over if the kernel has filled it; returns whether this process has it.
+    /// Claims the slot if the kernel has filled it; returns whether it belongs to this process.
     pub(crate) fn claim(&mut self) -> bool {
         // Acquire: what the kernel wrote before the word is visible after it.
         self.ours = self.ours || self.status().load(Ordering::Acquire) & OURS != 0;
         self.ours
     }
 
-    /// Gives the slot back to the kernel, if this process has it.
+    /// Returns the slot to the kernel, if it belongs to this process.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.ours) {
             // Release: reads and writes of this process stay before the word.

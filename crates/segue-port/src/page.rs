@@ -21,7 +21,8 @@ use segue::packet::Frag;
 use crate::mmap::Slot;
 use crate::sys;
 
-/// Bytes of room for one read: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
+/// Smallest buffer for one read, in bytes: the largest IP packet, the largest virtio-net header (24) and rounding to
+/// cache lines.
 pub const WINDOW: usize = 65_600;
 /// Length of a page in bytes: two reads of any size fit, and after a page's first small reads there is always room for
 /// another one.
@@ -99,7 +100,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Returns the part `range` of this slice, cut to its length, in the same memory.
+    /// Returns the part `range` of this slice, clamped to its length, in the same memory.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Page {
         let have = self.len as usize;
@@ -141,7 +142,7 @@ impl PageMut {
             .expect("a page being written has one reference")
     }
 
-    /// Returns the first `len` bytes, cut to the page, shared and read-only.
+    /// Returns the first `len` bytes, clamped to the page, shared and read-only.
     pub fn freeze(self, len: usize) -> Page {
         let len = len.min(self.handle.0.memory.bytes().len());
         Page { handle: self.handle, start: 0, len: len as u32 }
@@ -242,7 +243,7 @@ pub(crate) struct RingPages {
     /// Slots without references, filled or not, which belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
-    /// Whether a slot was found in use that lies half a ring after the last one.
+    /// Whether a slot half a ring ahead of the last one was found still in use.
     is_held_up: bool,
 }
 
@@ -326,7 +327,7 @@ impl<T> Carver<T> {
         self.page.is_some()
     }
 
-    /// Records that `range` of the room was filled, and moves the cursor behind it.
+    /// Records that `range` of the room was filled, and moves the cursor past it.
     pub(crate) fn commit(&mut self, range: Range<usize>, note: T) {
         let at = self.cursor;
         self.reads.push((at + range.start..at + range.end, note));
@@ -405,7 +406,7 @@ impl Scatter {
         self.pieces().next().unwrap_or(&mut [])
     }
 
-    /// Reads one packet from `fd` into the pieces, behind their first `skip` bytes. Returns its length.
+    /// Reads one packet from `fd` into the pieces, after their first `skip` bytes. Returns its length.
     pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, skip: usize) -> io::Result<usize> {
         let mut slices: [IoSliceMut<'_>; MAX_PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
@@ -417,7 +418,7 @@ impl Scatter {
         sys::read_pieces(fd, &mut slices[..count])
     }
 
-    /// Records that `range` of the pieces was filled, and returns it in the form that [`Scatter::frags`] takes.
+    /// Records that `range` of the pieces was filled, and returns the positions for [`Scatter::frags`].
     pub(crate) fn commit(&mut self, range: Range<usize>) -> Range<usize> {
         let at = self.cursor;
         self.is_ready = false;

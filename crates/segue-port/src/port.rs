@@ -119,7 +119,7 @@ pub trait Port {
     }
 }
 
-/// The methods of a wrapper of a [`Port`] that pass on the inner port's answers: all but receiving, sending and
+/// Defines the methods of a [`Port`] wrapper that only forward to the inner port: all but receiving, sending and
 /// [`Port::extras`]. `pass_on!(self, self.inner)`: the names of the wrapper and of the port in it.
 macro_rules! pass_on {
     ($this:ident, $inner:expr) => {

@@ -36,8 +36,9 @@ pub(crate) fn try_ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split(' ')).output().is_ok_and(|output| output.status.success())
 }
 
-/// Waits until packets to `address` are taken as this host's own. The kernel adds the local route of an IPv6 address
-/// from a work queue after the interface is up, with `nodad` too, and drops what comes before (`Ip6InAddrErrors`).
+/// Waits until `address` is an address of this host that accepts packets. The kernel adds the local route of an IPv6
+/// address from a work queue after the interface is up, with `nodad` too, and drops what comes before
+/// (`Ip6InAddrErrors`).
 pub(crate) fn wait_for_local(address: Ipv6Addr) {
     let route = format!("{:032x} 80 ", u128::from(address));
     let begin = Instant::now();
@@ -196,7 +197,7 @@ pub(crate) fn flat(packet: &Packet<Page>) -> Vec<u8> {
     bytes
 }
 
-/// Returns bytes that differ by place and by `seed`.
+/// Returns bytes that differ by position and by `seed`.
 pub(crate) fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect()
 }

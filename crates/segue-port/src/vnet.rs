@@ -1,5 +1,4 @@
-//! Packets received with a virtio-net header, which [`segue::virtio`] checks against their bytes, and what a port does
-//! with them.
+//! Receiving packets with a virtio-net header, which [`segue::virtio`] checks against their bytes.
 
 use std::iter;
 use std::ops::Range;

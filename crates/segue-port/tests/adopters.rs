@@ -41,7 +41,7 @@ trait Endpoint {
     fn open(config: &TunConfig) -> Result<Self, OpenError>
     where
         Self: Sized;
-    /// Reads the device once and sends what it gave.
+    /// Reads the device once and sends the packets.
     fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()>;
     /// Writes datagrams to the device.
     fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()>;
@@ -88,7 +88,7 @@ impl Endpoint for Tun {
     }
 }
 
-/// An end whose device is opened as a program of an adopter's does; each read must give one packet.
+/// An end whose device is opened as a program of an adopter's does; each read must return one packet.
 struct Preset(Tun);
 
 impl Endpoint for Preset {
@@ -162,8 +162,8 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 7 + n / 253) as u8).collect()
 }
 
-/// Sends [`DATA`] bytes through a connection over two ends, and returns what the receiving one joined; `None` where
-/// devices cannot be made.
+/// Sends [`DATA`] bytes through a connection over two ends, and returns the statistics of joining at the receiving one;
+/// `None` where devices cannot be made.
 #[track_caller]
 fn connect<E: Endpoint>(offloads: TunOffloads) -> Option<(u64, u64)> {
     if let Some(reason) = segue_lab::unavailable() {
@@ -248,7 +248,7 @@ fn a_device_without_headers_takes_plain_packets_of_64_kb() {
     assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
 }
 
-/// The variable is that of a whole process: the test runs itself in another.
+/// Runs itself in another process, since an environment variable applies to a whole process.
 #[test]
 fn the_environment_switches_trains_off() {
     if env::var_os("SEGUE_OFFLOAD").is_none() {
@@ -275,7 +275,7 @@ fn the_environment_switches_trains_off() {
     assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
 }
 
-/// Returns the lines of a program that are neither empty nor comments, without its rig.
+/// Returns the lines of a program that are neither empty nor comments, without its test harness.
 fn lines(program: &str) -> usize {
     let program = program.split("// The rig").next().unwrap_or_default();
     program.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()

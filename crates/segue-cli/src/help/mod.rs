@@ -42,7 +42,7 @@ pub(crate) fn overview() -> String {
     text.replace("FIRST_TUNNEL", pages::FIRST_TUNNEL)
 }
 
-/// Returns the help of the whole program: one screen, or with examples and every option if `long`.
+/// Returns the help of the program: one screen, or examples and every option too if `long`.
 pub(crate) fn whole(long: bool) -> String {
     if !long {
         return format!("{}\nOptions: -j JSON, -p indented, -q quiet, -v verbose, -V version, --help\n", overview());

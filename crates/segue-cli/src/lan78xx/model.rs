@@ -1,4 +1,4 @@
-//! `segue lan78xx model`: the model of an adapter behind USB/IP, with a TAP as its cable.
+//! `segue lan78xx model`: the model of an adapter, exported over USB/IP, with a TAP as its cable.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;

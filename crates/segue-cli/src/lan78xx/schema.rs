@@ -32,9 +32,9 @@ pub(crate) enum Document {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct Up {
-    /// Always `segue.lan78xx/1`.
+    /// The schema id, always `segue.lan78xx/1`.
     schema: String,
-    /// Always `up`.
+    /// The name of the event, always `up`.
     event: String,
     /// Time of the event: RFC 3339, UTC.
     t: String,
@@ -60,9 +60,9 @@ enum Plan {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct Down {
-    /// Always `segue.lan78xx/1`.
+    /// The schema id, always `segue.lan78xx/1`.
     schema: String,
-    /// Always `down`.
+    /// The name of the event, always `down`.
     event: String,
     /// Time of the event: RFC 3339, UTC.
     t: String,
@@ -75,7 +75,7 @@ pub(crate) struct Down {
 /// The document `segue.lan78xx.list/1`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct List {
-    /// Always `segue.lan78xx.list/1`.
+    /// The schema id, always `segue.lan78xx.list/1`.
     pub(super) schema: String,
     /// Adapters that were found.
     pub(super) adapters: Vec<Listed>,

@@ -14,7 +14,7 @@ use super::chip::{config, mac};
 use super::list::server_address;
 use crate::out::Out;
 
-/// Returns which adapter the command line names: one of this machine, one of a USB/IP server, or a model.
+/// Returns the adapter that the command line names: one of this machine, one of a USB/IP server, or a model.
 fn usb(args: &args::Up) -> Result<Usb, Error> {
     let (text, wire) = (&args.usb[..], args.wire.as_deref());
     let wrong = |why: &str| {

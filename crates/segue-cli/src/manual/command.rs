@@ -144,7 +144,7 @@ fn page(command: &Command, written: &help::Page, names: &[String]) -> String {
     page.finish()
 }
 
-/// Describes a family of metrics: its help, its type, its labels, and its place in the document of `segue stat -j`.
+/// Describes a family of metrics: its help, its type, its labels, and its path in the document of `segue stat -j`.
 fn metric(family: &Family) -> String {
     let mut text = format!("{} Type: {}.", family.help, family.kind.name());
     for (head, value) in [("Labels", family.labels().join(", ")), ("Place", family.json.to_owned())] {

@@ -1,4 +1,4 @@
-//! The manual pages, made from the tables behind parser, help and completion: one for each command, segue.toml(5) and
+//! The manual pages, made from the tables that parser, help and completion use: one for each command, segue.toml(5) and
 //! segue-reasons(7).
 
 mod command;

@@ -72,7 +72,7 @@ impl Page {
         self.text.push_str(".fi\n.RE\n");
     }
 
-    /// Adds text that is kept as it is, line by line.
+    /// Adds preformatted text, line by line.
     pub(super) fn listing(&mut self, text: &str) {
         self.paragraph();
         self.text.push_str(".nf\n");

@@ -341,7 +341,7 @@ impl Job {
     /// Creates the output in the format of `-F`, else of its file name, else of the input.
     pub(super) fn create(&self, args: &args::Output, from: Format, out: &Out) -> Result<Sink, Error> {
         let format = |path: Option<&Path>| -> Format {
-            // The ending of the compression stands behind that of the format.
+            // The ending of the compression follows that of the format.
             let path = path.map(|path| match Compression::of_name(path) {
                 Compression::None => path.to_owned(),
                 _ => path.with_extension(""),
@@ -499,7 +499,7 @@ impl Job {
         .why("no packet carries the note that segue pcap merge leaves in pcapng files")
     }
 
-    /// Returns the result for a cut or damaged input after processing: an error unless `--allow-cut` was given.
+    /// Returns the result for a truncated or damaged input after processing: an error unless `--allow-cut` was given.
     pub(super) fn verdict(&self, fault: Option<&ReadError>, out: &Out) -> Result<(), Error> {
         self.erase();
         let Some(what) = fault else { return Ok(()) };

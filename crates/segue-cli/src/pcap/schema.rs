@@ -30,7 +30,7 @@ type Reasons = BTreeMap<String, u64>;
 /// The document `segue.pcap.merge/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Merge {
-    /// Always `segue.pcap.merge/1`.
+    /// The schema id, always `segue.pcap.merge/1`.
     schema: String,
     /// Packets read.
     packets_in: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Merge {
 /// The document `segue.pcap.split/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Split {
-    /// Always `segue.pcap.split/1`.
+    /// The schema id, always `segue.pcap.split/1`.
     schema: String,
     /// Whether `--undo` was given.
     undo: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Split {
 /// The document `segue.pcap.decap/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Decap {
-    /// Always `segue.pcap.decap/1`.
+    /// The schema id, always `segue.pcap.decap/1`.
     schema: String,
     /// Packets read.
     packets_in: u64,
@@ -129,7 +129,7 @@ pub(crate) struct Decap {
 /// The document `segue.pcap.verify/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Verify {
-    /// Always `segue.pcap.verify/1`.
+    /// The schema id, always `segue.pcap.verify/1`.
     schema: String,
     /// Packets read.
     packets: u64,
@@ -198,7 +198,7 @@ pub(crate) struct Checksum {
 /// The document `segue.pcap.stat/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Stat {
-    /// Always `segue.pcap.stat/1`.
+    /// The schema id, always `segue.pcap.stat/1`.
     schema: String,
     /// Format of the file: `pcap` or `pcapng`.
     format: String,

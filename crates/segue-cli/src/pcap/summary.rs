@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::files::Job;
 use crate::out::Out;
 
-/// Prints the summary of a command as JSON, with an `error` if the input is cut.
+/// Prints the summary of a command as JSON, with an `error` if the input is truncated.
 pub(super) fn show_json(out: &Out, mut summary: Value, job: &Job, fault: Option<&ReadError>) -> Result<(), Error> {
     let verdict = job.verdict(fault, out);
     if let Err(error) = &verdict {

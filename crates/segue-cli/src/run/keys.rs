@@ -287,7 +287,7 @@ fn list(text: &Text, value: &toml::Spanned<DeValue<'_>>) -> Result<Vec<Token>, E
     }
 }
 
-/// Returns a value as it would stand on a command line.
+/// Returns a value as it is written on a command line.
 fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Result<Token, Error> {
     let hex = matches!(takes, Takes::Hex { .. });
     let written = match value.get_ref() {

@@ -23,7 +23,7 @@ impl Text {
         error
     }
 
-    /// Points `error` at `span` instead of its former place.
+    /// Moves the position of `error` to `span`.
     pub(super) fn at(&self, span: &Range<usize>, mut error: Error) -> Error {
         let (note, nearest) = error.place.take().map_or_else(Default::default, |place| (place.note, place.nearest));
         error.source = Some(Box::new(self.place(span, note, nearest)));

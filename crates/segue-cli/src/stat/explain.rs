@@ -128,8 +128,8 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Describes the path through the kernel: whether packets take it and how many did, why not, and why others were left
-/// to segue. Nothing where it was never asked for.
+/// Describes the path through the kernel: whether it is in use or why not, how many packets took it, and why others
+/// were left to segue. Nothing where it was never asked for.
 fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
     // What a tunnel sends is received from its interface, and the other way round.
@@ -222,8 +222,8 @@ fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     gathered
 }
 
-/// Returns a table of the packets at each stage of each direction: where trains are made, how far they get, where they
-/// are cut.
+/// Returns a table of the packets at each stage of each direction: where trains are made, how far they stay whole,
+/// where they are segmented.
 fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
     let row = |place: &str, what: &str, [units, trains, segments]: [u64; 3]| {
@@ -286,7 +286,7 @@ fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
     sorted(reasons).into_iter().map(|(name, n)| (name, share(n))).collect()
 }
 
-/// Returns a share; one that is not 0 is never shown as 0.
+/// Returns a share in per cent, which is shown as 0 only if it is 0.
 fn percent(share: f64) -> String {
     if share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }

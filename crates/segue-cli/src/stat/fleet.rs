@@ -1,4 +1,4 @@
-//! The agents that feed tunnels their peers from a fleet's registry, in lines below the table.
+//! The lines below the table on agents, which configure the peers of tunnels from a fleet's registry.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ pub(crate) fn stop(names: &[String], out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the rates of an instance from the difference to the document before.
+/// Computes the rates of an instance from the difference to the previous document.
 fn measure(instance: &mut Instance, before: &Document) {
     let is_same = |old: &&Instance| old.name == instance.name && old.pid == instance.pid;
     let old = before.instances.iter().find(is_same).filter(|old| instance.uptime_s > old.uptime_s);
@@ -134,7 +134,7 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     }
 }
 
-/// Returns a problem on one line, with the names that it concerns in front.
+/// Returns a problem on one line that begins with the names it concerns.
 fn problem(instance: &Instance, note: &Complaint) -> String {
     const NAMED: usize = 3;
     let of = match &note.tunnels[..] {

@@ -28,12 +28,12 @@ struct Line<'a> {
     /// Traffic since the start and in the last interval: received from the outside, and sent to it.
     total: [Flow; 2],
     recent: Option<[Flow; 2]>,
-    /// The first of several tunnels of an instance, or the only line of an instance.
+    /// Whether this is the first line of its instance.
     is_first: bool,
     drops: u64,
 }
 
-/// Returns the traffic that a line shows: of a tunnel that of its interface, of any other instance that of its outside.
+/// Returns the traffic that a line shows: that of a tunnel's interface, or of the outside port of another instance.
 fn traffic(ports: &std::collections::BTreeMap<String, Port>, inside: Option<&str>) -> [Flow; 2] {
     let sum = |of: fn(&Port) -> Flow| {
         ports.values().filter(|port| port.side == Side::Outside).map(of).fold(Flow::default(), |sum, flow| Flow {
@@ -81,7 +81,7 @@ struct Column {
     /// Rank for dropping the column: the highest is dropped first, 0 never. With 9 and more it is there only on
     /// request.
     spare: u8,
-    /// Width that its cells usually have at most, so that the choice of columns does not change with every figure.
+    /// Usual maximum width of its cells, so that the choice of columns does not change with every figure.
     usual: usize,
     cell: fn(&Line<'_>, bool) -> String,
 }
@@ -139,7 +139,7 @@ fn total(bytes: u64, raw: bool) -> String {
     if raw { bytes.to_string() } else { units::bytes(bytes) }
 }
 
-/// Returns the shares of packets, received and sent, that took the path through the kernel; `-` where none could.
+/// Returns the shares of packets, received and sent, that took the path through the kernel; `-` where none can.
 fn by_kernel(line: &Line<'_>, raw: bool) -> String {
     let taken = line.tunnel.and_then(|_| line.instance.ports.get(line.name)).map(|port| &port.fastpath);
     let Some(taken) = taken.filter(|taken| !taken.is_empty()) else { return "-".to_owned() };

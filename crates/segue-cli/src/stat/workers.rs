@@ -6,8 +6,8 @@ use segue_control::units;
 
 use super::table::plain_table;
 
-/// Returns a table of the packets that each worker of instances with several has received and sent since the start,
-/// over all ports; empty where there is none.
+/// Returns a table of the packets received and sent by each worker since the start, over all ports, of instances with
+/// several workers; empty where there is no such instance.
 pub(super) fn table(instances: &[Instance], raw: bool) -> String {
     let several = instances.iter().filter(|instance| instance.workers.len() > 1);
     let rows = several.flat_map(|instance| {

@@ -9,7 +9,7 @@ use segue_lab::Host;
 
 /// Number of datagrams in flight: far fewer than any socket buffer or queue holds.
 const WINDOW: u64 = 64;
-/// Number of datagrams sent without a pause. With a pause of 1 ms behind them a stream has about 15,000 a second: an
+/// Number of datagrams sent without a pause. With a pause of 1 ms after them a stream has about 15,000 a second: an
 /// interruption of a tenth of a millisecond still loses one, and the machine has time for what is tested.
 const BURST: u64 = 16;
 /// Time after which a datagram counts as lost.

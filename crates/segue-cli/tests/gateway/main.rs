@@ -1,4 +1,4 @@
-//! Tests of a gateway between hosts: traffic gets through, trains arrive whole, and a kernel that segments them again
+//! Tests of a gateway between hosts: traffic passes, trains arrive whole, and a kernel that segments them again
 //! restores the sent frames, byte for byte.
 
 #[path = "../common/mod.rs"]

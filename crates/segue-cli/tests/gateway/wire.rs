@@ -15,7 +15,7 @@ use segue_testkit::flow;
 
 use crate::bump::{Bump, PATIENCE, PORT, TAP, address, bytes, stream};
 
-/// A fourth host behind the third: packets from the TAP reach it through an interface without segmentation offload, so
+/// A fourth host beyond the third: packets from the TAP reach it through an interface without segmentation offload, so
 /// that the kernel segments the trains; the reverse direction is the same.
 struct Wire {
     bump: Bump,
@@ -87,7 +87,7 @@ fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) ->
     .unwrap()
 }
 
-/// Waits until `count` captures have begun; panics when one of them must have failed.
+/// Waits until `count` captures have begun; panics when one of them has failed.
 fn wait_for(ready: &AtomicUsize, count: usize) {
     let end = Instant::now() + PATIENCE;
     while ready.load(Ordering::Relaxed) < count && Instant::now() < end {

@@ -35,7 +35,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Time between rounds in nanoseconds.
 const STEP: u64 = 5_000_000;
-/// Number of frames that the flooded adapter receives a round: far more than a budget, and than its FIFO holds.
+/// Number of frames that the flooded adapter receives a round: far more than a budget or its FIFO holds.
 const FLOOD: usize = 700;
 /// Length of flood frames in bytes with their headers; those of the other direction are longer.
 const SMALL: usize = 60;
@@ -53,7 +53,7 @@ struct Bench {
     flood: bool,
     given: u64,
     arrived: u64,
-    /// Round in which a frame was given to the quiet adapter, by its number.
+    /// Round in which each frame was delivered to the quiet adapter, by frame number.
     sent: Vec<u64>,
     /// Number of rounds that each frame took to arrive.
     took: Vec<u64>,

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 /// The first descriptor that is passed (SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
 
-/// The descriptors that were taken over, so that none has two owners.
+/// The descriptors that have an owner, so that none gets a second one.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Returns whether a descriptor was taken over, and so has an owner.

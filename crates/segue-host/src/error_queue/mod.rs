@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// Bytes of a socket address that [`receive`] has room for: those of `struct sockaddr_in6`.
+/// Size of the largest socket address that [`receive`] reads, `struct sockaddr_in6`, in bytes.
 const NAME_LEN: usize = 28;
 /// Words of control messages that [`receive`] has room for.
 const CONTROL_WORDS: usize = 64;
@@ -16,7 +16,7 @@ const CONTROL_WORDS: usize = 64;
 pub enum Origin {
     /// The kernel of this host, without an ICMP message.
     Local,
-    /// An ICMP or ICMPv6 message; the kernel of this host sends one too, where a neighbour does not answer.
+    /// An ICMP or ICMPv6 message, which this host's own kernel generates too where a neighbour does not answer.
     Icmp,
     /// Another origin, such as a time stamp.
     Other,
@@ -33,13 +33,13 @@ pub struct SocketError {
     pub icmp_type: u8,
     /// The code of the ICMP message.
     pub icmp_code: u8,
-    /// The destination of the datagram, as far as the kernel names it.
+    /// The destination of the datagram, if the kernel reports it.
     pub to: Option<SocketAddr>,
     /// The sender of the ICMP message.
     pub from: Option<IpAddr>,
 }
 
-/// Makes the kernel queue errors about what is sent through this socket. From then on a send may also return an error
+/// Enables the error queue of this socket (IP_RECVERR, IPV6_RECVERR). From then on a send may also return an error
 /// of an earlier datagram where the socket is not connected.
 pub fn enable(socket: BorrowedFd<'_>, is_ipv4: bool) -> io::Result<()> {
     let (level, name) = match is_ipv4 {
@@ -67,7 +67,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<SocketError>> {
     Ok(Some(found))
 }
 
-/// Reads a `struct sock_extended_err` (ip(7)) and the address behind it.
+/// Reads a `struct sock_extended_err` (ip(7)) and the address after it.
 fn read_error(data: &[u8], into: &mut SocketError) {
     const LEN: usize = 16;
     const ORIGIN_LOCAL: u8 = 1;

@@ -23,7 +23,7 @@ impl SharedNumbers {
         SharedNumbers::map(count, libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Maps the first `count` numbers of a file: each process that has it open sees what the others write.
+    /// Maps the first `count` numbers of a file, shared with every process that maps it.
     ///
     /// # Errors
     /// Where the file is shorter, since its end would be no memory.

@@ -19,7 +19,7 @@ const MOST: usize = 1024;
 pub struct Changed {
     /// The indexes of links that have changed, each once.
     pub links: Vec<u32>,
-    /// Whether anything has changed: a link, an address, a route or a neighbour.
+    /// Whether there was any change: a link, an address, a route or a neighbour.
     pub anything: bool,
     /// Whether notices were lost, so that every link may have changed.
     pub lost: bool,

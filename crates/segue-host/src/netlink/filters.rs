@@ -45,7 +45,7 @@ pub struct Filter {
     header: TcHeader,
     /// The kind of the filter, such as `bpf` or `u32`.
     pub kind: String,
-    /// The name of a BPF program, as the adding program gave it.
+    /// The name of a BPF program, as set by the program that added it.
     pub name: String,
     /// The number of a BPF program; 0 for other kinds.
     pub program: u32,
@@ -91,7 +91,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds a program, whose result is the action on the packet, to a hook of the link with this index, behind the
+    /// Adds a program, whose result is the action on the packet, to a hook of the link with this index, after the
     /// filters that exist. It stays until it is removed, or the link is.
     pub fn add_filter(&mut self, index: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let mut hooks = TcMessage::with_index(index.cast_signed());

@@ -76,8 +76,8 @@ impl Netlink {
         self.route_on(remote, local, None)
     }
 
-    /// Looks up the route to `remote` as [`Netlink::route`] does, over `link` alone where one is given: a link-local
-    /// address is one of a link.
+    /// Looks up the route to `remote` as [`Netlink::route`] does, over `link` alone where one is given, as a link-local
+    /// address needs.
     pub fn route_on(&mut self, remote: IpAddr, local: Option<IpAddr>, link: Option<u32>) -> io::Result<Route> {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut message = RouteMessage::default();

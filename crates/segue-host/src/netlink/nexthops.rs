@@ -92,7 +92,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Splits off the first message: its type, its sequence number, its body, and the bytes behind it.
+/// Splits off the first message: its type, its sequence number, its body, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
     let len = word(bytes)? as usize;
     let kind = bytes.get(4..6)?.try_into().map(u16::from_ne_bytes).ok()?;

@@ -1,4 +1,4 @@
-//! The process at the other end of a local socket: its user, its groups and its id.
+//! The peer process of a local socket: its user, its groups and its process id.
 
 mod sys;
 

@@ -1,4 +1,5 @@
-//! Processes: the state of a supervisor's child, and the rights that a process gives up before it reads untrusted data.
+//! Processes: the state of a supervisor's child, and the privileges that a process drops before it reads untrusted
+//! data.
 
 mod sys;
 

@@ -101,17 +101,16 @@ pub fn wait_for_group(group: Pid, longest: Duration) -> bool {
     }
 }
 
-/// Ends this process at once with `status`: no destructor runs, and no other thread is waited for.
+/// Exits this process at once with `status` (_exit(2)): no destructor runs, and no other thread is waited for.
 pub fn end(status: c_int) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }
 }
 
-/// The descriptors that this process had when it began, beside the standard streams.
+/// The descriptors that this process inherited, other than the standard streams.
 static INHERITED: OnceLock<Vec<c_int>> = OnceLock::new();
 
-/// Records the descriptors that another program left open for this one, and keeps them from the programs that this one
-/// starts. To be called before anything is opened.
+/// Records the inherited descriptors, and sets close-on-exec on them. To be called before anything is opened.
 pub fn note_inherited() {
     let listed = fs::read_dir("/proc/self/fd").map(|folder| {
         let numbers = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<c_int>().ok());
@@ -137,7 +136,7 @@ pub fn close_inherited() {
     }
 }
 
-/// Takes over a descriptor that [`note_inherited`] has recorded; `None` where it is none of them, or was taken before.
+/// Takes over a descriptor that [`note_inherited`] has recorded; `None` where it was not recorded, or was taken before.
 pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     let is_noted = INHERITED.get().is_some_and(|noted| noted.contains(&number));
     // SAFETY: the descriptor was open before this program opened its first one, and stayed so; `take` gives each number
@@ -290,7 +289,7 @@ mod tests {
     use super::*;
     use crate::sys::kill;
 
-    /// Returns the next change of a child, which is about to come.
+    /// Returns the next change of a child, and waits for it.
     fn next(pid: Pid) -> Change {
         loop {
             if let Some(found) = change(pid).unwrap() {

@@ -29,7 +29,7 @@ pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Creates a file that is memory only, of length 0; `name` is shown in `/proc`.
+/// Creates an empty anonymous file in memory (memfd_create(2)); `name` is shown in `/proc`.
 pub fn memory_file(name: &CStr) -> io::Result<File> {
     // SAFETY: the name ends with a zero, and outlives the call.
     let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;

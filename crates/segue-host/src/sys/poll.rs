@@ -19,7 +19,8 @@ pub enum Want {
 /// Pause after a wait that a signal has ended, before no descriptor is reported ready: a caller that waits in a loop
 /// must not spin.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(5);
-/// Pause after a wait that has failed otherwise, such as for lack of memory: the next ones may fail as well.
+/// Pause after a poll(2) that failed for a reason other than a signal, such as lack of memory, since the next one may
+/// fail as well.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready. A wait that fails
@@ -59,7 +60,7 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
 }
 
-/// Sleeps, or returns at once where a signal arrives or a filter of system calls refuses; unlike the standard library's
+/// Sleeps, or returns early where a signal arrives or a seccomp filter refuses the call; unlike the standard library's
 /// function, which panics then.
 pub fn pause(time: Duration) {
     let seconds = time.as_secs().min(i32::MAX as u64) as libc::time_t;

@@ -2,7 +2,7 @@
 //!
 //! These calls need arrays of headers that point at each other and at the caller's bytes. [`SendScratch`] and
 //! [`RecvScratch`] own the arrays, so that nothing is allocated per call once they have grown. The builders that they
-//! lend ([`Outgoing`], [`Incoming`]) tie every pointer to the lifetime of the bytes behind it.
+//! lend ([`Outgoing`], [`Incoming`]) tie every pointer to the lifetime of the bytes it points to.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use std::ptr;
 
 use crate::sys::{Name, UDP_GRO, address_of, check};
 
-/// The control data of one message, aligned as the kernel requires for a `cmsghdr`.
+/// The ancillary data of one message, aligned as the kernel requires for a `cmsghdr`.
 #[derive(Clone, Copy)]
 struct Control<const WORDS: usize> {
     words: [u64; WORDS],

@@ -30,7 +30,7 @@ pub struct PacketConfig {
     pub ring_bytes: usize,
     /// Placement of frames in the ring.
     pub buffers: Buffers,
-    /// Trains that the port may be handed for sending.
+    /// Trains that the port accepts for sending.
     pub trains: Trains,
 }
 
@@ -58,7 +58,7 @@ pub enum Buffers {
     Frames,
 }
 
-/// Trains that a packet port is handed for sending.
+/// Trains that a packet port accepts for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trains {

@@ -92,9 +92,9 @@ impl Header {
     }
 }
 
-/// Reads a slot of a receive ring, which holds what others have sent: puts the VLAN tag of its frame back, and returns
-/// the virtio header and the range of the frame. `None` for a slot whose fields do not fit it, and for one that holds
-/// only a part of its frame.
+/// Reads a slot of a receive ring, whose content is untrusted: reinserts the VLAN tag of its frame, and returns the
+/// virtio header and the range of the frame. `None` for a slot whose fields do not fit it, and for one that holds only
+/// a part of its frame.
 pub fn restored(slot: &mut [u8]) -> Option<(VirtioNet, Range<usize>)> {
     let header = Header::parse(slot)?;
     let frame = header.frame()?;

@@ -51,7 +51,7 @@ impl PacketSocket {
         Ok(sockets)
     }
 
-    /// Opens a socket on an interface, behind a filter where there is one.
+    /// Opens a socket on an interface, with a socket filter where there is one.
     pub(super) fn open(config: &PacketConfig, filter: Option<&[libc::sock_filter]>) -> Result<PacketSocket, OpenError> {
         let fd = sys::socket().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),

@@ -91,7 +91,7 @@ fn is_honest(unit: Unit) -> bool {
     matches!(unit, Unit::Whole(Csum::Unknown | Csum::Verified))
 }
 
-/// VLAN tags of a frame: none, one, one of zeros, the highest priority, two, and a service tag alone.
+/// Stacks of VLAN tags: none, one, one of zeros, one of the highest priority, two, and a service tag alone.
 const TAGS: [&[(u16, u16)]; 6] = [
     &[],
     &[(0x8100, 0x2005)],
@@ -381,7 +381,7 @@ fn a_frame_above_the_mtu_is_counted_as_too_big() {
     assert_eq!((from.counters().drops.of(Drop::TooBig), from.counters().drops.total()), (1, 1));
 }
 
-/// An outer 802.1ad tag counts towards the MTU (`packet_extra_vlan_len_allowed`).
+/// Tests that an outer 802.1ad tag counts towards the MTU (`packet_extra_vlan_len_allowed`).
 #[test]
 fn tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame() {
     let Some(()) = cable(false) else { return };

@@ -29,7 +29,7 @@ impl<'a> Interest<'a> {
 #[derive(Debug, Default)]
 pub struct PollSet {
     fds: Vec<libc::pollfd>,
-    /// Place of each descriptor among all that were added, those without an event included.
+    /// Index of each descriptor among all that were added, those without an event included.
     places: Vec<usize>,
     added: usize,
 }
@@ -67,7 +67,7 @@ impl PollSet {
         found
     }
 
-    /// Returns the places of the descriptors that are ready, counted from 0 in the order in which they were added.
+    /// Returns the indexes of the descriptors that are ready, counted from 0 in the order in which they were added.
     pub fn ready(&self) -> impl Iterator<Item = usize> + '_ {
         self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0).map(|(_, place)| *place)
     }

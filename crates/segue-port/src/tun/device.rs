@@ -17,7 +17,8 @@ use crate::port::Port;
 /// Maximum number of pieces of one write: those that the limits of a device allow, and the headers.
 const MOST_PIECES: usize = 64;
 
-/// A TUN or TAP device that gives single packets and takes batches of them, which it joins.
+/// A TUN or TAP device that returns single packets from reads, and joins the packets of a batch into trains when it
+/// writes.
 ///
 /// It is for one program's own loop, blocking or with readiness ([`AsFd`]); the poll loop of `segue-datapath` uses
 /// [`TunPort`]. The descriptor does not block; [`io::ErrorKind::WouldBlock`] says that there is nothing to read. It can
@@ -66,8 +67,7 @@ impl Tun {
         TunPort::open(&config).map(|port| Tun::new(port, rules))
     }
 
-    /// Makes a device of a port, with the rules `config` for joining, for one whose descriptor came from elsewhere
-    /// ([`TunPort::from_fd`]).
+    /// Creates a device from a port, such as [`TunPort::from_fd`] returns, with the joining rules `config`.
     pub fn new(port: TunPort, config: Config) -> Tun {
         let (limits, start, name) = (*port.limits(), port.layer().start(), port.name().to_owned());
         let (splitter, joiner) = match port.form() {
@@ -83,7 +83,7 @@ impl Tun {
         &self.inward.name
     }
 
-    /// Reads once, and returns the packets that came: one, or the segments of a train.
+    /// Reads once, and returns the packets: one, or the segments of a train.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where nothing waits; [`io::ErrorKind::InvalidData`] for a packet that contradicts
@@ -92,7 +92,7 @@ impl Tun {
         self.outward.read(&self.file)
     }
 
-    /// Writes the packets of a batch, joined into trains where they belong together, and returns the number of writes.
+    /// Writes the packets of a batch, joined into trains where possible, and returns the number of writes.
     ///
     /// A device that refuses a train of a kind that it once took (`EINVAL`) gets no more of that kind.
     ///
@@ -270,7 +270,8 @@ pub(super) fn put(mut file: &File, train: &Train<'_>) -> io::Result<()> {
     result.map(drop)
 }
 
-/// Returns the number of trains that the last write wrote, 1 or 0: one that the device refused comes again, cut.
+/// Returns the number of trains that the last write wrote, 1 or 0: a train that the device refused is written again,
+/// segmented.
 pub(super) fn settle(result: io::Result<()>, batch: &mut Batch<'_, '_>, name: &str) -> io::Result<usize> {
     match result {
         Ok(()) => Ok(1),

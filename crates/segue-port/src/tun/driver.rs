@@ -24,9 +24,9 @@ pub fn features(tun: BorrowedFd<'_>) -> io::Result<u32> {
     sys::features(tun)
 }
 
-/// Creates a TUN interface on `tun` and returns what the driver grants it: which of the header lengths `header_lens`,
-/// and which of the sets of `TUN_F_` bits `offloads`. The name is the kernel's choice, `segueN`; the interface
-/// disappears when the descriptor is closed.
+/// Creates a TUN interface on `tun` and returns what the driver grants it: those of the virtio-net header lengths
+/// `header_lens` and of the sets of `TUN_F_` bits `offloads` that it accepts. The name is the kernel's choice,
+/// `segueN`; the interface disappears when the descriptor is closed.
 ///
 /// # Errors
 /// The error of creating the interface: EPERM without CAP_NET_ADMIN.

@@ -1,4 +1,4 @@
-//! Fragments that the engine made, put together by the kernel.
+//! Tests that the kernel reassembles the engine's fragments.
 
 use std::net::{SocketAddr, UdpSocket};
 

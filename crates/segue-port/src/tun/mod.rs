@@ -39,7 +39,7 @@ use crate::port::{Counters, Drop, Fallback, MOST_BYTES, OffloadState, Polled, Po
 use crate::sys::MAX_IOV;
 use crate::vnet;
 
-/// Largest number of datagrams of a UDP train that is written: every kernel with USO takes as many.
+/// Largest number of datagrams of a UDP train that is written: every kernel with USO accepts as many.
 pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
 /// Length of the largest frame in bytes: the largest IP packet after an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
@@ -63,7 +63,8 @@ pub struct TunConfig {
     pub existing: Existing,
     /// Offloads to use.
     pub offloads: TunOffloads,
-    /// Whether the device has several queues, each of which is opened by itself; all of them must say so.
+    /// Whether the device is multi-queue (`IFF_MULTI_QUEUE`): each queue is opened separately, and all of them must set
+    /// this.
     pub multi_queue: bool,
 }
 
@@ -195,7 +196,7 @@ pub struct TunPort {
     limits: Limits,
     counters: Counters,
     scatter: Scatter,
-    /// Places of the current poll's reads.
+    /// Ranges of the current poll's reads.
     reads: Vec<Range<usize>>,
     scratch: SendScratch,
     watch: Option<LinkWatch>,
@@ -205,7 +206,7 @@ pub struct TunPort {
 }
 
 impl TunPort {
-    /// Opens or makes a device and agrees with the kernel on offloads.
+    /// Opens or creates a device and negotiates its offloads with the kernel.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -570,8 +571,8 @@ impl Port for TunPort {
         self.watch.as_ref().map(LinkWatch::fd)
     }
 
-    /// Reads the state of the interface, except its end, which reads of the device report: a device that was moved to
-    /// another network namespace works on there, and is no longer followed.
+    /// Reads the state of the interface, except its deletion, which reads of the device report: a device that was moved
+    /// to another network namespace works on there, and is no longer followed.
     fn listen(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
         let state = watch.listen()?;

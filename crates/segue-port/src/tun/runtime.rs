@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use super::Tun;
 use super::device::{Inward, Outward, put, settle};
 
-/// The direction of a [`Tun`] from the device to a task, see [`Tun::into_async`].
+/// The reading half of a [`Tun`], from the device to a task; see [`Tun::into_async`].
 #[derive(Debug)]
 pub struct AsyncTunReader {
     file: Arc<AsyncFd<File>>,
@@ -20,7 +20,7 @@ pub struct AsyncTunReader {
 }
 
 impl AsyncTunReader {
-    /// Waits until something can be read, reads once, and returns the packets that came, as [`Tun::read`] does.
+    /// Waits until something can be read, reads once, and returns the packets, as [`Tun::read`] does.
     ///
     /// A call that is dropped while it waits has read nothing.
     ///
@@ -44,7 +44,7 @@ impl AsFd for AsyncTunReader {
     }
 }
 
-/// The direction of a [`Tun`] from a task to the device, see [`Tun::into_async`].
+/// The writing half of a [`Tun`], from a task to the device; see [`Tun::into_async`].
 #[derive(Debug)]
 pub struct AsyncTunWriter {
     file: Arc<AsyncFd<File>>,
@@ -52,7 +52,7 @@ pub struct AsyncTunWriter {
 }
 
 impl AsyncTunWriter {
-    /// Writes the packets of a batch as [`Tun::write`] does, and waits where the device takes no more.
+    /// Writes the packets of a batch as [`Tun::write`] does, and waits where the device is full.
     ///
     /// A call that is dropped while it waits has written the trains before.
     ///

@@ -40,8 +40,8 @@ const FLAGS: sock_filter = load(libc::BPF_H, udp::LEN + 2);
 const PRIVATE_FLAGS: sock_filter = load(libc::BPF_W, udp::LEN + gue::BASE_LEN);
 const MARKED: u32 = (udp::LEN + MARKER_LEN) as u32;
 
-/// The filter of a GUE socket: cuts a datagram that has the remote checksum option but no UDP checksum to a marker of
-/// [`MARKER_LEN`] bytes. The option may be trusted only under a verified outer checksum (Linux checks the same in
+/// The filter of a GUE socket: truncates a datagram that has the remote checksum option but no UDP checksum to a marker
+/// of [`MARKER_LEN`] bytes. The option may be trusted only under a verified outer checksum (Linux checks the same in
 /// `gue_udp_recv`), and user space cannot see whether there was one.
 pub(super) const NO_UNCOVERED_REMCSUM: [sock_filter; 14] = [
     LENGTH,
@@ -77,5 +77,5 @@ pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     keep(udp::LEN as u32),
 ];
 
-/// The filter of a send-only socket: it drops every datagram, so that none waits there unread.
+/// The filter of a send-only socket: it drops every datagram, so that none fills its receive queue.
 pub(super) const NOTHING: [sock_filter; 1] = [keep(0)];

@@ -1,4 +1,4 @@
-//! Datagrams through a UDP socket that the caller keeps: many a call, runs by UDP_SEGMENT and UDP_GRO.
+//! Batched datagrams through a UDP socket that the caller owns, in runs by UDP_SEGMENT and UDP_GRO.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
 /// Largest UDP payload of an IPv4 packet, which is that of a run too.
 const MAX_RUN: usize = 65_507;
-/// Largest number of datagrams of a run: every kernel with UDP_SEGMENT takes as many.
+/// Largest number of datagrams of a run: every kernel with UDP_SEGMENT accepts as many.
 const MAX_SEGMENTS: usize = 64;
 /// Time after which UDP_SEGMENT is tried again where the interface has no checksum offload.
 const RETRY: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Sender {
         Sender { scratch: SendScratch::default(), runs: Vec::new(), retry: None, refused: 0, is_plain }
     }
 
-    /// Sends datagrams in their order, and returns how many the kernel took: all, unless the socket is full. `of` gives
+    /// Sends datagrams in order, and returns how many the kernel accepted: all, unless the socket is full. `of` gives
     /// the bytes and the destination of each, which is `None` for a connected socket.
     ///
     /// A run that the kernel refuses, because the interface has no checksum offload (before Linux 6.11) or because its
@@ -75,7 +75,7 @@ impl Sender {
     ///
     /// # Errors
     /// The error of the first datagram; [`ErrorKind::WouldBlock`] where the socket is full. After an error further
-    /// behind, those before it were sent and are counted; the next call, with the rest, meets it again if it lasts.
+    /// on, those before it were sent and are counted; the next call, with the rest, meets it again if it lasts.
     pub fn send<'a, T>(
         &mut self,
         socket: impl AsFd,
@@ -193,12 +193,12 @@ impl Sender {
 pub struct Receiver {
     scratch: RecvScratch,
     memory: Vec<u8>,
-    /// Length of what is in each window, length of each datagram in it, and its sender.
+    /// Number of bytes in each window, length of each datagram in it, and its sender.
     got: Vec<(usize, usize, SocketAddr)>,
 }
 
 impl Receiver {
-    /// Creates a receiver, and asks the socket for whole runs; a kernel without them gives single datagrams. Where the
+    /// Creates a receiver, and enables UDP_GRO on the socket; a kernel without it delivers single datagrams. Where the
     /// environment has `SEGUE_OFFLOAD=0` (or `-udp`), it asks for single datagrams.
     pub fn new(socket: impl AsFd) -> Receiver {
         // Only slower without.
@@ -206,7 +206,7 @@ impl Receiver {
         Receiver { scratch: RecvScratch::default(), memory: vec![0; WINDOWS * WINDOW], got: Vec::new() }
     }
 
-    /// Receives what waits, without waiting itself.
+    /// Receives the waiting datagrams without blocking.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`] where nothing waits, or an error of the socket, such as
@@ -216,7 +216,7 @@ impl Receiver {
         Ok(Datagrams { memory: &mut self.memory, got: &self.got })
     }
 
-    /// Waits on the runtime until something can be received, and receives what waits.
+    /// Waits on the runtime until the socket is readable, and receives the waiting datagrams.
     ///
     /// ```
     /// # async fn receive(socket: tokio::net::UdpSocket) -> std::io::Result<()> {
@@ -270,7 +270,7 @@ impl Datagrams<'_> {
         })
     }
 
-    /// Returns the number of messages that the kernel handed over, each with one run of datagrams.
+    /// Returns the number of messages received, each with one run of datagrams.
     pub fn runs(&self) -> usize {
         self.got.len()
     }

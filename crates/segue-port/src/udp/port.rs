@@ -66,10 +66,10 @@ pub struct UdpPort {
     pub(super) limits: Limits,
     pub(super) segment: OffloadState,
     pub(super) gro: OffloadState,
-    /// The time at which UDP_SEGMENT is tried again after a refusal while packets moved.
+    /// The time at which UDP_SEGMENT is tried again after it was refused.
     pub(super) retry: Option<Instant>,
     pub(super) max_segments: usize,
-    /// Largest number of bytes of one message that the kernel cuts into datagrams.
+    /// Largest number of bytes of one message that the kernel splits into datagrams.
     pub(super) max_burst: usize,
     pub(super) counters: Counters,
     pub(super) scratch: SendScratch,

@@ -21,11 +21,11 @@ const SMALL: usize = 2048;
 const LARGE: usize = 8192;
 /// Number of receives requested in one call while they are small. Each needs room for a large one.
 const AT_ONCE: usize = 16;
-/// Number of receives requested in one call while they are large: the second one tells that nothing more waits, which
-/// else would take a call of its own.
+/// Number of receives requested in one call while they are large: the second one shows that nothing more waits, which
+/// otherwise needs another call.
 const AT_ONCE_LARGE: usize = 2;
 
-/// Number of errors of earlier datagrams that one poll takes; the next one follows at once.
+/// Largest number of pending errors of earlier datagrams that one poll reads; the next poll follows at once.
 const MOST_PENDING: u32 = 1;
 
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);

@@ -1,6 +1,6 @@
 //! The order in which waiting units are sent, and the runs that they form for UDP_SEGMENT.
 
-/// The send that a test may let fail: see `UdpPort::inject`.
+/// A send that a test can make fail: see `UdpPort::inject`.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {

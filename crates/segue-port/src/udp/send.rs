@@ -264,7 +264,7 @@ impl UdpPort {
         Ok(result)
     }
 
-    /// Records the refusal of a run whose datagrams could be sent one by one.
+    /// Records that UDP_SEGMENT refused a run whose datagrams could be sent one by one.
     fn note_refusal(&mut self, schedule: &mut Schedule, run: Run, error: &io::Error) {
         let (errno, fallback) = match error.raw_os_error() {
             Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
@@ -349,13 +349,13 @@ impl UdpPort {
     }
 }
 
-/// Returns whether the error means that the socket's buffer has no room at the moment; it is writable when it has.
+/// Returns whether the error means that the socket's send buffer is full; the socket becomes writable when it has room.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
-/// Returns the reason for which the kernel has lost what it was to send: its transmit queue dropped it, as it does with
-/// packets of every other sender, or it had no memory. To wait would be a spin, because the socket stays writable.
+/// Returns the reason for which the kernel dropped a packet that it was given to send: its transmit queue was full, as
+/// for every other sender, or it had no memory. To wait would be a spin, because the socket stays writable.
 fn lost_by_kernel(error: &io::Error) -> Option<Drop> {
     match error.raw_os_error() {
         Some(libc::ENOBUFS) => Some(Drop::QueueFull),

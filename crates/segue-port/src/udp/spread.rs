@@ -101,7 +101,7 @@ impl UdpPort {
     }
 }
 
-/// Returns the part `at` of `count` of a range, unless it is empty.
+/// Divides a range into `count` parts and returns the part with the index `at`, unless it is empty.
 fn part(range: std::ops::RangeInclusive<u16>, at: u16, count: u16) -> Option<std::ops::RangeInclusive<u16>> {
     let place = |at: u16| range.len() * usize::from(at) / usize::from(count);
     let mut part = range.clone().skip(place(at)).take(place(at + 1) - place(at));

@@ -46,7 +46,7 @@ impl Message {
         word(&self.bytes, 0)
     }
 
-    /// Returns a message by which a [relay](super::relay) says why it closes a connection.
+    /// Returns a message by which a [relay](super::relay) reports the reason for closing a connection.
     pub fn refusal(reason: Stop) -> Message {
         let words = [number::REFUSED, VERSION, 4, reason.index() as u32];
         Message { bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(), fds: Vec::new() }
@@ -117,7 +117,7 @@ impl Message {
     }
 }
 
-/// Returns what the kernel says of an open file.
+/// Returns the kernel's metadata of an open file.
 fn metadata(fd: &OwnedFd) -> Result<Metadata, Stop> {
     fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)
 }
@@ -332,8 +332,8 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// Reads what has come of the next message, and returns the message once all of it is there; `None` where the rest
-    /// is still to come. Nothing of the message after it is read: descriptors belong to the bytes that they came with.
+    /// Reads the available bytes of the next message, and returns the message once it is complete; `None` before.
+    /// Nothing of the message after it is read: descriptors belong to the bytes that they came with.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.

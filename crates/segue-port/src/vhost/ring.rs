@@ -153,7 +153,7 @@ impl Ring {
         let place = |user, len| memory.place(user, len).ok_or(Stop::QueueAddress);
         self.parts = Some(Parts {
             descriptors: place(descriptors, DESCRIPTOR_LEN * size)?,
-            // Two bytes behind the entries belong to event indexes, agreed on or not.
+            // Two bytes after the entries belong to event indexes, agreed on or not.
             available: place(available, ENTRIES + 2 * size + 2)?,
             used: place(used, ENTRIES + 8 * size + 2)?,
             generation: memory.generation(),
@@ -182,7 +182,7 @@ impl Ring {
         self.parts.as_ref().ok_or(Stop::QueueAddress)
     }
 
-    /// Returns the number of available chains behind the first `ahead` ones.
+    /// Returns the number of available chains after the first `ahead` ones.
     #[inline]
     pub(super) fn waiting(&self, ahead: u16) -> Result<u16, Stop> {
         // Acquire: entries and descriptors that the guest wrote before its index are visible after it.
@@ -191,7 +191,7 @@ impl Ring {
         if count > self.size { Err(Stop::RingIndex) } else { Ok(count.saturating_sub(ahead)) }
     }
 
-    /// Reads the chain behind the `ahead` first ones that wait, of which [`Ring::waiting`] has said that it is there:
+    /// Reads the chain after the first `ahead` waiting ones, which [`Ring::waiting`] has reported:
     /// its pieces replace those in `pieces`. Returns its number.
     #[inline]
     pub(super) fn chain(&self, ahead: u16, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<u16, Stop> {
@@ -279,7 +279,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Writes the entry of a chain that is to be returned behind the `ahead` first ones; the guest sees it after
+    /// Writes the entry of a chain that is to be returned after the first `ahead` ones; the guest sees it after
     /// [`Ring::publish`].
     #[inline]
     pub(super) fn put(&self, ahead: u16, head: u16, written: u32) -> Result<(), Stop> {
@@ -301,7 +301,7 @@ impl Ring {
         store(&self.parts()?.used, INDEX, self.used, Ordering::Release)
     }
 
-    /// Requests a kick for the chain behind the `have` available ones. Returns whether that chain came meanwhile: then
+    /// Requests a kick for the chain after the `have` available ones. Returns whether that chain came meanwhile: then
     /// there may be no kick.
     pub(super) fn listen(&self, have: u16) -> Result<bool, Stop> {
         let used = &self.parts()?.used;

@@ -73,7 +73,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io:
     if !fds.is_empty() {
         let len = size_of_val(fds) as libc::c_uint;
         header.msg_control = room.as_mut_ptr().cast();
-        // SAFETY: the room holds MOST_FDS descriptors behind a header (asserted above), which is what CMSG_SPACE and
+        // SAFETY: the room holds MOST_FDS descriptors after a header (asserted above), which is what CMSG_SPACE and
         // CMSG_LEN are asked for, and `header` points to it.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(len) as _;
@@ -245,12 +245,12 @@ impl AsFd for Timer {
 
 /// Largest number of regions of all ports together whose faults are caught.
 const MOST_GUARDS: usize = 4096;
-/// Value of [`Watched::start`] of a place that is taken and not filled yet: no mapping starts there.
+/// Value of [`Watched::start`] of an entry that is reserved and not filled yet: no mapping starts there.
 const TAKEN: usize = 1;
 
 /// A mapping whose faults are caught.
 struct Watched {
-    /// Address of the first byte; 0 for a free place.
+    /// Address of the first byte; 0 for a free entry.
     start: AtomicUsize,
     len: AtomicUsize,
     /// Whether a fault occurred in it.
@@ -260,10 +260,10 @@ struct Watched {
 static WATCHED: [Watched; MOST_GUARDS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
         MOST_GUARDS];
-/// Number of places that were ever used.
+/// Number of entries that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard against faults (SIGBUS) in a mapping of a file that another process may shorten: an access behind the file's
+/// A guard against faults (SIGBUS) in a mapping of a file that another process may shorten: an access past the file's
 /// end replaces the whole mapping by zeros, and [`Guard::is_lost`] is true from then on. To be dropped before the
 /// mapping.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! A writer that never waits: it keeps what its output does not take at once.
+//! A writer that never waits: it buffers what its output does not accept at once.
 
 use std::io::{self, Write};
 
-/// Largest number of bytes that are kept, from which on there is no room for more.
+/// Largest number of buffered bytes; a full backlog accepts no more.
 const MOST: usize = 16 << 20;
 
 /// A writer before an output that may be full for a while, such as a pipe with a slow reader in non-blocking mode.
@@ -12,10 +12,10 @@ pub(super) struct Backlog<W> {
     held: Vec<u8>,
     /// Number of bytes of `held` that were written.
     done: usize,
-    /// Number of bytes taken so far, and the limit.
+    /// Number of bytes accepted so far.
     taken: u64,
     limit: u64,
-    /// Whether a record did not fit into the limit, after which there is room for none.
+    /// Whether a record exceeded the limit; no further record is accepted then.
     is_full: bool,
 }
 
@@ -54,7 +54,7 @@ impl<W: Write> Backlog<W> {
         self.held.len() - self.done < MOST
     }
 
-    /// Returns the output; what it has not taken is lost.
+    /// Returns the output; buffered bytes are lost.
     pub(super) fn into_inner(self) -> W {
         self.out
     }
@@ -67,7 +67,7 @@ impl<W: Write> Write for Backlog<W> {
         Ok(bytes.len())
     }
 
-    /// Writes as much as the output takes without waiting.
+    /// Writes as much as the output accepts without waiting.
     fn flush(&mut self) -> io::Result<()> {
         while self.done < self.held.len() {
             match self.out.write(&self.held[self.done..]) {

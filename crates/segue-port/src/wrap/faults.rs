@@ -36,7 +36,7 @@ pub struct FaultCounts {
     pub lost: u64,
     /// Number of duplicated packets.
     pub duplicated: u64,
-    /// Number of packets put behind the next one.
+    /// Number of packets that changed places with the next one.
     pub reordered: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,

@@ -111,7 +111,7 @@ fn udp_packet(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
     packet
 }
 
-/// Returns a packet in the form in which a port hands it over: every other one is not parsed.
+/// Returns a packet as a port delivers it: every other one is not parsed.
 fn received(pages: &mut PagePool, seed: usize) -> Received {
     let packet = udp_packet(pages, seed);
     if seed % 2 == 1 {
@@ -392,7 +392,7 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
 
 #[test]
 fn a_wrapper_gives_every_answer_of_the_port_in_it() {
-    /// Returns the answers that a port gives beside packets.
+    /// Returns the results of a port's methods other than receiving and sending.
     fn answers(port: &mut dyn Port) -> String {
         let listened = port.listen().map_err(|error| error.raw_os_error());
         let (path_mtu, path) = (port.path_mtu(3), port.path(0, 3).map(|path| path.peer));

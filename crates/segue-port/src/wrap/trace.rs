@@ -113,7 +113,7 @@ impl<P: Port, W: Write> Trace<P, W> {
         Trace { inner, file, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false, is_full: false }
     }
 
-    /// Writes what the records of a call have left in the backlog. An error ends the trace, and not the port.
+    /// Writes the records of a call that are still in the backlog. An error ends the trace, and not the port.
     fn settle(&mut self, written: io::Result<()>) {
         if self.has_failed {
             return;
@@ -131,7 +131,7 @@ impl<P: Port, W: Write> Trace<P, W> {
         }
     }
 
-    /// Returns whether no packet is written any more; what a slow reader has not taken may still wait.
+    /// Returns whether no further packet is written; buffered bytes may still wait for a slow reader.
     fn has_ended(&self) -> bool {
         self.has_failed || self.is_full
     }

@@ -303,7 +303,7 @@ fn wrong_regions_of_memory_are_refused() {
         let payload = [vec![0; 8], region(guest, 4096, user, 0)].concat();
         front.send_with(message::ADD_MEM_REG, 1, &payload, &[null.as_fd()]);
     });
-    // A region behind the end of its file is noticed when it is used.
+    // A region past the end of its file is noticed when it is used.
     let mut bench = Bench::ready(feature::USUAL);
     add(&mut bench.front, region(guest, 4096, user, MEMORY_LEN));
     bench.port.listen().unwrap();

@@ -19,7 +19,7 @@ use crate::page::{Page, PagePool};
 use crate::port::{Blocked, Drop, Polled, Port, Sent};
 use crate::testing::{self, Fill, bytes, ethernet, ip_packet, tcp};
 
-/// A port and a front end, with what a worker has around a port.
+/// A port and a front end, with the parts of a worker that a port needs.
 struct Bench {
     port: VhostPort,
     front: Frontend,
@@ -50,7 +50,7 @@ impl Bench {
         bench
     }
 
-    /// Receives what the guest has sent.
+    /// Receives the packets that the guest has sent.
     fn receive(&mut self) -> Vec<Received> {
         loop {
             match self.port.receive(&mut self.rx, 64).unwrap() {
@@ -61,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// Receives the bytes of what the guest has sent.
+    /// Receives the bytes of the packets that the guest has sent.
     fn received(&mut self) -> Vec<Vec<u8>> {
         self.receive().into_iter().map(|one| one.pieces().flatten().copied().collect()).collect()
     }
