@@ -137,7 +137,7 @@ pub fn transform(data: &[u8]) {
     });
 }
 
-/// Undoes a merge that may never have been one: memory and output stay within a multiple of the file.
+/// Undoes an arbitrary file as if it were a merge: memory and output stay within a multiple of the file.
 pub fn undo_notes(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let sink = &mut Output::default();
@@ -154,7 +154,7 @@ pub fn undo_notes(data: &[u8]) {
 
 /// Most bytes of a compressed file that are read, so that an input takes little time.
 const MOST: u64 = 4 << 20;
-/// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, beside those of the shortest file.
+/// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, in addition to those of the shortest file.
 const WINDOW: usize = 20 << 20;
 
 /// Decompresses an arbitrary file, and reads its content as a capture: both end, and hold no more than a window.

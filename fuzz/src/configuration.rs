@@ -6,8 +6,8 @@ use crate::resources::bounded;
 /// Bytes that the shortest configuration may take: each table is a command line, whose options are described anew.
 const FREE: usize = 16 << 20;
 
-/// Reads arbitrary bytes as a configuration of `segue run`: each error has a place in the file and a text that does not
-/// act on a terminal, and what is accepted is what its command line says.
+/// Reads arbitrary bytes as a configuration of `segue run`: each error has a position in the file and a text without
+/// terminal control characters, and an accepted configuration equals its command line.
 pub fn configuration(data: &[u8]) {
     bounded(data.len(), FREE, || match segue_cli::parse_configuration("segue.toml", data.to_vec()) {
         Ok(specs) => specs.iter().for_each(check),
@@ -29,7 +29,7 @@ fn check_error(error: &Error, text: &str) {
     for text in shown.into_iter().flatten().chain([&source.note]) {
         assert!(!text.chars().any(|c| c != '\n' && is_hidden(c)), "{text:?} acts on the terminal");
     }
-    // A file that ends with a line feed has an empty line behind it, where an error can be.
+    // A file that ends with a line feed has an empty line after it, where an error can be.
     let line = text.split('\n').nth(source.line - 1).expect("the line is in the file");
     assert!((1..=line.chars().count() + 1).contains(&source.column), "{source:?}");
     assert!(source.width >= 1, "{source:?}");

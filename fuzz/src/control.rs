@@ -34,7 +34,7 @@ pub fn control(data: &[u8]) {
     });
 }
 
-/// Sends arbitrary messages in place of a process that is to hand its ports over: those that are no handover are
+/// Sends arbitrary messages instead of those of a process that hands its ports over: those that are no handover are
 /// refused, and no descriptor of a refused one stays open.
 ///
 /// Before each message a byte says how long it is, and another whether it has a descriptor (bit 0).

@@ -76,7 +76,7 @@ pub(crate) fn gso(data: &[u8]) {
     assert_eq!(frames.frames().len(), count.unwrap_or(0));
     let mut payload = Vec::new();
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
-        // Packets of other protocols are measured from behind their link headers.
+        // Packets of other protocols are measured from the end of their link headers.
         let link = packet.layout.header_len();
         let l3 = packet.layout.outer_ip().map_or(link, |ip| ip.start());
         let mut whole = arena.head(segment).to_vec();

@@ -63,7 +63,7 @@ pub use usbip::{usbip_client, usbip_server};
 pub use vhost::vhost;
 
 /// Bounds the resources of targets that only call the engine: the bytes that each may hold for the shortest input, and
-/// for each byte of a longer one beside the twenty of every target.
+/// for each byte of a longer one in addition to the twenty of every target.
 macro_rules! bounded {
     ($($name:ident: $free:expr, $growth:expr;)*) => {
         $(

@@ -34,14 +34,14 @@ pub(crate) fn bounded<T>(len: usize, free: usize, work: impl FnOnce() -> T) -> T
     result
 }
 
-/// Runs `work`, and returns the most bytes that it held at once and the number of its allocations.
+/// Runs `work`, and returns its peak memory in bytes and the number of its allocations.
 pub(crate) fn counted(work: impl FnOnce()) -> (usize, usize) {
     let (before, count) = (sys::reset(), sys::allocations());
     work();
     (usize::try_from(sys::peak() - before).unwrap_or(0), sys::allocations() - count)
 }
 
-/// Returns the processor time of this thread, where the kernel keeps it (`/proc/thread-self/schedstat`).
+/// Returns the processor time of this thread, where the kernel provides it (`/proc/thread-self/schedstat`).
 fn cpu_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))

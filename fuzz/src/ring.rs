@@ -2,11 +2,11 @@ use segue_port::packet_socket::restored;
 
 use crate::resources::bounded;
 
-/// Bytes that may be held beside the slot.
+/// Number of bytes that may be allocated in addition to the slot.
 const FREE: usize = 4 << 10;
 
-/// Reads an arbitrary slot of a receive ring: its frame lies within the slot, and a tag that is put back is the only
-/// thing that changes.
+/// Reads an arbitrary slot of a receive ring: its frame lies within the slot, and a reinserted VLAN tag is the only
+/// change.
 pub fn ring(data: &[u8]) {
     let mut slot = data.to_vec();
     bounded(data.len(), FREE, || {

@@ -9,7 +9,7 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// Largest value of `HELD` since the last [`reset`].
     static PEAK: Cell<isize> = const { Cell::new(0) };
-    /// Allocations of this thread, and those that were made larger or smaller.
+    /// Number of allocations and reallocations of this thread.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn reset() -> isize {
     HELD.get()
 }
 
-/// Returns the most bytes that this thread has held at a time since [`reset`].
+/// Returns the peak of this thread's allocated bytes since [`reset`].
 pub(crate) fn peak() -> isize {
     PEAK.get()
 }

@@ -17,7 +17,7 @@ const FREE: usize = 4 << 20;
 const HELD: usize = 64 << 20;
 /// Bytes of each transfer of the client.
 const TRANSFER: usize = 2048;
-/// Most bytes that the server's side writes at once, so that no buffer of the kernel is full.
+/// Largest number of bytes that the server's side writes at once, so that no buffer of the kernel is full.
 const MOST: usize = 32 << 10;
 
 /// Passes arbitrary bytes of a client to the server's side of a connection, in pieces of the length that the first byte

@@ -9,16 +9,16 @@ use segue_testkit::vhost::{Descriptor, Frontend, GUEST_BASE, MEMORY_LEN, feature
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Bytes that may be held beside those by the length of the input: pages of the worker.
+/// Number of bytes that may be allocated whatever the length of the input: pages of the worker.
 const FREE: usize = 2 << 20;
 /// Largest number of steps of an input.
 const MOST_STEPS: usize = 300;
 /// Largest packet that a guest may send, bytes.
 const MOST_BYTES: usize = 65_550;
 
-/// Plays a guest and its front end by the input: messages, descriptors and indexes, right and wrong ones, memory that
-/// is overwritten or becomes shorter. The port takes at most one packet of legal length for each chain, and is stopped
-/// once at most, by name.
+/// Simulates a guest and its front end according to the input: messages, descriptors and indexes, right and wrong ones,
+/// memory that is overwritten or becomes shorter. The port takes at most one packet of legal length for each chain, and
+/// is stopped once at most, by name.
 pub fn vhost(data: &[u8]) {
     bounded(data.len(), FREE, || play(Input::new(data)));
 }

@@ -20,7 +20,7 @@ static IS_OWN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("OFFLOAD").is_
 
 /// Joiners and buffers that a thread keeps from batch to batch.
 struct Worker {
-    /// For a device that takes no UDP trains, and for one that does.
+    /// The joiners for a device that accepts no UDP trains, and for one that does.
     joiners: [Joiner; 2],
     fronts: Vec<u8>,
     payload: Vec<u8>,
@@ -85,7 +85,7 @@ pub fn handle_gro<B: ExpandBuffer>(
         bufs.iter_mut().for_each(|buf| buf.as_mut()[offset - VIRTIO_NET_HDR_LEN..offset].fill(0));
         for (first, end, front, more) in trains {
             let front = &fronts[front];
-            // What may be behind the payload of the first packet is none of it.
+            // Bytes that may follow the payload of the first packet are not part of it.
             bufs[first].buf_resize(end, 0);
             bufs[first].as_mut()[offset - VIRTIO_NET_HDR_LEN..][..front.len()].copy_from_slice(front);
             bufs[first].buf_extend_from_slice(&payload[more]);
@@ -95,7 +95,7 @@ pub fn handle_gro<B: ExpandBuffer>(
     Ok(())
 }
 
-/// Writes the packets of the train `input` to `out_bufs`, as many as there are.
+/// Writes the packets of the train `input` to `out_bufs`, all of them.
 pub fn gso_split<B: AsRef<[u8]> + AsMut<[u8]>>(
     input: &mut [u8],
     hdr: VirtioNetHdr,

@@ -1,4 +1,4 @@
-//! A program without a system for a small machine, of which tools/size/run measures code and memory: with no feature
+//! A bare-metal program for a small machine, of which tools/size/run measures code and memory: with no feature
 //! the runtime alone, with `gso` it splits a train, with `gro` it joins segments of 8 flows. It runs under qemu-arm,
 //! prints the most memory that was in use at a time, heap and stack, in bytes, and ends with 0 if the results are
 //! right.

@@ -11,8 +11,8 @@ use segue::time::Nanos;
 use segue_testkit::build::{Ethernet, Ip, Tcp, V4};
 use segue_testkit::flow::Sender;
 
-/// Numbers of flows, and of frames of a burst: at least eight of each flow except in the last case, where nothing
-/// joins.
+/// Numbers of flows, and of frames of a burst: at least eight of each flow except in the last case, where no packets
+/// join.
 const CASES: [(usize, usize); 5] = [(1, 64), (8, 64), (64, 512), (512, 4096), (512, 512)];
 
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {

@@ -1,5 +1,5 @@
-//! Measures the cost of splitting a train, beside a plain copy of the same bytes: `cargo bench -p segue-benches --bench
-//! gso`.
+//! Measures the cost of splitting a train and that of a plain copy of the same bytes: `cargo bench -p segue-benches
+//! --bench gso`.
 //!
 //! Trains are 64 KB in segments of 1448 bytes (TCP) or 1472 (UDP), with the payload in the ranges that the case names.
 //! `memcpy` is `copy_from_slice` of as many bytes, in the same ranges, to the same places. Throughput counts the bytes
@@ -97,7 +97,7 @@ fn cases() -> Vec<Case> {
 fn memcpy(packet: &Packet<Vec<u8>>, segment: usize, out: &mut [u8]) {
     let (head, total) = (packet.head.bytes(), packet.payload.len());
     let (mut to, mut at) = (0, 0);
-    // The ranges in order, each behind the place of its headers.
+    // The ranges in order, each after the offset of its headers.
     while at < total {
         let len = segment.min(total - at);
         out[to..to + head.len()].copy_from_slice(head);

@@ -38,7 +38,7 @@ pub struct SegueJoiner {
 /// A tunnel.
 pub struct SegueTunnel(Tunnel);
 
-/// Runs `work`, and turns an error or a panic into its code.
+/// Runs `work`, and converts an error or a panic to its error code.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(count)) => isize::try_from(count).unwrap_or(isize::MAX),
@@ -47,7 +47,7 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<usize, isize>) -> isize {
     }
 }
 
-/// Returns `count` values from `base` on; none if there are none, whatever the pointer.
+/// Returns the `count` values at `base` as a slice; an empty one for a count of 0, whatever the pointer.
 ///
 /// # Safety
 /// `base` must point to `count` values that nothing changes meanwhile, unless it is null or there are none.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn many<'a, T>(base: *const T, count: usize) -> Result<&'a [T]
     }
 }
 
-/// Returns a slice of values to write, as [`many`] does one to read.
+/// Returns a mutable slice of the `count` values at `base`, as [`many`] returns a shared one.
 ///
 /// # Safety
 /// As for [`many`], and nothing else may use the values meanwhile.
@@ -220,12 +220,12 @@ pub unsafe extern "C" fn segue_split(
     })
 }
 
-/// Reads a virtio-net header, whose length says its form.
+/// Reads a virtio-net header, whose length determines its form.
 pub(crate) fn header_of(bytes: &[u8]) -> Result<VirtioNet, isize> {
     Form::of_len(bytes.len()).and_then(|form| VirtioNet::parse(bytes, form)).ok_or(ARGUMENT)
 }
 
-/// Splits a packet whose virtio-net header lies elsewhere, as [`segue_split`] does one behind its header.
+/// Splits a packet whose virtio-net header lies elsewhere; [`segue_split`] takes one that follows its header.
 ///
 /// # Safety
 /// As for [`segue_split`]; `header` must point to `header_len` bytes.
@@ -273,7 +273,7 @@ unsafe fn place(packets: Packets<'_>, outs: &mut [SegueOut], offset: usize) -> R
     Ok(packets.len())
 }
 
-/// Creates a joiner; null for a configuration that is none.
+/// Creates a joiner; null for an invalid configuration.
 ///
 /// # Safety
 /// `config` must point to a configuration of the size that it says.
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn segue_join_in_place(
     })
 }
 
-/// Creates a tunnel; null for a configuration that is none.
+/// Creates a tunnel; null for an invalid configuration.
 ///
 /// # Safety
 /// `config` must point to a configuration of the size that it says.
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn segue_tunnel_free(tunnel: *mut SegueTunnel) {
     }
 }
 
-/// Puts the headers of the tunnel around a packet or train with a virtio-net header of 10 bytes, and writes the
+/// Encapsulates a packet or train that has a virtio-net header of 10 bytes, and writes the
 /// packets, each complete from its outer IP header on. Returns their number.
 ///
 /// # Safety
@@ -519,8 +519,8 @@ pub unsafe extern "C" fn segue_encap(
     })
 }
 
-/// Removes the headers of the tunnel from a packet, which begins with the outer IP header, and writes the packet in it,
-/// complete. Addresses, ports and outer checksums are checked. Returns 1.
+/// Decapsulates a packet, which begins with the outer IP header, and writes the complete inner packet. Addresses, ports
+/// and outer checksums are checked. Returns 1.
 ///
 /// # Safety
 /// As for [`segue_split`].

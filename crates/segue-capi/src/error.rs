@@ -12,7 +12,7 @@ use segue::{gso, virtio};
 pub(crate) const NULL: isize = -1;
 /// Error code for an argument out of its range.
 pub(crate) const ARGUMENT: isize = -2;
-/// Error code for too little memory for the results, or too few places.
+/// Error code for too little memory for the results, or too few array elements.
 pub(crate) const ROOM: isize = -3;
 /// Error code for a fault of the library: it panicked. The object that was passed must be freed.
 pub(crate) const PANIC: isize = -4;

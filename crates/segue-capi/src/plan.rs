@@ -1,5 +1,5 @@
 //! Plan of a batch whose trains are written into the caller's packets: which packet is extended, by which payload, and
-//! behind which headers.
+//! after which headers.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Takes all trains out of `batch`, in which `count` packets are.
+    /// Pops all trains of `batch`, which has `count` packets, and plans them.
     pub(crate) fn make(&mut self, batch: &mut Batch<'_, '_>, count: usize) {
         self.trains.clear();
         self.sources.clear();

@@ -18,7 +18,7 @@ pub struct SegueOut {
 }
 
 impl SegueOut {
-    /// Returns whether `len` bytes lie behind `offset` bytes of the memory.
+    /// Returns whether the memory has `len` bytes after its first `offset` bytes.
     pub(crate) fn holds(&self, offset: usize) -> bool {
         self.room.checked_sub(offset).is_some_and(|room| self.len <= room)
     }
@@ -85,7 +85,7 @@ pub struct SegueTunnelConfig {
     pub(crate) remote: [u8; 16],
 }
 
-/// Returns the size of each struct and the places of its fields, for the test that compares them with those of C.
+/// Returns the size of each struct and the offsets of its fields, for the test that compares them with those of C.
 pub fn layout() -> String {
     use std::mem::offset_of;
     let mut text = String::new();

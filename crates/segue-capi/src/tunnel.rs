@@ -42,7 +42,7 @@ impl Tunnel {
         Ok(Tunnel { encap, decap, frames: Frames::new() })
     }
 
-    /// Encapsulates a packet or train and cuts it into whole packets.
+    /// Encapsulates a packet or train and splits it into complete packets.
     pub(crate) fn encap(&mut self, header: &VirtioNet, bytes: &[u8]) -> Result<&Frames, isize> {
         let mut packet = Packet::default();
         match virtio::load(header, Frag::all(bytes), Start::Ip, &mut packet).map_err(Code::code)? {

@@ -63,7 +63,7 @@ fn compile(out: &Path, options: &[&str]) {
     run(command.args(SYSTEM).arg("-o").arg(out));
 }
 
-/// Returns the packet or train that a device hands out for a vector.
+/// Returns the packet or train that a device delivers for a vector.
 fn unit(vector: &Vector, skip: usize) -> Vec<u8> {
     let gso_type = match vector.gso.kind {
         GsoKind::Tcp4 => virtio::GSO_TCPV4,
@@ -103,7 +103,8 @@ impl Records {
     }
 }
 
-/// Adds what a device handed out, with what the engine makes of it: the packets, or the reason why there are none.
+/// Adds a packet or train that a device delivered, with the engine's result: the packets, or the reason why there are
+/// none.
 fn add_split(unit: &[u8], cases: &mut Records, results: &mut Records) -> Vec<Vec<u8>> {
     cases.put(b"s");
     cases.put(unit);
@@ -160,7 +161,7 @@ fn add_wrapped(step: usize, cases: &mut Records, results: &mut Records) {
     );
 }
 
-/// Adds what comes out of a tunnel for a packet.
+/// Adds a packet to decapsulate, with the expected inner packet.
 fn add_decap(decap: &mut Decapsulator, bytes: &[u8], results: &mut Records) -> Vec<Vec<u8>> {
     let mut packet = Packet::default();
     if let Err(reason) = decap.pull_packet(Frag::all(bytes), &mut packet) {
@@ -280,7 +281,7 @@ fn linear(packet: &Packet<&[u8]>) -> Vec<Vec<u8>> {
     frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect()
 }
 
-/// Adds every `step`th vector, each to be sent through one kind of tunnel in turn, and what comes out.
+/// Adds every `step`th vector, each to be sent through one kind of tunnel in turn, and the expected packets.
 fn add_tunnels(step: usize, cases: &mut Records, results: &mut Records) {
     let odd = odd_vectors().into_iter().map(|odd| odd.vector);
     // Packets of these tunnels begin with an IP header.

@@ -88,7 +88,7 @@ pub enum Verdict {
     /// The field holds the sum of the pseudo-header (IPv4 header: zero): the packet was captured before the network
     /// card completed it.
     Unfinished,
-    /// The field is unfinished because a remote checksum option leaves it to the far end of the tunnel.
+    /// The field is unfinished because a remote checksum option leaves it to the receiver of the tunnel.
     Remote,
 }
 
@@ -126,7 +126,7 @@ pub struct Finding {
 }
 
 impl Frame<'_> {
-    /// Puts every checksum of the packet into `findings`, outermost first.
+    /// Appends a finding for every checksum of the packet to `findings`, outermost first.
     pub(crate) fn judge(&self, findings: &mut Vec<Finding>) {
         findings.clear();
         Judge::new(self).all(findings);

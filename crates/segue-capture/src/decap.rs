@@ -48,7 +48,7 @@ pub struct DecapReport {
     pub dropped: u64,
     /// Number of packets that were not decapsulated, by reason; they are among those passed or dropped.
     pub kept: BTreeMap<&'static str, u64>,
-    /// The place where the input is cut or damaged; all packets in front of it were decapsulated.
+    /// The position at which the input is truncated or damaged; all packets before it were decapsulated.
     pub fault: Option<ReadError>,
 }
 
@@ -87,7 +87,7 @@ pub fn decap<R: Read, W: Write>(
     Ok(DecapReport { packets_in: reader.packets(), packets_out: writer.packets() - before, fault, ..work.counts })
 }
 
-/// Returns the link type for both versions of IP in place of one for a single version, since a tunnel may carry the
+/// Returns the link type for both versions of IP instead of one for a single version, since a tunnel may carry the
 /// other version.
 fn widened(number: u16) -> u16 {
     if matches!(number, link::IPV4 | link::IPV6) { link::RAW } else { number }

@@ -57,7 +57,7 @@ pub(crate) enum Bypass {
     Cut,
     /// A frame check sequence follows the packet, which would be wrong for a train.
     CheckSequence,
-    /// An obsolete form of record, which has no place for a note.
+    /// A record of an obsolete form, which cannot hold a note.
     Obsolete,
 }
 

@@ -57,7 +57,7 @@ pub struct MergeReport {
     pub unwritten: u64,
     /// Whether [`undo`](crate::undo::undo) restores the input: the output is pcapng and no acknowledgment was replaced.
     pub can_undo: bool,
-    /// The place where the input is cut or damaged; all packets in front of it were merged.
+    /// The position at which the input is truncated or damaged; all packets before it were merged.
     pub fault: Option<ReadError>,
 }
 

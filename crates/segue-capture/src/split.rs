@@ -28,7 +28,7 @@ pub struct SplitConfig {
     pub tunnels: Tunnels,
     /// The rule for the size of a train's segments.
     pub size: SegmentSize,
-    /// Whether wrong checksums are made right too, and not only unfinished ones finished.
+    /// Whether wrong checksums are corrected too, in addition to completing unfinished ones.
     pub fix_all: bool,
 }
 
@@ -73,11 +73,12 @@ pub struct SplitReport {
     pub bad_left: u64,
     /// Number of packets written unchanged.
     pub unchanged: u64,
-    /// UDP packets longer than 1500 bytes that stayed whole, since the size of their datagrams is not in the file.
+    /// Number of UDP packets longer than 1500 bytes that were not split, since the file does not state the size of
+    /// their datagrams.
     pub udp_of_unknown_size: u64,
     /// Numbers of trains that could not be split, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// The place where the input is cut or damaged; all packets in front of it were split.
+    /// The position at which the input is truncated or damaged; all packets before it were split.
     pub fault: Option<ReadError>,
 }
 
@@ -276,7 +277,7 @@ impl Splitter {
                 Err(why) => *self.counts.refused.entry(why).or_default() += 1,
             }
         }
-        // Padding behind the packet is kept.
+        // Padding after the packet is kept.
         let Some(Finished { bytes, .. }) = finished else {
             self.counts.unchanged += 1;
             return sink.record(record);

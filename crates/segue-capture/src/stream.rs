@@ -8,7 +8,7 @@ use crate::file::{Item, Order, ReadError, Reader, options};
 /// The program's name and version, as section headers of new files state it.
 const USERAPPL: &str = concat!("segue ", env!("CARGO_PKG_VERSION"));
 
-/// Passes every item of `reader` to `take`, and returns the position at which the file is cut or damaged, if any.
+/// Passes every item of `reader` to `take`, and returns the position at which the file is truncated or damaged, if any.
 ///
 /// # Errors
 /// [`CaptureError::Read`] for every other failure of the reader, and what `take` returns.

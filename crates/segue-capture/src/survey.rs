@@ -20,7 +20,7 @@ use crate::stream::each_item;
 const MOST_FLOWS: usize = 100_000;
 /// Maximum number of interfaces kept in the survey.
 const MOST_INTERFACES: usize = 1000;
-/// Upper ends of the size classes, in bytes of the frame; the last one has none.
+/// Upper bounds of the size classes, in bytes of the frame; the last class has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
 
 /// Configuration of [`survey`].
@@ -82,7 +82,7 @@ pub struct Survey {
     pub checksums: BTreeMap<&'static str, u64>,
     /// Packets by their outermost tunnel.
     pub encap: BTreeMap<&'static str, u64>,
-    /// Packets with a checksum that a remote checksum option leaves to the far end.
+    /// Packets with a checksum that a remote checksum option leaves to the receiver.
     pub remote_checksums: u64,
     /// Flows, in arbitrary order.
     pub flows: Vec<Flow>,
@@ -95,7 +95,7 @@ pub struct Survey {
     pub would_leave: Vec<(Profile, u64)>,
     /// Counters of GRO with the profile of [`SurveyConfig::rules`].
     pub gro: GroCounts,
-    /// The place where the input is cut or damaged; all packets in front of it were counted.
+    /// The position at which the input is truncated or damaged; all packets before it were counted.
     pub fault: Option<ReadError>,
 }
 

@@ -13,7 +13,7 @@ use crate::stream::each_item;
 /// Maximum number of bytes of merged packets whose packets wait for their position. Files of [`merge`](crate::merge)
 /// need less than a tenth of it.
 const MOST_WAITING: usize = 256 << 20;
-/// Bytes that a waiting train takes beside its packet and its note.
+/// Bytes of memory that a waiting train takes in addition to its packet and its note.
 const OVERHEAD: usize = 512;
 
 /// Counters of [`undo`].
@@ -28,7 +28,7 @@ pub struct UndoReport {
     pub trains: u64,
     /// Number of packets left unchanged because their note did not match them.
     pub unreadable: u64,
-    /// The place where the input is cut or damaged; all packets in front of it were restored.
+    /// The position at which the input is truncated or damaged; all packets before it were restored.
     pub fault: Option<ReadError>,
 }
 
@@ -87,7 +87,7 @@ struct Waiting {
 struct Undoer<'w, W: Write> {
     sink: &'w mut Writer<W>,
     order: Order,
-    /// Position of the next item; all items in front of it are written.
+    /// Position of the next item; all items before it are written.
     next: u64,
     /// Trains by the position of their next packet. Two packets have the same one only in a damaged file; they are
     /// written in the order of their trains.
@@ -167,7 +167,7 @@ impl<W: Write> Undoer<'_, W> {
         self.advance()
     }
 
-    /// Counts a written item, and writes the packets that waited for the positions behind it.
+    /// Counts a written item, and writes the packets that waited for the positions after it.
     fn advance(&mut self) -> io::Result<()> {
         self.next += 1;
         self.due()
@@ -192,7 +192,7 @@ impl<W: Write> Undoer<'_, W> {
         Ok(())
     }
 
-    /// Writes the next packet of a train, which then waits with the one behind.
+    /// Writes the next packet of a train, which then waits with the one that follows.
     fn write(&mut self, number: u64, mut train: Waiting) -> io::Result<()> {
         let Waiting { frame, note, carried, interface, first, decoder, next: member } = &mut train;
         let packet = Outgoing {

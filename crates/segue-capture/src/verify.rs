@@ -88,7 +88,7 @@ pub struct VerifyReport {
     pub ip_only: u64,
     /// Packets whose lengths contradict each other.
     pub malformed: u64,
-    /// Number of packets with missing bytes; the place where the file is cut or damaged counts as one.
+    /// Number of truncated packets; the position at which the file is truncated or damaged counts as one.
     pub cut: u64,
     /// Records that hold no IP packet.
     pub not_ip: u64,
@@ -96,7 +96,7 @@ pub struct VerifyReport {
     pub above_mtu: u64,
     /// Checksums by the names of their header and verdict.
     pub layers: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
-    /// The place where the input is cut or damaged; all packets in front of it were verified.
+    /// The position at which the input is truncated or damaged; all packets before it were verified.
     pub fault: Option<ReadError>,
 }
 

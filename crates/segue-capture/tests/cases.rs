@@ -1,4 +1,4 @@
-//! Tests of merge, undo, split, decap and verify by tables of cases: what goes in, what comes out, what is counted.
+//! Tests of merge, undo, split, decap and verify by tables of cases: input, output and counters.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn file_of(packets: &[Vec<u8>]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Returns the packet that these segments or datagrams are together.
+/// Returns the packet into which these segments or datagrams merge.
 fn joined(parts: &[Packet]) -> Vec<u8> {
     let mut whole = parts[0].clone();
     for part in &parts[1..] {

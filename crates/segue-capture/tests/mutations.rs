@@ -16,7 +16,7 @@ use segue_testkit::Rng;
 /// Number of files, at least: one of each link, and a second one of the first.
 const FILES: usize = 4;
 
-/// Damages some of the frames at critical places.
+/// Damages some of the frames at critical offsets.
 fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 1, 1, 3][rng.below(5)] {
         if frame.is_empty() {

@@ -345,7 +345,7 @@ fn what_was_not_merged_or_lost_packets_in_the_merge_is_not_undone() {
     for (what, input) in [("pcapng", &plain), ("pcap", &pcap)] {
         assert!(matches!(undo(input, Format::Pcapng), Err(CaptureError::NothingToUndo)), "{what}");
     }
-    // A file that ends in its first packet may have had notes behind it.
+    // A file that ends in its first packet may have had notes after it.
     let first = plain.len() / 100;
     let (_, report) = undo(&plain[..first], Format::Pcapng).unwrap();
     assert!(matches!(report.fault, Some(ReadError::Cut { .. })), "{report:?}");

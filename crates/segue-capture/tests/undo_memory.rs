@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Reader, Writer, link, options};
 use segue_capture::undo::undo;
 
-/// Most memory that the process may have had, in bytes: about ten times what the largest file has.
+/// Limit of the process's peak memory, in bytes: about ten times the size of the largest file.
 const MOST_MEMORY: u64 = 100_000_000;
 /// Bytes of each merged packet.
 const FRAME: [u8; 1500] = [0x45; 1500];
 
-/// A file of merged packets with notes, as no merge writes them, and what comes out of it.
+/// A crafted file of merged packets with notes, as no merge writes them, and its expected output.
 struct Bomb {
     name: &'static str,
     /// Number of merged packets.
     packets: usize,
-    /// Number of packets that each of them was, by its note.
+    /// Number of packets from which each was merged, according to its note.
     members: usize,
     /// Length of the headers of each, in bytes.
     head: usize,

@@ -231,7 +231,7 @@ fn remove_link(request: &Request) {
     }
 }
 
-/// Returns the host's end of the pair: by its alias, or by its name where it has got no alias.
+/// Returns the host's end of the veth pair, found by its alias, or by its name if the alias is not set.
 fn own(links: &mut Links, request: &Request) -> io::Result<Option<Found>> {
     let (host, alias) = names(request);
     let is_own = |(name, link): &(String, Found)| link.alias == alias || (*name == host && link.alias.is_empty());

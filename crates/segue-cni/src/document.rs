@@ -12,7 +12,7 @@ pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 /// A failure, in the form of the specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CniError {
-    /// The error code; those below 100 are of the specification.
+    /// The error code; the specification defines those below 100.
     pub(crate) code: u32,
     /// The operation that failed.
     pub(crate) message: String,
@@ -58,7 +58,7 @@ impl CniError {
     }
 }
 
-/// An address that the IPAM plugin gave.
+/// An address that the IPAM plugin allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
     /// The address with its prefix length.

@@ -279,7 +279,7 @@ fn sockets() -> Vec<(String, PathBuf)> {
     sockets
 }
 
-/// Requests the state of the instance behind the socket `path`.
+/// Requests the state of the instance that listens on the socket `path`.
 fn query(path: &Path) -> io::Result<Instance> {
     Ok(instance(answer(path, &Request::Get(Topic::Stat).line(), ANSWER_TIME)?)?)
 }

@@ -99,7 +99,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns the exit status: 2 for wrong usage, 130 for an interrupt, 1 for all else.
+    /// Returns the exit status: 2 for wrong usage, 130 for an interrupt, 1 for all other errors.
     pub fn exit_code(self) -> u8 {
         match self {
             Kind::Usage | Kind::UnknownWord | Kind::BadValue | Kind::Missing | Kind::Conflict | Kind::NotAvailable => 2,
@@ -116,13 +116,13 @@ pub struct Place {
     pub words: Vec<String>,
     /// The index of the wrong word; the number of words where one is missing at the end.
     pub at: usize,
-    /// The note beside the caret.
+    /// The note next to the caret.
     pub note: String,
     /// The nearest valid word, if there is one.
     pub nearest: Option<String>,
 }
 
-/// A wrong place of a file, shown with a caret under it.
+/// The position of an error in a file, shown with a caret under it.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The file, as the user named it.
@@ -135,7 +135,7 @@ pub struct Source {
     pub width: usize,
     /// The text of the line.
     pub text: String,
-    /// The note beside the caret.
+    /// The note next to the caret.
     pub note: String,
     /// The nearest valid word, if there is one.
     pub nearest: Option<String>,
@@ -158,9 +158,9 @@ pub struct Error {
     pub hint: String,
     /// The error number of the system.
     pub os_error: Option<i32>,
-    /// The wrong word and its place. It is on the heap to keep `Result`s small.
+    /// The wrong word and its position. It is on the heap to keep `Result`s small.
     pub place: Option<Box<Place>>,
-    /// The wrong place of a file.
+    /// The position of the error in a file.
     pub source: Option<Box<Source>>,
     /// The value that the failure is about, as the user wrote it, where no word is marked: an error of a configuration
     /// file points at it.
@@ -174,7 +174,7 @@ impl Error {
         Error { kind, message, why: None, hint, os_error: None, place: None, source: None, about: None }
     }
 
-    /// Creates a failure from an error of the system; its message is `message` with the system's text behind it.
+    /// Creates a failure from an error of the system; its message is `message` followed by the system's text.
     pub fn system(message: impl std::fmt::Display, error: &std::io::Error, hint: impl Into<String>) -> Error {
         let mut made = Error::new(Kind::System, format!("{message}: {}", os_text(error)), hint);
         made.os_error = error.raw_os_error();
@@ -291,7 +291,7 @@ pub fn printable(word: &str) -> String {
     word.chars().map(|c| if is_hidden(c) || c.is_whitespace() { '?' } else { c }).collect()
 }
 
-/// Returns text from elsewhere on one line that is safe to print: control characters become `?`.
+/// Returns untrusted text on one line that is safe to print: control characters become `?`.
 pub fn printable_line(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }

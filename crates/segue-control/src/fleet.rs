@@ -57,7 +57,7 @@ pub struct LastEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FleetState {
-    /// Always [`SCHEMA`].
+    /// The schema id, always [`SCHEMA`].
     pub schema: String,
     /// The interface of the tunnel.
     pub name: String,

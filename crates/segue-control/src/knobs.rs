@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "segue.set/1";
 /// The output of `segue set -j`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
-    /// Always `segue.set/1`.
+    /// The schema id, always `segue.set/1`.
     pub schema: String,
     /// The name of the instance.
     pub instance: String,
@@ -127,7 +127,7 @@ pub struct Wrong {
     pub kind: Kind,
     /// Description of the mistake.
     pub message: String,
-    /// The note beside the caret.
+    /// The note next to the caret.
     pub note: String,
     /// The nearest valid name or value, if there is one.
     pub nearest: Option<String>,

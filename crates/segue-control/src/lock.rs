@@ -31,7 +31,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `directory`, which must be one of [`crate::place`].
+    /// Acquires the lock of `directory`, which must be one of [`crate::place`].
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] where another process holds it for several seconds.
@@ -68,7 +68,7 @@ impl Lock {
         }
     }
 
-    /// Leaves the lock to the process that this one was forked from: this copy is closed, and the file stays.
+    /// Leaves the lock to the parent of this forked process: this copy is closed, and the file stays.
     pub fn leave_to_parent(mut self) {
         self.is_own = false;
     }

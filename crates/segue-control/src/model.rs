@@ -20,7 +20,7 @@ pub const OUTER_CSUM: &str = "outer_csum";
 /// The output of `segue stat -j`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
-    /// Always `segue.stat/1`.
+    /// The schema id, always `segue.stat/1`.
     pub schema: String,
     /// The time of the query: RFC 3339, UTC.
     pub t: String,

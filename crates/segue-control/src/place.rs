@@ -47,7 +47,7 @@ pub fn readers() -> io::Result<Option<u32>> {
     found.map(Some).ok_or_else(missing)
 }
 
-/// Returns the id in a line of group(5), where the line is of this group.
+/// Returns the group id in a line of group(5), if the line is that of this group.
 fn group(line: &str, wanted: &str) -> Option<u32> {
     let mut fields = line.split(':');
     let (name, _, id) = (fields.next()?, fields.next()?, fields.next()?);
@@ -94,7 +94,7 @@ pub fn to_search() -> Vec<PathBuf> {
     paths
 }
 
-/// Returns whether root may look into the directory of another user: one in /run, where only root makes directories, as
+/// Returns whether root may search the directory of another user: one in /run, where only root makes directories, as
 /// a service manager does for the user of a service; or the one that the environment names.
 fn of_a_service(path: &Path, data: &fs::Metadata) -> bool {
     let is_roots_choice = chosen().is_some() || path.parent() == Some(Path::new("/run"));

@@ -26,7 +26,7 @@ pub struct Service {
 /// Reason why a service has not reloaded.
 #[derive(Debug)]
 pub enum NotReloaded {
-    /// The service has answered: the file is wrong, or an instance did not start.
+    /// The service has refused: the file is wrong, or an instance did not start.
     Refused(Box<Refused>),
     /// The service was not found, or did not answer.
     Failed(Box<Error>),
@@ -90,7 +90,7 @@ fn unclear(name: &str, text: &str) -> Error {
         .why("its answer is not one that this version understands")
 }
 
-/// Returns why a service has not done what was requested, by its answer.
+/// Returns why a service did not carry out a request, from its answer.
 fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
     let name = printable(&service.name);
     match answer {

@@ -11,7 +11,7 @@
 //! # Promises
 //! - The state of an instance is read, by its control socket; nothing of it is changed, and its packets do not wait.
 //! - A name or an address of a tunnel ends no value of the protocol: braces and control characters are left out.
-//! - An option of a later version of the protocol is passed over where its value follows behind `=`.
+//! - An option of a later version of the protocol is passed over where its value follows a `=`.
 //!
 //! # Limits
 //! Only tunnels are captured. Trains that are cut to wire size pass through `segue pcap split` of the same program.
@@ -38,7 +38,7 @@ enum Tap {
     Outer,
     /// The inner packets, as the interface carries them.
     Trains,
-    /// The inner packets, cut to wire size.
+    /// The inner packets, segmented to wire size.
     Cut,
 }
 
@@ -82,7 +82,7 @@ fn parse(words: &[String]) -> Call {
                     "--fifo" => &mut call.fifo,
                     "--extcap-capture-filter" => &mut call.filter,
                     "--tap" => &mut call.tap,
-                    // Options of later versions, which have their values behind `=`.
+                    // Options of later versions, which have their values after `=`.
                     _ => continue,
                 };
                 *place = value.map_or_else(|| words.next().cloned().unwrap_or_default(), str::to_owned);
@@ -162,7 +162,7 @@ fn outer_filter(tunnel: &Tunnel) -> String {
     format!("host {remote} and ({what})")
 }
 
-/// Captures until Wireshark ends this process; another program takes its place.
+/// Captures until Wireshark ends this process; another program replaces it.
 fn capture(call: &Call) -> Result<Infallible, Error> {
     let name = call.interface.strip_prefix(PREFIX).unwrap_or(&call.interface);
     let instance = client::one(name)?;

@@ -79,7 +79,7 @@ pub(crate) enum Helper {
     RedirectNeigh = 152,
 }
 
-/// A place in a program that jumps name.
+/// A jump target in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
@@ -151,7 +151,7 @@ impl Assembler {
         Label(self.places.len() - 1)
     }
 
-    /// Places a label in front of the next instruction.
+    /// Sets a label to the next instruction.
     pub(crate) fn place(&mut self, label: Label) {
         self.places[label.0] = Some(self.code.len());
     }
@@ -176,13 +176,13 @@ impl Assembler {
         self.op_value(Op::Mov, to, value);
     }
 
-    /// Appends the address of a place on the stack: `to = frame + offset`.
+    /// Appends the address of a stack slot: `to = frame + offset`.
     pub(crate) fn frame(&mut self, to: Reg, offset: i16) {
         self.copy(to, Reg::R10);
         self.op_value(Op::Add, to, i32::from(offset));
     }
 
-    /// Returns whether a jump leads to the label: the kernel refuses code that nothing leads to.
+    /// Returns whether a jump leads to the label: the kernel refuses unreachable code.
     pub(crate) fn is_used(&self, label: Label) -> bool {
         self.jumps.iter().any(|(_, other)| *other == label)
     }

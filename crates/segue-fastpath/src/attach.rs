@@ -13,7 +13,7 @@ use crate::sys::{self, Hook, MapKind, ProgramKind};
 
 /// An implementation that adds programs as filters, on kernels without tcx links (before Linux 6.6).
 pub trait Filters {
-    /// Adds a program to a hook of an interface, behind the filters that exist; `name` is that of the filter.
+    /// Adds a program to a hook of an interface, after the filters that exist; `name` is that of the filter.
     ///
     /// # Errors
     /// The kernel's.

@@ -9,13 +9,14 @@ use crate::places::{FIB, FRAME, GRE, HEADERS, INNER, OUTER, VERSION};
 use crate::receive_form::Form;
 use crate::wire::{self, ethernet, ipv4, ipv6, number, tcp, udp};
 
-/// Stack offset of the inner IPv6 header behind its first 20 bytes; zeros with IPv4 inside.
+/// Stack offset of the part of the inner IPv6 header after its first 20 bytes; zeros with IPv4 inside.
 const REST: i16 = FIB;
 /// Stack offset of the checksum field of the inner transport header.
 const FIELD: i16 = FIB + 24;
 
-/// Accepts a UDP checksum that the interface or GRO has verified or that the headers prove, and the absence of one
-/// where that is allowed. Trains come from GRO, or unfinished from this machine. The inner header must have been read.
+/// Checks the outer UDP checksum: accepts one that the interface or GRO has verified or that the headers prove, and a
+/// zero one where that is allowed. Trains come from GRO, or unfinished from this machine. The inner header must have
+/// been read.
 pub(crate) fn check(code: &mut Code, form: &Form) {
     let csum = code.leave(Counter::OuterCsum);
     let (unverified, absent, good) = (code.a.label(), code.a.label(), code.a.label());
@@ -54,7 +55,7 @@ fn prove(code: &mut Code, form: &Form, unproven: Label) {
     code.a.set(Reg::R2, ipv6::LEN.into());
     code.a.jump(read);
     code.a.place(v4);
-    // Transport headers behind options are not looked for.
+    // Transport headers after options are not looked for.
     code.a.load(Size::B, Reg::R1, Reg::R10, INNER);
     code.a.jump_if_value(If::Ne, Reg::R1, ipv4::FIRST, unproven);
     for (size, at) in [(Size::D, 0), (Size::D, 8), (Size::W, 16)] {
@@ -131,7 +132,7 @@ fn sum_headers(code: &mut Code, form: &Form) {
     code.fold();
 }
 
-/// Adds the words of `len` bytes of the frame at `place` to R1.
+/// Adds the words of `len` bytes at the stack offset `place` to R1.
 fn add_words(a: &mut Assembler, place: i16, len: i16) {
     for at in (0..len).step_by(4) {
         a.load(Size::W, Reg::R2, Reg::R10, place + at);

@@ -56,7 +56,7 @@ pub(crate) struct TableMaps<'a> {
 /// The index of a tunnel's counters, for exits that count at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
-    /// The counters are looked up in front of all exits.
+    /// The counters are looked up before any exit.
     LookedUp,
     /// The index of the counters is at this offset of the tunnel's entry.
     At(i16),
@@ -66,7 +66,7 @@ pub(crate) enum Index {
 
 /// Licence of the programs, for the kernel: some helpers are for GPL-compatible programs only.
 pub(crate) const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
-/// The result for a packet that this program leaves to the others and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
+/// The program's result that passes a packet on to further programs and to the kernel (`TCX_NEXT`, `TC_ACT_UNSPEC`).
 pub(crate) const NEXT: i32 = -1;
 /// The result for a packet that is dropped (`TCX_DROP`, `TC_ACT_SHOT`).
 pub(crate) const DROP: i32 = 2;
@@ -155,7 +155,7 @@ impl Code {
         self.judged.label(&mut self.a, left, verdict, true)
     }
 
-    /// Sets `to` to the entry of a map whose 32-bit key is in R1; leaves by `missing` without one.
+    /// Sets `to` to the entry of a map whose 32-bit key is in R1; jumps to `missing` without one.
     pub(crate) fn look_up(&mut self, map: BorrowedFd<'_>, to: Reg, missing: Label) {
         self.a.store(Size::W, Reg::R10, KEY, Reg::R1);
         self.a.map(Reg::R1, map);
@@ -165,8 +165,8 @@ impl Code {
         self.a.copy(to, Reg::R0);
     }
 
-    /// Loads `len` bytes of the packet at the offset in R2 to the frame at `place`; leaves by `short` where there are
-    /// fewer.
+    /// Loads `len` bytes of the packet from the offset in R2 to the stack offset `place`; jumps to `short` where there
+    /// are fewer.
     pub(crate) fn load_bytes(&mut self, place: i16, len: i32, short: Label) {
         self.a.copy(Reg::R1, CONTEXT);
         self.a.frame(Reg::R3, place);
@@ -240,7 +240,8 @@ impl Code {
         self.a.place(missing);
     }
 
-    /// Sets R1 to the ones-complement sum, folded to 16 bits, of the 20 bytes of the frame at `place`. R2 is changed.
+    /// Sets R1 to the ones-complement sum, folded to 16 bits, of the 20 bytes at the stack offset `place`. R2 is
+    /// changed.
     pub(crate) fn sum_ipv4(&mut self, place: i16) {
         let a = &mut self.a;
         a.load(Size::W, Reg::R1, Reg::R10, place);

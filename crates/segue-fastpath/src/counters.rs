@@ -78,7 +78,7 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (Counter::NotForUs, "not_for_us", "A frame whose Ethernet destination is not this end of the tunnel."),
 ];
 
-/// Packets of one direction that the programs moved.
+/// Packets of one direction that the programs forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Units: a train counts as one, and so does a single packet.

@@ -14,7 +14,7 @@ use crate::wire::{self, ethernet, ipv4, ipv6, number, tcp, udp};
 
 /// Stack offset of the first 20 bytes of the inner packet.
 const INNER: i16 = -40;
-/// Stack offset of the outer headers, with room for an inner Ethernet header behind them.
+/// Stack offset of the outer headers, with room for an inner Ethernet header after them.
 const OUTER: i16 = INNER - HEADERS_LEN as i16 - 16;
 /// Stack offset of the inner Ethernet header.
 const FRAME: i16 = OUTER - 80;
@@ -43,7 +43,7 @@ pub(crate) struct Form {
     /// Whether the outer addresses are IPv4.
     pub(crate) is_v4: bool,
     pub(crate) has_udp: bool,
-    /// Whether Ethernet frames are inside, behind UDP and 8 bytes of VXLAN or Geneve.
+    /// Whether Ethernet frames are inside, after UDP and 8 bytes of VXLAN or Geneve.
     pub(crate) has_frames: bool,
 }
 
@@ -330,8 +330,8 @@ fn write_headers(code: &mut Code, form: Form) {
     let drop = code.drop();
     let a = &mut code.a;
     if form.has_frames {
-        // The frame's own Ethernet header is in front of the room that was made: it moves behind the outer headers,
-        // and its place is that of the outer one, which the kernel fills in.
+        // The frame's own Ethernet header is in front of the room that was made: it moves to the end of the outer
+        // headers, and its place is that of the outer one, which the kernel fills in.
         let behind = form.ip_len() + 16;
         for at in [0, 4, 8] {
             a.load(Size::W, Reg::R1, Reg::R10, FRAME + at);

@@ -52,8 +52,8 @@ fn is_overlay(carrier: Carrier) -> bool {
     matches!(carrier, Carrier::Vxlan { .. } | Carrier::Geneve { .. })
 }
 
-/// Returns the form of packets that tunnels with this configuration receive; `table` where it is that of a listener of
-/// a peer table.
+/// Returns the form of packets that tunnels with this configuration receive; `table` for a listener of a tunnel with a
+/// peer table.
 pub(crate) fn ingress_form(
     config: &Config,
     abilities: receive_form::Abilities,
@@ -148,7 +148,7 @@ pub struct Route {
     pub mtu: u32,
 }
 
-/// The part of a map entry beside the description of a tunnel, in the map of tunnels by interface.
+/// The fields of an entry in the map of tunnels by interface other than the tunnel's description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) route: Route,
@@ -163,7 +163,7 @@ pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> O
     value(config, place, sources, None)
 }
 
-/// The part of a map entry beside the description of a tunnel, in the map of peers.
+/// The fields of an entry in the map of peers other than the tunnel's description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerEndpoint {
     /// Ethernet addresses of the peer's end and of this one, where frames are inside.

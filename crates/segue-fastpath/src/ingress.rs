@@ -66,7 +66,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.finish(maps)
 }
 
-/// Labels of the checks that follow the rest of the program, for packets that it does not take.
+/// Labels of the checks after the main program, for packets that it does not decapsulate.
 #[derive(Debug, Default)]
 struct Later {
     header: Option<(Counter, Label)>,
@@ -78,7 +78,8 @@ struct Later {
 }
 
 impl Later {
-    /// Notes a place in a program that judges packets; otherwise returns the exit that leaves them.
+    /// Returns the label of a check, in a program that drops packets itself; otherwise the exit that leaves them to the
+    /// daemon.
     fn label(slot: &mut Option<Label>, code: &mut Code, why: Counter, is_claimed: bool) -> Label {
         match (code.judges, is_claimed) {
             (true, _) => *slot.get_or_insert_with(|| code.a.label()),
@@ -118,8 +119,8 @@ impl Later {
     }
 }
 
-/// Checks that the packet is one for this host, in one piece and with a right header checksum; others are none of the
-/// program's business.
+/// Checks that the packet is addressed to this host, is no fragment and has a correct header checksum; others are left
+/// to the kernel.
 fn read_ip(code: &mut Code, form: &Form) {
     let out = code.out;
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::TYPE);
@@ -269,8 +270,8 @@ fn read_overlay(code: &mut Code, form: &Form, (word, why): (u32, Counter), later
     code.a.store_value(Size::W, Reg::R10, PEER + peer::KIND, peer::NETWORK as i32);
 }
 
-/// Reads the Ethernet header of an inner frame, which must be of one station and of IPv4 or IPv6 without a VLAN tag;
-/// and for this end, where the interface carries IP.
+/// Reads the Ethernet header of an inner frame, which must have a unicast source and carry IPv4 or IPv6 without a VLAN
+/// tag, and be addressed to this end where the interface carries IP.
 fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
     let malformed = code.judge_claimed(Counter::InnerMalformed, Verdict::Drop(DecapRefusal::InnerMalformed));
     let frame = code.leave(Counter::InnerFrame);
@@ -445,7 +446,7 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.jump_if(If::Gt, Reg::R1, Reg::R2, length);
 }
 
-/// Leaves packets with an IPv6 source address that no packet of another host may have.
+/// Leaves packets with an invalid IPv6 source address to the daemon.
 fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.copy(Reg::R2, HEADERS);
     code.a.op_value(Op::Add, Reg::R2, ipv6::SRC.into());

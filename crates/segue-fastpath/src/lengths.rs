@@ -29,7 +29,7 @@ impl Lengths {
         Ok(lengths)
     }
 
-    /// Notes that a prefix of this length is going to be added. That of a whole address is no matter of the list.
+    /// Counts a prefix of this length before it is added. That of a whole address is no matter of the list.
     pub(crate) fn add(&mut self, len: u8) -> io::Result<()> {
         if len >= self.bits {
             return Ok(());
@@ -54,7 +54,7 @@ impl Lengths {
         }
     }
 
-    /// Returns the length in front of this one in the list.
+    /// Returns the length that precedes this one in the list.
     fn before(&self, len: u8) -> u8 {
         self.counts.range(len + 1..).next().map_or(self.bits, |(len, _)| *len)
     }

@@ -1,4 +1,4 @@
-//! Tunnels in the kernel: two BPF programs put outer headers around packets and trains, and remove them, without a copy
+//! Tunnels in the kernel: two BPF programs encapsulate packets and trains, and decapsulate them, without a copy
 //! to a process and back.
 //!
 //! The daemon of a tunnel owns its interface, its sockets and its settings. The programs take from it what is plain, by

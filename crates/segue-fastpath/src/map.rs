@@ -21,7 +21,7 @@ impl Map {
         Map::of(kind, false, [key, value], entries, name)
     }
 
-    /// Creates a map whose entries take memory when they are added; `most` are possible.
+    /// Creates a map of at most `most` entries that are allocated when they are added (`BPF_F_NO_PREALLOC`).
     pub(crate) fn growing(kind: MapKind, key: usize, value: usize, most: u32, name: &str) -> io::Result<Map> {
         Map::of(kind, true, [key, value], most, name)
     }

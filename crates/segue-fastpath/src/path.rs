@@ -37,7 +37,7 @@ pub enum Error {
     Unsupported(&'static str),
     /// The kernel refused a step.
     Refused(&'static str, io::Error),
-    /// The kernel accepted the program, but its result on a test packet was wrong.
+    /// The kernel accepted the program, but the program's result on a test packet was wrong.
     Broken(&'static str),
 }
 
@@ -369,8 +369,8 @@ impl Path {
         self.read_counts(0, &[])
     }
 
-    /// Returns the packets that the program for receiving has dropped in the place of the daemon, by the daemon's
-    /// reasons; those that there are.
+    /// Returns the number of packets that the program for receiving has dropped on behalf of the daemon, by the
+    /// daemon's reasons; reasons without a packet are left out.
     ///
     /// # Errors
     /// The kernel's.
@@ -384,7 +384,7 @@ impl Path {
         Ok(Counts::sum(&values.unwrap_or_default(), &received?))
     }
 
-    /// Returns the directions that the daemon serves, with the reasons.
+    /// Returns the directions that only the daemon serves, with the reasons.
     pub fn partial(&self) -> &[(Direction, &'static str)] {
         &self.partial
     }
@@ -395,7 +395,7 @@ impl Path {
     }
 }
 
-/// Returns the names of the programs of others at the hooks of an interface; none on a kernel without such hooks.
+/// Returns the names of other software's programs at the hooks of an interface; none on a kernel without such hooks.
 /// Looking them up needs CAP_BPF; a program whose name cannot be read counts as one of others.
 ///
 /// # Errors

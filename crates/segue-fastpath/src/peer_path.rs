@@ -38,7 +38,7 @@ pub struct Listener {
 /// One peer of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peer {
-    /// The inner addresses behind the peer: address, with zeros behind the prefix, and prefix length.
+    /// The inner addresses behind the peer: address, with host bits of zero, and prefix length.
     pub prefix: (IpAddr, u8),
     /// The index of the listener whose encapsulation the peer has.
     pub listener: usize,
@@ -137,7 +137,7 @@ pub struct PeerPath {
     interface: u32,
     members: BTreeMap<(IpAddr, u8), Member>,
     remotes: BTreeMap<IpAddr, Remote>,
-    /// Slots of the counters of peers: those that were given back, and the first one that was never used.
+    /// Counter slots that were freed.
     free: Vec<u32>,
     fresh: u32,
     most: u32,
@@ -145,7 +145,7 @@ pub struct PeerPath {
     /// Remotes whose routes were never looked up, in the order of their arrival, and the number of the next one.
     fresh_remotes: BTreeSet<(u64, IpAddr)>,
     arrivals: u64,
-    /// The remote whose route was looked up last, of those that have one.
+    /// The remote whose route was refreshed last.
     turn: Option<IpAddr>,
 }
 
@@ -251,7 +251,7 @@ impl PeerPath {
         outcome
     }
 
-    /// Returns the peer of a trial, which has only this address behind it.
+    /// Returns the peer of a trial, whose only inner address is this one.
     fn trial(&self, config: &Config, source: IpAddr) -> Peer {
         let carrier = match config.carrier {
             Carrier::Gue { .. } => Carrier::Gue { remcsum: false },
@@ -386,7 +386,7 @@ impl PeerPath {
         Ok(())
     }
 
-    /// Removes a prefix from those behind a remote.
+    /// Removes a prefix from those of a remote.
     fn leave(&mut self, remote: IpAddr, prefix: (IpAddr, u8)) {
         let Some(known) = self.remotes.get_mut(&remote) else { return };
         known.prefixes.remove(&prefix);
@@ -424,8 +424,8 @@ impl PeerPath {
         value.unwrap_or_else(|| form::value_of_daemon(config, &end))
     }
 
-    /// Returns the remotes whose routes are to be looked up: at most `fresh` that have none yet, those that came first,
-    /// and at most `known` of the others, in turn.
+    /// Returns the remotes whose routes are to be looked up: at most `fresh` that have none yet, oldest first, and at
+    /// most `known` of the others, in turn.
     pub fn remotes(&mut self, fresh: usize, known: usize) -> Vec<IpAddr> {
         let mut found: Vec<IpAddr> = self.fresh_remotes.iter().map(|(_, address)| *address).take(fresh).collect();
         let from = self.turn;

@@ -1,5 +1,5 @@
 //! The look-up of a peer by an inner address, which both programs of a tunnel with a peer table share: a hash for host
-//! routes, and behind it one for shorter prefixes, which is asked for each length that occurs, from the longest on.
+//! routes, and then one for shorter prefixes, which is searched for each length that occurs, from the longest on.
 
 use crate::assembler::{Helper, If, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, Code, FamilyMaps, TUNNEL, TableMaps, protocol};
@@ -47,7 +47,7 @@ pub(crate) fn find(
     code.a.copy(TUNNEL, Reg::R0);
 }
 
-/// Goes to `found` with R0 as the entry of the longest prefix of the address at `key`, which has `len` bytes. The
+/// Jumps to `found` with R0 as the entry of the longest prefix of the address at `key`, which has `len` bytes. The
 /// lengths get shorter, so that what remains of the address under one mask is enough for the next.
 fn find_prefix(code: &mut Code, maps: &FamilyMaps<'_>, (key, left): (i16, Reg), len: i16, found: Label) {
     let a = &mut code.a;
@@ -86,7 +86,7 @@ fn find_prefix(code: &mut Code, maps: &FamilyMaps<'_>, (key, left): (i16, Reg), 
     a.place(none);
 }
 
-/// Sets R1 to [`protocol`] of the packet as its interface reports it; leaves by `other` where that is not IP.
+/// Sets R1 to [`protocol`] of the packet as its interface reports it; jumps to `other` where that is not IP.
 pub(crate) fn version_of_packet(code: &mut Code, other: Label) {
     let known = code.a.label();
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::PROTOCOL);

@@ -24,7 +24,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// Returns the UDP port, and the length of the header behind UDP.
+    /// Returns the UDP port, and the length of the tunnel header that follows UDP.
     pub(crate) fn udp(self) -> Option<(u16, i16)> {
         match self {
             Carrier::Bare => None,
@@ -46,7 +46,7 @@ impl Carrier {
 pub(crate) struct Abilities {
     /// Whether it can remove a tunnel's marks from an aggregate, so that it can be forwarded (Linux of 2026).
     pub(crate) clears_marks: bool,
-    /// Whether it can remove headers of one IP version around the other (Linux 6.3).
+    /// Whether it can remove outer headers of another IP version than the inner packet's (Linux 6.3).
     pub(crate) crosses: bool,
 }
 
@@ -58,7 +58,7 @@ impl Abilities {
         Abilities { clears_marks: false, crosses: false },
     ];
 
-    /// Returns whether headers of a tunnel can be removed around a packet of this version.
+    /// Returns whether a tunnel's outer headers can be removed from an inner packet of this version.
     pub(crate) fn remove(self, config: &Config, version: u8) -> bool {
         self.crosses || config.local.is_ipv4() == (version == 4)
     }

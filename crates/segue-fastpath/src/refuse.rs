@@ -29,7 +29,7 @@ pub(crate) fn dropped(values: &[u8]) -> Vec<(&'static str, u64)> {
     names.zip(sums).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Judges a GUE header that the program does not take.
+/// Checks a GUE header that the program does not decapsulate.
 pub(crate) fn judge_gue(code: &mut Code, form: &Form, header: Label) {
     let [other, version, flags, short] = [
         Verdict::Leave,
@@ -57,7 +57,7 @@ pub(crate) fn judge_gue(code: &mut Code, form: &Form, header: Label) {
     a.jump(flags);
 }
 
-/// Judges a VXLAN or Geneve header that the program does not take.
+/// Checks a VXLAN or Geneve header that the program does not decapsulate.
 pub(crate) fn judge_overlay(code: &mut Code, form: &Form, why: Counter, header: Label) {
     const VALID: i32 = vxlan::VALID as i32;
     const REMCSUM: i32 = (vxlan::VALID | vxlan::REMCSUM) as i32;
@@ -87,7 +87,7 @@ pub(crate) fn judge_overlay(code: &mut Code, form: &Form, why: Counter, header: 
     }
 }
 
-/// Judges a GRE header that the program does not take.
+/// Checks a GRE header that the program does not decapsulate.
 pub(crate) fn judge_gre(code: &mut Code, header: Label) {
     const UNKNOWN_FLAGS: i32 = 0x4fff;
     let [other, malformed, mismatch] = [
@@ -111,7 +111,7 @@ pub(crate) fn judge_gre(code: &mut Code, header: Label) {
     code.a.jump(mismatch);
 }
 
-/// Judges a packet whose key, identifier or protocol no tunnel with this sender has.
+/// Handles a packet whose key, identifier or protocol matches no tunnel with this sender.
 pub(crate) fn judge_identity(code: &mut Code, form: &Form, unknown: Label) {
     use DecapRefusal::{GreMismatch, InnerProtocol, Vni};
     let mut judge = |verdict| code.judge(Counter::NoTunnel, verdict);
@@ -137,7 +137,7 @@ pub(crate) fn judge_identity(code: &mut Code, form: &Form, unknown: Label) {
     }
 }
 
-/// Judges a frame with a sender that no station may have; the header of one with another EtherType may be cut off.
+/// Checks a frame for an invalid source MAC address; the header of one with another EtherType may be truncated.
 pub(crate) fn judge_station(code: &mut Code, station: Label) {
     let [other, source] = [Verdict::Leave, Verdict::Drop(DecapRefusal::InnerSource)]
         .map(|verdict| code.judge_claimed(Counter::InnerSource, verdict));
@@ -148,7 +148,7 @@ pub(crate) fn judge_station(code: &mut Code, station: Label) {
     code.a.jump(other);
 }
 
-/// Judges an inner packet of another version than its headers announce.
+/// Checks an inner packet of another IP version than its headers announce.
 pub(crate) fn judge_version(code: &mut Code, version: Label) {
     let other = code.judge_claimed(Counter::InnerVersion, Verdict::Leave);
     let malformed = code.judge_claimed(Counter::InnerVersion, Verdict::Drop(DecapRefusal::InnerMalformed));
@@ -160,7 +160,7 @@ pub(crate) fn judge_version(code: &mut Code, version: Label) {
     code.a.jump(malformed);
 }
 
-/// Judges an inner packet with a source address that no host may have: where its length is right and its header has
+/// Checks an inner packet with an invalid source address: where its length is right and its header has
 /// nothing that may be malformed.
 pub(crate) fn judge_source(code: &mut Code, source: Label) {
     let [other, drop] = [Verdict::Leave, Verdict::Drop(DecapRefusal::InnerSource)]
@@ -213,8 +213,8 @@ pub(crate) fn finish(code: &mut Code, form: &Form, maps: &Maps<'_>, senders: &Se
     }
 }
 
-/// Drops the packet, or leaves it to the daemon, as the number in [`COUNTERS`] says, which the kernel's verifier knows
-/// for each exit.
+/// Drops the packet, or leaves it to the daemon, according to the number in [`COUNTERS`], which the kernel's verifier
+/// knows for each exit.
 fn end_judged(code: &mut Code, form: &Form, maps: &Maps<'_>, senders: &Senders<'_>, is_claimed: bool) {
     let leave = code.a.label();
     check_whole(code, form, leave);

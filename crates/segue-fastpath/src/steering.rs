@@ -17,7 +17,7 @@ const HASH: Reg = Reg::R7;
 const AT: Reg = Reg::R8;
 /// Multiplier of each step: the odd number next to 2^32 divided by the golden ratio.
 const FACTOR: i32 = 0x9e37_79b1_u32.cast_signed();
-/// Place on the frame of the headers that are read, which are at most 40 bytes.
+/// Stack offset of the headers that are read, which are at most 40 bytes.
 const HEADER: i16 = -40;
 /// Protocols whose headers begin with two ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
 const WITH_PORTS: [i32; 5] = [number::TCP, number::UDP, 33, 132, 136];
@@ -124,7 +124,7 @@ fn begin_ethernet(a: &mut Assembler, [v4, v6]: [Label; 2], end: Label) {
     a.jump(end);
 }
 
-/// Reads `len` bytes at [`AT`] to [`HEADER`]; leaves by `short` where there are fewer.
+/// Reads `len` bytes at [`AT`] to [`HEADER`]; jumps to `short` where there are fewer.
 fn read(a: &mut Assembler, len: i16, short: Label) {
     a.copy(Reg::R1, CONTEXT);
     a.copy(Reg::R2, AT);
@@ -174,13 +174,13 @@ mod tests {
         packet
     }
 
-    /// Returns the frame with `packet`, behind `tags`.
+    /// Returns the frame with `packet`, after `tags`.
     fn frame(is_v4: bool, tags: &[u8], packet: &[u8]) -> Vec<u8> {
         let kind: &[u8] = if is_v4 { &[8, 0] } else { &[0x86, 0xdd] };
         [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2], tags, kind, packet].concat()
     }
 
-    /// Runs the program as the driver does: with the packet from its first byte on, which a test run expects behind an
+    /// Runs the program as the driver does: with the packet from its first byte on, which a test run expects after an
     /// Ethernet header.
     fn queue(program: &OwnedFd, packet: &[u8]) -> u32 {
         let whole = [&[0; 12], &[8, 0][..], packet].concat();
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(fragment(word, ports), first);
         }
         assert_ne!(fragment(0x4000, [5000, 443]), first, "it has DF and is whole");
-        // Cut short behind the IP header, as no kernel sends it, a packet still has a queue.
+        // Cut short after the IP header, as no kernel sends it, a packet still has a queue.
         let whole = packet(true, [1, 2], [1, 2], &[]);
         for len in 20..whole.len() {
             queue(&program, &whole[..len]);

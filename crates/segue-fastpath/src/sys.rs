@@ -26,7 +26,7 @@ const LINK_CREATE: c_int = 28;
 /// The types of programs that this crate loads (`enum bpf_prog_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramKind {
-    /// A program for sockets, which a TUN device takes as well to choose a queue.
+    /// A program for sockets, which a TUN device also accepts to choose a queue.
     Socket = 1,
     /// A program for the hooks of an interface.
     Classifier = 3,
@@ -178,7 +178,7 @@ fn kind(hook: Hook) -> u32 {
     }
 }
 
-/// Attaches a program to a hook of an interface, behind the programs that exist. Closing the descriptor detaches it; an
+/// Attaches a program to a hook of an interface, after the programs that exist. Closing the descriptor detaches it; an
 /// error EINVAL stands for a kernel without such links (before Linux 6.6).
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, hook: Hook) -> io::Result<OwnedFd> {
     Attributes::new().fd(0, program).word(4, interface).word(8, kind(hook)).open(LINK_CREATE, 48)
@@ -228,7 +228,7 @@ pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<String>> {
 
 fn program_name(id: u32) -> io::Result<String> {
     let program = Attributes::new().word(0, id).open(PROG_GET_FD_BY_ID, 12)?;
-    // The name is behind 64 bytes of `struct bpf_prog_info`; the kernel fills as much as there is room for.
+    // The name is after 64 bytes of `struct bpf_prog_info`; the kernel fills as much as there is room for.
     let mut info = [0_u8; 80];
     let mut attributes =
         Attributes::new().fd(0, std::os::fd::AsFd::as_fd(&program)).word(4, 80).address_mut(8, &mut info);
@@ -249,7 +249,7 @@ pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
 /// Returns the first map of the program with this number.
 pub(crate) fn first_map(program: u32) -> io::Result<Option<OwnedFd>> {
     let program = Attributes::new().word(0, program).open(PROG_GET_FD_BY_ID, 12)?;
-    // Of `struct bpf_prog_info`, behind 52 bytes: the number of maps that there is room for, and where.
+    // Of `struct bpf_prog_info`, after 52 bytes: the number of maps that there is room for, and where.
     let mut map = [0_u32; 1];
     let info = Attributes::new().word(52, 1).address_mut(56, &mut map);
     let mut info = info.0[..80].to_vec();

@@ -239,7 +239,8 @@ fn median(mut nanos: Vec<u32>) -> u32 {
     nanos[nanos.len() / 2]
 }
 
-/// Each of ten thousand peers is found. What that costs: `make figures ONLY=fastpath-peers` reads the lines.
+/// Tests that each of ten thousand peers is found, and prints the cost of a lookup, which `make figures
+/// ONLY=fastpath-peers` reads.
 #[test]
 fn ten_thousand_peers_are_found_like_one() {
     let peers = |count: u32| -> Vec<Config> {
@@ -408,7 +409,8 @@ fn a_route_is_asked_for_once_for_each_remote_and_new_ones_come_first() {
     assert_eq!(path.remotes(9, 0), [remote(3), remote(1)]);
 }
 
-/// A peer is found among ten thousand as alone. What that costs: `make figures ONLY=fastpath-peers` reads the lines.
+/// Tests that a peer is found among ten thousand as it is alone. What that costs: `make figures ONLY=fastpath-peers`
+/// reads the lines.
 #[test]
 fn ten_thousand_peers_of_a_table_are_found_like_one() {
     let listeners = listeners(true);

@@ -22,8 +22,8 @@ pub(crate) enum Verdict {
     Leave,
     /// The program drops the packet for this reason, as the daemon would.
     Drop(DecapRefusal),
-    /// The program drops the packet for this reason if the first tunnel of the sender has GRE: by that tunnel the
-    /// daemon judges such packets.
+    /// The program drops the packet for this reason if the first tunnel of the sender has GRE: that tunnel's rules
+    /// decide in the daemon too.
     DropWithGre(DecapRefusal),
 }
 

@@ -56,7 +56,7 @@ pub(crate) mod ipv4 {
     pub(crate) const DST: i16 = ipv4::DST.start as i16;
     pub(crate) const ADDRESS_LEN: i16 = DST - SRC;
     pub(crate) const DF: i32 = ipv4::DF as i32;
-    /// Bits of the fragment word that whole packets do not have: MF and the offset.
+    /// Bits of the fragment field that only fragments have: MF and the offset.
     pub(crate) const IS_FRAGMENT: i32 = (ipv4::MF | ipv4::OFFSET) as i32;
 }
 

@@ -33,7 +33,7 @@ const GRACE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time for which changes of the registry are gathered into one change of the table.
 const GATHER: Duration = Duration::from_millis(100);
-/// Largest number of entries that are changed one by one.
+/// Largest number of changed entries that are sent one by one instead of as a whole table.
 const FEW: usize = 64;
 /// Largest number of refused keys in the state file.
 const NAMED: usize = 20;
@@ -388,7 +388,7 @@ impl Agent<'_> {
         self.state.refused_keys.extend(keys);
     }
 
-    /// Changes the entries that are not as `before`, if they are few: a whole table of 10,000 takes its time. Returns
+    /// Changes the entries that differ from `before`, if they are few: a whole table of 10,000 takes its time. Returns
     /// whether the tunnel has the table afterwards.
     fn change(&mut self, before: &[Peer]) -> bool {
         let (changed, gone) = datapath::difference(before, &self.peers);

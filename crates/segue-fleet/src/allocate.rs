@@ -1,5 +1,5 @@
-//! The choice of this host's subnet, by flannel's rules: the lease that is this host's already, else the subnet of the
-//! time before, else one of the first hundred free ones by chance.
+//! The choice of this host's subnet, by flannel's rules: that of this host's lease in the registry, else that of its
+//! previous lease, else one of the first hundred free ones at random.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +15,7 @@ const CHOICE: usize = 100;
 /// The subnet to use for this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This host's own lease, which is in the registry already.
+    /// This host's own lease, found in the registry.
     Own(Network, Box<Record>),
     /// A free subnet.
     Free(Network),

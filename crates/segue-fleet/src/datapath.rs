@@ -18,11 +18,11 @@ pub struct TunnelState {
     pub process: u32,
     /// The generation of its table.
     pub generation: u64,
-    /// The end of the tunnel on this host, by which leases are judged.
+    /// The local endpoint of the tunnel, against which leases are checked.
     pub end: LocalEndpoint,
 }
 
-/// This host's end of the tunnel, which stays as long as the tunnel is not started with other words.
+/// The local endpoint of the tunnel, which changes only when the tunnel is started with other options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalEndpoint {
     /// The outer address of the tunnel, which no peer may have.
@@ -36,8 +36,8 @@ pub struct LocalEndpoint {
 }
 
 impl LocalEndpoint {
-    /// Checks that the tunnel `name` can be an end of a network with this backend and can accept the encapsulation that
-    /// it offers.
+    /// Checks that the tunnel `name` can serve as endpoint in a network with this backend and accepts the encapsulation
+    /// that this host offers.
     ///
     /// # Errors
     /// What it lacks, with the words that it needs.
@@ -85,7 +85,7 @@ pub trait Datapath {
     /// The tunnel refuses the table, and keeps the one that it has.
     fn sync(&mut self, table: &Table) -> Result<(u64, Vec<RefusedPeer>), Error>;
 
-    /// Changes entries of the table. Returns its generation behind the change.
+    /// Changes entries of the table. Returns its generation after the change.
     ///
     /// # Errors
     /// The tunnel refuses the change, and keeps the table that it has.

@@ -406,7 +406,7 @@ fn decode(value: &Value) -> Vec<u8> {
     value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default()
 }
 
-/// Returns an integer, which the JSON gateway writes as a string and omits where it is 0.
+/// Returns an integer of a JSON document; the gateway writes it as a string and omits 0.
 fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }
@@ -425,7 +425,7 @@ fn record(kv: &Value) -> Record {
     }
 }
 
-/// Cuts a value that is too long for a lease, so that it stays too long and takes no memory.
+/// Truncates a value that is too long for a lease: it still counts as too long, but takes little memory.
 fn cut(mut record: Record) -> Record {
     record.value.truncate(VALUE_LEN + 1);
     record.value.shrink_to_fit();

@@ -30,7 +30,7 @@ pub enum Event {
     NotRenewed(String),
     /// A list of all entries of the registry.
     Listed(Listing),
-    /// Changes of the registry; none where a watch has just begun.
+    /// Changes of the registry; an empty batch reports that a watch has begun.
     Changed(Batch, String),
     /// The registry cannot be reached, for this reason.
     Stale(String),

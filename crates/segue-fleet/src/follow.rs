@@ -94,7 +94,7 @@ fn watch(
         // A member that ends each watch at once is not asked without a pause.
         Ok(()) if goes_on && begin.elapsed() < SHORT => std::thread::sleep(SHORT / 4),
         Ok(()) => {}
-        // The next watch goes on behind what this one has brought.
+        // The next watch starts at the revision after those that this one has brought.
         Err(error @ (EtcdError::Compacted | EtcdError::TooLong)) => failed = Some(error),
         Err(error) if last == from => failed = Some(error),
         Err(_) => {}

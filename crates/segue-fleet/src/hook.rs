@@ -66,7 +66,7 @@ struct Memory {
     /// The peers by subnet, with the round in which each was last confirmed.
     peers: BTreeMap<String, (u64, Peer)>,
     refused: BTreeMap<String, usize>,
-    /// The tunnel's process and the number of its table behind the last change.
+    /// The tunnel's process and the generation of its table after the last change.
     table: Option<(u32, u64)>,
 }
 
@@ -143,7 +143,7 @@ pub fn add(name: &str, subnet: &str, address: &str, data: &[u8]) -> Result<(), E
     }
 }
 
-/// Runs `del`: removes the host with this subnet, where it is known.
+/// Runs `del`: removes the host with this subnet, if the state file lists it.
 pub fn del(name: &str, subnet: &str) -> Result<(), Error> {
     let subnet = argument(subnet, Network::parse(subnet), "SUBNET")?;
     let mut hooks = Hooks::open(name)?;
@@ -178,7 +178,7 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     hooks.change(removals(old.values()))
 }
 
-/// Returns the changes that remove peers: one for each, since the tunnel may have lost some.
+/// Returns the changes that remove peers: one for each, since the tunnel may no longer have some of them.
 fn removals<'a>(peers: impl Iterator<Item = &'a (u64, Peer)>) -> impl Iterator<Item = Change> {
     peers.filter_map(|(_, peer)| Some(Change::Del(vec![Key::Prefix(peer.prefix?)])))
 }
@@ -255,7 +255,7 @@ impl Hooks {
         others.filter(move |other| *other != subnet && other.overlaps(subnet))
     }
 
-    /// Removes the peers that share addresses with this subnet from what is known, and returns them.
+    /// Removes the peers that share addresses with this subnet from the state, and returns them.
     fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
         let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
         names.into_iter().filter_map(|name| self.memory.peers.remove_entry(&name)).collect()
@@ -358,7 +358,7 @@ impl Hooks {
         self.remember().map_err(|error| unnoted(&error))
     }
 
-    /// Returns whether a removal failed for another reason than that the peer is gone already.
+    /// Returns whether a removal failed for another reason than that the tunnel has no such peer.
     fn is_listed_wrongly(&self, error: &Error) -> bool {
         client::peers(&self.name).is_err() || error.kind == Kind::NoPermission
     }

@@ -1,6 +1,6 @@
 //! A lease in flannel's registry: its key, its value, and the additions of segue nodes to it.
 //!
-//! The key is `PREFIX/subnets/198.19.59.0-24`, on dual stack with `&2001:db8:1::-64` behind it. The value is written in
+//! The key is `PREFIX/subnets/198.19.59.0-24`, on dual stack followed by `&2001:db8:1::-64`. The value is written in
 //! the field order and the spelling of flannel's own encoder, so that both are equal byte for byte.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Controllers of a tunnel's peer table: segue as one more node of a fleet that flannel's registry in etcd holds
-//! together, and as the datapath of flannel's `extension` backend.
+//! Controllers of a tunnel's peer table: segue as one more node of a network whose subnets flannel's registry in etcd
+//! lists, and as the datapath of flannel's `extension` backend.
 //!
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;

@@ -152,7 +152,7 @@ fn wait_for_signal(signals: &mut Signals, events: &SyncSender<Event>) {
     }
 }
 
-/// Returns whether Linux takes the name for an interface.
+/// Returns whether Linux accepts the name for an interface.
 fn is_interface(name: &str) -> bool {
     (1..16).contains(&name.len())
         && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')

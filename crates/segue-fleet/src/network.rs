@@ -20,7 +20,7 @@ impl Network {
         (made.address == u32::from(address)).then_some(made)
     }
 
-    /// Returns the network with a prefix of `len` bits that `address` is in; `None` where `len` is above 32.
+    /// Returns the network with a prefix of `len` bits that contains `address`; `None` where `len` is above 32.
     pub fn around(address: Ipv4Addr, len: u8) -> Option<Network> {
         let mask = u32::MAX.checked_shl(32u32.checked_sub(u32::from(len))?).unwrap_or(0);
         Some(Network { address: u32::from(address) & mask, len })

@@ -1,4 +1,4 @@
-//! The log lines for refused entries: at most [`LINES`] in a minute, with the number of those without a line.
+//! The rate-limited log of refused entries: at most [`LINES`] lines a minute, and the number of entries that got none.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 pub const LINES: usize = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The refused entries that were seen last, and the lines of the present minute.
+/// The rate limiter: the refused entries of the last call, and the number of lines in the present minute.
 #[derive(Debug)]
 pub struct RefusalLog {
     /// The first words of each line.
     begin: &'static str,
     /// The entries that were refused when lines were last made, with their reasons.
     reported: BTreeSet<String>,
-    /// The number of refused entries that nothing is known of.
+    /// The number of refused entries whose names were not kept.
     unnamed: usize,
     /// The begin of the present minute.
     since: Option<Instant>,
@@ -32,8 +32,8 @@ impl RefusalLog {
         RefusalLog { begin, reported: BTreeSet::new(), unnamed: 0, since: None, lines: 0, has_sum: false, left: 0 }
     }
 
-    /// Returns the lines for the entries that are refused now and were not before, or for another reason; `unnamed` is
-    /// the number of those that are refused too, but not known by name.
+    /// Returns the lines for the entries that are newly refused or refused for another reason than before; `unnamed` is
+    /// the number of further refused entries whose names were not kept.
     pub fn lines<'a>(
         &mut self,
         now: Instant,
@@ -59,7 +59,7 @@ impl RefusalLog {
         lines
     }
 
-    /// Returns the line with the number of entries that had none, where the minute is over.
+    /// Returns the line with the number of entries without a line, once the minute is over.
     pub fn sum(&mut self, now: Instant) -> Option<String> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) < MINUTE) {
             return None;

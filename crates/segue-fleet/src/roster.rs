@@ -1,4 +1,4 @@
-//! The entries of the registry as this host sees them, and the peers that follow from them.
+//! The roster: this host's copy of the registry's entries, and the peers derived from them.
 //!
 //! Without I/O and without a clock: entries go in as etcd lists and reports them, the peers and the refusals come out.
 //! The result depends only on the entries, not on their order of arrival: where two subnets overlap, the one that has
@@ -60,7 +60,7 @@ pub struct Policy {
 pub struct Judged {
     /// The leases of the peers, in the order of their subnets.
     pub leases: Vec<Lease>,
-    /// The keys that give no peer, in a form that is safe to print, with the reason.
+    /// The keys that result in no peer, in a form that is safe to print, with the reason.
     pub refused: Vec<(String, Refusal)>,
     /// The number of entries that were not kept, since there are too many.
     pub left_out: usize,
@@ -85,7 +85,7 @@ impl Roster {
         Roster { policy, own_key, leases: BTreeMap::new(), refused: BTreeMap::new(), left_out: 0 }
     }
 
-    /// Takes over all entries of a list, and returns the keys that are not in it; their entries stay until they are
+    /// Stores all entries of a list, and returns the stored keys that are not in it; their entries stay until they are
     /// removed.
     pub fn list<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
         let mut gone: BTreeSet<Vec<u8>> = self.leases.keys().chain(self.refused.keys()).cloned().collect();
@@ -174,7 +174,7 @@ impl Roster {
     }
 }
 
-/// Returns the form of a key in which it is kept: a long one is cut, and distinguished from others by its hash.
+/// Returns the form in which a key is stored: a long one is truncated, with its hash to tell it from others.
 fn kept(key: &[u8]) -> Vec<u8> {
     if key.len() <= KEY_LEN {
         return key.to_vec();

@@ -46,7 +46,7 @@ impl SubnetEnv {
         SubnetEnv::parse(&std::fs::read_to_string(path).ok()?)
     }
 
-    /// Writes the file, which readers see whole or not at all.
+    /// Writes the file atomically: readers see either the old or the new content.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         fleet::replace(path, self.text().as_bytes())
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const GUE: &str = r#"{"mode":"gue","port":6080,"remcsum":true}"#;
 
-/// A folder for one test, in place of /run/segue.
+/// A directory for one test that stands for /run/segue.
 struct Folder(PathBuf);
 
 impl Folder {

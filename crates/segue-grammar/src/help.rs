@@ -1,4 +1,4 @@
-//! The part of help that comes from a table of keywords.
+//! The part of the help that is generated from a table of keywords.
 
 use crate::{Takes, Word};
 

@@ -95,7 +95,7 @@ pub struct Word {
     pub needs: &'static [(&'static str, &'static [&'static str])],
     /// Other keywords that this one contradicts.
     pub conflicts: &'static [&'static str],
-    /// Another keyword with which this one has no requirements and is not required; empty for none.
+    /// Another keyword that lifts this one's requirements, and with which this one is not required; empty for none.
     pub unless: &'static str,
     /// Whether the keyword is required.
     pub required: bool,

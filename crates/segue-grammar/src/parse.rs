@@ -22,7 +22,7 @@ pub enum Value {
     Number(u64),
     /// The first and the last port of a range.
     Range(u16, u16),
-    /// A name from the table: one of a choice, or in the place of a number.
+    /// A name from the table: one of a choice, or one accepted instead of a number.
     Name(&'static str),
     /// An IP address.
     Address(IpAddr),
@@ -140,13 +140,13 @@ impl Parsed {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
 
-    /// Returns an error that points at token `at`; [`end`](Self::end) is the place after the last one.
+    /// Returns an error that points at token `at`; [`end`](Self::end) is the position after the last one.
     pub fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
         let place = Place { words: self.tokens.to_vec(), at, note: note.into(), nearest: None };
         Error::new(kind, message, format!("{} --help", self.command)).at(place)
     }
 
-    /// Returns the place of a missing word.
+    /// Returns the position of a missing word.
     pub fn end(&self) -> usize {
         self.own.end
     }
@@ -242,7 +242,7 @@ fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
 
-/// Returns the index of the value among the `tokens` of one tunnel that is the name of a host, if there is one. Tokens
+/// Returns the index of the value that is a host name among the `tokens` of one tunnel, if there is one. Tokens
 /// that are not of `table`, such as options, are passed over.
 pub fn host_at(table: &'static [Word], tokens: &[&str]) -> Option<usize> {
     let mut at = 0;

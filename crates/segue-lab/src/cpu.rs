@@ -36,8 +36,7 @@ struct ControlGroup {
 }
 
 const PREFIX: &str = "segue-lab-";
-/// The value in place of a version number for a group of v1's cpu controller, which limits CPU time and does not count
-/// it.
+/// A pseudo version number for a group of v1's cpu controller, which limits CPU time and does not count it.
 const LIMIT_ONLY: u8 = 0;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

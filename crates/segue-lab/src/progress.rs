@@ -118,7 +118,7 @@ impl fmt::Display for Step {
 impl fmt::Display for SampleAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SampleAt { bench, case, run, runs, .. } = self;
-        // What is told behind it has 49 columns at most.
+        // The text after it has 49 columns at most.
         let case: String = case.chars().take(30).collect();
         write!(f, "{bench} {run}/{runs} {case:<30}")
     }

@@ -60,7 +60,7 @@ pub struct Counts {
     pub damaged: u64,
     /// Frames the kernel refused to send.
     pub failed: u64,
-    /// Number of frames lost in front of the relay for lack of buffer space.
+    /// Number of frames lost before the relay for lack of buffer space.
     pub overruns: u64,
 }
 

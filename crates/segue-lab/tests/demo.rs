@@ -118,7 +118,7 @@ fn udp_reports_its_loss_in_the_place_of_retransmits() {
     assert!(table.to_text().contains("lost %"));
 }
 
-/// Creates a script with `segue`'s command line that creates VXLAN devices in place of tunnels and answers `stat -j`
+/// Creates a script with `segue`'s command line that creates VXLAN devices instead of tunnels and answers `stat -j`
 /// with counters that grow by one train of 5000 bytes each time.
 fn stand_in(directory: &Path) -> PathBuf {
     let script = r#"#!/bin/sh

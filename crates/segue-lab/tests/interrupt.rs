@@ -95,7 +95,7 @@ fn runs(pid: &str) -> bool {
     stat(pid).is_some_and(|fields| !fields.starts_with(['Z', 'X']))
 }
 
-/// Returns the fields of `/proc/PID/stat` behind the process name, which may contain any characters.
+/// Returns the fields of `/proc/PID/stat` after the process name, which may contain any characters.
 fn stat(pid: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ").map(|(_, fields)| fields.to_string())

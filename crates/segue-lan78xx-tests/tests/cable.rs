@@ -1,4 +1,4 @@
-//! Tests of the cable of a model: frames put into it come out, and lost ones are counted.
+//! Tests of the cable of a model: frames sent into one end arrive at the other, and lost ones are counted.
 
 mod support;
 
@@ -34,7 +34,7 @@ struct CableSide {
     deleted: bool,
 }
 
-/// A port like a TAP device: it keeps a page to read into from one poll to the next.
+/// A port that behaves like a TAP device: it keeps a receive page from one poll to the next.
 struct Tap {
     end: Rc<RefCell<CableSide>>,
     kept: Option<PageMut>,

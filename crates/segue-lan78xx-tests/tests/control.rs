@@ -1,4 +1,4 @@
-//! Tests of set-up, link, statistics, and of a device that goes away and comes back.
+//! Tests of set-up, link, statistics, and of a device that disconnects and reconnects.
 
 mod support;
 
@@ -314,7 +314,7 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
 
 #[test]
 fn a_device_that_goes_away_during_set_up_is_an_error() {
-    /// The number of control requests after which the device leaves.
+    /// The number of control requests after which the device disconnects.
     struct GoesAway(u32);
     impl Meddler for GoesAway {
         fn before(&mut self, model: &mut Model, _setup: usb::Setup) -> Result<(), usb::Error> {

@@ -21,7 +21,7 @@ fn rounds() -> usize {
     }
 }
 
-/// Builds a transfer of some frames that is damaged in a few places, truncated, or replaced by noise.
+/// Builds a transfer of some frames that is damaged at a few offsets, truncated, or replaced by noise.
 fn damaged(rng: &mut Rng) -> Vec<u8> {
     let mut builder = Builder::default();
     for n in 0..1 + rng.next_u64() % 6 {

@@ -208,8 +208,8 @@ fn every_endpoint_can_be_halted_says_so_and_stalls_what_waits_and_what_comes() {
     }
 }
 
-/// Puts received frames in every place of the chip: in a completed transfer, in one that is being filled, in the FIFO,
-/// and at the partner. Returns their number.
+/// Fills every buffer on the receive path with frames: a completed transfer, one that is being filled, the FIFO, and
+/// the partner's queue. Returns their number.
 fn filled() -> (Rig, u64) {
     let mut rig = rig();
     let now = rig.driver.usb().now();

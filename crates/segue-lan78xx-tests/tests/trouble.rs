@@ -15,7 +15,7 @@ use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
 use segue_port::{Drop, Port, RxBatch};
 use support::{Meddled, Meddler, Rig, chip, datagram, local, modes};
 
-/// Refuses every transfer while it is switched on, and counts them.
+/// A transport that refuses every transfer while it is switched on, and counts them.
 struct Refusing {
     error: Rc<Cell<Option<usb::Error>>>,
     asked: Rc<Cell<usize>>,

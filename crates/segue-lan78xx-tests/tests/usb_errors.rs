@@ -31,7 +31,7 @@ enum Call {
     ClearHalt,
 }
 
-/// The fault of a device, which the test shares with it, and with the one that comes back in its place.
+/// The fault to inject, which the test shares with the device and with its replacement after a reconnect.
 #[derive(Debug)]
 struct Plan {
     call: Call,

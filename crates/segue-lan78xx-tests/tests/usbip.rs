@@ -42,7 +42,7 @@ fn unlink(number: u32, target: u32) -> Vec<u8> {
 
 const READ_ID: [u8; 8] = [0xc0, 0xa1, 0, 0, 0, 0, 4, 0];
 
-/// Returns the whole output of a session to `bytes` in pieces of `piece`.
+/// Returns the whole output of a session that is fed `bytes` in pieces of `piece`.
 fn talk(bytes: &[u8], piece: usize) -> (Vec<u8>, Phase) {
     let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
     for part in bytes.chunks(piece) {
@@ -206,7 +206,7 @@ fn served<R>(speed: Speed, work: impl FnOnce(&str) -> R) -> R {
     })
 }
 
-/// Repeats an import while the device is taken: a server notices the end of its last client a little later.
+/// Repeats an import while the device is in use: a server notices the disconnect of its last client a little later.
 fn when_free<T>(mut import: impl FnMut() -> Result<T, ImportError>) -> Result<T, ImportError> {
     let begin = Instant::now();
     loop {
@@ -353,7 +353,7 @@ fn the_driver_comes_up_over_tcp_and_notices_the_end_of_its_server() {
     }
 }
 
-/// Starts a server that accepts connections, sends the first `answers` bytes of its replies, and then nothing.
+/// Starts a server that accepts connections, sends the first `answers` bytes of its replies, and then stalls.
 fn halting(server: &str, answers: usize) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

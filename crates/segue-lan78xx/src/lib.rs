@@ -6,8 +6,8 @@
 //! - [`model`]: a software model of the chip, to test this driver and others against.
 //!
 //! # Lifecycle
-//! 1. The caller opens a [`usb::Transport`]: an adapter of this machine ([`usb::usbfs`]), one behind a USB/IP server
-//!    ([`usb::usbip`]), or a model in this process ([`usb::local`]).
+//! 1. The caller opens a [`usb::Transport`]: an adapter of this machine ([`usb::usbfs`]), one exported by a USB/IP
+//!    server ([`usb::usbip`]), or a model in this process ([`usb::local`]).
 //! 2. [`Driver::open`](driver::Driver::open) resets the chip, finds its Ethernet address and sets it up.
 //!    [`Driver::up`](driver::Driver::up) starts sending and receiving; the link comes up later, and is reported to the
 //!    listener of [`Driver::on_link`](driver::Driver::on_link).

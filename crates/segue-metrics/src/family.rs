@@ -31,7 +31,7 @@ impl Kind {
 
 /// A map of counters by name.
 type Counters = BTreeMap<String, u64>;
-/// A function that returns such a map of a port.
+/// A function that returns a map of counters of a port.
 type CountersOf = fn(&Port) -> &Counters;
 
 /// The location of a family's values in the document of `segue stat`.
@@ -59,7 +59,8 @@ enum Values {
     Port(fn(&Port) -> u64),
     /// One value for each port and direction.
     Flow(fn(&Flow) -> u64),
-    /// The counters of each port, by a name that becomes this label. Reasons have a sentence in this group.
+    /// A map of counters of each port; the name of a counter is the value of this label. Reasons have a sentence in
+    /// this group.
     Named { label: &'static str, of: CountersOf, shown: fn(&str) -> bool, group: Option<&'static str> },
     /// One value for each stage of each port.
     Stage(fn(&Seen) -> u64),
@@ -79,8 +80,8 @@ pub struct Family {
     /// Description of the counted events, one sentence. Families with reasons add the sentence of each reason that they
     /// show.
     pub help: &'static str,
-    /// The place in the document of `segue stat -j` below `instances[]`; empty for what is not in it. `{}` stands for
-    /// any key and `|` for alternatives.
+    /// The path in the document of `segue stat -j` below `instances[]`; empty for a family that is not in it. `{}`
+    /// stands for any key and `|` for alternatives.
     pub json: &'static str,
     values: Values,
 }
@@ -111,10 +112,10 @@ pub struct Sample<'a> {
     pub value: f64,
 }
 
-/// Numbers of a port that are a present state; all other ones count events.
+/// Names of a port's numbers that are gauges; all others are counters of events.
 const PORT_STATES: &[&str] =
     &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit", "peer_table_round_ns"];
-/// Numbers of a worker that are the size of a table; all other ones count events.
+/// Names of a worker's numbers that are gauges, sizes of tables; all others are counters of events.
 const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
 
 const NAMED_GROUPS: &[(&str, CountersOf)] = &[

@@ -1,4 +1,4 @@
-//! The place where metrics are served: an address, a unix socket, or a socket that the service manager passes.
+//! The endpoint on which metrics are served: an address, a unix socket, or a socket that the service manager passes.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,7 @@ use segue_host::sys::with_umask;
 /// The TCP port where none is given.
 pub const PORT: u16 = 9780;
 
-/// A place to serve.
+/// An endpoint on which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A TCP address.
@@ -40,7 +40,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Parses a place: `ADDRESS[:PORT]`, `unix:/PATH` or `fd:NAME`.
+/// Parses an endpoint: `ADDRESS[:PORT]`, `unix:/PATH` or `fd:NAME`.
 pub fn parse(text: &str) -> Result<Place, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return match Path::new(path).is_absolute() {
@@ -89,7 +89,7 @@ pub(crate) enum Stream {
 }
 
 impl Listener {
-    /// Opens `place`. The process must have one thread, since the file mode mask is changed for a moment.
+    /// Opens the endpoint `place`. The process must have one thread, since the file mode mask is changed for a moment.
     pub fn open(at: &Place) -> Result<Listener, Error> {
         let failed = |error: &io::Error| {
             let made = Error::system(format!("cannot serve metrics at {at}"), error, "segue help metrics");

@@ -13,7 +13,7 @@ pub const ALL: &str = "segue.benches/1";
 /// One bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bench {
-    /// Always `segue.bench/1`.
+    /// The schema id, always `segue.bench/1`.
     pub schema: String,
     /// Name of the bench.
     pub bench: String,
@@ -64,7 +64,7 @@ pub struct Failed {
 /// Several benches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct All {
-    /// Always `segue.benches/1`.
+    /// The schema id, always `segue.benches/1`.
     pub schema: String,
     /// The benches, in order.
     pub benches: Vec<Bench>,
@@ -74,7 +74,7 @@ pub struct All {
 }
 
 impl All {
-    /// Puts benches, and those that could not run, into one document.
+    /// Combines benches, and those that could not run, into one document.
     pub fn new(benches: Vec<Bench>, failed: Vec<Failed>) -> All {
         All { schema: ALL.to_owned(), benches, failed }
     }

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 /// Widths of the page: a phone's, and a screen's.
 const WIDTHS: [u32; 2] = [390, 1400];
-/// The condition of the style sheet under which the page is dark, and what makes it always or never so.
+/// The condition of the style sheet under which the page is dark, and its replacements that always or never hold.
 const SCHEME: &str = "@media screen and (prefers-color-scheme:dark)";
 const SCHEMES: [(&str, &str); 2] = [("light", "@media not all"), ("dark", "@media screen")];
 /// Time for the browser.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The script that judges the pages, each of which is in a frame of the script's document. The pages have none.
+/// The script that checks the pages, each of which is in a frame of the script's document. The pages have none.
 const SCRIPT: &str = include_str!("browser.js");
 
 fn skip(reason: &str) {

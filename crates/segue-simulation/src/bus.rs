@@ -1,4 +1,4 @@
-//! The model of the chip behind a simulated USB host controller, in simulated time.
+//! The model of the chip on a simulated USB host controller, in simulated time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -65,7 +65,7 @@ pub(super) struct Counts {
     pub(super) interrupts: u64,
 }
 
-/// The simulated host controller with the chip behind it.
+/// The simulated host controller with the chip connected to it.
 #[derive(Debug)]
 pub(super) struct Bus {
     pub(super) model: Model,

@@ -40,7 +40,7 @@ pub(super) const WIRE: f64 = 930.0;
 const COURSES: u64 = 3;
 const MILLIS: u64 = 300;
 
-/// Returns throughput in Mbit/s and idle time in per cent of the published case, the mean of `courses` seeds of
+/// Returns throughput in Mbit/s and idle time in per cent of the published case as the mean of `courses` seeds of
 /// `millis` milliseconds each.
 ///
 /// # Errors

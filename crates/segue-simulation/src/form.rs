@@ -36,7 +36,7 @@ impl Form {
         }
     }
 
-    /// Returns whether completions are processed by a poll with a budget, which hands packets to the stack itself.
+    /// Returns whether completions are processed by a poll with a budget, which passes packets to the stack itself.
     /// Otherwise a tasklet takes all completions and puts the packets into the stack's queue.
     pub const fn polls(self) -> bool {
         matches!(self, Form::Napi | Form::NapiAlone)

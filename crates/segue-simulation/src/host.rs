@@ -364,7 +364,7 @@ impl Host {
         }
     }
 
-    /// Packs and sends the driver's waiting packets, as far as it has transfers.
+    /// Packs and sends the driver's waiting packets, while it has transfers.
     fn transmit(&mut self) {
         let _ = self.driver.transmit(&mut self.tx);
         self.tx.recycle(&mut self.rx.pool);

@@ -36,7 +36,7 @@ pub(super) struct Stack {
     /// Bytes of payload that the program has read.
     pub(super) read: u64,
     pub(super) socket_drops: u64,
-    /// Datagrams or trains handed to the driver.
+    /// Datagrams or trains passed to the driver.
     pub(super) pushed: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::view::View;
 const REASONS: usize = 4;
 
 impl Appearance {
-    /// Returns the style of a problem: bold, and in a colour where there are colours.
+    /// Returns the style of a problem: bold, and coloured on a terminal with colours.
     fn alarm(self) -> Style {
         let style = Style::new().add_modifier(Modifier::BOLD);
         if self.has_colour { style.fg(Color::Red) } else { style }
@@ -143,7 +143,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], table: &Table, view:
     frame.render_stateful_widget(rows, area, &mut state);
 }
 
-/// Returns the details of a line: its ends, its problems, its rates so far, and its reasons.
+/// Returns the details of a line: its endpoints, its problems, its rates so far, and its reasons.
 fn describe(line: &Line, table: &Table, appearance: Appearance, width: usize) -> Vec<TextLine<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut text = vec![TextLine::styled(format!("{}   {}", printable(&line.name), printable_line(&line.kind)), bold)];

@@ -49,7 +49,7 @@ impl Line {
         worst.map_or("ok", |complaint| complaint.what.as_str())
     }
 
-    /// Returns whether the line has a problem, notices apart.
+    /// Returns whether the line has a problem; notices do not count.
     pub fn is_sick(&self) -> bool {
         self.health.iter().any(|complaint| !complaint.notice)
     }

@@ -24,7 +24,7 @@ fn note(seen: &mut [bool]) -> usize {
     new.map(|(_, seen)| *seen = true).count()
 }
 
-/// Damages an input in a few places, and puts pieces of another one into it.
+/// Mutates an input at a few positions, and inserts pieces of another one.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     const LIKELY: [u8; 20] = [0, 1, 2, 4, 5, 6, 8, 11, 12, 17, 41, 43, 44, 47, 58, 60, 0x45, 0x60, 0x7f, 0xff];
     for _ in 0..1 + rng.below(4) {

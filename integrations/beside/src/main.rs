@@ -18,7 +18,7 @@ use tun_rs::{GROTable, VIRTIO_NET_HDR_LEN, VirtioNetHdr, gso_split};
 const FULL: usize = 1448;
 const TRAIN: usize = 44;
 const BATCH: usize = 64;
-/// Bytes that a cipher puts in front of a packet.
+/// Number of bytes that a cipher prepends to a packet.
 const FRONT: usize = 16;
 
 /// Returns a packet of TCP with timestamps and right checksums.
@@ -63,7 +63,7 @@ fn train(v6: bool) -> Vec<u8> {
 /// Returns a batch of full segments of this many flows in turn, each packet after the room for a virtio-net header.
 fn batch(flows: usize) -> Vec<Vec<u8>> {
     let one = |at: usize| {
-        // Room for a train behind it, as tun-rs needs; not a multiple of a page, which would share places of the cache.
+        // Room for a train after it, as tun-rs needs; not a multiple of a page, which would share places of the cache.
         let mut buffer = Vec::with_capacity(65_535 + 700);
         buffer.resize(VIRTIO_NET_HDR_LEN, 0);
         buffer.extend(packet(false, (at % flows) as u16, at / flows, FULL));
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// Splits a read into the caller's buffers, with room in front.
+    /// Splits a read into the caller's buffers, with headroom.
     #[inline(never)]
     fn split(&mut self, read: &[u8]) -> usize {
         let mut bytes = 0;

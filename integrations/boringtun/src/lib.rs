@@ -20,7 +20,7 @@ pub struct Wireguard {
     tunn: Tunn,
     sender: Sender,
     receiver: Receiver,
-    /// Packets of one batch, opened or sealed, and their places.
+    /// Packets of one batch, opened or sealed, and their ranges.
     memory: Vec<u8>,
     places: Vec<std::ops::Range<usize>>,
     plain: Vec<u8>,

@@ -19,7 +19,7 @@ pub const MTU: u16 = 1420;
 /// The device and the socket that one end uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// gotatun as it is: one packet a call of the device.
+    /// Unmodified gotatun: one packet for each call of the device.
     Plain,
     /// segue's device, gotatun's socket.
     Tun,

@@ -129,7 +129,7 @@ fn receive(mut stream: TcpStream) -> io::Result<(IpAddr, String)> {
     Ok((peer, sha256(&bytes)?))
 }
 
-/// Lets the guest take its turn: it pings the host through each tunnel, and sends its file.
+/// Runs the guest's half of the test: it pings the host through each tunnel, and sends its file.
 fn from_the_guest(host: &Host, guest: &mut Guest) -> Checked {
     let expected: BTreeSet<IpAddr> = TUNNELS
         .iter()
@@ -163,7 +163,7 @@ fn from_the_guest(host: &Host, guest: &mut Guest) -> Checked {
     Ok(())
 }
 
-/// Checks what the guest says of its turn, and that its kernel's WireGuard carried all files.
+/// Checks the results that the guest reports, and that its kernel's WireGuard carried all files.
 fn judge(guest: &Guest) {
     let clients: Vec<String> = guest.said("client");
     assert_eq!(clients, ["1 4 ok", "1 6 ok", "2 4 ok", "2 6 ok"]);

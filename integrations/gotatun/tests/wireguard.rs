@@ -1,5 +1,5 @@
-//! Tests of ends of each form with each other, and with wireguard-go: they carry TCP connections, and trains reach the
-//! receiver's kernel.
+//! Tests of endpoints of all forms with each other and with wireguard-go: they carry TCP connections, and trains reach
+//! the receiver's kernel.
 
 mod common;
 

@@ -20,7 +20,7 @@ impl Buffer for Guest<'_> {
     }
 }
 
-/// A descriptor: a place in the guest's memory.
+/// A descriptor: a range of the guest's memory.
 pub type Descriptor = (GuestAddress, usize);
 
 /// Takes a chain from the transmit queue, which begins with the header of a modern virtio device, and appends the

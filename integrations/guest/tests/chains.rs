@@ -1,4 +1,4 @@
-//! Tests of a guest's packets in chains, cut at every place, and of trains written to its buffers.
+//! Tests of a guest's packets in chains, divided at every position, and of trains written to its buffers.
 
 use segue::easy::{Joiner, Splitter};
 use segue::gro::Config;

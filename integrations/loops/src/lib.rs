@@ -1,4 +1,4 @@
-//! A VPN without a cipher in event loops that are not segue's: what moves packets is here, the loops are in
+//! A VPN without a cipher in event loops that are not segue's: the code that moves packets is here, the loops are in
 //! [`by_mio`] and [`by_io_uring`], which wait for its two descriptors.
 
 pub mod by_io_uring;
@@ -11,7 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use segue_port::tun::Tun;
 use segue_port::udp::{Receiver, Sender};
 
-/// Bytes that a cipher would add in front of a packet (a counter) and behind it (a tag).
+/// Bytes that a cipher would add in front of a packet (a counter) and after it (a tag).
 const ROOM: (usize, usize) = (8, 16);
 
 /// Two descriptors, each to be waited for until it is readable.
@@ -34,14 +34,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes an end of a device and a socket, which does not block from then on.
+    /// Creates an endpoint from a device and a socket, which is made non-blocking.
     pub fn new(tun: Tun, socket: UdpSocket, peer: SocketAddr) -> io::Result<Endpoint> {
         socket.set_nonblocking(true)?;
         let receiver = Receiver::new(&socket);
         Ok(Endpoint { tun, socket, peer, sender: Sender::new(), receiver })
     }
 
-    /// Moves what waits at a descriptor to the other one, until nothing waits.
+    /// Moves all packets that wait at a descriptor to the other one.
     pub fn drain(&mut self, side: Side) -> io::Result<()> {
         loop {
             let moved = match side {

@@ -1,4 +1,4 @@
-//! Requests of io_uring, whose crate leaves it to its user that what an entry points to lives long enough.
+//! Requests of io_uring, whose crate requires the user to keep the memory of an entry alive until it completes.
 #![allow(unsafe_code, reason = "the submission queue takes entries by an unsafe call only")]
 
 use std::io;

@@ -32,7 +32,7 @@ fn device(host: &Host, number: u8) -> Option<Tun> {
     Some(tun)
 }
 
-/// Returns what the kernel has counted of the device: bytes and packets that were written to it.
+/// Returns the kernel's counters of the device: bytes and packets that were written to it.
 fn written(host: &Host) -> [u64; 2] {
     let text = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix("vpn0:")).unwrap();

@@ -81,7 +81,7 @@ impl RxToken for Received {
     }
 }
 
-/// A place for a packet to be sent.
+/// A buffer for a packet to be sent.
 pub struct Sent<'a>(&'a mut Vec<Vec<u8>>);
 
 impl TxToken for Sent<'_> {

@@ -8,7 +8,7 @@ use segue_port::tun::{AsyncTunReader, AsyncTunWriter, Tun};
 use segue_port::udp::{Receiver, Sender};
 use tokio::net::UdpSocket;
 
-/// Bytes that a cipher would add in front of a packet (a counter) and behind it (a tag).
+/// Bytes that a cipher would add in front of a packet (a counter) and after it (a tag).
 const ROOM: (usize, usize) = (8, 16);
 
 /// Runs one end until the device or the socket fails.

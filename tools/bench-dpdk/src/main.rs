@@ -46,7 +46,7 @@ fn main() {
     gso(&clock, rounds);
 }
 
-/// Returns `count` frames of `flows` TCP streams in turn.
+/// Returns `count` frames that alternate between `flows` TCP streams.
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
     let mut senders: Vec<_> =

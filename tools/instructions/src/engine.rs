@@ -14,7 +14,7 @@ use crate::frames::Flow;
 
 /// Payload of a full segment, bytes.
 pub const FULL: usize = 1448;
-/// Segments of the train that is cut.
+/// Number of segments of the train.
 pub const SEGMENTS: usize = 44;
 
 /// The buffer of a frame, which lives as long as the program.
@@ -40,7 +40,7 @@ pub struct Burst {
     pub name: &'static str,
     /// Frames of Ethernet.
     pub frames: Vec<Bytes>,
-    /// Number of frames at the start that are held when those that count come.
+    /// Number of leading frames, which are held when the measured ones arrive.
     pub held: usize,
     /// The state of the checksums.
     pub csum: Csum,

@@ -25,7 +25,7 @@ impl Flow {
         Flow { is_v6: true, ..Flow::new(number) }
     }
 
-    /// Returns the next segment with `len` bytes of payload and these flags besides ACK, as an IP packet.
+    /// Returns the next segment with `len` bytes of payload and these flags in addition to ACK, as an IP packet.
     pub fn packet(&mut self, len: usize, flags: u8) -> Vec<u8> {
         let mut segment = [1024 + self.number, 5201].map(u16::to_be_bytes).concat();
         segment.extend(self.sequence.to_be_bytes());

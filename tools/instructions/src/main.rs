@@ -14,7 +14,7 @@ fn measured(run: &mut dyn FnMut()) {
     run();
 }
 
-/// Prints the median time of each workload for a packet, in nanoseconds, and the tenth and the ninetieth hundredth; of
+/// Prints the median time of each workload per packet, in nanoseconds, and the 10th and 90th percentile; of
 /// one workload if `only` names it.
 fn time(only: Option<&str>) -> ExitCode {
     const RUNS: usize = 1001;

@@ -1,4 +1,4 @@
-//! Workloads of the product: its pipelines between ports in memory, so that all but system calls is counted.
+//! Workloads of the program: its pipelines between ports in memory, so that everything except system calls is counted.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -96,7 +96,7 @@ impl Port for Memory {
 /// The limits of a port that takes every train.
 const TRAINS: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, max_bytes: 65_600, ..Limits::NONE };
 
-/// Returns packets as ports have them: one after the other in pages, each at the start of a cache line.
+/// Returns packets in the layout of ports: consecutive in pages, each at the start of a cache line.
 pub fn pages<P: AsRef<[u8]>>(packets: &[P]) -> Vec<Page> {
     // The pages outlive their pool.
     let mut pool = PagePool::new(packets.len());

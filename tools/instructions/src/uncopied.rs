@@ -1,5 +1,5 @@
-//! The cut of a train whose payload is not copied, in a tunnel with remote checksum offload or without: only the sum
-//! reads the payload.
+//! Segmentation of a train whose payload is not copied, in a tunnel with remote checksum offload or without: only the
+//! sum reads the payload.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,15 +13,15 @@ use crate::Workload;
 use crate::engine::{Bytes, FULL, SEGMENTS};
 use crate::frames::Flow;
 
-/// Number of cuts of which the median counts.
+/// Number of measured segmentations, of which the median is printed.
 const TIMES: usize = 101;
-/// Number of cuts from memory that is in no cache: the caches are emptied before each.
+/// Number of segmentations from cold memory: the caches are emptied before each.
 const TIMES_COLD: usize = 15;
 /// 64-bit words of the memory that empties the caches.
 const CACHES: usize = 12 << 20;
 
-/// A train of TCP in GUE that is cut into headers and references to the payload, for a port that computes the outer UDP
-/// checksum.
+/// A train of TCP in GUE that is segmented into headers and references to the payload, for a port that computes the
+/// outer UDP checksum.
 pub struct Uncopied {
     /// The name of the workload.
     name: &'static str,
@@ -31,7 +31,7 @@ pub struct Uncopied {
 }
 
 impl Uncopied {
-    /// Returns the cut with remote checksum offload or without.
+    /// Returns the train with remote checksum offload or without.
     pub fn new(remcsum: bool) -> Uncopied {
         let name = match remcsum {
             true => "GSO, scattered, in GUE, checksums left to the far end",
@@ -50,7 +50,7 @@ impl Uncopied {
         self.arena.take_checksummed()
     }
 
-    /// Returns the cut as a workload.
+    /// Returns the segmentation as a workload.
     pub fn workload(mut self) -> Workload {
         Workload { name: self.name, packets: SEGMENTS, run: Box::new(move || _ = black_box(self.cut(false))) }
     }

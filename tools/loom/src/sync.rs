@@ -1,5 +1,5 @@
-//! Models of the types that threads share: loom's atomics and locks, and a bounded channel and a pipe that are made of
-//! them.
+//! Models of the types that threads share: loom's atomics and locks, and a bounded channel and a pipe that are built
+//! from them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -72,7 +72,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// The ends of a pipe, of which only the number of bytes matters.
+/// The ends of a pipe, which models only the number of bytes.
 #[derive(Debug)]
 pub(crate) struct PipeReader(Arc<Shared<usize>>);
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Write for PipeWriter {
     }
 }
 
-/// The router's end of a feed, whose waker is waited for in place of a poll.
+/// The router's end of a feed, which waits for the waker instead of a poll.
 impl crate::router::feed::Feed {
     pub(crate) fn wait(&self) {
         self.waker().wait();

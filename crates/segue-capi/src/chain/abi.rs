@@ -9,7 +9,7 @@ use crate::abi::{SegueJoiner, SegueSplitter, csum_of, guarded, header_of, list, 
 use crate::error::{ARGUMENT, Code, NULL, ROOM};
 use crate::structs::{SegueChain, SeguePiece, SegueTrain};
 
-/// Returns the bytes of a piece; none for a null pointer.
+/// Returns the bytes of a piece; an empty slice for a null pointer.
 ///
 /// # Safety
 /// As for [`many`].

@@ -10,7 +10,7 @@ const MSS: usize = 100;
 const VNET: usize = 10;
 const ADDRESSES: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
 
-/// Returns a TCP train of `count` segments after its virtio-net header, as a TUN device gives it.
+/// Returns a TCP train of `count` segments after its virtio-net header, as a TUN device delivers it.
 fn train(count: usize) -> Vec<u8> {
     let payload = count * MSS;
     let mut bytes = vec![1, 1, 40, 0, MSS as u8, 0, 20, 0, 16, 0];

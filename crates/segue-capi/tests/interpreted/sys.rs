@@ -1,4 +1,4 @@
-//! The calls, with structs of the header's layout, which tests/c.rs compares with those of C.
+//! Calls of the C interface, with structs of the header's layout, which tests/c.rs compares with those of C.
 #![allow(unsafe_code, reason = "the functions of the C interface take pointers")]
 
 use std::ptr::{null, null_mut};
@@ -300,7 +300,7 @@ pub(crate) fn pseudo_v4([from, to]: [[u8; 4]; 2], protocol: u8, len: usize) -> u
     unsafe { segue_pseudo(4, from.as_ptr(), to.as_ptr(), protocol, len) }
 }
 
-/// Calls every function with null pointers only.
+/// Calls every function with null pointers for all arguments.
 pub(crate) fn nothing() {
     // SAFETY: null is refused by each, and the free functions take it.
     unsafe {

@@ -20,7 +20,7 @@ use super::source::Fault;
 
 /// The usual limit of decompressed bytes for each compressed one. gzip itself reaches 1032; captures rarely 100.
 pub const MAX_RATIO: u64 = 1000;
-/// Decompressed bytes up to which the ratio does not count.
+/// Number of decompressed bytes up to which the compression ratio is not limited.
 const FREE: u64 = 64 << 20;
 /// Bytes of a frame that [`Compressor`] writes.
 const FRAME: usize = 1 << 20;
@@ -41,7 +41,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Returns the compression that the name of a file asks for: `.gz`, `.zst`, or none.
+    /// Returns the compression that the extension of a file name selects: `.gz`, `.zst`, or none.
     pub fn of_name(path: &Path) -> Compression {
         match path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase).as_deref() {
             Some("gz") => Compression::Gzip,
@@ -98,7 +98,7 @@ impl<R> std::fmt::Debug for Decompressor<R> {
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Reads the first bytes of `input`, which say how it is compressed. `max_ratio` is the limit of decompressed bytes
+    /// Reads the first bytes of `input` to detect its compression. `max_ratio` is the limit of decompressed bytes
     /// for each compressed one, after the first 64 MiB; 0 is no limit.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// A source that keeps the error of a read, which the decoder's own errors hide in different places.
+/// A source that keeps the error of a read, which the decoder's own errors would hide.
 struct Watched<'a, R> {
     source: &'a mut R,
     failed: Option<io::Error>,
@@ -312,7 +312,7 @@ impl<W: Write> Write for Compressor<W> {
         }
     }
 
-    /// Flushes what is compressed; data that waits for the rest of its block stays.
+    /// Flushes the compressed blocks; data of an incomplete block stays in the buffer.
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.form {
             OutputForm::Plain(output) | OutputForm::Zstd { output, .. } => output.flush(),
@@ -325,7 +325,7 @@ impl<W: Write> Write for Compressor<W> {
 mod tests {
     use super::*;
 
-    /// Returns bytes that compress, but not to nothing.
+    /// Returns bytes that are compressible, but not highly so.
     fn sample(len: usize) -> Vec<u8> {
         (0..len as u32).map(|n| ((n / 7) ^ (n >> 9)) as u8).collect()
     }

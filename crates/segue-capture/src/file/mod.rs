@@ -158,7 +158,7 @@ pub struct Interface {
     pub link: u16,
     /// Bytes of frame check sequence after each packet; 0 if the file states none.
     pub fcs_len: u8,
-    /// Snap length: most bytes kept of a packet; 0 for no limit.
+    /// Snapshot length: largest number of bytes captured of a packet; 0 for no limit.
     pub snaplen: u32,
     /// Resolution of the timestamps.
     pub resolution: Resolution,
@@ -265,7 +265,7 @@ pub struct Record<'a> {
     pub ticks: Option<u64>,
     /// Timestamp in nanoseconds since 1970.
     pub nanos: Option<u64>,
-    /// Original length of the packet in bytes; more than its data if it was cut.
+    /// Original length of the packet in bytes; more than its data if it was truncated.
     pub len: u32,
     /// Kind of the record or block.
     pub form: Form,
@@ -297,7 +297,7 @@ impl<'a> Record<'a> {
 /// The kind of a pcapng block that is not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// A section header. Interfaces are numbered from 0 again behind it, and the byte order may change.
+    /// A section header. Interfaces are numbered from 0 again after it, and the byte order may change.
     Section,
     /// An interface description.
     Interface,
@@ -327,7 +327,7 @@ pub enum Item<'a> {
     Block(Block<'a>),
 }
 
-/// The reason why a file cannot be read, or not beyond some point.
+/// The reason why a file cannot be read, or cannot be read to its end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {

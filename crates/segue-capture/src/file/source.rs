@@ -6,12 +6,12 @@ use std::io::{self, ErrorKind, Read};
 /// Size of the buffer, and thus of a read, in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// A fault of the data of an input, which ends it: an error of reading with this inside of it.
+/// A fault in the data of an input, wrapped in the error of the read that found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) &'static str);
 
 impl Fault {
-    /// Returns the description of the fault in an error, where it is one.
+    /// Returns the description of the fault that an error wraps, if it wraps one.
     pub(super) fn of(error: &io::Error) -> Option<&'static str> {
         error.get_ref()?.downcast_ref::<Fault>().map(|fault| fault.0)
     }
@@ -72,7 +72,7 @@ impl<R: Read> Source<R> {
         Ok(self.end - self.start)
     }
 
-    /// Returns the fault of the data that has ended the input, if one has.
+    /// Returns the fault in the data at which reading stopped, if any.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault
     }

@@ -96,7 +96,7 @@ pub fn filtered(list: &[u8], order: Order, keep: impl Fn(u16) -> bool) -> Vec<u8
     kept
 }
 
-/// Returns the offset of the options in a block, behind type, length and fixed fields; `None` for a block without known
+/// Returns the offset of the options in a block, after type, length and fixed fields; `None` for a block without known
 /// options.
 fn options_at(kind: BlockKind) -> Option<usize> {
     match kind {
@@ -223,8 +223,8 @@ pub struct Decoder {
     head: Vec<u8>,
 }
 
-/// Bytes of each header, and bytes for each byte of a merged packet and its note, that the packets restored from it may
-/// have beside their payload and what the note spells out. Longer headers and options that many packets share are
+/// Limit of the bytes in restored packets that neither their payload nor the note accounts for: bytes for each header,
+/// and bytes for each byte of the merged packet and its note. Longer headers and options that many packets share are
 /// refused beyond that: a small file must not become a large one.
 const FREE_HEAD: usize = 128;
 const MOST_GROWTH: usize = 8;

@@ -207,7 +207,7 @@ impl<W: Write> Writer<W> {
         self.packet_behind(packet, None)
     }
 
-    /// Writes a packet; into pcapng with the bytes `tail` in place of padding and options. The length of `tail` pads
+    /// Writes a packet; into pcapng with the bytes `tail` instead of padding and options. The length of `tail` pads
     /// the block to a multiple of four bytes.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use segue_testkit::Rng;
 
 use shapes::{Shape, capture, framed};
 
-/// UDP ports of FOU in the tests, beside the usual ports of the other tunnels.
+/// UDP ports of FOU in the tests, in addition to the usual ports of the other tunnels.
 const FOU: [(u16, u8); 4] =
     [(5555, protocol::IPV4), (5556, protocol::IPV6), (5557, protocol::GRE), (5558, protocol::ETHERNET)];
 

@@ -105,7 +105,7 @@ pub(crate) fn packets(traffic: &str, rng: &mut Rng) -> Vec<Vec<u8>> {
             plain.iter().map(|p| if rng.chance(900) { build::prime(p).unwrap() } else { p.clone() }).collect()
         }
         "trains" => {
-            // What stands in a capture behind GRO: whole trains between single packets, finished or not.
+            // What a capture taken after GRO holds: whole trains between single packets, finished or not.
             let mut sender = Sender::tcp(v4(1), 1, 1, vec![]);
             (0..60)
                 .map(|n| {

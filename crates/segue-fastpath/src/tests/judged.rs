@@ -1,4 +1,4 @@
-//! Tests of the packets that the program for receiving drops in the place of the daemon: the engine would refuse each
+//! Tests of the packets that the program for receiving drops on behalf of the daemon: the engine would refuse each
 //! of them, for the reason under which it is counted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ fn settle(frame: &mut [u8], is_v4: bool) {
     set_ecn(frame, 14, 0);
 }
 
-/// Returns the ports of a test: tunnels that share one each.
+/// Returns the tunnels of a test, grouped by the port that they share.
 fn ports() -> Vec<Vec<Config>> {
     let mut all: Vec<Vec<Config>> =
         kinds().into_iter().filter(|config| config.carrier != Carrier::Bare).map(|config| vec![config]).collect();
@@ -60,7 +60,7 @@ fn ports() -> Vec<Vec<Config>> {
     all
 }
 
-/// Returns a received frame of one of the tunnels with some bytes changed or cut off, or of another sender.
+/// Returns a received frame of one of the tunnels with some bytes changed or truncated, or of another sender.
 fn spoiled(configs: &[Config], random: &mut Random) -> Vec<u8> {
     let config = configs[random.below(configs.len() as u64) as usize];
     let versions = crate::form::versions(config.mode);
@@ -144,7 +144,7 @@ fn what_is_dropped_is_what_the_engine_would_refuse_for_the_same_reason() {
     assert_eq!(names, all.into_iter().collect(), "{seen:?}");
 }
 
-/// One dropped packet in a millisecond is left to the daemon, and every packet is counted once.
+/// Tests that one dropped packet in a millisecond is left to the daemon, and that every packet is counted once.
 #[test]
 fn one_packet_of_a_millisecond_is_left_and_all_are_counted() {
     let config = kinds().into_iter().find(|config| matches!(config.carrier, Carrier::Vxlan { .. })).unwrap();
@@ -162,8 +162,7 @@ fn one_packet_of_a_millisecond_is_left_and_all_are_counted() {
     assert!(left > 0 && left <= most, "{left} left in {most} ms");
 }
 
-/// A datagram that GRO has joined from several is none: one that stands for many packets is left to the daemon, whether
-/// or not its lengths tell.
+/// Tests that a GRO aggregate is left to the daemon, whether or not its lengths show that it is one.
 #[test]
 fn joined_datagrams_are_left_to_the_daemon() {
     for config in kinds().into_iter().filter(|config| config.carrier != Carrier::Bare) {

@@ -1,4 +1,4 @@
-//! An etcd of the test's own, agents with tunnels that only keep their table, and a relay that can be cut.
+//! A test bed: an etcd, agents with fake tunnels that only keep their table, and a TCP relay that can be interrupted.
 
 use std::env;
 use std::fs;
@@ -166,7 +166,7 @@ impl Drop for Server {
 /// The remote of the peers that the stand-in for a tunnel refuses.
 pub(crate) const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 99));
 
-/// A stand-in for a tunnel that only keeps its table.
+/// A fake tunnel that only keeps its table.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Table>>, u8);
 
@@ -219,7 +219,7 @@ impl Datapath for Kept {
     }
 }
 
-/// The last state that the agent has published, and the lines of its log.
+/// A recorder of the agent's output: the state published last, and the lines of the log.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<FleetState>>, Arc<Mutex<Vec<String>>>);
 
@@ -336,7 +336,8 @@ impl Drop for Agent {
     }
 }
 
-/// A relay of TCP connections to a loopback port, which can be cut: then it closes all connections, and each new one.
+/// A relay of TCP connections to a loopback port, which can be interrupted: then it closes all connections, and each
+/// new one.
 pub(crate) struct Relay {
     port: u16,
     is_cut: Arc<AtomicBool>,

@@ -26,7 +26,7 @@ const GENEVE_PORT: u16 = 6081;
 /// The default TTL of VXLAN and Geneve, as in Linux.
 const USUAL_TTL: u8 = 64;
 
-/// Converts the parsed keywords of one tunnel into its plan; the resolver of this system is asked for names.
+/// Converts the parsed keywords of one tunnel into its plan; the resolver of this system looks names up.
 ///
 /// `trace` is the capture file for packets of the outside and the size at which it ends.
 pub fn plan(parsed: &Parsed, trace: (Option<PathBuf>, Option<u32>), set: &[(String, String)]) -> Result<Plan, Error> {

@@ -1,4 +1,4 @@
-//! Building blocks of points: hosts with processors of their own, network cards, wires, gateways.
+//! Building blocks of test set-ups: hosts with processors of their own, network cards, wires, gateways.
 
 use std::fs;
 use std::io;

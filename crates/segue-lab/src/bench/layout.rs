@@ -70,7 +70,7 @@ pub(super) fn median(row: &Row, metric: &str) -> Option<f64> {
     row.metrics.find(metric).map(crate::Metric::median)
 }
 
-/// Returns half the distance of the extremes in per cent of the median.
+/// Returns half the range of the samples in per cent of the median.
 pub(super) fn spread(row: &Row, metric: &str) -> Option<String> {
     let metric = row.metrics.find(metric)?;
     let (half, median) = ((metric.max() - metric.min()) / 2.0, metric.median());
@@ -114,7 +114,7 @@ pub(super) fn flows(row: &Row) -> String {
     }
 }
 
-/// Returns the published figure with `digits` digits behind the decimal point: `8.8`, or `8.8-9.4`.
+/// Returns the published figure with `digits` digits after the decimal point: `8.8`, or `8.8-9.4`.
 pub(super) fn seed(row: &Row, metric: &str, digits: usize) -> Option<String> {
     let show = |value: &Value| value.as_f64().map(|number| format!("{number:.digits$}"));
     match row.seed.find(metric)? {

@@ -1,4 +1,4 @@
-//! Benches: tables of measured cases beside published results.
+//! Benches: tables of measured cases next to published results.
 //!
 //! A bench is a list of `Point`s, each with labels that tell it from the others and a function that builds everything,
 //! measures once, and takes everything away. [`Bench::run`] measures every point once, then every point once more, so

@@ -246,7 +246,7 @@ const NOTES: &[&str] = &[
     "worse than standard; missing: published as unusable.",
 ];
 
-/// Returns the published effects beside those of the table, for the rows that the table has.
+/// Returns the published effects next to those of the table, for the rows in the table.
 pub(super) fn effects(table: &Table) -> String {
     let mut text = String::new();
     for (at, (traffic, title)) in TRAFFIC.iter().enumerate() {

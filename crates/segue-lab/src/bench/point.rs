@@ -14,7 +14,7 @@ pub(super) struct Point {
     pub(super) seed: Named<Value>,
     /// The narrowest selection that the point belongs to.
     pub(super) part: Part,
-    /// Whether the row is measured only with another program beside.
+    /// Whether the row is measured only when `--beside` names another program.
     pub(super) beside: bool,
     pub(super) sample: Box<Measure>,
 }

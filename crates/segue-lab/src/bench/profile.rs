@@ -30,7 +30,7 @@ const KERNEL: &[&str] = &[
 /// Parts of the names of segue's checksum routines, demangled or not.
 const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "scalar::copy", "6scalar4copy"];
 
-/// Length to which the kernel cuts a task's name.
+/// Length to which the kernel truncates a task's name.
 const NAME_LEN: usize = 15;
 
 /// Longest time that `perf` gets to begin, and to write its data, on a loaded machine.

@@ -1,4 +1,4 @@
-//! `rco`: the gain from leaving inner checksums to the far end (remote checksum offload, 2014).
+//! `rco`: the gain from leaving inner checksums to the receiver (remote checksum offload, 2014).
 
 use std::fs;
 use std::process::Command;

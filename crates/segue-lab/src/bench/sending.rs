@@ -59,7 +59,7 @@ impl Load {
     }
 }
 
-/// The place where trains are segmented, or datagrams fragmented.
+/// The component that segments trains or fragments datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     /// The card segments trains (TSO).
@@ -213,7 +213,7 @@ fn flags(case: &Case, card: &str) -> Vec<String> {
     flags
 }
 
-/// Starts a router in place of the gateway: `sender --- in0 | segue | card --- wire`.
+/// Starts a router instead of the gateway: `sender --- in0 | segue | card --- wire`.
 fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabError> {
     let (router, card) = pair.tested_card();
     let single = ["gro", "off", "tso", "off", "gso", "off", "tx", "off"];
@@ -315,7 +315,7 @@ fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     }
 }
 
-/// The gateway's counters of the stage in front of the card.
+/// The gateway's counters of the stage before the card.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stage {
     packets: f64,

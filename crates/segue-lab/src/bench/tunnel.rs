@@ -79,7 +79,7 @@ struct Form {
     family: Family,
     traffic: Traffic,
     name: &'static str,
-    /// Whether it is the program of `--beside` that runs.
+    /// Whether the program of `--beside` runs.
     beside: bool,
 }
 

@@ -5,8 +5,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Size from which on an allocation counts as that of a transfer; no other allocation of a test's own thread is between
-/// it and [`PAGE`].
+/// Smallest size of an allocation that counts as that of a transfer; no other allocation of a test's own thread is
+/// between it and [`PAGE`].
 pub const LARGE: usize = 9000;
 /// Size from which on an allocation is a page of the receive side.
 pub const PAGE: usize = 100_000;

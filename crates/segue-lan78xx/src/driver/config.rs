@@ -51,11 +51,11 @@ pub struct Config {
     pub tx_transfer_len: usize,
     /// Whether memory is allocated for each bulk-out transfer.
     pub tx_fresh: bool,
-    /// Whether a train that the chip cuts may share a transfer with other frames.
+    /// Whether a train that the chip segments may share a transfer with other frames.
     pub pack_trains: bool,
     /// The time at which a partly filled bulk-out transfer is sent.
     pub kick: Kick,
-    /// Bytes of the largest train that the chip cuts; with `None` software cuts all trains.
+    /// Bytes of the largest train that the chip segments; with `None` software segments all trains.
     pub lso: Option<usize>,
     /// Whether received packets are to be merged by GRO. The driver does not do it; this tells its user.
     pub gro: bool,

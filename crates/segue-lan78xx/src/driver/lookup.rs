@@ -9,9 +9,9 @@ use super::LinkState;
 pub enum LookupResult<T> {
     /// The result is not known yet; a later search returns it.
     Unknown,
-    /// No device is in the lost one's place.
+    /// No device is connected to the lost one's USB port.
     Nothing,
-    /// Another device, with these vendor and product ids, is in the lost one's place; it was not touched.
+    /// Another device, with these vendor and product ids, is connected to the lost one's USB port; it was not touched.
     Other((u16, u16)),
     /// The device was found and opened.
     Back(T),

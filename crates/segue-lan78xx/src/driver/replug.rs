@@ -80,7 +80,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Records that another device is in the place of this one.
+    /// Records that another device is connected to this one's USB port.
     pub(super) fn note_stranger(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));

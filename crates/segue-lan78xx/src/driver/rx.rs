@@ -196,7 +196,7 @@ impl<T: Transport> Driver<T> {
         if header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags {
             return Received::Frame(frame);
         }
-        // The chip sums from behind the Ethernet header, without the tag that it stripped.
+        // The chip sums from the end of the Ethernet header, without the tag that it stripped.
         let from = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
         let len = frame.len();
         if let Some(ip) = frame.plain_ip() {

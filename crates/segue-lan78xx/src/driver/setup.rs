@@ -150,7 +150,7 @@ impl<T: Transport> Driver<T> {
         for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
             self.chip.usb.cancel(address);
         }
-        // Cancelled transfers come back soon, but behind a network not at once.
+        // Cancelled transfers come back soon, but over a network not at once.
         for _ in 0..100 {
             self.reap();
             if self.gone || self.interrupt.is_some() && self.rx.is_home() && self.tx.is_home() {

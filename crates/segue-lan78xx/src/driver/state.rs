@@ -45,7 +45,7 @@ pub struct Driver<T> {
     pub(super) link_work: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
     pub(super) next_lookup: Option<Nanos>,
-    /// Vendor and product id of another device that came back in the adapter's place.
+    /// Vendor and product id of another device that was connected to the adapter's USB port.
     pub(super) stranger: Option<(u16, u16)>,
     pub(super) listener: Option<Listener>,
     pub(super) follower: Follower,

@@ -99,9 +99,9 @@ pub struct Numbers {
     pub tx_transfers: u64,
     /// Frames in bulk-out transfers that failed or were cancelled.
     pub tx_errors: u64,
-    /// Trains that the chip cut.
+    /// Number of trains that the chip segmented.
     pub lso: u64,
-    /// Checksums that the chip computed, those of trains included.
+    /// Number of checksums that the chip computed, those of trains included.
     pub tx_csum: u64,
     /// Packets whose checksum or segmentation was done in software because the chip cannot.
     pub software: u64,

@@ -13,7 +13,7 @@ pub(super) struct OpenTransfer {
     pub(super) memory: Transfer<Idle>,
     pub(super) len: usize,
     pub(super) frames: u32,
-    /// Whether the transfer holds a train, which shares it with no other frame.
+    /// Whether the transfer takes no further frame because it holds a train.
     pub(super) closed: bool,
 }
 

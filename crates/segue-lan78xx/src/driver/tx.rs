@@ -18,7 +18,7 @@ use super::{Driver, Error, Kick};
 /// chip has to hold such a frame in its 12 KiB FIFO as a whole.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
-/// The command for a frame, and whether its VLAN tag is taken out for the chip to put in again.
+/// The command for a frame, and whether its VLAN tag is removed for the chip to insert.
 struct ChipOffload {
     command: Command,
     tagged: bool,
@@ -26,7 +26,7 @@ struct ChipOffload {
 
 /// Returns the offload that the chip can do for a unit, or `None` where its checksum or cutting is left to software.
 ///
-/// The chip finds a TCP or UDP header directly behind IPv4, or behind IPv6 without extension headers. It does not parse
+/// The chip finds a TCP or UDP header directly after IPv4, or after IPv6 without extension headers. It does not parse
 /// VLAN tags, but can insert one of 802.1Q.
 fn chip_offload(unit: &TxUnit<'_>) -> Option<ChipOffload> {
     let len = unit.len();
@@ -219,7 +219,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Completes the checksum of a unit, or cuts it, in software; its frames wait in `cut`.
+    /// Completes the checksum of a unit, or segments it, in software; its frames wait in `cut`.
     fn cut_in_software(&mut self, unit: &TxUnit<'_>) {
         self.numbers.software += 1;
         let Transmitter { scratch, cut, left, .. } = &mut self.tx;
@@ -248,7 +248,7 @@ impl<T: Transport> Driver<T> {
         self.counters.checksummed_bytes += cut.take_checksummed();
     }
 
-    /// Packs the frames that were cut in software; `false` while there is no room.
+    /// Packs the frames that were segmented in software; `false` while there is no room.
     fn finish_cut(&mut self) -> bool {
         loop {
             let mut cut = std::mem::take(&mut self.tx.cut);

@@ -18,7 +18,7 @@ pub mod flag {
     pub const LEN: u32 = 0x3fff;
     /// Ignore checksum: the checksum field is not valid.
     pub const ICSM: u32 = 1 << 14;
-    /// The destination is the own unicast address.
+    /// The destination is the chip's own unicast address.
     pub const UAM: u32 = 1 << 15;
     /// Error flag: the FCS is wrong.
     pub const FCS: u32 = 1 << 16;
@@ -306,7 +306,7 @@ mod tests {
         let stale = Header { flags: flag::RED, len: 0, ..Header::default() }.emit();
         for count in 1..10 {
             for fill in [[0; 10], [0xff; 10], stale] {
-                let mut bytes = transfer(&[66]); // no padding behind it
+                let mut bytes = transfer(&[66]); // no padding after it
                 bytes.extend_from_slice(&fill[..count]);
                 assert_eq!(frames(&bytes), [Ok(10..72), Err(Malformed::Header)], "{count} bytes");
             }

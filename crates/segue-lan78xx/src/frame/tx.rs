@@ -53,7 +53,7 @@ pub struct Command {
     pub icmp_csum: bool,
     /// Whether the chip computes the IGMP checksum.
     pub igmp_csum: bool,
-    /// Segment size: the chip cuts the frame into TCP segments with this many bytes of payload.
+    /// Segment size: the chip splits the frame into TCP segments with this many bytes of payload.
     pub mss: Option<u16>,
 }
 
@@ -131,7 +131,7 @@ pub const fn padding(len: usize) -> usize {
     len.next_multiple_of(ALIGN) - len
 }
 
-/// Returns whether a transfer of `len` bytes needs a zero-length packet behind it, so that the chip sees its end.
+/// Returns whether a transfer of `len` bytes needs a zero-length packet after it, so that the chip sees its end.
 pub const fn needs_zero_packet(len: usize, max_packet: usize) -> bool {
     len > 0 && len.is_multiple_of(max_packet)
 }

@@ -157,7 +157,7 @@ impl Model {
         (!nak && runs).then_some(side.next_empty)
     }
 
-    /// Processes the host's bulk-out transfers as far as the MAC takes their frames.
+    /// Processes the host's bulk-out transfers until the MAC accepts no more frames.
     pub(super) fn pump_out(&mut self) {
         let runs = self.register(regs::FCT_TX_CTL) & fct::EN != 0 && self.register(regs::MAC_TX) & mac_tx::TXEN != 0;
         if !self.bulk_out.pending.is_empty() {

@@ -5,7 +5,7 @@ use crate::usb::Speed;
 
 use super::phy::{LinkSpeed, Partner};
 
-/// The place where a driver finds the adapter's MAC address.
+/// The source from which a driver reads the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// The address registers, set by firmware.
@@ -16,7 +16,7 @@ pub enum Identity {
     OtpLow,
     /// The OTP memory, image at address 0x100.
     OtpHigh,
-    /// No place: the chip has no address.
+    /// No source: the chip has no address.
     None,
 }
 

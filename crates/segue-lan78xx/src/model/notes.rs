@@ -1,4 +1,4 @@
-//! The model's own counters, beside those of the chip.
+//! The model's own counters, in addition to those of the chip.
 
 /// Counts of events that the chip itself has no counters for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,13 +10,13 @@ const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
-/// The offsets of a frame's headers, as far as the chip parses: one tag, no IPv6 extension headers.
+/// The offsets of a frame's headers, as the chip parses them: one tag, no IPv6 extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) is_v6: bool,
     /// Offset of the IP header.
     pub(super) ip: usize,
-    /// Offset of the header behind IP.
+    /// Offset of the header after IP.
     pub(super) transport: usize,
     /// End of the IP packet according to its length field.
     pub(super) end: usize,

@@ -42,7 +42,7 @@ impl Model {
         }
     }
 
-    /// Counts the frames of a completion that no host takes.
+    /// Counts the frames of a completion as lost because no host collects it.
     pub fn lose(&mut self, done: &Completion) {
         self.notes.unclaimed += done.frames;
     }
@@ -103,7 +103,7 @@ impl Model {
     }
 
     /// Completes an interrupt transfer for new interrupts. Reports only rising edges, and at most one packet in the
-    /// endpoint's interval, since nothing else paces a host behind a network.
+    /// endpoint's interval, since nothing else paces a host on the far side of a network.
     fn pump_interrupt(&mut self) {
         if self.unreported() == 0 || self.now < self.next_interrupt || self.interrupt_halted {
             return;

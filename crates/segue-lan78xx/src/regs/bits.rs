@@ -102,7 +102,7 @@ pub mod e2p {
     pub const OTP_LOW: u8 = 0xf3;
     /// First OTP byte if the image is at [`OTP_HIGH_AT`].
     pub const OTP_HIGH: u8 = 0xf7;
-    /// Address of the second place for an OTP image.
+    /// Second possible address of an OTP image.
     pub const OTP_HIGH_AT: u16 = 0x100;
 }
 

@@ -1,4 +1,5 @@
-//! Registers of the LAN7800, LAN7801 and LAN7850, the vendor requests that reach them, and the tables behind them.
+//! Registers of the LAN7800, LAN7801 and LAN7850, the vendor requests that reach them, and the tables that are written
+//! through them.
 //!
 //! Addresses and bits are those that the Linux driver `lan78xx` and the FreeBSD driver `muge` agree on; where the two
 //! differ, those of Linux. Driver and model share this module and [`frame`](crate::frame), and nothing else.

@@ -100,7 +100,7 @@ pub enum Error {
     Cancelled,
     /// The device is gone.
     Gone,
-    /// The transfer was damaged on the bus, or answered with nonsense.
+    /// The transfer was damaged on the bus, or its answer was malformed.
     Protocol,
     /// The device sent more bytes than requested.
     Overflow,

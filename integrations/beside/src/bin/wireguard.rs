@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes that WireGuard adds to a packet, and the least memory that `Tunn` needs for a datagram.
 const ROOM: (usize, usize) = (32, 148);
 
-/// The program of the integration with tun-rs's device in place of segue's.
+/// The program of the integration with tun-rs's device instead of segue's.
 struct Beside {
     device: SyncDevice,
     socket: UdpSocket,
@@ -93,7 +93,7 @@ impl Beside {
         let mut used = 0;
         for (datagram, from) in self.receiver.receive(&self.socket)?.iter_mut() {
             if used == self.opened.len() {
-                // Room for a train behind the packet, as tun-rs wants it.
+                // Room for a train after the packet, as tun-rs wants it.
                 self.opened.push(Vec::with_capacity(VIRTIO_NET_HDR_LEN + 65_535));
             }
             let place = &mut self.opened[used];
@@ -168,7 +168,7 @@ fn end(words: &[&str]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Starts an end of a form in its host; `None` where it cannot be had.
+/// Starts an endpoint of a form in its host; `None` where it is not available.
 fn start(host: &Host, end: Peer, net: u8, form: &str) -> Result<Option<Process>, Box<dyn Error>> {
     // The control sockets of wireguard-go lie in a directory that hosts share.
     let device = format!("bw{net}{}{:x}", end as usize, std::process::id());

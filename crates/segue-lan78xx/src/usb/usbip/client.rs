@@ -21,7 +21,7 @@ use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Re
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
 /// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a wait for the connection that brought nothing, although the kernel says that it is ready.
+/// Pause after a read from the connection that returned nothing although poll(2) reported it ready.
 const FAILED_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum number of devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
@@ -210,11 +210,11 @@ pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
 #[derive(Debug)]
 enum Waiting {
     Transfer(Transfer<Lent>),
-    /// A control request, with the longest reply that it may have.
+    /// A control request, with the largest length of its reply.
     Control(usize),
     /// A request to cancel a transfer.
     Unlink(u32),
-    /// A control request that has timed out, and whose reply is ignored.
+    /// A control request that has timed out; its reply is ignored.
     Forgotten(usize),
 }
 

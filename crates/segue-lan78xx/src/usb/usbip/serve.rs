@@ -70,7 +70,7 @@ impl Wire {
         self.port.counters()
     }
 
-    /// Returns the frames lost in front of the port.
+    /// Returns the number of frames lost before the port.
     pub fn lost(&self) -> Lost {
         self.lost
     }
