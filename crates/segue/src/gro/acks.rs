@@ -49,8 +49,8 @@ impl Ack {
     }
 }
 
-/// Largest distance in bytes by which a number counts as overtaken on its way by data. The numbers of data are not
-/// verified, and a wrong one must not persist: it is hardly ever this near.
+/// Largest distance in bytes at which an older acknowledgment number counts as reordered by data. The numbers of data
+/// are not verified, and a wrong one must not persist: it is hardly ever this near.
 const NEAR: i32 = 1 << 20;
 
 /// The state of the acknowledgments of one flow.
@@ -83,7 +83,7 @@ const SET_LEN: usize = 4;
 const MIN_SETS: usize = 256;
 
 /// The last acknowledgment of each of many flows, in sets by hash, the most recently used of a set in front. Hashes are
-/// keyed; a flow that lost its place has its next acknowledgment passed on alone.
+/// keyed; the next acknowledgment of a flow whose entry was replaced is passed on alone.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// The sets of acknowledgments: a power of two of them, or none.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_lost_its_place_begins_anew() {
+    fn a_flow_whose_entry_was_replaced_begins_anew() {
         let mut memory = Memory::new(1);
         let ack = |number: u32| {
             let mut header = [0; 20];

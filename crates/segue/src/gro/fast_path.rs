@@ -1,5 +1,5 @@
-//! The fast path of a packet of a known form: into the train that is held of its flow, or to the start of a new one,
-//! without being parsed.
+//! The fast path of a packet of a known form: it joins the held train of its flow, or starts a new one, without being
+//! parsed.
 //!
 //! The result is always that of the slow path: whatever is not simple takes the slow path, before anything has changed.
 //! That a packet has the layout of its form follows from its bytes: types, versions and header lengths, and length
@@ -18,7 +18,7 @@ use super::pending_first::{PendingFirst, padded};
 use super::ready::Ready;
 use super::rules::{self, Flush, Mismatch, RefusalReason};
 use super::stamps::stamps;
-use super::table::{ExpectedNext, Held, MatchKey, Place, Slot, left};
+use super::table::{ExpectedNext, Held, Lookup, MatchKey, Slot, left};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
@@ -30,13 +30,13 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 enum Verdict {
     /// The packet takes the slow path.
     SlowPath,
-    /// The frame can join nothing; what must leave before it has left.
+    /// The frame cannot join a train; packets that must leave before it have left.
     Refused(RefusalReason),
-    /// The frame could begin a train, of this form and from this sequence number on, but nothing may follow it.
+    /// The frame could begin a train, of this form and from this sequence number on, but no segment may follow it.
     Alone(FormId, u32, Flush),
     /// The packet is the first of its flow, with this hash and form.
     Starts(u64, FormId),
-    /// The packet is the next segment of the train at this place; its payload follows this many bytes of headers. If
+    /// The packet is the next segment of the train in this slot; its payload follows this many bytes of headers. If
     /// there is a reason, the train is to be closed.
     Joins(u32, u16, Option<Flush>),
 }
@@ -76,8 +76,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             NextSegment::Neither(None)
         };
         let verdict = match next {
-            NextSegment::Continues(place, header_len) => {
-                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
+            NextSegment::Continues(idx, header_len) => {
+                self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
             }
             NextSegment::Starts { hash, is_alone, form_id, seq } => {
@@ -123,11 +123,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 packet.payload.push(frame.bytes.skip(form.len));
                 self.start(packet, hash, form_id, first, now);
             }
-            Verdict::Joins(place, header_len, why) => {
-                let place = place as usize;
-                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
+            Verdict::Joins(idx, header_len, why) => {
+                let idx = idx as usize;
+                self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
                 if let Some(why) = why {
-                    self.finish(place, why);
+                    self.finish(idx, why);
                 }
             }
         }
@@ -160,7 +160,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.judge(view, start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[])))
     }
 
-    /// Takes a parsed packet over the fast path, or returns it.
+    /// Processes a parsed packet on the fast path, or returns it.
     #[inline(always)]
     pub(super) fn take_packet_fast(
         &mut self,
@@ -185,12 +185,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 self.start(packet, hash, form_id, first, now);
             }
-            Verdict::Joins(place, _, why) => {
-                let place = place as usize;
-                self.table.get_mut(place).packet.payload.append(&mut packet.payload);
+            Verdict::Joins(idx, _, why) => {
+                let idx = idx as usize;
+                self.table.get_mut(idx).packet.payload.append(&mut packet.payload);
                 pool.put(packet);
                 if let Some(why) = why {
-                    self.finish(place, why);
+                    self.finish(idx, why);
                 }
             }
         }
@@ -311,19 +311,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let hash = hash.unwrap_or_else(|| self.hasher.usual::<LINK, V6, TCP>(front));
         if TCP
             && !is_owed
-            && let Some((place, misfit)) = self.misfit_of_first::<LINK, V6>(hash, front, total)
+            && let Some((idx, misfit)) = self.misfit_of_first::<LINK, V6>(hash, front, total)
         {
             return self.judge_other::<LINK, V6, TCP>(
-                (hash, place),
+                (hash, idx),
                 (front, total, is_owed),
                 Flush::Mismatch,
                 Some(misfit),
             );
         }
-        let Some(place) = self.find(hash, pool, |_| true) else {
+        let Some(idx) = self.find(hash, pool, |_| true) else {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
-        let held = self.table.get_mut(place);
+        let held = self.table.get_mut(idx);
         let Some((form, train)) = self.forms.get(held.key.form()).zip(held.packet.head.block()) else {
             return Verdict::SlowPath;
         };
@@ -336,12 +336,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 return Verdict::SlowPath;
             };
             let why = if this.len == form.len { form.explain(train, front) } else { Mismatch::Headers };
-            return self.judge_other::<LINK, V6, TCP>(
-                (hash, place),
-                (front, total, is_owed),
-                Flush::Mismatch,
-                Some(why),
-            );
+            return self.judge_other::<LINK, V6, TCP>((hash, idx), (front, total, is_owed), Flush::Mismatch, Some(why));
         }
         let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
             return Verdict::SlowPath;
@@ -376,16 +371,16 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         }
         if misfit.is_some() {
-            return self.judge_other::<LINK, V6, TCP>((hash, place), (front, total, is_owed), Flush::Mismatch, misfit);
+            return self.judge_other::<LINK, V6, TCP>((hash, idx), (front, total, is_owed), Flush::Mismatch, misfit);
         }
         if held.left == 0 && len > held.spare(is_lro) {
-            return self.judge_other::<LINK, V6, TCP>((hash, place), (front, total, is_owed), Flush::Full, None);
+            return self.judge_other::<LINK, V6, TCP>((hash, idx), (front, total, is_owed), Flush::Full, None);
         }
         if !held.verified {
             match verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes) {
                 Ok(()) => held.verified = true,
                 Err(_) => {
-                    self.finish(place, Flush::BadChecksum);
+                    self.finish(idx, Flush::BadChecksum);
                     return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
                 }
             }
@@ -423,11 +418,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if TCP && self.config.acks {
             self.memory.other(hash, header);
         }
-        Verdict::Joins(place as u32, header_len as u16, why)
+        Verdict::Joins(idx as u32, header_len as u16, why)
     }
 
-    /// Returns the place of a first segment that is still a frame, if a packet of its flow does not fit behind it, and
-    /// why: then it needs no box.
+    /// Returns the slot of a first segment that is still a frame, if a packet of its flow cannot follow it, and why:
+    /// then it needs no box.
     #[inline(always)]
     fn misfit_of_first<const LINK: usize, const V6: bool>(
         &mut self,
@@ -435,33 +430,33 @@ impl<B: AsRef<[u8]>> Gro<B> {
         front: &[u8; HEAD_BLOCK],
         total: usize,
     ) -> Option<(usize, Mismatch)> {
-        let Place::At(place) = self.table.place(hash) else { return None };
-        let Some(Slot::First(first)) = self.table.slot_mut(place) else { return None };
+        let Lookup::Slot(idx) = self.table.lookup(hash) else { return None };
+        let Some(Slot::First(first)) = self.table.slot_mut(idx) else { return None };
         let form = self.forms.get(first.form).filter(|_| first.form.link() == LINK)?;
         let (train, size) = (first.bytes.as_ref()?.bytes().first_chunk()?, first.payload_len(&self.forms)?);
         if self.kernel.differ(train, front, &form.mask, form.len) {
             let this = self.forms.get(self.forms.id_of::<V6, true>(LINK, front.get(form.l4..)?)?)?;
             let why = if this.len == form.len { form.explain(train, front) } else { Mismatch::Headers };
-            return Some((place, why));
+            return Some((idx, why));
         }
         if read_u32(front, form.l4 + tcp::SEQ) != Some(first.seq.wrapping_add(size as u32)) {
-            return Some((place, Mismatch::Sequence));
+            return Some((idx, Mismatch::Sequence));
         }
         if total.saturating_sub(form.len) > size {
-            return Some((place, Mismatch::Larger));
+            return Some((idx, Mismatch::Larger));
         }
         let ips = (train.get(form.l3..form.l4)?, front.get(form.l3..form.l4)?);
         let ids = || next_ids(Ids::default(), 1, (1 << LINK, true), self.config.profile, ips).err();
         let why = if V6 { None } else { ids() };
-        why.map(|why| (place, why))
+        why.map(|why| (idx, why))
     }
 
-    /// Handles a packet that does not fit the held train of its flow, at this place: the train leaves first, unless the
+    /// Handles a packet that does not fit the held train of its flow, in this slot: the train leaves first, unless the
     /// packet takes the slow path.
     #[inline(never)]
     fn judge_other<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,
-        (hash, place): (u64, usize),
+        (hash, idx): (u64, usize),
         (front, total, is_owed): (&[u8; HEAD_BLOCK], usize, bool),
         why: Flush,
         misfit: Option<Mismatch>,
@@ -471,7 +466,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if let Some(misfit) = misfit {
                 self.stats.mismatches.add(misfit);
             }
-            self.finish(place, why);
+            self.finish(idx, why);
         }
         verdict
     }
@@ -499,7 +494,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, form_id)
     }
 
-    /// Starts a train with a frame of TCP that may begin one, or passes it on if nothing could join it. From its IP
+    /// Starts a train with a frame of TCP that may begin one, or passes it on if no packet could join it. From its IP
     /// header on it has `length` bytes.
     #[inline(always)]
     fn start_frame(&mut self, first: PendingFirst<B>, hash: u64, length: usize, flags: u8) {
@@ -514,7 +509,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.keep(hash, Slot::First(first));
     }
 
-    /// Starts a train with a packet that may begin one, or passes it on if nothing could join it.
+    /// Starts a train with a packet that may begin one, or passes it on if no packet could join it.
     #[inline(always)]
     fn start(&mut self, packet: Box<Packet<B>>, hash: u64, form_id: FormId, first: Opening, now: Nanos) {
         self.stats.packets += 1;

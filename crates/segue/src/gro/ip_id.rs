@@ -1,10 +1,10 @@
-//! The IPv4 identifications of a train: whether they stay the same or count up.
+//! The IPv4 identifications of a train: whether they are constant or increment.
 
 use super::profile::{Generation, Profile};
 use super::rules::Mismatch;
 use crate::wire::{ipv4, read_u16};
 
-/// Whether the IPv4 identifications of a train stay the same or count up.
+/// Whether the IPv4 identifications of a train are constant or increment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ids {
     /// One bit for each header of the layout: set if the identification stays the same, clear if it counts up.
@@ -43,4 +43,68 @@ pub(super) fn next_ids(
         return Err(Mismatch::IpId);
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::write_u16;
+
+    const BIT: u16 = 4;
+
+    fn header(id: u16, df: bool) -> [u8; ipv4::MIN_LEN] {
+        let mut header = [0; ipv4::MIN_LEN];
+        write_u16(&mut header, ipv4::ID, id);
+        write_u16(&mut header, ipv4::FRAGMENT, if df { ipv4::DF } else { 0 });
+        header
+    }
+
+    /// Tests RFC 6864, section 4: an identification stays or counts up by one, around the end of the numbers too; and
+    /// what Linux does with it, by its generation (`inet_gro_receive`).
+    #[test]
+    fn an_identification_stays_or_counts_up_by_the_rules_of_its_profile() {
+        let (strict, lro) = (Profile::Strict, Profile::Lro);
+        let (old, new) = (Profile::Linux(Generation::V6_12), Profile::Linux(Generation::V6_18));
+        let wrong = Err(Mismatch::IpId);
+        for (profile, segs, fixed, (df, is_inner), id, expected) in [
+            // The second packet decides which of both it is.
+            (strict, 1, 0, (true, true), 7, Ok(BIT)),
+            (strict, 1, 0, (false, true), 7, Ok(BIT)),
+            (strict, 1, 0, (false, false), 7, Ok(BIT)),
+            (strict, 1, 0, (true, true), 8, Ok(0)),
+            (strict, 1, 0, (true, true), 9, wrong),
+            (strict, 1, 0, (true, true), 6, wrong),
+            (strict, 1, 1, (true, true), 8, Ok(1)),
+            (strict, 1, 1, (true, true), 7, Ok(BIT | 1)),
+            // The others go on so.
+            (strict, 2, 0, (true, true), 9, Ok(0)),
+            (strict, 2, 0, (true, true), 8, wrong),
+            (strict, 2, 0, (true, true), 7, wrong),
+            (strict, 2, BIT, (true, true), 7, Ok(BIT)),
+            (strict, 2, BIT, (true, true), 9, wrong),
+            (strict, 2, 1, (true, true), 9, Ok(1)),
+            (new, 1, 0, (false, true), 7, Ok(BIT)),
+            (new, 1, 0, (true, false), 9, wrong),
+            // Up to 6.17 one that stays counts only with DF, and an outer one with DF is not looked at.
+            (old, 1, 0, (true, true), 7, Ok(BIT)),
+            (old, 1, 0, (false, true), 7, wrong),
+            (old, 1, 0, (false, false), 7, wrong),
+            (old, 1, 0, (false, false), 8, Ok(0)),
+            (old, 1, 0, (true, false), 9, Ok(0)),
+            (old, 1, 0, (true, true), 9, wrong),
+            (old, 2, 0, (true, false), 7, Ok(0)),
+            (old, 2, 0, (true, true), 7, wrong),
+            // A receiver with LRO does not look.
+            (lro, 1, 0, (false, true), 99, Ok(0)),
+            (lro, 1, 0, (false, true), 7, Ok(BIT)),
+            (lro, 2, 0, (true, true), 7, Ok(0)),
+            (lro, 2, BIT, (true, true), 99, Ok(BIT)),
+        ] {
+            let found = next_ids(Ids { fixed }, segs, (BIT, is_inner), profile, (&header(7, df), &header(id, df)));
+            assert_eq!(found.map(|ids| ids.fixed), expected, "{profile:?} {segs} {fixed} {df} {is_inner} {id}");
+        }
+        let (first, next) = (header(u16::MAX, true), header(0, true));
+        let around = next_ids(Ids { fixed: 0 }, 1, (BIT, true), strict, (&first, &next));
+        assert_eq!(around.map(|ids| ids.fixed), Ok(0));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Gro::push`] takes a parsed packet, [`Gro::pop`] returns what is ready, [`Gro::deadline`] says when [`Gro::expire`]
 //! must be called at the latest; [`Gro::deliver`] and [`Gro::end_poll`] do the same with a callback. A packet that
-//! cannot be part of a train is passed on unchanged, behind everything held of its flow, so that the packets of a flow
+//! cannot be part of a train is passed on unchanged, after everything held of its flow, so that the packets of a flow
 //! leave in their order of arrival. Nothing is lost: every packet pushed comes out once, alone or inside a train, or is
 //! counted as swallowed.
 //!
@@ -35,12 +35,12 @@ mod key;
 mod lro;
 mod next_segment;
 mod pending_first;
-mod places;
 mod profile;
 mod ready;
 mod refuse;
 mod release;
 pub mod rules;
+mod slots;
 mod slow_path;
 mod stamps;
 mod stats;

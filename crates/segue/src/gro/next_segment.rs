@@ -6,7 +6,7 @@ use super::engine::Gro;
 use super::form::FormId;
 use super::key::L3;
 use super::rules::{self, Flush};
-use super::table::{ExpectedNext, Place, Slot};
+use super::table::{ExpectedNext, Lookup, Slot};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
@@ -14,7 +14,7 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 
 /// The result of examining a frame.
 pub(super) enum NextSegment {
-    /// The frame is the expected next segment of the train at this place; its payload follows this many bytes of
+    /// The frame is the expected next segment of the train in this slot; its payload follows this many bytes of
     /// headers and is to be added there.
     Continues(usize, usize),
     /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
@@ -104,17 +104,17 @@ impl<B: AsRef<[u8]>> Gro<B> {
         pool: &mut Pool<B>,
     ) -> NextSegment {
         let hash = self.hasher.usual::<LINK, V6, true>(frame.front);
-        let (place, is_alone) = match self.table.place(hash) {
-            Place::At(place) => (Some(place), false),
-            Place::None => (None, false),
-            Place::Empty => (None, true),
+        let (idx, is_alone) = match self.table.lookup(hash) {
+            Lookup::Slot(idx) => (Some(idx), false),
+            Lookup::None => (None, false),
+            Lookup::Empty => (None, true),
         };
-        let Some(place) = place else {
+        let Some(idx) = idx else {
             return self.starts::<LINK, V6>((hash, is_alone), frame.front, frame.bytes.len());
         };
-        match self.continues_held::<LINK, V6>(place, frame) {
-            Some(header_len) => NextSegment::Continues(place, header_len),
-            None => self.continues_first::<LINK, V6>((hash, place), frame.front, frame.bytes, frame.verified, pool),
+        match self.continues_held::<LINK, V6>(idx, frame) {
+            Some(header_len) => NextSegment::Continues(idx, header_len),
+            None => self.continues_first::<LINK, V6>((hash, idx), frame.front, frame.bytes, frame.verified, pool),
         }
     }
 
@@ -134,19 +134,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(never)]
     fn continues_first<const LINK: usize, const V6: bool>(
         &mut self,
-        (hash, place): (u64, usize),
+        (hash, idx): (u64, usize),
         front: &[u8; HEAD_BLOCK],
         bytes: &[u8],
         verified: bool,
         pool: &mut Pool<B>,
     ) -> NextSegment {
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
-        if let Some(Slot::First(first)) = self.table.slot_mut(place)
+        if let Some(Slot::First(first)) = self.table.slot_mut(idx)
             && first.next_seq(&self.forms) == read_u32(front, l4 + tcp::SEQ)
         {
-            self.unpack(place, pool);
-            if let Some(header_len) = self.continues_held::<LINK, V6>(place, FrameView { front, bytes, verified }) {
-                return NextSegment::Continues(place, header_len);
+            self.unpack(idx, pool);
+            if let Some(header_len) = self.continues_held::<LINK, V6>(idx, FrameView { front, bytes, verified }) {
+                return NextSegment::Continues(idx, header_len);
             }
         }
         if self.is_data::<LINK, V6>(front, bytes.len()) {
@@ -199,17 +199,17 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Checks whether a frame is the expected next segment of the train at a place, and returns the length of its
+    /// Checks whether a frame is the expected next segment of the train in a slot, and returns the length of its
     /// headers. If the train's first segment has a wrong checksum, it leaves.
     #[inline(always)]
     fn continues_held<const LINK: usize, const V6: bool>(
         &mut self,
-        place: usize,
+        idx: usize,
         FrameView { front, bytes, verified }: FrameView<'_>,
     ) -> Option<usize> {
         let l3 = const { L3[LINK] };
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
-        let Some(Slot::Held(held)) = self.table.slot_mut(place) else { return None };
+        let Some(Slot::Held(held)) = self.table.slot_mut(idx) else { return None };
         if held.expected != ExpectedNext::new(LINK, bytes.len()) || held.left < 2 {
             return None;
         }
@@ -237,8 +237,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         // The first segment is verified when all else says that this one joins it.
         if !held.verified {
-            if verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes).is_err() {
-                self.finish(place, Flush::BadChecksum);
+            let checksummed = &mut self.stats.checksummed_bytes;
+            if verify::verify_known::<V6, B>(&mut held.packet, (l3, l4), checksummed).is_err() {
+                self.finish(idx, Flush::BadChecksum);
                 return None;
             }
             held.verified = true;

@@ -15,14 +15,14 @@ use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 pub(super) enum Ready<B> {
     Packet(Box<Packet<B>>),
     First(PendingFirst<B>),
-    /// A frame that stays alone, not parsed; its UDP ports are no tunnel's.
+    /// A frame that stays alone, not parsed; its UDP ports are not those of a tunnel.
     Frame(Frame<B>),
-    /// All flows that one flush released: the first of their places in the table.
-    Places(usize),
+    /// All flows of the round that a flush ended: the first of their slots in the table.
+    Round(usize),
 }
 
 impl<B: AsRef<[u8]>> Ready<B> {
-    /// Returns the content of a place; a train gets the header of the whole.
+    /// Returns the entry for the content of a slot; a train gets the header of the whole.
     #[inline(always)]
     pub(super) fn of(slot: Slot<B>, profile: Profile) -> Option<Ready<B>> {
         match slot {
@@ -39,7 +39,7 @@ fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// Turns the header of a train's first packet into the header of the whole train.
+/// Turns the header of a train's first packet into the header of the train.
 #[inline(never)]
 fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
     let Held { mut packet, size, ids, .. } = held;

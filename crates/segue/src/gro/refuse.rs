@@ -1,5 +1,5 @@
-//! Frames that can join nothing: other protocols, fragments, segments without payload, SYN and RST, UDP without a
-//! checksum, padding. They leave after one look at their first bytes, without being parsed, and behind what is held of
+//! Frames that cannot join a train: other protocols, fragments, segments without payload, SYN and RST, UDP without a
+//! checksum, padding. They leave after one look at their first bytes, without being parsed, and after what is held of
 //! their flow.
 //!
 //! As on the fast path, the result is always that of the slow path: a frame about which anything is unusual takes that,
@@ -8,15 +8,15 @@
 use super::engine::Gro;
 use super::key::{L3, Plain};
 use super::rules::{Flush, RefusalReason};
-use super::table::Place;
+use super::table::Lookup;
 use super::verify::is_sum_good;
 use crate::packet::{Csum, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
-/// The held packets that must leave before a frame that joins nothing.
+/// The held packets that must leave before a frame that cannot join a train.
 #[derive(Clone, Copy)]
 pub(super) enum FlushScope {
-    /// No flow: the frame belongs to none that is ever held.
+    /// No packets: the frame belongs to no flow that is ever held.
     Nothing,
     /// The held train of the same flow.
     Flow(Plain),
@@ -25,8 +25,8 @@ pub(super) enum FlushScope {
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Returns why a frame shorter than a block can join nothing, if its bytes say so; what must leave before it has
-    /// left. It is not copied to be padded, which short frames that may join are.
+    /// Returns why a frame shorter than a block cannot join a train, if its bytes show that; packets that must leave
+    /// before it have left. It is not copied to be padded, which short frames that may join are.
     #[inline(never)]
     pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<RefusalReason> {
         let (why, behind) = self.refusal(bytes, bytes.len(), (start, csum))?;
@@ -34,7 +34,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Some(why)
     }
 
-    /// Releases what must leave before a frame that joins nothing. `hash` is the hash of its flow if already computed.
+    /// Releases the held packets that must leave before a frame that cannot join a train. `hash` is the hash of its
+    /// flow if already computed.
     #[inline(always)]
     pub(super) fn flush_before(&mut self, front: &[u8], hash: Option<u64>, behind: FlushScope) {
         if self.table.len() == 0 {
@@ -45,14 +46,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
             FlushScope::All => self.flush_because(Flush::Order),
             FlushScope::Flow(plain) => {
                 let hash = hash.or_else(|| self.hasher.plain(front, plain));
-                if let Some(Place::At(place)) = hash.map(|hash| self.table.place(hash)) {
-                    self.finish(place, Flush::Order);
+                if let Some(Lookup::Slot(idx)) = hash.map(|hash| self.table.lookup(hash)) {
+                    self.finish(idx, Flush::Order);
                 }
             }
         }
     }
 
-    /// Returns why a frame can join nothing, if its first bytes say so.
+    /// Returns why a frame cannot join a train, if its first bytes show that.
     #[inline(always)]
     pub(super) fn refusal(
         &self,

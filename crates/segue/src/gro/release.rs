@@ -53,18 +53,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Pops the next entry if it is a frame that nothing has followed: its bytes go to `take`, with its first header
+    /// Pops the next entry if it is a frame that was not joined: its bytes go to `take`, with its first header
     /// and whether the port has verified its checksum. What is passed on in parts is not copied; a copy of what was
     /// just written in other parts stalls the processor.
     #[inline(always)]
     pub(crate) fn pop_lone<R>(&mut self, take: impl FnOnce(Frag<B>, Start, bool) -> R) -> Option<R> {
-        let Ready::Places(place) = self.ready.front_mut()? else { return None };
-        if !matches!(self.table.slot_mut(*place), Some(Slot::First(_))) {
+        let Ready::Round(idx) = self.ready.front_mut()? else { return None };
+        if !matches!(self.table.slot_mut(*idx), Some(Slot::First(_))) {
             return None;
         }
-        let (slot, next) = self.table.leave(*place);
+        let (slot, next) = self.table.release(*idx);
         match next {
-            Some(next) => *place = next,
+            Some(next) => *idx = next,
             None => {
                 self.waiting_rounds -= 1;
                 drop(self.ready.pop_front());
@@ -86,10 +86,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn next(&mut self) -> Option<Taken<B>> {
         let ready = match self.ready.front_mut()? {
-            Ready::Places(place) => {
-                let (slot, next) = self.table.leave(*place);
+            Ready::Round(idx) => {
+                let (slot, next) = self.table.release(*idx);
                 match next {
-                    Some(next) => *place = next,
+                    Some(next) => *idx = next,
                     None => {
                         self.waiting_rounds -= 1;
                         drop(self.ready.pop_front());
@@ -109,7 +109,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Ready::Packet(packet) => Some(Taken::Other(Popped::Packet(packet))),
             Ready::First(first) => Some(Taken::First(first)),
             Ready::Frame(frame) => Some(Taken::Other(Popped::Frame(frame))),
-            Ready::Places(_) => None,
+            Ready::Round(_) => None,
         }
     }
 
@@ -125,7 +125,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Some(self.table.since(oldest) + self.config.hold)
     }
 
-    /// Makes ready what has been held for the hold time or longer.
+    /// Makes ready the packets that have been held for the hold time or longer.
     pub fn expire(&mut self, now: Nanos) {
         if self.config.hold == Nanos::ZERO {
             return self.flush();
@@ -141,7 +141,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     pub(super) fn flush_because(&mut self, why: Flush) {
         let (count, trains) = (self.table.len(), self.held_trains);
         let Some(first) = self.table.flush() else { return };
-        self.ready.push_back(Ready::Places(first));
+        self.ready.push_back(Ready::Round(first));
         self.waiting_rounds += 1;
         self.stats.flushes.add_many(why, count as u64);
         self.stats.trains += trains as u64;
@@ -149,7 +149,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         (self.held_packets, self.held_trains) = (0, 0);
     }
 
-    /// Empties the places of earlier rounds that wait to be popped.
+    /// Frees the slots of earlier rounds that wait to be popped.
     #[cold]
     #[inline(never)]
     pub(super) fn spill(&mut self) {
@@ -159,15 +159,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.waiting_rounds = 0;
         for _ in 0..self.ready.len() {
             let Some(ready) = self.ready.pop_front() else { return };
-            let Ready::Places(first) = ready else {
+            let Ready::Round(first) = ready else {
                 self.ready.push_back(ready);
                 continue;
             };
-            let mut place = Some(first);
-            while let Some(at) = place {
-                let (slot, next) = self.table.leave(at);
+            let mut idx = Some(first);
+            while let Some(at) = idx {
+                let (slot, next) = self.table.release(at);
                 self.ready.extend(Ready::of(slot.take(), self.config.profile));
-                place = next;
+                idx = next;
             }
         }
     }
@@ -177,10 +177,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.ready.push_back(Ready::Packet(packet));
     }
 
-    /// Takes the train at `place` out of the table and makes it ready.
-    pub(super) fn finish(&mut self, place: usize, why: Flush) {
+    /// Takes the train in the slot `idx` out of the table and makes it ready.
+    pub(super) fn finish(&mut self, idx: usize, why: Flush) {
         self.stats.flushes.add(why);
-        let slot = self.table.remove(place);
+        let slot = self.table.remove(idx);
         let packets = match &slot {
             Slot::Held(held) if held.is_train() => held.segs as usize,
             _ => 1,

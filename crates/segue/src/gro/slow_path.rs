@@ -36,69 +36,69 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         };
         let hash = self.hasher.of(&packet, &key);
-        let place = self.find(hash, pool, |held| key.is_of(&held.packet));
+        let idx = self.find(hash, pool, |held| key.is_of(&held.packet));
         let refused = rules::gate(&packet, &self.config).err();
         if self.config.acks
             && let Some((Kind::Tcp, header)) = packet.transport()
         {
             if refused == Some(RefusalReason::NoPayload) {
-                return self.acknowledge(packet, place, hash, now, pool);
+                return self.acknowledge(packet, idx, hash, now, pool);
             }
             self.memory.other(hash, header);
         }
         if let Some(why) = refused {
-            if let Some(place) = place {
-                self.finish(place, Flush::Order);
+            if let Some(idx) = idx {
+                self.finish(idx, Flush::Order);
             }
             return self.pass(packet, why);
         }
-        let Some(place) = place else { return self.hold(packet, hash, now) };
+        let Some(idx) = idx else { return self.hold(packet, hash, now) };
 
-        if self.table.get(place).key.carries == HeldKind::Acks {
-            self.finish(place, Flush::Order);
+        if self.table.get(idx).key.carries == HeldKind::Acks {
+            self.finish(idx, Flush::Order);
             return self.hold(packet, hash, now);
         }
-        if let Err(why) = self.fits(place, &packet) {
+        if let Err(why) = self.fits(idx, &packet) {
             self.stats.mismatches.add(why);
-            self.finish(place, Flush::Mismatch);
+            self.finish(idx, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
         let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
-        let held = self.table.get(place);
+        let held = self.table.get(idx);
         if held.left == 0 && verify::payload_len(&packet) > held.spare(is_lro) {
-            self.finish(place, Flush::Full);
+            self.finish(idx, Flush::Full);
             return self.hold(packet, hash, now);
         }
         // Headers fit; only now is payload worth reading.
-        let Held { packet: first, verified, .. } = self.table.get_mut(place);
+        let Held { packet: first, verified, .. } = self.table.get_mut(idx);
         if !*verified {
             match verify::verify(first, &mut self.stats.checksummed_bytes) {
                 Ok(()) => *verified = true,
                 Err(_) => {
-                    self.finish(place, Flush::BadChecksum);
+                    self.finish(idx, Flush::BadChecksum);
                     return self.hold(packet, hash, now);
                 }
             }
         }
         if let Err(why) = verify::verify(&mut packet, &mut self.stats.checksummed_bytes) {
-            self.finish(place, Flush::Order);
+            self.finish(idx, Flush::Order);
             return self.pass(packet, why);
         }
-        if verify::is_owed(&packet) != verify::is_owed(&self.table.get(place).packet) {
+        if verify::is_owed(&packet) != verify::is_owed(&self.table.get(idx).packet) {
             self.stats.mismatches.add(Mismatch::ChecksumKind);
-            self.finish(place, Flush::Mismatch);
+            self.finish(idx, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
-        if let Some(why) = self.join(place, packet, pool) {
-            self.finish(place, why);
+        if let Some(why) = self.join(idx, packet, pool) {
+            self.finish(idx, why);
         }
     }
 
-    /// Takes a TCP packet without payload, with which nothing can be wrong but its flags and options.
+    /// Processes a TCP packet without payload, whose flags and options are still to be checked.
     fn acknowledge(
         &mut self,
         mut packet: Box<Packet<B>>,
-        place: Option<usize>,
+        idx: Option<usize>,
         hash: u64,
         now: Nanos,
         pool: &mut Pool<B>,
@@ -107,22 +107,22 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let verdict = verify::verify(&mut packet, &mut self.stats.checksummed_bytes);
         let header = packet.transport().map_or(&[][..], |(_, header)| header);
         if let Err(why) = verdict.and_then(|()| self.memory.judge(hash, header)) {
-            if let Some(place) = place {
-                self.finish(place, Flush::Order);
+            if let Some(idx) = idx {
+                self.finish(idx, Flush::Order);
             }
             return self.pass(packet, why);
         }
-        let Some(place) = place else { return self.insert(packet, hash, now, HeldKind::Acks) };
-        let held = self.table.get_mut(place);
+        let Some(idx) = idx else { return self.insert(packet, hash, now, HeldKind::Acks) };
+        let held = self.table.get_mut(idx);
         if held.key.carries == HeldKind::Data {
-            self.finish(place, Flush::Order);
+            self.finish(idx, Flush::Order);
             return self.insert(packet, hash, now, HeldKind::Acks);
         }
         if let Err(why) = same_headers(&self.masks, held, &packet).and_then(|()| {
             if read_u32(header, tcp::SEQ) == Some(held.next_seq) { Ok(()) } else { Err(Mismatch::Sequence) }
         }) {
             self.stats.mismatches.add(why);
-            self.finish(place, Flush::Mismatch);
+            self.finish(idx, Flush::Mismatch);
             return self.insert(packet, hash, now, HeldKind::Acks);
         }
         let swallowed = core::mem::replace(&mut held.packet, packet);
@@ -131,11 +131,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.stats.swallowed += 1;
         pool.put(swallowed);
         if is_full {
-            self.finish(place, Flush::Full);
+            self.finish(idx, Flush::Full);
         }
     }
 
-    /// Starts a train with `packet`, or passes it on if nothing could join it.
+    /// Starts a train with `packet`, or passes it on if no packet could join it.
     fn hold(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos) {
         let closed = rules::closes(&packet);
         if let Some(why) = closed {
@@ -156,7 +156,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.insert(packet, hash, now, HeldKind::Data);
     }
 
-    /// Puts a packet into the table that others may follow.
+    /// Inserts a packet into the table to which later ones may join.
     fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: HeldKind) {
         if carries == HeldKind::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
@@ -190,9 +190,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.keep(hash, Slot::Held(held));
     }
 
-    /// Checks from the headers whether `packet` may be the next segment of the train at `place`.
-    fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
-        let held = self.table.get(place);
+    /// Checks from the headers whether `packet` may be the next segment of the train in the slot `idx`.
+    fn fits(&self, idx: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
+        let held = self.table.get(idx);
         same_headers(&self.masks, held, packet)?;
         if held.packet.offload.layers() != packet.offload.layers() {
             let states = held.packet.offload.layers().iter().zip(packet.offload.layers());
@@ -243,11 +243,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     /// Adds a verified segment that fits. Returns the reason if the train is to be closed.
-    fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
-        let ids = self.ids(self.table.get(place), &packet).ok()?;
+    fn join(&mut self, idx: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
+        let ids = self.ids(self.table.get(idx), &packet).ok()?;
         let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
         self.held_packets += 1;
-        let held = self.table.get_mut(place);
+        let held = self.table.get_mut(idx);
         // Only joined packets lose their padding; a packet that stays alone leaves unchanged.
         let trimmed = usize::from(held.packet.trim()) + usize::from(packet.trim());
         self.stats.trimmed += trimmed as u64;

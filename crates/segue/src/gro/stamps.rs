@@ -28,3 +28,62 @@ pub(super) fn stamps(header: &[u8]) -> Option<Stamps> {
 pub(super) fn distance(a: u32, b: u32) -> i32 {
     b.wrapping_sub(a) as i32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests RFC 9293, section 3.4: numbers are compared modulo 2^32.
+    #[test]
+    fn a_distance_is_counted_around_the_end_of_the_numbers() {
+        for (a, b, expected) in [
+            (7, 7, 0),
+            (5, 7, 2),
+            (7, 5, -2),
+            (u32::MAX, 1, 2),
+            (1, u32::MAX, -2),
+            (0, (1 << 31) - 1, i32::MAX),
+            (0, 1 << 31, i32::MIN),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} to {b}");
+        }
+    }
+
+    /// Tests RFC 7323, sections 3.2 and 5: neither the value nor the echo goes back, and an echo of zero is none.
+    #[test]
+    fn timestamps_follow_where_neither_goes_back_and_there_is_an_echo() {
+        let before = Stamps { value: 100, echo: 50 };
+        for (value, echo, expected) in [
+            (100, 50, true),
+            (101, 50, true),
+            (100, 51, true),
+            (99, 50, false),
+            (100, 49, false),
+            (101, 49, false),
+            (99, 51, false),
+            (100, 0, false),
+        ] {
+            assert_eq!(Stamps { value, echo }.may_follow(before), expected, "{value} {echo}");
+        }
+        assert!(!Stamps { value: 1, echo: 0 }.may_follow(Stamps { value: 1, echo: 0 }));
+        assert!(Stamps { value: 1, echo: 2 }.may_follow(Stamps { value: u32::MAX, echo: u32::MAX }));
+    }
+
+    /// Tests the layout of RFC 7323, appendix A: two NOPs and the option, and nothing else.
+    #[test]
+    fn timestamps_are_read_in_their_usual_layout_only() {
+        let mut header = [0; tcp::STAMPED_LEN + 4];
+        header[tcp::OPTIONS..tcp::STAMP].copy_from_slice(&[1, 1, 8, 10]);
+        header[tcp::STAMP..tcp::STAMP + 8].copy_from_slice(&[0, 0, 1, 2, 0, 0, 3, 4]);
+        let usual = Some(Stamps { value: 0x0102, echo: 0x0304 });
+        for len in 0..=header.len() {
+            let expected = usual.filter(|_| len == tcp::STAMPED_LEN);
+            assert_eq!(stamps(&header[..len]), expected, "{len} bytes");
+        }
+        for at in tcp::OPTIONS..tcp::STAMP {
+            let mut other = header;
+            other[at] ^= 1;
+            assert_eq!(stamps(&other[..tcp::STAMPED_LEN]), None, "byte {at}");
+        }
+    }
+}

@@ -106,10 +106,10 @@ pub(super) struct Held<B> {
     pub(super) verified: bool,
 }
 
-/// The content of a place of the table.
+/// The content of a slot of the table.
 #[derive(Debug)]
 pub(super) enum Slot<B> {
-    /// A free place, or one whose content was removed.
+    /// No flow: the slot is free, or its content was taken out.
     Free,
     /// A first segment, still a frame.
     First(PendingFirst<B>),
@@ -118,7 +118,7 @@ pub(super) enum Slot<B> {
 }
 
 impl<B> Slot<B> {
-    /// Takes the content out and leaves the place free.
+    /// Takes the content out and leaves [`Slot::Free`].
     #[inline(always)]
     pub(super) fn take(&mut self) -> Slot<B> {
         core::mem::replace(self, Slot::Free)
@@ -126,8 +126,9 @@ impl<B> Slot<B> {
 }
 
 /// The result of a lookup by hash: the newest flow that has it.
-pub(super) enum Place {
-    At(usize),
+pub(super) enum Lookup {
+    /// The slot of that flow.
+    Slot(usize),
     /// No flow has this hash.
     None,
     /// No flow has this hash, and the bucket is empty.
@@ -225,14 +226,14 @@ struct Bucket {
     hash: u64,
     /// The round in which the bucket's other fields were written; in later rounds the bucket is empty.
     round: u32,
-    /// The flow's place, or `NONE`.
+    /// The flow's slot, or `NONE`.
     at: u32,
 }
 
 /// The table of held flows.
 ///
-/// A flush costs nothing for each flow: it ends a round, buckets of earlier rounds count as empty, and their places
-/// stay taken until they are left one by one, oldest first.
+/// A flush costs nothing for each flow: it ends a round, buckets of earlier rounds count as empty, and their slots
+/// stay in use until they are freed one by one, oldest first.
 #[derive(Debug)]
 pub(super) struct Table<B> {
     slots: Vec<Slot<B>>,
@@ -270,7 +271,7 @@ impl<B> Table<B> {
         self.len
     }
 
-    /// Returns whether no place is free.
+    /// Returns whether no slot is free.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.free == NONE
@@ -294,31 +295,31 @@ impl<B> Table<B> {
         None
     }
 
-    /// Returns the place of the newest flow with this hash.
+    /// Returns the slot of the newest flow with this hash.
     #[inline(always)]
-    pub(super) fn place(&self, hash: u64) -> Place {
+    pub(super) fn lookup(&self, hash: u64) -> Lookup {
         let bucket = self.buckets[self.bucket(hash)];
         if bucket.round != self.round || bucket.at == NONE {
-            return Place::Empty;
+            return Lookup::Empty;
         }
         if bucket.hash == hash {
-            return Place::At(bucket.at as usize);
+            return Lookup::Slot(bucket.at as usize);
         }
-        self.place_behind(bucket.at, hash)
+        self.lookup_in_chain(bucket.at, hash)
     }
 
     #[inline(never)]
-    fn place_behind(&self, mut at: u32, hash: u64) -> Place {
+    fn lookup_in_chain(&self, mut at: u32, hash: u64) -> Lookup {
         while let Some(links) = self.links.get(at as usize) {
             if links.hash == hash {
-                return Place::At(at as usize);
+                return Lookup::Slot(at as usize);
             }
             at = links.next;
         }
-        Place::None
+        Lookup::None
     }
 
-    /// Returns the content of a place.
+    /// Returns the content of a slot.
     #[inline(always)]
     pub(super) fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<B>> {
         self.slots.get_mut(at)
@@ -373,7 +374,7 @@ impl<B> Table<B> {
         (self.oldest != NONE).then_some(self.oldest as usize)
     }
 
-    /// Returns the arrival time of the content of a place.
+    /// Returns the arrival time of the content of a slot.
     pub(super) fn since(&self, at: usize) -> Nanos {
         match &self.slots[at] {
             Slot::Free => Nanos(0),
@@ -386,7 +387,7 @@ impl<B> Table<B> {
     pub(super) fn get(&self, at: usize) -> &Held<B> {
         match &self.slots[at] {
             Slot::Held(held) => held,
-            _ => unreachable!("places come from find, which says that something is held there"),
+            _ => unreachable!("slots come from find, which says that something is held there"),
         }
     }
 
@@ -394,19 +395,19 @@ impl<B> Table<B> {
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Held<B> {
         match &mut self.slots[at] {
             Slot::Held(held) => held,
-            _ => unreachable!("places come from find, which says that something is held there"),
+            _ => unreachable!("slots come from find, which says that something is held there"),
         }
     }
 
-    /// Removes and returns the content of a place that was inserted in this round.
+    /// Removes and returns the content of a slot that was inserted in this round.
     #[inline(always)]
     pub(super) fn remove(&mut self, at: usize) -> Slot<B> {
         self.unlink(at);
         self.slots[at].take()
     }
 
-    /// Ends a round, which empties all buckets. Returns the first of its places, which are to be left one by one with
-    /// [`Table::leave`].
+    /// Ends a round, which empties all buckets. Returns the first of its slots, which are to be freed one by one with
+    /// [`Table::release`].
     #[inline]
     pub(super) fn flush(&mut self) -> Option<usize> {
         let oldest = self.oldest();
@@ -420,9 +421,9 @@ impl<B> Table<B> {
         oldest
     }
 
-    /// Frees a place of an earlier round. Returns its content, which must be taken at once, and the next such place.
+    /// Frees a slot of an earlier round. Returns its content, which must be taken at once, and the next such slot.
     #[inline(always)]
-    pub(super) fn leave(&mut self, at: usize) -> (&mut Slot<B>, Option<usize>) {
+    pub(super) fn release(&mut self, at: usize) -> (&mut Slot<B>, Option<usize>) {
         let links = &mut self.links[at];
         let newer = links.newer;
         links.next = self.free;
@@ -445,24 +446,24 @@ impl<B> Table<B> {
             newer => self.links[newer as usize].older = older,
         }
         let bucket = self.bucket(hash);
-        let mut place = self.buckets[bucket].at;
-        if place == at as u32 {
+        let mut idx = self.buckets[bucket].at;
+        if idx == at as u32 {
             let hash = self.links.get(next as usize).map_or(0, |links| links.hash);
             self.buckets[bucket] = Bucket { hash, round: self.round, at: next };
         } else {
-            while place != NONE {
-                let following = self.links[place as usize].next;
+            while idx != NONE {
+                let following = self.links[idx as usize].next;
                 if following == at as u32 {
-                    self.links[place as usize].next = next;
+                    self.links[idx as usize].next = next;
                     break;
                 }
-                place = following;
+                idx = following;
             }
         }
         self.len -= 1;
     }
 
-    /// Returns the first place in the bucket of this hash.
+    /// Returns the first slot in the bucket of this hash.
     #[inline(always)]
     fn first_of(&self, hash: u64) -> u32 {
         let bucket = self.buckets[self.bucket(hash)];

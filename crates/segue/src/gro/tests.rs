@@ -52,7 +52,7 @@ fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
         let mut rng = Rng::new(capacity as u64);
         // The expected content, oldest first: the port that stands for the flow, and its hash.
         let mut model: Vec<(u16, u64)> = Vec::new();
-        // The flushed rounds: the first place of each, and its ports.
+        // The flushed rounds: the first slot of each, and its ports.
         let mut leaving: VecDeque<(usize, Vec<u16>)> = VecDeque::new();
         for round in 0..3000_u16 {
             if rng.chance(30) && !model.is_empty() {
@@ -62,29 +62,29 @@ fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
             if (table.is_full() || rng.chance(20))
                 && let Some((first, ports)) = leaving.pop_front()
             {
-                let mut place = Some(first);
+                let mut idx = Some(first);
                 for port in ports {
-                    let (slot, next) = table.leave(place.expect("there are as many"));
+                    let (slot, next) = table.release(idx.expect("there are as many"));
                     let Slot::Held(held) = slot.take() else { panic!("it was held") };
                     assert_eq!(held.since, Nanos(u64::from(port)));
-                    place = next;
+                    idx = next;
                 }
-                assert_eq!(place, None);
+                assert_eq!(idx, None);
             }
             if rng.chance(300) && !model.is_empty() {
                 let (port, hash) = model.remove(rng.below(model.len()));
                 let key = FlowKey::of(&packet(port)).unwrap();
-                let Some(Found::Held(place)) = table.find(hash, |held| key.is_of(&held.packet)) else {
+                let Some(Found::Held(idx)) = table.find(hash, |held| key.is_of(&held.packet)) else {
                     panic!("it is held")
                 };
-                assert_eq!(table.since(place), Nanos(u64::from(port)));
-                table.remove(place);
+                assert_eq!(table.since(idx), Nanos(u64::from(port)));
+                table.remove(idx);
             } else {
                 let hash = rng.below(hashes) as u64;
                 let oldest = table.oldest().filter(|_| table.is_full());
-                if let Some(place) = table.make_room(hash).or(oldest) {
-                    let gone = table.since(place).0 as u16;
-                    table.remove(place);
+                if let Some(idx) = table.make_room(hash).or(oldest) {
+                    let gone = table.since(idx).0 as u16;
+                    table.remove(idx);
                     let at = model.iter().position(|&(port, _)| port == gone).expect("it was held");
                     // The oldest of all, or of those that collide.
                     let (_, its) = model.remove(at);
@@ -97,7 +97,7 @@ fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
             assert!(model.len() <= capacity);
             let same = |hash| model.iter().filter(|&&(_, other)| other == hash).count();
             assert!(model.iter().all(|&(_, hash)| same(hash) <= 8), "a chain has a bound");
-            let oldest = table.oldest().map(|place| table.since(place).0 as u16);
+            let oldest = table.oldest().map(|idx| table.since(idx).0 as u16);
             assert_eq!(oldest, model.first().map(|&(port, _)| port));
         }
     }

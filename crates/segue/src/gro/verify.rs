@@ -128,6 +128,29 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     }
 }
 
+/// Verifies a packet like [`verify`], in fewer steps if it is one of TCP of a known form whose checksum state is
+/// unknown, as the first segment of nearly every train is. Its IP and TCP headers begin at these offsets.
+#[inline(never)]
+pub(super) fn verify_known<const V6: bool, B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    (l3, l4): (usize, usize),
+    checksummed: &mut u64,
+) -> Result<(), RefusalReason> {
+    let head = packet.head.bytes();
+    let headers = head.get(l3..l4).zip(head.get(l4..));
+    let (Unit::Whole(Csum::Unknown), Some((ip, transport))) = (packet.offload.unit, headers) else {
+        return verify(packet, checksummed);
+    };
+    let len = packet.payload.len();
+    *checksummed += len as u64;
+    let mut sum = pseudo_header::<V6>(ip, protocol::TCP, transport.len() + len);
+    sum.add(transport);
+    packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
+    let is_good = sum.fold() == 0xffff;
+    packet.offload.unit = Unit::Whole(if is_good { Csum::Verified } else { Csum::Bad });
+    if is_good { Ok(()) } else { Err(RefusalReason::BadChecksum) }
+}
+
 fn field_at(kind: Kind) -> usize {
     if kind == Kind::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM }
 }

@@ -1,4 +1,4 @@
-//! Flows in the table: finding them, keeping them, and making room for others.
+//! The slots of the table: finding the slot of a flow, taking one for a new flow, and freeing one of a full table.
 
 use super::engine::Gro;
 use super::ip_id::Ids;
@@ -8,19 +8,19 @@ use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, left};
 use crate::packet::Pool;
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Returns the place of a flow with this hash for which `is_it` is true. First segments with this hash are unpacked
+    /// Returns the slot of a flow with this hash for which `is_it` is true. First segments with this hash are unpacked
     /// into boxes on the way.
     #[inline(always)]
     pub(super) fn find(&mut self, hash: u64, pool: &mut Pool<B>, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
         loop {
             match self.table.find(hash, &is_it)? {
-                Found::Held(place) => return Some(place),
-                Found::First(place) => self.unpack(place, pool),
+                Found::Held(idx) => return Some(idx),
+                Found::First(idx) => self.unpack(idx, pool),
             }
         }
     }
 
-    /// Puts a flow into the table, evicting another one if needed.
+    /// Inserts a flow into the table, evicting another one if needed.
     #[inline(always)]
     pub(super) fn keep(&mut self, hash: u64, what: Slot<B>) {
         if let Some(evicted) = self.table.make_room(hash) {
@@ -32,7 +32,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.insert(hash, what);
     }
 
-    /// Puts a flow into the table whose bucket is known to be empty.
+    /// Inserts a flow whose bucket is known to be empty.
     #[inline(always)]
     pub(super) fn insert_into_empty_bucket(&mut self, hash: u64, what: Slot<B>) {
         if self.table.is_full() {
@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.insert_alone(hash, what);
     }
 
-    /// Frees a place of a full table.
+    /// Evicts a flow from a full table to free a slot.
     #[cold]
     #[inline(never)]
     fn evict_for_space(&mut self) {
@@ -52,10 +52,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Moves the first segment at a place into a box.
+    /// Moves the first segment in a slot into a box.
     #[inline(never)]
-    pub(super) fn unpack(&mut self, place: usize, pool: &mut Pool<B>) {
-        let Some(slot) = self.table.slot_mut(place) else { return };
+    pub(super) fn unpack(&mut self, idx: usize, pool: &mut Pool<B>) {
+        let Some(slot) = self.table.slot_mut(idx) else { return };
         let Slot::First(first) = slot else { return };
         let Some((packet, has_form)) = first.load(&self.forms, pool) else { return };
         let PendingFirst { since, seq, form: form_id, verified, .. } = *first;
