@@ -1,4 +1,4 @@
-//! The joiner: makes trains for a device of the packets of one batch.
+//! The joiner: joins the packets of one batch into trains for a device.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::checksum::Sum;
 use crate::gro::{Config, Gro, Popped, Stats};
 use crate::gso::{self, Arena, Limits, Segment, SegmentCsum};
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Frame, Packet, Pieces, Pool, Start, Tunnels, Unit};
+use crate::packet::{Csum, Frag, Frame, Head, Packet, Pieces, Pool, Start, Tunnels, Unit};
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::virtio::{self, Form, VirtioNet};
@@ -53,13 +53,13 @@ struct State {
     limits: Limits,
     /// The form of the virtio-net header; `None` for none.
     form: Option<Form>,
-    /// Train that is given out, and the next segment of a packet.
+    /// The train that is being returned, and the next segment of a packet.
     current: Current,
     next: usize,
     /// The virtio-net header and the headers of the train that was popped last.
     front: Vec<u8>,
     header_len: usize,
-    /// The virtio-net header of a packet that nothing joined.
+    /// The virtio-net header of a packet that was not joined.
     lone: [u8; 24],
     refused: Counts<gso::Refusal>,
     /// Number of packets pushed in this batch.
@@ -106,7 +106,7 @@ impl Borrower for State {
 }
 
 impl Joiner {
-    /// Creates a joiner with these rules, for a device that takes trains within `limits` after a virtio-net header of
+    /// Creates a joiner with these rules, for a device that accepts trains within `limits`, with a virtio-net header of
     /// this form. [`Config::hold`] is not used: a batch ends with everything given out.
     pub fn virtio(config: Config, limits: Limits, form: Form) -> Joiner {
         Joiner::new(config, limits, Some(form))
@@ -159,7 +159,7 @@ impl Joiner {
         Batch { start: self.start, loan: Loan::new(&mut self.state) }
     }
 
-    /// Changes the limits of the device, for one that has refused a train: the next batches obey them.
+    /// Changes the limits of the device, after it has refused a train; they apply to the next batches.
     pub fn set_limits(&mut self, limits: Limits) {
         self.state.limits = limits;
     }
@@ -188,7 +188,7 @@ impl fmt::Debug for Joiner {
     }
 }
 
-/// A batch of packets, each borrowed for `'b`, and the trains made of them.
+/// A batch of packets, each borrowed for `'b`, and the trains into which they are joined.
 ///
 /// Push the packets of one receive call, in the order of their arrival, then pop until nothing comes. Dropping a batch
 /// drops what was not popped.
@@ -204,7 +204,7 @@ impl fmt::Debug for Batch<'_, '_> {
 }
 
 impl<'b> Batch<'_, 'b> {
-    /// Takes a packet of unknown checksum, as it came out of a tunnel or off a wire. It is verified before anything
+    /// Pushes a packet with an unverified checksum, as received from a tunnel or a link. It is verified before anything
     /// joins it. Returns its number in the batch, from 0 on.
     ///
     /// That a cipher has authenticated the packet says nothing about its checksum: the sender may have sealed a packet
@@ -228,8 +228,8 @@ impl<'b> Batch<'_, 'b> {
         number as usize
     }
 
-    /// Takes a packet that lies in several pieces of memory, such as chained buffers of a driver. Its headers may cross
-    /// pieces. [`Train::sources`] then has an entry for each piece.
+    /// Pushes a packet that lies in several pieces of memory, such as chained buffers of a driver. Its headers may
+    /// cross pieces. [`Train::sources`] then has an entry for each piece.
     ///
     /// ```
     /// # use segue::{easy::Joiner, hash::Key, packet::Csum};
@@ -255,7 +255,7 @@ impl<'b> Batch<'_, 'b> {
         number as usize
     }
 
-    /// Returns the next packet or train for the device, or `None` when everything pushed was given out. The packets of
+    /// Returns the next packet or train for the device, or `None` when all have been returned. The packets of
     /// a flow come in the order in which they were pushed.
     #[inline]
     pub fn pop(&mut self) -> Option<Train<'_>> {
@@ -273,9 +273,9 @@ impl<'b> Batch<'_, 'b> {
 }
 
 impl Batch<'_, '_> {
-    /// Takes back the train that was popped last, because the device refused it, and sets other limits: it comes again,
-    /// cut by them, and all later trains and batches obey them. Returns `false`, and takes nothing back, if it was a
-    /// single packet.
+    /// Takes back the train that was popped last, because the device refused it, and sets other limits: the train is
+    /// returned again, segmented within them, and they apply to all later trains and batches. Returns `false`, and
+    /// takes nothing back, if it was a single packet.
     ///
     /// A kernel that refuses a train (`EINVAL`) has usually refused the kind, see the table in docs/adopting.md.
     pub fn refuse(&mut self, limits: Limits) -> bool {
@@ -375,6 +375,16 @@ impl State {
                 }
                 Some(Popped::Frame(frame)) => frame.parse(&Tunnels::NONE, &mut self.pool),
             };
+            // Most trains leave as they are. GRO has made their headers: nothing is to be checked or changed.
+            if let Some(form) = self.form
+                && gso::push_joined(&packet, &self.limits, &mut self.arena)
+                && let Some(segment) = self.arena.segments().first()
+            {
+                let header = virtio::describe(segment, packet.head.bytes(), &packet.layout).unwrap_or_default();
+                set_front(&mut self.front, &header.emit(form), form.len(), &packet.head);
+                (self.current, self.next) = (Current::Packet(packet), 1);
+                return true;
+            }
             match gso::split(&packet, &self.limits, &mut self.arena) {
                 Ok(_) => self.current = Current::Packet(packet),
                 Err(reason) => {
@@ -386,7 +396,24 @@ impl State {
     }
 }
 
-/// Content of a train: a segment of a packet, or all of a packet that nothing joined.
+/// Sets `front` to a virtio-net header of `len` bytes and the headers of a packet, most of which are copied by moves of
+/// constant length.
+#[inline(always)]
+fn set_front(front: &mut Vec<u8>, header: &[u8; 24], len: usize, head: &Head) {
+    const MOVE: usize = 80;
+    front.clear();
+    front.extend_from_slice(header);
+    front.truncate(len);
+    match head.block() {
+        Some(block) if head.len() <= MOVE => {
+            front.extend_from_slice(&block[..MOVE]);
+            front.truncate(len + head.len());
+        }
+        _ => front.extend_from_slice(head.bytes()),
+    }
+}
+
+/// Content of a train: a segment of a packet, or all of a packet that was not joined.
 #[derive(Clone, Copy)]
 enum Body<'a> {
     Segment(&'a Packet<Lent>, &'a Segment),
@@ -412,7 +439,7 @@ impl<'a> Body<'a> {
 /// One packet or train for the device, in pieces.
 pub struct Train<'a> {
     body: Body<'a>,
-    /// The virtio-net header, and all headers of a packet that is not alone.
+    /// The virtio-net header, and all headers of a train.
     front: &'a [u8],
     header_len: usize,
 }
@@ -458,9 +485,8 @@ impl<'a> Train<'a> {
         places.get(..count)
     }
 
-    /// Returns the numbers of the packets that are in the train, in order, each with the range of what is in it, in the
-    /// packet as it was pushed: of its payload, or of all of it if nothing joined it. A packet without payload may be
-    /// missing.
+    /// Returns the numbers of the packets in the train, in order, each with the range of its bytes that the train
+    /// contains: its payload, or the whole packet if it was not joined. A packet without payload may be missing.
     pub fn sources(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
         let (frags, range) = match self.body {
             Body::Segment(packet, segment) => {
@@ -478,13 +504,13 @@ impl<'a> Train<'a> {
         })
     }
 
-    /// Returns the bytes in front of the payload: the virtio-net header, if there is one, and the headers of a train.
+    /// Returns the bytes before the payload: the virtio-net header, if there is one, and the headers of a train.
     /// Those of a packet that nothing joined are with its payload.
     pub fn front(&self) -> &'a [u8] {
         self.front
     }
 
-    /// Returns the virtio-net header; empty if the device takes none.
+    /// Returns the virtio-net header; empty for a device without one.
     pub fn header(&self) -> &'a [u8] {
         &self.front[..self.header_len]
     }
@@ -507,7 +533,7 @@ impl<'a> Train<'a> {
         }
     }
 
-    /// Copies all bytes to the start of `out`, for a device that takes one buffer, and returns their number.
+    /// Copies all bytes to the start of `out`, for a device that needs one contiguous buffer, and returns their number.
     ///
     /// # Errors
     /// [`Short`] where `out` is shorter than [`Train::len`]; nothing was written.

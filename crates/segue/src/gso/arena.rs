@@ -9,8 +9,8 @@ use crate::hash::Key;
 use crate::packet::Gso;
 use crate::wire::parse::MAX_HEADER_BYTES;
 
-/// The generator of identifications of fragmented packets: a count shared by all, with a different start for each pair
-/// of addresses (RFC 7739, section 5.3), so that an observer of one flow cannot guess the numbers of another.
+/// The generator of identifications of fragmented packets: a counter shared by all, with a different start for each
+/// pair of addresses (RFC 7739, section 5.3), so that an observer of one flow cannot guess the numbers of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentIds {
     key: Key,
@@ -81,7 +81,7 @@ impl Arena {
         core::mem::take(&mut self.checksummed)
     }
 
-    /// Appends a segment without headers for a frame of `len` bytes that leaves as it is.
+    /// Appends a segment without headers for a frame of `len` bytes that leaves unchanged.
     ///
     /// # Errors
     /// [`Refusal::Length`] if the frame is too long for a segment.
@@ -94,12 +94,19 @@ impl Arena {
         Ok(())
     }
 
+    /// Appends a train of `len` bytes that leaves unsplit, with the headers of its packet, which are not copied.
+    #[inline]
+    pub(super) fn push_unsplit(&mut self, len: u32, gso: Gso) {
+        self.start = self.heads.len();
+        self.finish_head(0..len, SegmentCsum::Partial, Some(gso));
+    }
+
     /// Reserves memory for `count` heads of `len` bytes.
     pub(super) fn reserve(&mut self, count: usize, len: usize) -> Result<(), Refusal> {
         let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;
         let end = self.heads.len().checked_add(bytes).ok_or(Refusal::Full)?;
         u32::try_from(end).map_err(|_| Refusal::Full)?;
-        // Includes what a copy of constant length may write behind the last one.
+        // Includes what a copy of constant length may write after the last one.
         self.heads.reserve(bytes + MAX_HEADER_BYTES);
         self.segments.reserve(count);
         Ok(())
@@ -245,7 +252,7 @@ impl Frames {
         self.bytes.get(frame.range.start as usize..frame.range.end as usize).unwrap_or(&[])
     }
 
-    /// Returns the room in front of `frame` that its limits asked for
+    /// Returns the headroom of `frame` that its limits request
     /// ([`Limits::header_room`](super::Limits::header_room)), for a header of the port.
     pub fn room_in_front(&mut self, frame: &Frame) -> &mut [u8] {
         let end = frame.range.start as usize;
@@ -257,13 +264,14 @@ impl Frames {
         core::mem::take(&mut self.checksummed)
     }
 
-    /// Checks that `count` frames of `len` bytes in total, each with `room` in front, fit, and allocates the memory.
+    /// Checks that `count` frames of `len` bytes in total, each with `room` bytes of headroom, fit, and allocates the
+    /// memory.
     pub(super) fn reserve(&mut self, count: usize, len: usize, room: usize) -> Result<(), Refusal> {
         let len = count.checked_mul(room).and_then(|rooms| rooms.checked_add(len)).ok_or(Refusal::Full)?;
         self.room(0, len).map(|_| ())
     }
 
-    /// Returns the next `len` bytes behind `room` others, to be written and then kept with [`Frames::push`].
+    /// Returns the next `len` bytes after `room` bytes of headroom, to be written and then added with [`Frames::push`].
     pub(super) fn room(&mut self, room: usize, len: usize) -> Result<&mut [u8], Refusal> {
         let start = self.used.checked_add(room).ok_or(Refusal::Full)?;
         let end = start.checked_add(len).ok_or(Refusal::Full)?;
@@ -280,8 +288,8 @@ impl Frames {
         &mut self.bytes[range]
     }
 
-    /// Adds `count` frames of `len` bytes, each behind `room` others, after [`Frames::reserve`], and returns their
-    /// memory, to be written.
+    /// Adds `count` frames of `len` bytes, each after `room` bytes of headroom, after [`Frames::reserve`], and returns
+    /// their memory, to be written.
     #[inline(always)]
     pub(super) fn push_run(&mut self, room: usize, len: usize, count: usize, csum: SegmentCsum) -> Option<&mut [u8]> {
         let (first, step) = (self.used + room, room + len);
@@ -295,7 +303,7 @@ impl Frames {
         Some(memory)
     }
 
-    /// Adds the `len` bytes that [`Frames::room`] returned as a frame, with `room` in front.
+    /// Adds the `len` bytes that [`Frames::room`] returned as a frame, with `room` bytes of headroom.
     pub(super) fn push(&mut self, room: usize, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
         let start = self.used + room;
         self.used = start + len;

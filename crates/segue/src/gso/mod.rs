@@ -1,4 +1,4 @@
-//! Segmentation (GSO): cuts a train into the packets that a port can take, as late as possible.
+//! Segmentation (GSO): splits a train into packets that a port accepts, as late as possible.
 //!
 //! [`split()`] is the only exit of the engine. A single packet becomes one segment whose owed checksums are filled in
 //! as far as the port cannot do it. A train stays whole if the port takes trains of its kind, is cut into smaller
@@ -33,6 +33,8 @@ mod refusal;
 mod segment;
 mod split;
 mod stamp;
+#[cfg(test)]
+mod tests;
 mod uncut;
 mod whole;
 
@@ -43,4 +45,5 @@ pub use limits::{Fragment, FreeTags, Limits, MAX_SEGS, MIN_TCP_SIZE};
 pub use prime::{fill, prime, request_checksum};
 pub use refusal::Refusal;
 pub use segment::{Segment, SegmentCsum};
+pub(crate) use split::push_joined;
 pub use split::{split, split_linear};

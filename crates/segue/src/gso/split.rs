@@ -79,6 +79,16 @@ pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) 
     }
 }
 
+/// Appends a train that GRO has just made to `arena`, like [`split()`], if the port accepts it unsplit, but without its
+/// headers, which are those of the packet. Returns whether it did.
+#[inline]
+pub(crate) fn push_joined<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> bool {
+    let Some(gso) = uncut::gso_of_joined(packet, limits) else { return false };
+    // The cast fits: one IP packet has all of it.
+    arena.push_unsplit(packet.payload.len() as u32, gso);
+    true
+}
+
 /// Splits a train like [`split()`], but writes contiguous frames: each head followed by its payload, which is copied
 /// and summed in one pass.
 ///

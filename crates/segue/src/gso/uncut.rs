@@ -1,4 +1,4 @@
-//! The fast path of [`split`](super::split()): a train that passes whole with the headers that it has.
+//! The fast path of [`split`](super::split()): a train that passes unsplit with its own headers.
 
 use super::check::{check, pseudo};
 use super::limits::{Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE};
@@ -6,9 +6,36 @@ use crate::checksum::{Field, Sum};
 use crate::packet::{Buffer, Gso, GsoKind, Kind, Packet, Unit};
 use crate::wire::{ipv4, ipv6, read_u16, tcp};
 
-/// Returns how the port must cut a train of TCP that it takes whole and whose headers are those of the whole already,
-/// as in one that GRO has made. `None` for any other, of which a plan finds out the same in more steps.
+/// Returns the segmentation that the port must do for a TCP train that it accepts unsplit and whose headers already
+/// describe the whole train, as after GRO. `None` for any other, of which a plan finds out the same in more steps.
 pub(super) fn gso_of<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<Gso> {
+    let gso = gso_if_taken(packet, limits)?;
+    let (head, layout) = (packet.head.bytes(), &packet.layout);
+    check(head, layout).ok()?;
+    let [.., ip, transport] = layout.headers() else { return None };
+    let (header, whole) = (head.get(ip.start()..ip.end())?, packet.len());
+    let is_whole = if ip.kind == Kind::Ipv4 {
+        usize::from(read_u16(header, ipv4::TOTAL_LEN)?) == whole - ip.start()
+            && read_u16(header, ipv4::CHECKSUM) != Some(0xffff)
+            && Sum::of(header).fold() == 0xffff
+    } else {
+        usize::from(read_u16(header, ipv6::PAYLOAD_LEN)?) == whole - ip.end()
+    };
+    let primed = Field::primed(pseudo(head, ip, Kind::Tcp, whole - transport.start())?).value();
+    (is_whole && read_u16(head, transport.start() + tcp::CHECKSUM) == Some(primed)).then_some(gso)
+}
+
+/// Returns the same as [`gso_of`] for a train that GRO has just made: its headers describe it.
+pub(super) fn gso_of_joined<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<Gso> {
+    let gso = gso_if_taken(packet, limits)?;
+    debug_assert_eq!(gso_of(packet, limits), Some(gso), "{:?}", packet.head);
+    Some(gso)
+}
+
+/// Returns the segmentation of a TCP train under one IP header, without options or extension headers, that the port
+/// accepts unsplit if the headers describe the whole train.
+#[inline(always)]
+fn gso_if_taken<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<Gso> {
     let Unit::Train { gso, .. } = packet.offload.unit else { return None };
     let (head, layout, payload) = (packet.head.bytes(), &packet.layout, packet.payload.len());
     let [.., ip, transport] = layout.headers() else { return None };
@@ -27,24 +54,9 @@ pub(super) fn gso_of<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<G
         && gso.size >= MIN_TCP_SIZE
         && !gso.is_cwr_on_all()
         && layout.transport()?.kind == Kind::Tcp
+        && matches!((ip.kind, usize::from(ip.len)), (Kind::Ipv4, ipv4::MIN_LEN) | (Kind::Ipv6, ipv6::LEN))
         && layout.ip_levels() == 1
-        && packet.offload.layers().is_empty()
-        && check(head, layout).is_ok();
-    if !is_taken || !is_plain {
-        return None;
-    }
-    let header = head.get(ip.start()..ip.end())?;
-    let is_whole = match (ip.kind, header.len()) {
-        (Kind::Ipv4, ipv4::MIN_LEN) => {
-            usize::from(read_u16(header, ipv4::TOTAL_LEN)?) == whole - ip.start()
-                && read_u16(header, ipv4::CHECKSUM) != Some(0xffff)
-                && Sum::of(header).fold() == 0xffff
-        }
-        (Kind::Ipv6, ipv6::LEN) => usize::from(read_u16(header, ipv6::PAYLOAD_LEN)?) == whole - ip.end(),
-        _ => false,
-    };
-    let primed = Field::primed(pseudo(head, ip, Kind::Tcp, whole - transport.start())?).value();
-    let is_whole = is_whole && read_u16(head, transport.start() + tcp::CHECKSUM) == Some(primed);
+        && packet.offload.layers().is_empty();
     let flags = *head.get(transport.start() + tcp::FLAGS)?;
-    (is_whole && flags & (tcp::SYN | tcp::RST) == 0).then_some(gso)
+    (is_taken && is_plain && flags & (tcp::SYN | tcp::RST) == 0).then_some(gso)
 }

@@ -98,7 +98,7 @@ impl<B: Buffer> Frag<B> {
         self.start as usize..self.start as usize + self.len()
     }
 
-    /// Returns the bytes of the range like those of a payload that has no other range.
+    /// Returns the bytes of the range as the pieces of a payload with this range only.
     #[inline]
     pub fn pieces(&self) -> Pieces<'_, B> {
         Pieces { frags: core::slice::from_ref(self), skip: 0, left: self.len() }
@@ -233,7 +233,7 @@ impl<B: Buffer> Payload<B> {
         (self.len, self.gone) = (0, 0);
     }
 
-    /// Returns the first range that has bytes behind `start`, and where it begins in the payload. Found in time
+    /// Returns the first range that has bytes after `start`, and where it begins in the payload. Found in time
     /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
     fn find(&self, start: usize) -> (&[Frag<B>], usize) {
         let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone);
@@ -294,32 +294,24 @@ pub struct Pieces<'a, B> {
     left: usize,
 }
 
-impl<B: AsRef<[u8]>> Pieces<'_, B> {
-    /// Drops the ranges that lie wholly before the current position.
-    fn settle(&mut self) {
-        while let Some((first, rest)) = self.frags.split_first() {
-            if self.skip < first.len() {
-                break;
-            }
-            self.skip -= first.len();
-            self.frags = rest;
-        }
-    }
-}
-
 impl<'a, B: AsRef<[u8]>> Iterator for Pieces<'a, B> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let frags: &'a [Frag<B>] = self.frags;
-        let bytes = frags.first()?.bytes().get(self.skip..)?;
+        let (first, rest) = frags.split_first()?;
+        let bytes = first.bytes().get(self.skip..)?;
         let len = bytes.len().min(self.left);
         if len == 0 {
             return None;
         }
         self.left -= len;
-        self.skip += len;
-        self.settle();
+        if len == bytes.len() {
+            (self.frags, self.skip) = (rest, 0);
+        } else {
+            self.skip += len;
+        }
         Some(&bytes[..len])
     }
 }

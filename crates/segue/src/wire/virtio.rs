@@ -40,9 +40,9 @@ pub enum Form {
     Basic,
     /// The form of 12 bytes, with the number of buffers: every other virtio device.
     Buffers,
-    /// 20 bytes: with the flow hash too (`VIRTIO_NET_F_HASH_REPORT`).
+    /// A header of 20 bytes, with the flow hash too (`VIRTIO_NET_F_HASH_REPORT`).
     Hash,
-    /// 24 bytes: with the offsets of a UDP tunnel too (Linux 6.17).
+    /// A header of 24 bytes, with the offsets of a UDP tunnel too (Linux 6.17).
     Tunnel,
 }
 
@@ -152,9 +152,9 @@ impl VirtioNet {
             (22, self.inner_nh),
         ];
         for (at, value) in words {
+            let value = if at < form.len() { value } else { 0 };
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
-        bytes[form.len()..].fill(0);
         bytes
     }
 
