@@ -1,4 +1,4 @@
-//! The inner IP header, as far as both directions need it.
+//! The inner IP header: the fields that both directions need.
 
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Head, Kind, Layout, Packet};
@@ -11,7 +11,7 @@ pub(super) struct Inner {
     pub(super) version: u8,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// Don't Fragment; never set for IPv6, which has no such flag.
+    /// The Don't Fragment flag; never set for IPv6, which has no such flag.
     pub(super) df: bool,
     /// Length of the packet in bytes, as the header states it.
     pub(super) total_len: usize,
@@ -22,7 +22,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Reads the header at the start of `bytes`; `None` if its fixed part is not all there.
+    /// Reads the header at the start of `bytes`; `None` if its fixed part is truncated.
     pub(super) fn read(bytes: &[u8]) -> Option<Inner> {
         let mut addresses = [0; 32];
         match bytes.first()? >> 4 {
@@ -79,7 +79,7 @@ impl Inner {
     }
 
     /// Reads the inner header like [`Inner::of`], for a packet that begins with an Ethernet header, if the parser found
-    /// an IP header behind it. Otherwise the flow is that of the MAC addresses and the EtherType.
+    /// an IP header after it. Otherwise the flow is that of the MAC addresses and the EtherType.
     pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let bytes = packet.head.bytes();
         let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;
@@ -100,8 +100,8 @@ impl Inner {
         &self.addresses[..self.addresses_len]
     }
 
-    /// Returns whether the source address is one that no packet from another host may have: multicast, broadcast or
-    /// loopback (RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
+    /// Returns whether the source address is a martian, which no packet from another host may have: multicast,
+    /// broadcast or loopback (RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
     pub(super) fn source_is_martian(&self) -> bool {
         match self.version {
             4 => matches!(self.addresses[0], 127 | 224..=239) || self.addresses[..4] == [255; 4],
@@ -147,4 +147,82 @@ pub(super) fn primed(head: &Head, layout: &Layout, end: usize) -> Option<(Sum, u
         }
     };
     Some((sum, read_u16(head.bytes(), transport.start() + field)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(source: [u8; 4]) -> [u8; ipv4::MIN_LEN] {
+        let mut header = [0; ipv4::MIN_LEN];
+        (header[0], header[ipv4::TOS], header[ipv4::TTL], header[3]) = (0x45, 0xb9, 63, 84);
+        header[ipv4::SRC].copy_from_slice(&source);
+        header[ipv4::DST].copy_from_slice(&[198, 18, 0, 2]);
+        header
+    }
+
+    fn v6(source: [u8; 16]) -> [u8; ipv6::LEN] {
+        let mut header = [0; ipv6::LEN];
+        (header[0], header[1], header[ipv6::HOP_LIMIT], header[5]) = (0x6b, 0x90, 62, 60);
+        header[ipv6::SRC].copy_from_slice(&source);
+        header[ipv6::DST].fill(9);
+        header
+    }
+
+    /// Tests RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5.3 and 2.7, at the edges of each range.
+    #[test]
+    fn multicast_broadcast_and_loopback_are_martian_sources() {
+        for (source, expected) in [
+            ([126, 255, 255, 255], false),
+            ([127, 0, 0, 0], true),
+            ([127, 255, 255, 255], true),
+            ([128, 0, 0, 0], false),
+            ([223, 255, 255, 255], false),
+            ([224, 0, 0, 0], true),
+            ([239, 255, 255, 255], true),
+            ([240, 0, 0, 0], false),
+            ([255, 255, 255, 254], false),
+            ([255, 255, 255, 255], true),
+        ] {
+            assert_eq!(Inner::read(&v4(source)).unwrap().source_is_martian(), expected, "{source:?}");
+        }
+        let with = |first: u8, before_last: u8, last: u8| {
+            let mut source = [0; 16];
+            (source[0], source[14], source[15]) = (first, before_last, last);
+            source
+        };
+        for (source, expected) in [
+            (with(0xff, 0, 0), true),
+            (with(0xfe, 0, 1), false),
+            (with(0, 0, 1), true),
+            (with(0, 0, 0), false),
+            (with(0, 0, 2), false),
+            (with(0, 1, 1), false),
+            (with(0x20, 0, 1), false),
+        ] {
+            assert_eq!(Inner::read(&v6(source)).unwrap().source_is_martian(), expected, "{source:?}");
+        }
+    }
+
+    /// Tests RFC 791, section 3.1, and RFC 8200, section 3: where the fields of a header are.
+    #[test]
+    fn the_fields_of_an_inner_header_are_read_and_a_shorter_one_is_not() {
+        let mut header = v4([198, 18, 0, 1]);
+        for (word, df) in [(0, false), (ipv4::DF, true), (ipv4::MF, false), (0x8000, false)] {
+            header[ipv4::FRAGMENT..][..2].copy_from_slice(&u16::to_be_bytes(word));
+            let inner = Inner::read(&header).unwrap();
+            assert_eq!((inner.version, inner.tos, inner.ttl, inner.df, inner.total_len), (4, 0xb9, 63, df, 84));
+            assert_eq!(inner.addresses(), [198, 18, 0, 1, 198, 18, 0, 2]);
+        }
+        let long = v6([7; 16]);
+        let inner = Inner::read(&long).unwrap();
+        assert_eq!((inner.version, inner.tos, inner.ttl, inner.df, inner.total_len), (6, 0xb9, 62, false, 100));
+        assert_eq!(inner.addresses(), [[7; 16], [9; 16]].concat());
+        assert!((0..header.len()).all(|len| Inner::read(&header[..len]).is_none()));
+        assert!((0..long.len()).all(|len| Inner::read(&long[..len]).is_none()));
+        for (first, is_read) in [(0x44, false), (0x45, true), (0x4f, true), (0x35, false), (0x55, false)] {
+            header[0] = first;
+            assert_eq!(Inner::read(&header).is_some(), is_read, "{first:#x}");
+        }
+    }
 }
