@@ -1,9 +1,9 @@
-//! The TCP connections of one mapping, as far as they decide how long it lives (RFC 5382, section 5).
+//! The states of the TCP connections of one mapping, which decide the mapping's lifetime (RFC 5382, section 5).
 //!
 //! An inside port may have several connections, and the mapping lives as long as the one in the most alive state. Only
 //! outbound packets create a connection here: an outside host that knows the port cannot. A reset counts only with the
 //! sequence number that its receiver expects (RFC 5961, section 3.2). That number is followed by what the receiver has
-//! acknowledged, and by segments of the sender that come right behind; segments with other numbers do not move it, so
+//! acknowledged, and by segments of the sender that directly follow it; segments with other numbers do not move it, so
 //! that nobody off the path can lead up to a reset. FIN is not checked: it closes a connection only with one from the
 //! other side.
 
@@ -66,7 +66,7 @@ pub struct Connections {
 struct Connection {
     remote: (u32, u16),
     stage: Stage,
-    /// The sequence number that the next segment of each side should have, as far as it is known.
+    /// The expected sequence number of the next segment of each side, if it is known.
     next: [Option<u32>; 2],
 }
 
@@ -78,7 +78,7 @@ enum Stage {
     Open([bool; 2]),
     /// Both sides have closed; the flags say which sides have sent data since.
     Closed([bool; 2]),
-    /// One side has reset the connection; the flags say which sides have sent anything else since.
+    /// One side has reset the connection; the flags say which sides have sent another segment since.
     Reset([bool; 2]),
 }
 
@@ -105,7 +105,7 @@ impl Connections {
         }
     }
 
-    /// Adds a connection: in a free place, else in that of a closed one, else in that of the oldest.
+    /// Adds a connection in a free slot, or replaces a closed one, or else the oldest.
     fn add(&mut self, seen: ObservedPacket) {
         let is_closed =
             |one: &Option<Connection>| one.is_none_or(|one| matches!(one.stage, Stage::Closed(_) | Stage::Reset(_)));
@@ -122,7 +122,7 @@ impl Connections {
     }
 }
 
-/// Distance in bytes by which an acknowledgment from inside may lie behind a later one that was seen before it.
+/// Distance in bytes by which an acknowledgment from inside may be lower than a later one that was seen before it.
 const REORDERED: i32 = 1 << 24;
 /// Distance in bytes between the sequence number of a reset from inside and the expected one: segments of the sender
 /// may have been lost before they were seen here.
@@ -207,5 +207,254 @@ impl Stage {
             Stage::Closed(since) => Stage::Closed(and_own(since)),
             Stage::Reset(since) => Stage::Reset(and_own(since)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REMOTE: (u32, u16) = (7, 80);
+    const OUTBOUND: bool = true;
+    const INBOUND: bool = false;
+
+    fn packet(is_outbound: bool, flags: u8, seq: u32, ack: u32, len: u32) -> ObservedPacket {
+        ObservedPacket { remote: REMOTE, segment: Segment { flags, seq, ack, len }, is_outbound }
+    }
+
+    fn connection(stage: Stage, next: [Option<u32>; 2]) -> Connection {
+        Connection { remote: REMOTE, stage, next }
+    }
+
+    /// Tests RFC 9293, section 3.4: SYN and FIN take one sequence number each, and the numbers wrap around.
+    #[test]
+    fn syn_fin_and_each_byte_of_data_take_a_sequence_number() {
+        for (flags, len, end) in [
+            (0, 0, u32::MAX - 1),
+            (ACK, 0, u32::MAX - 1),
+            (SYN, 0, u32::MAX),
+            (FIN | ACK, 0, u32::MAX),
+            (SYN | FIN, 0, 0),
+            (ACK, 3, 1),
+            (FIN | ACK, 3, 2),
+            (SYN | FIN, 3, 3),
+        ] {
+            assert_eq!(packet(OUTBOUND, flags, u32::MAX - 1, 0, len).segment.end(), end, "{flags:#x} {len}");
+        }
+    }
+
+    /// Tests RFC 5382, section 5: the mapping has the state of its most active connection.
+    #[test]
+    fn a_mapping_is_as_active_as_its_most_active_connection() {
+        let (opening, open) = (Stage::Opening([true, false]), Stage::Open([false; 2]));
+        let (closed, reset) = (Stage::Closed([false; 2]), Stage::Reset([false; 2]));
+        for (stages, has_others, expected) in [
+            (&[][..], false, TcpState::Opening),
+            (&[], true, TcpState::Open),
+            (&[opening], false, TcpState::Opening),
+            (&[opening], true, TcpState::Open),
+            (&[open], false, TcpState::Open),
+            (&[closed], false, TcpState::Closing),
+            (&[reset], false, TcpState::Closing),
+            (&[closed, reset], false, TcpState::Closing),
+            (&[closed, opening], false, TcpState::Opening),
+            (&[opening, closed], false, TcpState::Opening),
+            (&[opening, reset], false, TcpState::Opening),
+            (&[closed, reset, opening, open], false, TcpState::Open),
+            (&[closed, reset], true, TcpState::Open),
+        ] {
+            let mut connections = Connections { has_others, ..Connections::default() };
+            for (place, stage) in connections.tracked.iter_mut().zip(stages) {
+                *place = Some(connection(*stage, [None; 2]));
+            }
+            assert_eq!(connections.state(), expected, "{stages:?} {has_others}");
+        }
+    }
+
+    #[test]
+    fn a_connection_takes_a_free_place_then_that_of_a_closed_one_and_then_that_of_the_oldest() {
+        let from =
+            |port: u16, flags: u8, seq: u32| ObservedPacket { remote: (7, port), ..packet(OUTBOUND, flags, seq, 0, 0) };
+        let ports = |connections: &Connections| -> Vec<u16> {
+            connections.tracked.iter().flatten().map(|one| one.remote.1).collect()
+        };
+        let mut connections = Connections::default();
+        // Nothing from outside creates one, and no reset does.
+        connections.see(packet(INBOUND, SYN, 9, 0, 0));
+        connections.see(from(9, RST, 9));
+        assert!(ports(&connections).is_empty());
+        for port in 1..=4 {
+            connections.see(from(port, SYN, 100));
+        }
+        assert_eq!((ports(&connections), connections.has_others), (vec![1, 2, 3, 4], false));
+        connections.see(from(2, RST, 101));
+        connections.see(from(5, SYN, 100));
+        assert_eq!((ports(&connections), connections.has_others), (vec![1, 5, 3, 4], false));
+        connections.see(from(6, SYN, 100));
+        assert_eq!((ports(&connections), connections.has_others), (vec![5, 3, 4, 6], true));
+        assert_eq!(connections.state(), TcpState::Open, "the one that was given up may be open");
+    }
+
+    /// Tests RFC 9293, section 3.4: what is expected next is the number after the SYN, and what it acknowledges.
+    #[test]
+    fn a_new_connection_expects_what_follows_its_first_segment() {
+        for (flags, ack, next) in [(SYN, 77, [Some(101), None]), (SYN | ACK, 77, [Some(101), Some(77)])] {
+            let mut connections = Connections::default();
+            connections.see(packet(OUTBOUND, flags, 100, ack, 0));
+            assert_eq!(connections.tracked[0].unwrap().next, next, "{flags:#x}");
+            assert_eq!(connections.state(), TcpState::Opening);
+        }
+    }
+
+    /// Tests RFC 5961, section 3.2, for resets from outside, the room for lost segments for those from inside, and RFC
+    /// 9293, section 3.10.7.3, for a reset that answers a SYN.
+    #[test]
+    fn a_reset_is_expected_at_the_next_number_or_as_the_answer_to_a_syn() {
+        let open = connection(Stage::Open([false; 2]), [Some(1000), Some(5000)]);
+        let opening = connection(Stage::Opening([true, false]), open.next);
+        let lost = LOST.unsigned_abs();
+        for (connection, is_outbound, flags, seq, ack, expected) in [
+            (open, OUTBOUND, RST, 1000, 0, true),
+            (open, OUTBOUND, RST, 1000 + lost, 0, true),
+            (open, OUTBOUND, RST, 1001 + lost, 0, false),
+            (open, OUTBOUND, RST, 1000_u32.wrapping_sub(lost), 0, true),
+            (open, OUTBOUND, RST, 999_u32.wrapping_sub(lost), 0, false),
+            (open, INBOUND, RST, 5000, 0, true),
+            (open, INBOUND, RST, 5001, 0, false),
+            (open, INBOUND, RST, 4999, 0, false),
+            (open, INBOUND, RST, 1000, 0, false),
+            (open, INBOUND, RST | ACK, 0, 1000, false),
+            (opening, INBOUND, RST | ACK, 0, 1000, true),
+            (opening, INBOUND, RST | ACK, 0, 999, false),
+            (opening, INBOUND, RST, 0, 1000, false),
+            (opening, OUTBOUND, RST | ACK, 1 << 31, 5000, true),
+            (opening, OUTBOUND, RST | ACK, 1 << 31, 1000, false),
+        ] {
+            let seen = packet(is_outbound, flags, seq, ack, 0);
+            assert_eq!(connection.expects_reset(&seen), expected, "{:?} {seen:?}", connection.stage);
+        }
+        let unknown = connection(Stage::Open([false; 2]), [None; 2]);
+        assert!([OUTBOUND, INBOUND].iter().all(|side| !unknown.expects_reset(&packet(*side, RST | ACK, 0, 0, 0))));
+    }
+
+    #[test]
+    fn the_next_number_of_the_inside_goes_forward_and_begins_anew_with_a_syn() {
+        for (before, flags, seq, len, after) in [
+            (None, ACK, 70, 5, 75),
+            (Some(1000), ACK, 1000, 10, 1010),
+            (Some(1000), ACK, 2000, 0, 2000),
+            (Some(1000), ACK, 900, 100, 1000),
+            (Some(1000), ACK, 900, 101, 1001),
+            (Some(1000), ACK, 900, 50, 1000),
+            (Some(u32::MAX), ACK, u32::MAX, 2, 1),
+            (Some(1000), SYN, 5, 0, 6),
+        ] {
+            let mut connection = connection(Stage::Open([false; 2]), [before, None]);
+            connection.follow(&packet(OUTBOUND, flags, seq, 0, len));
+            assert_eq!(connection.next[0], Some(after), "{before:?} {flags:#x} {seq} {len}");
+        }
+    }
+
+    #[test]
+    fn an_acknowledgment_from_inside_says_what_is_expected_from_outside_unless_it_is_old() {
+        let old = 5000_u32.wrapping_sub(REORDERED.unsigned_abs());
+        for (before, flags, ack, after) in [
+            (None, ACK, 70, Some(70)),
+            (None, 0, 70, None),
+            (Some(5000), ACK, 5001, Some(5001)),
+            (Some(5000), ACK, 4999, Some(5000)),
+            (Some(5000), ACK, old, Some(5000)),
+            (Some(5000), ACK, old.wrapping_sub(1), Some(old.wrapping_sub(1))),
+            (Some(5000), 0, 6000, Some(5000)),
+        ] {
+            let mut connection = connection(Stage::Open([false; 2]), [None, before]);
+            connection.follow(&packet(OUTBOUND, flags, 1, ack, 0));
+            assert_eq!(connection.next[1], after, "{before:?} {flags:#x} {ack}");
+        }
+    }
+
+    /// Tests that a host off the path cannot lead up to a reset: from outside only the next segment counts, and a SYN
+    /// that acknowledges what the inside has sent.
+    #[test]
+    fn segments_from_outside_count_only_right_after_the_last_one() {
+        for (next, flags, seq, ack, len, after) in [
+            ([Some(1000), Some(5000)], ACK, 5000, 0, 7, Some(5007)),
+            ([Some(1000), Some(5000)], ACK, 5001, 0, 7, Some(5000)),
+            ([Some(1000), Some(5000)], ACK, 4999, 0, 7, Some(5000)),
+            ([Some(1000), Some(5000)], SYN, 70, 0, 0, Some(5000)),
+            ([Some(1000), None], ACK, 70, 1000, 7, None),
+            ([Some(1000), None], SYN | ACK, 70, 1000, 0, Some(71)),
+            ([Some(1000), None], SYN | ACK, 70, 1001, 0, None),
+            ([Some(1000), None], SYN, 70, 0, 0, Some(71)),
+            ([None, None], SYN | ACK, 70, 1001, 0, Some(71)),
+        ] {
+            let mut connection = connection(Stage::Open([false; 2]), next);
+            connection.follow(&packet(INBOUND, flags, seq, ack, len));
+            assert_eq!(connection.next, [next[0], after], "{next:?} {flags:#x} {seq} {ack} {len}");
+        }
+    }
+
+    /// Tests the states of RFC 5382, section 5, step by step; the flags in a stage are for inside and outside.
+    #[test]
+    fn each_stage_is_followed_by_the_right_one() {
+        use Stage::{Closed, Open, Opening, Reset};
+        const NO: [bool; 2] = [false; 2];
+        const IN: [bool; 2] = [true, false];
+        const OUT: [bool; 2] = [false, true];
+        const BOTH: [bool; 2] = [true; 2];
+        for (before, is_outbound, flags, len, after) in [
+            (Opening(IN), OUTBOUND, ACK, 0, Opening(IN)),
+            (Opening(IN), OUTBOUND, SYN, 0, Opening(IN)),
+            (Opening(IN), INBOUND, SYN | ACK, 0, Opening(BOTH)),
+            (Opening(IN), INBOUND, ACK, 0, Open(NO)),
+            (Opening(BOTH), OUTBOUND, ACK, 0, Open(NO)),
+            (Opening(BOTH), OUTBOUND, SYN, 0, Opening(BOTH)),
+            (Opening(BOTH), INBOUND, FIN | ACK, 0, Open(OUT)),
+            (Opening(OUT), INBOUND, FIN | ACK, 0, Opening(OUT)),
+            (Open(NO), OUTBOUND, ACK, 9, Open(NO)),
+            (Open(NO), OUTBOUND, FIN | ACK, 0, Open(IN)),
+            (Open(IN), OUTBOUND, FIN | ACK, 0, Open(IN)),
+            (Open(IN), INBOUND, ACK, 9, Open(IN)),
+            (Open(IN), INBOUND, FIN | ACK, 0, Closed(NO)),
+            (Open(OUT), OUTBOUND, FIN | ACK, 0, Closed(NO)),
+            (Open(NO), OUTBOUND, SYN, 0, Open(NO)),
+            (Open(NO), INBOUND, RST, 0, Reset(NO)),
+            (Opening(IN), INBOUND, RST | ACK, 0, Reset(NO)),
+            (Closed(IN), OUTBOUND, RST, 0, Reset(NO)),
+            (Closed(NO), OUTBOUND, ACK, 0, Closed(NO)),
+            (Closed(NO), OUTBOUND, FIN | ACK, 9, Closed(NO)),
+            (Closed(NO), OUTBOUND, ACK, 1, Closed(IN)),
+            (Closed(IN), OUTBOUND, ACK, 1, Closed(IN)),
+            (Closed(IN), INBOUND, ACK, 1, Open(NO)),
+            (Closed(NO), OUTBOUND, SYN, 0, Opening(IN)),
+            (Reset(NO), INBOUND, ACK, 0, Reset(OUT)),
+            (Reset(OUT), INBOUND, ACK, 0, Reset(OUT)),
+            (Reset(OUT), OUTBOUND, ACK, 0, Open(NO)),
+            (Reset(OUT), OUTBOUND, FIN | ACK, 0, Reset(OUT)),
+            (Reset(BOTH), INBOUND, SYN, 0, Opening(OUT)),
+        ] {
+            let found = before.after(packet(is_outbound, flags, 0, 0, len));
+            assert_eq!(format!("{found:?}"), format!("{after:?}"), "{before:?} {is_outbound} {flags:#x} {len}");
+        }
+    }
+
+    #[test]
+    fn only_an_expected_reset_changes_a_connection_and_a_syn_after_the_end_begins_a_new_one() {
+        let open = connection(Stage::Open([false; 2]), [Some(1000), Some(5000)]);
+        for (seq, is_reset) in [(5000, true), (5001, false)] {
+            let mut connection = open;
+            connection.see(packet(INBOUND, RST, seq, 0, 0));
+            assert_eq!(matches!(connection.stage, Stage::Reset(_)), is_reset);
+            assert_eq!(connection.next, open.next, "a reset has no next number");
+        }
+        for stage in [Stage::Closed([false; 2]), Stage::Reset([false; 2])] {
+            let mut connection = connection(stage, open.next);
+            connection.see(packet(OUTBOUND, SYN, 9, 0, 0));
+            assert_eq!(connection.next, [Some(10), None], "{stage:?}");
+            assert!(matches!(connection.stage, Stage::Opening([true, false])), "{stage:?}");
+        }
+        let mut connection = open;
+        connection.see(packet(OUTBOUND, SYN, 9, 0, 0));
+        assert_eq!(connection.next, [Some(10), Some(5000)], "no end was seen");
     }
 }

@@ -125,8 +125,8 @@ impl FragmentTable {
         }
     }
 
-    /// Records the outcome of a first fragment, and gives an outbound datagram an identification that is unique
-    /// outside.
+    /// Records the outcome of a first fragment, and replaces the identification of an outbound datagram by one that is
+    /// unique outside.
     pub(super) fn first<B: AsRef<[u8]>>(
         &mut self,
         direction: Direction,
@@ -227,4 +227,140 @@ fn renumber<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, id: u16) {
     let field = Field::from_wire(read_u16(bytes, ipv4::CHECKSUM).unwrap_or(0));
     write_u16(bytes, ipv4::ID, id);
     write_u16(bytes, ipv4::CHECKSUM, field.update(old, id).value());
+}
+
+#[cfg(test)]
+mod tests {
+    use segue::checksum::Sum;
+    use segue::packet::{Frag, Start, Tunnels};
+
+    use super::*;
+
+    const HOST: u32 = 0xc612_0001;
+    const OTHER_HOST: u32 = 0xc612_0002;
+    const SERVER: u32 = 0xc613_0001;
+    const OTHER_SERVER: u32 = 0xc613_0002;
+    const UDP: u8 = 17;
+    const TCP: u8 = 6;
+
+    /// Returns a fragment of `datagram` with this word of flags and offset.
+    fn fragment(datagram: Datagram, word: u16) -> Packet<Vec<u8>> {
+        let mut bytes = vec![0; ipv4::MIN_LEN + 8];
+        (bytes[0], bytes[ipv4::TTL], bytes[ipv4::PROTOCOL]) = (0x45, 64, datagram.protocol);
+        write_u16(&mut bytes, ipv4::TOTAL_LEN, 28);
+        write_u16(&mut bytes, ipv4::ID, datagram.id);
+        write_u16(&mut bytes, ipv4::FRAGMENT, word);
+        bytes[ipv4::SRC].copy_from_slice(&datagram.source.to_be_bytes());
+        bytes[ipv4::DST].copy_from_slice(&datagram.destination.to_be_bytes());
+        let field = Field::complete(Sum::of(&bytes[..ipv4::MIN_LEN]));
+        write_u16(&mut bytes, ipv4::CHECKSUM, field.value());
+        let mut packet = Packet::default();
+        packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+        packet
+    }
+
+    fn datagram(source: u32, destination: u32, protocol: u8) -> Datagram {
+        Datagram { source, destination, protocol, id: 7 }
+    }
+
+    /// Returns the identification of a packet, whose header checksum must be right.
+    #[track_caller]
+    fn id_of(packet: &Packet<Vec<u8>>) -> u16 {
+        let header = &packet.head.bytes()[..ipv4::MIN_LEN];
+        assert_eq!(Field::complete(Sum::of(header)).value(), 0, "the header checksum");
+        read_u16(header, ipv4::ID).unwrap()
+    }
+
+    /// Tests RFC 791, section 3.1: what has More Fragments or an offset is a fragment, and the first one has no offset.
+    #[test]
+    fn fragments_are_told_by_their_offset_and_by_more_fragments() {
+        let of = datagram(HOST, SERVER, UDP);
+        for (word, is_first) in [
+            (0, None),
+            (ipv4::DF, None),
+            (0x8000, None),
+            (ipv4::MF, Some(true)),
+            (ipv4::MF | ipv4::DF, Some(true)),
+            (1, Some(false)),
+            (0x1000, Some(false)),
+            (ipv4::MF | 1, Some(false)),
+            (ipv4::OFFSET, Some(false)),
+        ] {
+            let found = Part::of(&fragment(of, word));
+            assert_eq!(found, is_first.map(|is_first| Part { datagram: of, is_first }), "{word:#x}");
+        }
+    }
+
+    /// Tests RFC 791, section 3.2: a datagram is remembered for 15 seconds, and not a nanosecond longer.
+    #[test]
+    fn what_happened_to_the_first_fragment_is_remembered_for_its_time_and_its_direction() {
+        let of = datagram(HOST, SERVER, UDP);
+        let mut table = FragmentTable::new(1);
+        let mut first = fragment(of, ipv4::MF);
+        table.first(Direction::Inbound, of, &mut first, Err(Refusal::NoMapping), Nanos(5));
+        let later =
+            |table: &FragmentTable, direction, now| table.later(direction, of, &mut fragment(of, 1), Nanos(now));
+        assert_eq!(later(&table, Direction::Inbound, 5 + LIFE), Err(Refusal::NoMapping));
+        assert_eq!(later(&table, Direction::Inbound, 6 + LIFE), Ok(Done::FirstMissing));
+        assert_eq!(later(&table, Direction::Outbound, 5), Ok(Done::FirstMissing));
+        table.expire(Nanos(5 + LIFE));
+        assert!(!table.is_empty());
+        table.expire(Nanos(6 + LIFE));
+        assert!(table.is_empty() && table.order.is_empty());
+    }
+
+    /// Tests RFC 6864, section 5.3: outside, no two datagrams to one destination and of one protocol have the same
+    /// identification at a time.
+    #[test]
+    fn an_identification_that_another_datagram_uses_is_replaced_in_all_fragments() {
+        let mut table = FragmentTable::new(1);
+        let pass = |table: &mut FragmentTable, direction, of: Datagram, now| {
+            let mut packet = fragment(of, ipv4::MF);
+            table.first(direction, of, &mut packet, Ok(Done::Translated), Nanos(now));
+            id_of(&packet)
+        };
+        let (one, two) = (datagram(HOST, SERVER, UDP), datagram(OTHER_HOST, SERVER, UDP));
+        assert_eq!(pass(&mut table, Direction::Outbound, one, 0), 7);
+        let replaced = pass(&mut table, Direction::Outbound, two, 0);
+        assert_ne!(replaced, 7);
+        // A fragment that was sent twice has the same one again.
+        assert_eq!(pass(&mut table, Direction::Outbound, two, 1), replaced);
+        assert_eq!(pass(&mut table, Direction::Outbound, one, 1), 7);
+        for (of, id) in [(one, 7), (two, replaced)] {
+            let mut later = fragment(of, ipv4::MF | 1);
+            assert_eq!(table.later(Direction::Outbound, of, &mut later, Nanos(2)), Ok(Done::Translated));
+            assert_eq!(id_of(&later), id);
+        }
+        // To another destination, of another protocol, and inbound each keeps its own.
+        for (direction, of) in [
+            (Direction::Outbound, datagram(OTHER_HOST, OTHER_SERVER, UDP)),
+            (Direction::Outbound, datagram(OTHER_HOST, SERVER, TCP)),
+            (Direction::Inbound, datagram(SERVER, HOST, UDP)),
+        ] {
+            assert_eq!(pass(&mut table, direction, of, 2), 7, "{direction:?} {of:?}");
+        }
+        // Once the first datagram is forgotten its identification is free.
+        table.expire(Nanos(2 + LIFE));
+        assert_eq!(pass(&mut table, Direction::Outbound, datagram(3, SERVER, UDP), 3 + LIFE), 7);
+    }
+
+    #[test]
+    fn the_oldest_datagram_is_forgotten_where_there_are_too_many() {
+        let mut table = FragmentTable::new(1);
+        let of = |number: usize| datagram(number as u32, SERVER, UDP);
+        let mut packet = fragment(of(0), ipv4::MF);
+        for number in 0..=MOST {
+            table.first(Direction::Inbound, of(number), &mut packet, Err(Refusal::Full), Nanos(0));
+        }
+        assert_eq!(table.entries.len(), MOST);
+        for (number, expected) in [(0, Ok(Done::FirstMissing)), (1, Err(Refusal::Full)), (MOST, Err(Refusal::Full))] {
+            assert_eq!(table.later(Direction::Inbound, of(number), &mut packet, Nanos(0)), expected, "{number}");
+        }
+        // One datagram again and again leaves no more than as many stale keys.
+        for _ in 0..2 * MOST {
+            table.first(Direction::Inbound, of(1), &mut packet, Err(Refusal::Full), Nanos(0));
+        }
+        assert!(table.order.len() <= 2 * MOST, "{}", table.order.len());
+        assert_eq!(table.later(Direction::Inbound, of(1), &mut packet, Nanos(0)), Err(Refusal::Full));
+    }
 }
