@@ -5,15 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use segue::checksum::{Field, Sum};
 use segue::gso::{self, Frames, Limits};
 use segue::hash::Key;
-use segue::packet::{Kind, Packet};
+use segue::packet::{Kind, Packet, Unit};
 use segue::time::Nanos;
 use segue::wire::icmp::{self, MOST_V4, MOST_V6, emit_v4, emit_v6, may_answer_v4, may_answer_v6, v4, v6};
 use segue::wire::{ipv4, ipv6, protocol, write_u16};
 
 use crate::forward::DropReason;
 
-/// Bytes of a packet that tell whether an error may be sent about it: an IP header with all options or some extension
-/// headers, and the start of what follows.
+/// Number of leading bytes of a packet that decide whether an error may be sent about it: an IP header with all options
+/// or some extension headers, and the start of what follows.
 const MOST_READ: usize = 256;
 
 /// The kinds of errors, each of which has a rate limit of its own.
@@ -29,8 +29,8 @@ pub enum ErrorKind {
 }
 
 /// Returns the kind of the error that reports why a packet was dropped, or `None` where none may be sent: for some
-/// reasons, about ICMP errors and later fragments of IPv4, and about packets from or to an address that is not one
-/// host's.
+/// reasons, about ICMP errors and later fragments of IPv4, about packets from or to an address that is not one host's,
+/// and about those whose IPv4 header has a wrong checksum. That of a train is computed for each segment.
 pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option<ErrorKind> {
     let ip = packet.layout.outer_ip()?;
     let is_v4 = ip.kind == Kind::Ipv4;
@@ -40,7 +40,9 @@ pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option
     let from_head = head.len().min(MOST_READ);
     front[..from_head].copy_from_slice(&head[..from_head]);
     let len = from_head + packet.payload.copy_to(0..MOST_READ - from_head, &mut front[from_head..]);
-    let may = if is_v4 { may_answer_v4(&front[..len]) } else { may_answer_v6(&front[..len]) };
+    let front = &front[..len];
+    let is_right = matches!(packet.offload.unit, Unit::Train { .. }) || is_header_right(front);
+    let may = if is_v4 { may_answer_v4(front) && is_right } else { may_answer_v6(front) };
     may.then_some(match reason {
         DropReason::HopLimit => ErrorKind::TimeExceeded,
         DropReason::TooBig => ErrorKind::TooBig,
@@ -145,7 +147,7 @@ fn reply_v6(quoted: &[u8], from: Ipv6Addr, (kind, code): (u8, u8), mtu: u32) -> 
     Some(bytes)
 }
 
-/// Limits of one kind of error: per second in the long run, and at once.
+/// Rate limit of one kind of error: rate per second, and burst.
 type Rate = (u32, u32);
 /// Limits for all senders together and for one sender, by kind. A sender that floods reaches its own limit and leaves
 /// the rest to others.

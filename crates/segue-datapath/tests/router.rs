@@ -28,7 +28,7 @@ const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
 const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
 const EVERYBODY: [u8; 6] = [0xff; 6];
-/// Most learned neighbours of one family behind one port.
+/// Most learned neighbours of one family on one port.
 const MOST_KNOWN: u32 = 8192;
 
 struct Bench {
@@ -159,6 +159,29 @@ fn packets_in_broadcast_and_multicast_frames_are_neither_routed_nor_answered() {
             assert_eq!((here.sent(0).len(), here.left().len()), if is_own { (1, 1) } else { (0, 0) }, "{to:x?}");
         }
         assert_eq!(here.number("in", Group::Port, "foreign"), 4);
+    });
+}
+
+/// Tests RFC 1812, section 4.3.2.7: a packet whose header checksum is wrong causes no error, and takes nothing of the
+/// rate limit from the errors that are sent.
+#[test]
+fn packets_with_a_wrong_header_checksum_leave_the_rate_limit_to_others() {
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        // More than the errors that one sender gets at once.
+        for _ in 0..3 {
+            let mut wrong = segment(1, 1, 100);
+            wrong[24] ^= 1;
+            here.give(0, vec![wrong; 32]);
+            here.round(0);
+            here.round(1_000_000);
+        }
+        assert_eq!((here.sent(0).len(), here.number("in", Group::Drops, "route_hop_limit")), (0, 96));
+        here.give(0, vec![segment(1, 1, 100)]);
+        here.round(1_000_000);
+        here.round(2_000_000);
+        assert_eq!((here.sent(0).len(), here.number("in", Group::Port, "icmp_errors_limited")), (1, 0));
     });
 }
 

@@ -58,7 +58,8 @@ impl Overlay {
         self.send_to(packet, index, now);
     }
 
-    /// Sends a frame or a train of frames to the peer that has its destination, or to all that unknown ones go to.
+    /// Sends a frame or a train of frames to the peer that has its destination, or to all peers for unknown
+    /// destinations.
     pub(super) fn forward(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
         let to = mac(&packet, ethernet::DST).unwrap_or([0xff; 6]);
         let is_group = ethernet::is_group(to);
@@ -155,8 +156,9 @@ impl Overlay {
     /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends its sender an ICMP error.
     fn tell_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, now: Nanos) {
         self.drops.add_many(Dropped::PathMtu, packets(&packet));
-        if let Some(sender) = address(&packet, true)
-            && self.may_tell(ErrorKind::TooBig, sender, now)
+        let kind = icmp::kind_of(&packet, DropReason::TooBig);
+        if let (Some(kind), Some(sender)) = (kind, address(&packet, true))
+            && self.may_tell(kind, sender, now)
             && let Some(mut page) = self.rx.pages.take()
             && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
         {
@@ -181,7 +183,7 @@ impl Overlay {
     }
 }
 
-/// Returns how many packets `packet` stands for whose inner checksum is left to the peer.
+/// Returns the number of packets in `packet` whose inner checksum is left to the peer.
 fn left_to_the_peer(packet: &Packet<Page>) -> u64 {
     let is_left = packet.offload.layers().first().is_some_and(|layer| layer.remote.is_some());
     match packet.offload.unit {

@@ -24,15 +24,16 @@ use super::probe::{self, Kind, Message, Probe};
 use super::queue::Direction;
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
-use crate::icmp::Limiter;
+use crate::forward::DropReason;
+use crate::icmp::{self, Limiter};
 use crate::ingress::{Ingress, Traffic};
 use crate::tuning::{Remcsum, Settings};
 
-/// Limit of the ICMP errors of one tunnel: per second in the long run, and at once. They all say that a packet is too
+/// Rate limit of the ICMP errors of one tunnel: rate per second, and burst. They all say that a packet is too
 /// big, which senders depend on, so the limit only keeps a flood from doubling itself.
 const ERRORS: (u32, u32) = (10_000, 1000);
 
-/// Limit of the answers to probes of one tunnel: per second in the long run, and at once. The other end asks at most
+/// Rate limit of the replies to probes of one tunnel: rate per second, and burst. The other end asks at most
 /// four times a second.
 const ANSWERS: (u32, u32) = (8, 8);
 
@@ -44,7 +45,7 @@ pub const REFUSED: &str = "refused";
 /// [`DecapRefusal`].
 pub const REFUSED_FOR: &str = "refused_for";
 
-/// The datagrams of a tunnel's remotes: those that were for this tunnel, and those that were refused.
+/// Counters of datagrams from a tunnel's remotes: those accepted for this tunnel, and those refused.
 #[derive(Debug, Default)]
 struct Arrivals {
     received: u64,
@@ -84,7 +85,7 @@ pub(super) struct Member {
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     joins: bool,
-    /// Whether GRO is on and gets inner packets unparsed: it looks for no tunnels in them.
+    /// Whether GRO is on and receives inner packets unparsed, since it looks for no tunnels inside them.
     takes_frames: bool,
     path_mtu: PathMtu,
     probe: Option<Arc<Probe>>,
@@ -148,7 +149,7 @@ impl Member {
         self.moved.set(true);
     }
 
-    /// Receives at most `left` packets from the interface into the batch; `left` goes down by as many.
+    /// Receives at most `left` packets from the interface into the batch; `left` is reduced by as many.
     pub(super) fn receive(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let polled = self.inside.poll(&mut common.rx, left)?;
         common.taken += common.rx.packets.len() as u64;
@@ -169,7 +170,7 @@ impl Member {
         common.outside.transmit(&mut common.rx, &mut self.split_drops)
     }
 
-    /// Puts a packet or train into the outside port's batch.
+    /// Appends a packet or train to the outside port's batch.
     pub(super) fn send_one(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         self.outward.share_cuts(&mut common.cuts);
@@ -181,7 +182,7 @@ impl Member {
         self.outward.share_cuts(&mut common.cuts);
     }
 
-    /// Puts the packets of a train into the outside port's batch, without the first, which is dropped.
+    /// Appends the packets of a train to the outside port's batch, without the first, which is dropped.
     pub(super) fn send_without_first(&mut self, train: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         self.outward.share_cuts(&mut common.cuts);
@@ -226,7 +227,8 @@ impl Member {
     /// where the rate limit allows.
     fn send_packet_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common, now: Nanos) {
         common.drops.add(Dropped::PathMtu);
-        if self.errors.take(now)
+        if icmp::kind_of(&packet, DropReason::TooBig).is_some()
+            && self.errors.take(now)
             && let Some(mut page) = common.rx.pages.take()
             && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
         {
@@ -341,7 +343,7 @@ impl Member {
         self.probe.is_some()
     }
 
-    /// Takes a GUE control message from `remote`: a `message` of the probe, or one that is not known.
+    /// Handles a GUE control message from `remote`: a `message` of the probe, or one that is not known.
     pub(super) fn control(&mut self, message: Option<Message>, remote: u16, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         let probe = self.probe.as_ref().filter(|probe| probe.interval() != 0).map(Arc::clone);
@@ -381,7 +383,7 @@ impl Member {
         }
     }
 
-    /// Sends a control message to `remote`; without memory it is lost, as on the way.
+    /// Sends a control message to `remote`; without memory it is lost, as it could be on the path.
     fn send_control(&mut self, bytes: &[u8], remote: u16, common: &mut Common) {
         let Some(mut page) = common.rx.pages.take() else { return };
         page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -434,7 +436,7 @@ impl Member {
         inward.swap_traffic(&mut common.entered);
     }
 
-    /// Delivers a packet that has waited, without its first segment if that is to be lost.
+    /// Delivers a packet that has waited, without its first segment if that is to be dropped.
     pub(super) fn enter_waiting(
         &mut self,
         packet: Box<Packet<Page>>,
@@ -459,7 +461,7 @@ impl Member {
         self.inside.transmit(&mut common.rx, &mut self.split_drops)
     }
 
-    /// Delivers all packets that GRO releases, or has them wait their turn. Returns whether it holds others back.
+    /// Delivers all packets that GRO releases, or queues them. Returns whether it holds others back.
     pub(super) fn deliver(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
         self.moved.set(true);
         if let Some(gro) = &mut self.gro {
@@ -544,7 +546,7 @@ impl Member {
     }
 }
 
-/// Returns how many packets `packet` stands for that use remote checksum offload.
+/// Returns the number of packets in `packet` that use remote checksum offload.
 fn remotely(packet: &Packet<Page>) -> u64 {
     match (packet.offload.layers().first().and_then(|layer| layer.remote), packet.offload.unit) {
         (None, _) => 0,
