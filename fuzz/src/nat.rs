@@ -2,11 +2,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use segue::gso::Frames;
+use segue::hash::Key;
 use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::reason::Reason;
 use segue::time::Nanos;
 use segue_datapath::forward::DropReason;
-use segue_datapath::icmp;
+use segue_datapath::icmp::{self, ErrorKind, ErrorLimits};
 use segue_datapath::nat::{Config, Done, Nat, Protocol};
 use segue_testkit::oracle::{self, Ports, verify};
 
@@ -112,7 +113,8 @@ fn step(nat: &mut Nat, is_outbound: bool, bytes: &[u8], now: Nanos) {
 }
 
 /// Reports arbitrary dropped packets to their senders, as a router does: what is sent is a right packet to the sender,
-/// no longer than the least MTU allows, quotes the packet's beginning, and is never about an ICMP error.
+/// no longer than the least MTU allows, quotes the packet's beginning, and is never about an ICMP error. One sender
+/// gets no more of them at once than the limit of their kind.
 pub fn icmp_error(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -124,6 +126,14 @@ pub fn icmp_error(data: &[u8]) {
         let (v4, v6) = (Ipv4Addr::new(198, 18, 0, 254).into(), "2001:db8::fe".parse().expect("an address"));
         let mut scratch = Frames::default();
         let kind = icmp::kind_of(&packet, reason);
+        if let Some(kind) = kind {
+            let mut limits = ErrorLimits::new(Key([1, 2]), Nanos(0));
+            let most = if kind == ErrorKind::TooBig { 100 } else { 50 };
+            for second in 0..2 {
+                let sent = (0..2 * most).filter(|_| limits.take(kind, v4, Nanos(second * SECOND))).count();
+                assert_eq!(sent, most, "{kind:?}");
+            }
+        }
         for from in [v4, v6] {
             let Some(error) = icmp::error(&packet, reason, mtu, from, &mut scratch) else { continue };
             assert!(kind.is_some(), "an error of a kind that has no limit");

@@ -1,5 +1,5 @@
 use segue::wire::arp::Arp;
-use segue::wire::ndisc::Message;
+use segue::wire::ndisc::{self, Message};
 use segue::wire::{ethernet, icmp, ipv4, ipv6};
 
 /// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message reads
@@ -16,6 +16,10 @@ pub(crate) fn neighbour(data: &[u8]) {
         assert!(message.emit(&mut bytes).is_some());
         assert_eq!(Message::parse(&bytes), Some(message));
         assert!((0..bytes.len()).all(|len| Message::parse(&bytes[..len]).is_none()));
+        let mut frame = [0; ndisc::MAX_FRAME];
+        let to = ndisc::multicast_mac(message.destination);
+        let len = message.frame(to, [2, 0, 0, 0, 0, 1], &mut frame).expect("room for the longest message");
+        assert_eq!((&frame[..6], &frame[ethernet::LEN..len]), (&to[..], &bytes[..]));
     }
     if icmp::is_error_v4(data) {
         assert!((ipv4::MIN_LEN..data.len()).all(|len| icmp::is_error_v4(&data[..len])));

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
+use segue::encap::{self, Carrier, Config, Decapsulator, Encapsulator, Fdb, GreOptions, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
+use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::time::Nanos;
 use segue_datapath::gateway::PortConfig;
 use segue_datapath::nat::{self, Nat};
@@ -32,7 +33,7 @@ const PACKETS: usize = 100;
 const NONCE: u64 = 7;
 /// Longest packet.
 const LONGEST: usize = 9000;
-/// Most frames that leave for one that comes: an error, a solicitation, and fragments of the least MTU.
+/// Largest number of frames sent for one that is received: an error, a solicitation, and fragments of the smallest MTU.
 const MOST_OUT: usize = 64;
 
 const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
@@ -146,7 +147,13 @@ pub fn route(data: &[u8]) {
     });
 }
 
-fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>) {
+/// Bits of the first byte of a tunnel's input: a tunnel of frames has two remotes and learns where stations are, and
+/// the path takes no more than [`NARROW_MTU`].
+const HAS_REMOTES: u8 = 1 << 3;
+const IS_NARROW: u8 = 1 << 4;
+const NARROW_MTU: usize = 1400;
+
+fn tunnel(how: u8, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>) {
     let gre =
         |key: Option<u32>, csum| GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, ..GreOptions::default() };
     let kinds = [
@@ -159,8 +166,9 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
         (Mode::Ethernet, Carrier::Geneve { vni: 5 }),
         (Mode::Ethernet, Carrier::Fou),
     ];
-    let (mode, carrier) = kinds[number % kinds.len()];
+    let (mode, carrier) = kinds[usize::from(how) % kinds.len()];
     let is_frame = matches!(mode, Mode::Ethernet | Mode::GreTap(_));
+    let has_remotes = is_frame && how & HAS_REMOTES != 0;
     let address = |last: u8| -> IpAddr {
         if is_v4 {
             [198, 18, 0, last].into()
@@ -176,14 +184,15 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
     let outer = Limits { outer_csum: true, ..Limits::NONE };
     let (outside_port, outside) = Memory::port(Carries::Datagrams, outer);
     outside.borrow_mut().peer = Some((address(2), 6080).into());
+    outside.borrow_mut().path_mtu = (how & IS_NARROW != 0).then_some(NARROW_MTU);
     let parts = tunnel::Parts {
         inside_name: "sg0".to_owned(),
         inside: inside_port,
         encap: Encapsulator::new(config).expect("a tunnel"),
         decap: Decapsulator::new(config).expect("a tunnel"),
-        remotes: vec![config.remote],
-        fdb: None,
-        flood: Vec::new(),
+        remotes: if has_remotes { vec![address(2), address(3)] } else { vec![config.remote] },
+        fdb: has_remotes.then(|| Fdb::new(Key([3, 4]), 8, SECOND, &[([2, 0, 0, 0, 0, 9], 1)])),
+        flood: if has_remotes { vec![0, 1] } else { Vec::new() },
         gro: Some(gro::Config::default()),
         probe: matches!(carrier, Carrier::Gue { .. }).then(|| {
             let probe = Probe::new(1);
@@ -202,16 +211,30 @@ fn tunnel(number: usize, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<
     (Tunnel::new(end, vec![parts]), inside, outside)
 }
 
-/// Passes arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes leave
-/// inside than came outside. Every packet that has left is counted, and every one that has not has a reason.
+/// Marks congestion in a packet, as a queue does in which it waits for too long: two bits and the header checksum
+/// change, or nothing.
+fn mark(bytes: &[u8]) {
+    let mut packet = Box::<Packet<Vec<u8>>>::default();
+    packet.load(Frag::all(bytes.to_vec()), Start::Ip, &Tunnels::NONE);
+    let came = packet.head.bytes().to_vec();
+    let is_marked = encap::mark_congestion(&mut packet);
+    let changed = came.iter().zip(packet.head.bytes()).filter(|(old, new)| old != new).count();
+    assert!(changed <= if is_marked { 3 } else { 0 }, "{came:02x?}");
+}
+
+/// Passes arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes are
+/// sent inside than were received outside. Every packet that has left is counted, and every one that has not has a
+/// reason.
 ///
-/// The first byte chooses the kind of tunnel and the outer family (bit 7). Before each packet a byte says whether it
+/// The first byte chooses the kind of tunnel (bits 0 to 2), whether it has two remotes (bit 3), whether the path is
+/// narrow (bit 4), and the outer family (bit 7). Before each packet a byte says whether it
 /// comes from inside (bit 0).
 pub fn tunnelled(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
     bounded(data.len(), FREE, || {
-        let (mut tunnel, inside, outside) = tunnel(usize::from(how & 0x7f), how & 0x80 == 0);
+        let (mut tunnel, inside, outside) = tunnel(how, how & 0x80 == 0);
+        let (is_narrow, most) = (how & IS_NARROW != 0, if how & HAS_REMOTES != 0 { 4 } else { 2 });
         let (mut before, mut came, mut out) = (Vec::new(), 0, 0);
         let mut count = 0;
         for number in 0..PACKETS {
@@ -222,13 +245,17 @@ pub fn tunnelled(data: &[u8]) {
             let bytes = next(&mut input, &before);
             count += 1;
             let wire = if from_inside { &inside } else { &outside };
-            came += if from_inside { 0 } else { bytes.len() };
+            if from_inside {
+                mark(&bytes);
+            }
+            // An error about a packet that is too long has its link header too.
+            came += if from_inside && !is_narrow { 0 } else { bytes.len() };
             wire.borrow_mut().waiting.push_back(bytes.clone());
             before = bytes;
             tunnel.round(Nanos(number as u64 * 1000)).expect("ports without errors");
             out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
             let left: Vec<Vec<u8>> = outside.borrow_mut().sent.drain(..).collect();
-            assert!(left.len() <= 2, "one comes and more leave");
+            assert!(left.len() <= most, "one comes and more leave");
             // What comes from outside is answered by nothing but answers to probes, which are no longer.
             let is_answer = |sent: &Vec<u8>| ProbeMessage::parse(sent).is_some_and(|sent| sent.kind == Kind::EchoReply);
             if !from_inside {

@@ -40,13 +40,15 @@ pub(crate) struct Wire {
     pub(crate) waiting: VecDeque<Vec<u8>>,
     /// Packets that were sent, without the headers that the port does not send.
     pub(crate) sent: Vec<Vec<u8>>,
-    /// Number of the peer that each packet went to, where there are peers.
+    /// Number of the peer to which each packet was sent, where there are peers.
     pub(crate) sent_to: Vec<u16>,
-    /// Packets and trains that the port takes before it is blocked; `None` takes all.
+    /// Number of packets and trains that the port accepts before it is blocked; `None` for no limit.
     pub(crate) room: Option<usize>,
-    /// Whether the next batch is refused, and no trains are taken from then on.
+    /// Whether the next batch is refused, and no trains are accepted from then on.
     pub(crate) narrow: bool,
     pub(crate) peer: Option<SocketAddr>,
+    /// The path MTU to every peer.
+    pub(crate) path_mtu: Option<usize>,
     pub(crate) receives: usize,
     /// A received packet with more payload than this becomes a TCP train over IPv4 of such segments, with a pending
     /// checksum, as a TUN device delivers it.
@@ -59,8 +61,8 @@ thread_local! {
     static FORM: Cell<Gives> = const { Cell::new(Gives::Frames) };
 }
 
-/// Runs a test twice: with ports that have parsed what they hand over, and with ports that hand over frames, as those
-/// of the product do.
+/// Runs a test twice: with ports that deliver parsed packets, and with ports that deliver frames, as those of the
+/// program do.
 pub(crate) fn in_both_forms(test: impl Fn()) {
     for form in [Gives::Packets, Gives::Frames] {
         FORM.set(form);
@@ -156,6 +158,10 @@ impl Port for Memory {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    fn path_mtu(&self, _: u16) -> Option<usize> {
+        self.wire.borrow().path_mtu
     }
 }
 
