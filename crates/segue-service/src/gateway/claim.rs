@@ -89,7 +89,7 @@ fn name([one, other]: [u32; 2]) -> String {
     format!("segue-gateway-{}-{}", one.min(other), one.max(other))
 }
 
-/// Returns the socket names that are `name` or beside it, from `/proc/net/unix`.
+/// Returns the socket names in `/proc/net/unix` that are `name` or begin with it.
 fn claims(text: &str, name: &str) -> BTreeSet<String> {
     let paths = text.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let is_claim = |path: &&str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
@@ -102,13 +102,13 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// The process that holds a socket name, as far as it can be found out.
+/// The process that holds a socket name, if it can be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     User(u32),
     /// The socket has closed meanwhile, or is not a listening socket like a gateway's.
     Free,
-    /// The queue of the socket is full.
+    /// The queue of the socket is full, or this process cannot open another socket.
     Unknown,
 }
 
@@ -120,8 +120,10 @@ fn holder(name: &str, patience: &mut u32) -> Holder {
                 *patience -= 1;
                 thread::sleep(PAUSE);
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Holder::Unknown,
-            Err(_) => return Holder::Free,
+            // ECONNREFUSED: no socket, or none that listens. EPROTOTYPE is that of a name of another type of sockets.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Holder::Free,
+            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Holder::Free,
+            Err(_) => return Holder::Unknown,
         }
     }
 }
@@ -217,10 +219,16 @@ mod tests {
         let [a, b, _] = unused(2);
         let name = name([a.1, b.1]);
         let full = bind(&name).unwrap();
+        // The queue has 4096 entries (net.core.somaxconn), and this process all their sockets.
+        sys::raise_open_file_limit(8192).unwrap();
         let mut visitors: Vec<UnixStream> = Vec::new();
-        while let Ok(visitor) = sys::connect_abstract(name.as_bytes()) {
-            visitors.push(visitor);
-        }
+        let error = loop {
+            match sys::connect_abstract(name.as_bytes()) {
+                Ok(visitor) => visitors.push(visitor),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}, with {} sockets in the queue", visitors.len());
         assert_eq!(holder(&name, &mut 1), Holder::Unknown);
         // No process can have a packet socket on these.
         assert!(is_free(&name, [a, b], &mut 0).is_ok());
