@@ -105,7 +105,7 @@ struct Numbers {
     stalls: u64,
 }
 
-/// Result of an attempt to hand a packet to the guest.
+/// Result of an attempt to pass a packet to the guest.
 enum Put {
     Done,
     NoBuffers,
@@ -258,10 +258,10 @@ impl VhostPort {
                 match sys::receive(fd.as_fd(), &mut [0], &mut fds) {
                     Ok(0) => {}
                     Ok(_) => return fds.pop().map_or(Ok(()), |stream| self.connect(UnixStream::from(stream))),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                    // Without a free descriptor the connection is closed, and another one follows it.
-                    Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
-                    Err(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+                    // Nothing has come, or the kernel has no memory at the moment. Without a free descriptor the
+                    // connection is closed, and another one follows it.
+                    Err(_) => return Ok(()),
                 }
                 // The process that makes connections has ended.
                 self.control.remove(fd.as_fd());

@@ -25,6 +25,10 @@ pub struct Relay {
     assembler: Assembler,
     /// Time at which the first byte of an incomplete message arrived.
     begun: Option<Instant>,
+    /// A message and bytes of replies that a socket has not taken yet, and the time of the first attempt.
+    message: Option<Message>,
+    replies: Vec<u8>,
+    held_up: Option<Instant>,
 }
 
 impl Relay {
@@ -35,7 +39,8 @@ impl Relay {
     pub fn new(front: UnixStream, port: UnixStream) -> io::Result<Relay> {
         front.set_nonblocking(true)?;
         port.set_nonblocking(true)?;
-        Ok(Relay { front, port, assembler: Assembler::default(), begun: None })
+        let (assembler, replies) = (Assembler::default(), Vec::new());
+        Ok(Relay { front, port, assembler, begun: None, message: None, replies, held_up: None })
     }
 
     /// Returns the sockets to wait for until one is readable.
@@ -48,10 +53,18 @@ impl Relay {
         self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()))
     }
 
+    /// Returns whether the last call of [`pass`](Relay::pass) could not pass on what it had read, because of an error
+    /// that may be over soon: the kernel had no memory, a signal came, or the port had not read yet. The next call
+    /// tries again, and should be made after a pause, whether or not the sockets are readable.
+    pub fn is_held_up(&self) -> bool {
+        self.held_up.is_some()
+    }
+
     /// Passes on all messages and replies that wait. Returns whether both sides are still connected; both connections
     /// are to be closed where not. Never waits.
     pub fn pass(&mut self) -> bool {
-        match self.pass_messages().and_then(|()| self.pass_replies()) {
+        let begun = self.held_up.take();
+        match self.pass_messages(begun).and_then(|()| self.pass_replies(begun)) {
             Ok(()) => true,
             Err(Stop::Ended) => false,
             Err(reason) => {
@@ -61,15 +74,38 @@ impl Relay {
         }
     }
 
-    fn pass_messages(&mut self) -> Result<(), Stop> {
+    /// Records that something could not be passed on, where `begun` is the time of the first attempt, if there was one.
+    fn hold_up(&mut self, begun: Option<Instant>) -> Result<(), Stop> {
+        let begun = begun.unwrap_or_else(Instant::now);
+        self.held_up = Some(begun);
+        if begun.elapsed() < PATIENCE { Ok(()) } else { Err(Stop::Socket) }
+    }
+
+    fn pass_messages(&mut self, mut begun: Option<Instant>) -> Result<(), Stop> {
         for _ in 0..MOST_MESSAGES {
-            let Some(message) = self.assembler.read(self.front.as_fd())? else { break };
-            message.check()?;
-            // The port reads until nothing is left, and a front end sends few messages in a row.
-            message.send(self.port.as_fd()).map_err(|error| match error.kind() {
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Stop::Ended,
-                _ => Stop::Socket,
-            })?;
+            let message = match self.message.take() {
+                Some(message) => message,
+                None => {
+                    let Some(message) = self.assembler.read(self.front.as_fd())? else { break };
+                    message.check()?;
+                    message
+                }
+            };
+            match message.send(self.port.as_fd()) {
+                Ok(()) => begun = None,
+                // Nothing of it was taken.
+                Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::WouldBlock => {
+                    self.message = Some(message);
+                    self.hold_up(begun)?;
+                    break;
+                }
+                Err(error) => {
+                    return Err(match error.kind() {
+                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Stop::Ended,
+                        _ => Stop::Socket,
+                    });
+                }
+            }
         }
         if self.assembler.is_empty() {
             self.begun = None;
@@ -79,20 +115,32 @@ impl Relay {
         Ok(())
     }
 
-    fn pass_replies(&mut self) -> Result<(), Stop> {
-        let mut bytes = [0; REPLIES];
+    fn pass_replies(&mut self, mut begun: Option<Instant>) -> Result<(), Stop> {
         loop {
-            match self.port.read(&mut bytes) {
-                Ok(0) => return Err(Stop::Ended),
-                Ok(len) => match self.front.write(&bytes[..len]) {
-                    Ok(written) if written == len => {}
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(Stop::Ended),
-                    _ => return Err(Stop::ReplyBlocked),
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Stop::Ended),
+            if self.replies.is_empty() {
+                let mut bytes = [0; REPLIES];
+                match self.port.read(&mut bytes) {
+                    Ok(0) => return Err(Stop::Ended),
+                    Ok(len) => self.replies.extend_from_slice(&bytes[..len]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) if is_passing(&error) => return self.hold_up(begun),
+                    Err(_) => return Err(Stop::Ended),
+                }
+            }
+            match self.front.write(&self.replies) {
+                Ok(written) if written == self.replies.len() => {
+                    self.replies.clear();
+                    begun = None;
+                }
+                Err(error) if is_passing(&error) => return self.hold_up(begun),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(Stop::Ended),
+                _ => return Err(Stop::ReplyBlocked),
             }
         }
     }
+}
+
+/// Returns whether an error of a socket may be over at the next attempt, whatever the other end does.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ENOMEM | libc::ENOBUFS))
 }

@@ -81,7 +81,14 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Opti
     Ok((len, fds.pop()))
 }
 
-/// Takes every descriptor out of a received message. The room has place for more than one of them, because of its
+/// Returns whether an error of the connection may be over at the next attempt, as that of a kernel without memory is:
+/// the process at the other end has not ended, and has not sent an invalid message.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected, WriteZero};
+    !matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | NotConnected | WriteZero)
+}
+
+/// Extracts every descriptor from a received message. The room has place for more than one of them, because of its
 /// alignment, and the kernel fills it.
 fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
@@ -104,7 +111,7 @@ fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Moves `socket` to the first descriptor behind the standard streams and closes all others.
+/// Moves `socket` to the first descriptor after the standard streams and closes all others.
 ///
 /// For a process that uses none of the others again and that ends without running destructors.
 pub(crate) fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {

@@ -12,14 +12,16 @@ use segue_control::error::Error;
 use segue_host::sys::{Forked, Want, fork, poll};
 use segue_port::vhost::relay::Relay;
 
-use crate::handover::sys;
+use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
-use crate::sandbox::{AccessRights, NewUser, confine};
+use crate::sandbox::{AccessRights, Helper, NewUser, confine};
 
 /// Time from one front end to the next, at least: a front end that is refused comes back at once.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time between two attempts to connect to a front end that listens.
 const RETRY: Duration = Duration::from_millis(500);
+/// Pause after an error that may be over at the next attempt.
+const FAILED_PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for any event; no behaviour depends on its value.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -34,7 +36,7 @@ pub(super) struct Keeper<'a> {
 impl Keeper<'_> {
     /// Starts the process, and returns the socket over which it hands over connections. This process must have one
     /// thread.
-    pub(super) fn start(self, is_weak: bool) -> Result<OwnedFd, Error> {
+    pub(super) fn start(self, is_weak: bool) -> Result<(OwnedFd, Helper), Error> {
         let failed = |error: io::Error| {
             Error::system("cannot start the process that talks to a guest's front end", &error, "segue doctor")
                 .why("a socket pair or a process could not be made, or it could not be confined")
@@ -48,12 +50,13 @@ impl Keeper<'_> {
         // Every other descriptor is closed there.
         sys::send(&near, &[0], self.listener.as_ref().map(AsFd::as_fd)).map_err(failed)?;
         match fork().map_err(failed)? {
-            Forked::Parent(_) => {
+            Forked::Parent(pid) => {
                 drop(far);
                 // Until the other process has its user, another instance could choose the same one.
                 (&near).read_exact(&mut [0]).map_err(failed)?;
                 drop(user);
-                Ok(near.into())
+                let task = format!("process that talks to the front end of {}", self.name);
+                Ok((near.into(), Helper::new(pid, task)))
             }
             Forked::Child => {
                 drop(near);
@@ -81,19 +84,37 @@ fn serve(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> i
         listener.set_nonblocking(true)?;
     }
     while let Some(front) = next(supply, listener, path)? {
-        let (near, inner) = UnixStream::pair()?;
-        match sys::send(supply, &[1], Some(inner.as_fd())) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                return Ok(());
-            }
-            sent => sent?,
+        let Some((near, inner)) = repeated(supply, UnixStream::pair)? else { return Ok(()) };
+        if repeated(supply, || sys::send(supply, &[1], Some(inner.as_fd())))?.is_none() {
+            return Ok(());
         }
         drop(inner);
-        if !pass(Relay::new(front, near)?, supply, listener)? || has_ended(supply, PAUSE)? {
+        let is_there = match Relay::new(front, near) {
+            Ok(relay) => pass(relay, supply, listener)?,
+            // The front end finds its connection closed, and connects again.
+            Err(_) => true,
+        };
+        if !is_there || has_ended(supply, PAUSE)? {
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// Makes a call, again after a pause where its error may be over by then. Returns `None` where the process that moves
+/// packets has ended.
+fn repeated<T>(supply: &UnixStream, mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
+    loop {
+        match call() {
+            Ok(done) => return Ok(Some(done)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                return Ok(None);
+            }
+            Err(error) if !is_passing(&error) => return Err(error),
+            Err(_) if has_ended(supply, FAILED_PAUSE)? => return Ok(None),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Returns the next front end; `None` where the process that moves packets has ended.
@@ -122,6 +143,13 @@ fn next(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io
 /// Passes messages on until one side is gone. Returns whether the process that moves packets is there still.
 fn pass(mut relay: Relay, supply: &UnixStream, listener: Option<&UnixListener>) -> io::Result<bool> {
     while relay.pass() {
+        // A wait for the sockets would be none: what could not be passed on came from them, and more may follow it.
+        if relay.is_held_up() {
+            if has_ended(supply, FAILED_PAUSE)? {
+                return Ok(false);
+            }
+            continue;
+        }
         let mut wait = vec![(supply.as_fd(), Want::Hangup)];
         wait.extend(relay.sockets().map(|socket| (socket.as_fd(), Want::Read)));
         wait.extend(listener.map(|listener| (listener.as_fd(), Want::Read)));
@@ -140,4 +168,55 @@ fn pass(mut relay: Relay, supply: &UnixStream, listener: Option<&UnixListener>) 
 /// Waits for this time, or until the process that moves packets has ended; returns whether it has.
 fn has_ended(supply: &UnixStream, wait: Duration) -> io::Result<bool> {
     Ok(poll(&[(supply.as_fd(), Want::Hangup)], wait)? == [true])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+    use std::{fs, thread};
+
+    use super::*;
+
+    /// Longest wait for anything here.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_front_end_is_handed_over_once_the_connection_takes_it() {
+        let folder = std::env::temp_dir().join(format!("segue-keeper-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("front.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (near, far) = sys::pair().unwrap();
+        // The port reads nothing, and a full connection says so at once (EAGAIN), as a kernel without memory does.
+        far.set_nonblocking(true).unwrap();
+        while sys::send(&far, &[0], None).is_ok() {}
+        let serving = thread::spawn({
+            let path = path.clone();
+            move || serve(&far, Some(&listener), &path)
+        });
+        let mut front = UnixStream::connect(&path).unwrap();
+        thread::sleep(20 * FAILED_PAUSE);
+        assert!(!serving.is_finished(), "{:?}", serving.join());
+        let begin = Instant::now();
+        let handed = loop {
+            assert!(begin.elapsed() < PATIENCE, "no connection was handed over");
+            match sys::receive(&near, &mut [0]) {
+                Ok((1, Some(fd))) => break fd,
+                Ok((1, None)) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(FAILED_PAUSE),
+                ended => panic!("{ended:?}"),
+            }
+        };
+        // A message without a payload: its number, the version, its length.
+        let message = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+        front.write_all(&message).unwrap();
+        let mut handed = UnixStream::from(handed);
+        handed.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut passed = [0; 12];
+        handed.read_exact(&mut passed).unwrap();
+        assert_eq!(passed, message);
+        drop(near);
+        serving.join().unwrap().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

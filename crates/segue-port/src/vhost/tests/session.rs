@@ -203,6 +203,40 @@ fn relay_until(relay: &mut relay::Relay, bench: &mut Bench, mut holds: impl FnMu
 }
 
 #[test]
+fn a_relay_keeps_the_order_and_the_connection_where_a_socket_takes_nothing_for_a_while() {
+    use std::io::{ErrorKind, Read, Write};
+    let (mut front, far) = UnixStream::pair().unwrap();
+    let (near, mut inner) = UnixStream::pair().unwrap();
+    let mut relay = relay::Relay::new(far, near).unwrap();
+    let numbered = |number: u64| -> Vec<u8> {
+        let words = [message::SET_VRING_NUM, 1, 8];
+        words.iter().flat_map(|word| word.to_le_bytes()).chain(number.to_le_bytes()).collect()
+    };
+    // The port reads nothing.
+    let mut sent = 0;
+    while !relay.is_held_up() {
+        front.write_all(&numbered(sent)).unwrap();
+        sent += 1;
+        assert!(relay.pass(), "after {sent} messages");
+    }
+    // More wait at the front end, whose turn comes later.
+    front.write_all(&numbered(sent)).unwrap();
+    sent += 1;
+    assert!(relay.pass() && relay.is_held_up());
+    inner.set_nonblocking(true).unwrap();
+    let (mut passed, mut bytes) = (Vec::new(), [0; 4096]);
+    while passed.len() < sent as usize * 20 {
+        match inner.read(&mut bytes) {
+            Ok(len) if len > 0 => passed.extend_from_slice(&bytes[..len]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => assert!(relay.pass()),
+            ended => panic!("{ended:?}"),
+        }
+    }
+    assert_eq!(passed, (0..sent).flat_map(numbered).collect::<Vec<u8>>());
+    assert!(relay.pass() && !relay.is_held_up());
+}
+
+#[test]
 fn a_relay_hands_over_front_ends_and_checks_their_descriptors() {
     type Wrong = fn(&mut Frontend);
     let wrongs: [(Stop, Wrong); 8] = [
