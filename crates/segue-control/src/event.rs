@@ -44,7 +44,7 @@ macro_rules! events {
                 match self { $(LogEvent::$name => $meaning,)* }
             }
 
-            /// Returns what to do, a sentence.
+            /// Returns the remedy, a sentence.
             pub const fn remedy(self) -> &'static str {
                 match self { $(LogEvent::$name => $remedy,)* }
             }
@@ -65,7 +65,7 @@ events! {
     Unhealthy = "unhealthy" Warning "A problem of HEALTH has begun; code= names it.", "try= has the command that mends it.";
     Healthy = "healthy" Info "A problem of HEALTH is over; code= names it.", "Nothing is to be done.";
     Note = "note" Notice "Something about the start that is worth knowing.", "The line says what it costs, and what changes it.";
-    Stopped = "stopped" Warning "A signal stopped the process that moves packets; it goes on.", "Find who sends SIGSTOP or SIGTSTP to it.";
+    Stopped = "stopped" Warning "A signal stopped a process of an instance; it goes on.", "Find who sends SIGSTOP or SIGTSTP to it.";
     Forwarding = "forwarding" Warning "The kernel forwards between the interfaces of a gateway too.", "The line has the setting to change.";
     Sandbox = "sandbox" Notice "A part of the sandbox is missing in this kernel.", "segue doctor names it; run without --weak-sandbox to refuse.";
     Output = "output" Notice "The reader of stdout is gone.", "Nothing is to be done.";
@@ -115,7 +115,7 @@ impl<'a> LogEntry<'a> {
     }
 }
 
-/// Returns the lines of an error, one for each place of a file: `id=KIND msg="..." why="..." try="..."`.
+/// Returns the lines of an error, one for each position in a file: `id=KIND msg="..." why="..." try="..."`.
 pub fn lines_of(error: &Error) -> Vec<String> {
     let mut fields: Vec<(&str, String)> = Vec::new();
     if let Some(source) = &error.source {
@@ -139,8 +139,8 @@ fn logfmt<'a>(id: &str, fields: impl Iterator<Item = (&'a str, &'a str)>) -> Str
     line
 }
 
-/// Returns a value of a field: in quotes where it is no plain word, on one line, and without characters that act on a
-/// terminal.
+/// Returns a value of a field on one line: in quotes unless it is a plain word, and without terminal control
+/// characters.
 fn quoted(value: &str) -> String {
     let one: Vec<&str> = value.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let text = printable_line(&one.join("; "));

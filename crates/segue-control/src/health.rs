@@ -1,4 +1,4 @@
-//! The codes of the problems that HEALTH names: what each means, what it is likely caused by, and what to do.
+//! The codes of the problems that HEALTH names: the meaning, the likely cause and the remedy of each.
 
 /// A kind of problem, as [`Complaint::code`](crate::model::Complaint::code) names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,12 @@ pub const CODES: &[HealthCode] = &[
         "No packet moves: the packet loop does not finish its round.",
         "A fault of segue.",
         "Nothing is to be done: the supervisor ends the process, and the service starts it again.",
+    ),
+    code(
+        "process_stopped",
+        "A signal stopped a process that opens an adapter again, or talks to a guest's front end.",
+        "Another process has sent it SIGSTOP or SIGTSTP.",
+        "Nothing is to be done: the supervisor lets it go on.",
     ),
     code(
         "interface_down",

@@ -166,6 +166,46 @@ fn health_reports_an_absent_adapter_and_a_lost_opener() {
     }
 }
 
+/// Tests that a stop of the process that opens the adapter again is noticed like one of the process that moves packets:
+/// it goes on within 3 s, and HEALTH names it where nothing lets it go on.
+#[test]
+fn a_process_that_opens_the_adapter_again_goes_on_after_a_stop_and_is_named_meanwhile() {
+    let Some(mut adapter) = Adapter::new(test_name!()) else { return };
+    let pid = adapter.driver.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    // The one that was started first.
+    let opener = children.split_ascii_whitespace().next().unwrap().to_owned();
+    let supervisor = pid.to_string();
+    let signal = |adapter: &Adapter, name: &str, pid: &str| drop(adapter.ground.b.run("kill", &[name, pid]).unwrap());
+    let is_stopped = |pid: &str| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    };
+    signal(&adapter, "-STOP", &opener);
+    let begin = Instant::now();
+    until("word of the stop", &mut adapter.driver, |process| {
+        assert!(begin.elapsed() < Duration::from_secs(3), "{}", process.stderr());
+        process.stderr().contains("stopped the process that opens lan0 again; it goes on") && !is_stopped(&opener)
+    });
+    assert_eq!(adapter.health(), (true, String::new()));
+    // A supervisor that is stopped itself lets nothing go on.
+    signal(&adapter, "-STOP", &supervisor);
+    signal(&adapter, "-STOP", &opener);
+    let begin = Instant::now();
+    while !adapter.health().1.contains("process stopped") {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", adapter.health());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!adapter.health().0 && is_stopped(&opener));
+    signal(&adapter, "-CONT", &supervisor);
+    let begin = Instant::now();
+    while adapter.health() != (true, String::new()) {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", adapter.health());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", adapter.driver.last_words());
+}
+
 /// Returns whether bytes on a host's connection to the USB/IP server are not acknowledged (proc(5), net/tcp).
 fn has_unacknowledged(host: &Host) -> bool {
     let table = host.enter(|| fs::read_to_string("/proc/thread-self/net/tcp").unwrap()).unwrap();

@@ -73,6 +73,7 @@ mod tests {
             include_str!("../../../segue-service/src/health/judge.rs"),
             include_str!("../../../segue-service/src/peers/mod.rs"),
             include_str!("../../../segue-service/src/router_faults.rs"),
+            include_str!("../../../segue-service/src/sandbox/helper.rs"),
             include_str!("../../../segue-service/src/supervise/placeholder.rs"),
         ];
         let mut count = 0;

@@ -17,9 +17,9 @@ use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::{self, Client, ImportError, RECORD_LEN, Record};
 use segue_lan78xx::usb::{Speed, Transport};
 
-use crate::handover::sys;
+use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
-use crate::sandbox::{AccessRights, NewUser, confine};
+use crate::sandbox::{AccessRights, Helper, NewUser, confine};
 
 /// The location at which a device that was unplugged is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Opener {
 
 impl Opener {
     /// Starts the process. This process must have one thread.
-    pub(super) fn start(source: Source, name: &str, is_weak: bool) -> Result<Opener, Error> {
+    pub(super) fn start(source: Source, name: &str, is_weak: bool) -> Result<(Opener, Helper), Error> {
         let failed = |error: io::Error| {
             Error::system("cannot start the process that opens an adapter again", &error, "segue doctor")
                 .why("a socket pair or a process could not be made")
@@ -64,13 +64,14 @@ impl Opener {
             Source::Usbip { .. } => NewUser::choose(&format!("{name} opener"))?,
         };
         match fork().map_err(failed)? {
-            Forked::Parent(_) => {
+            Forked::Parent(pid) => {
                 drop(far);
                 // Until the other process has its user, another instance could choose the same one.
                 // One that could not be confined has ended, and said so.
                 let _ = (&near).read_exact(&mut [0]);
                 drop(user);
-                Ok(Opener { socket: near, asked: false, lost: false })
+                let helper = Helper::new(pid, format!("process that opens {name} again"));
+                Ok((Opener { socket: near, asked: false, lost: false }, helper))
             }
             Forked::Child => {
                 drop(near);
@@ -94,8 +95,8 @@ impl Opener {
         self.socket.try_clone()
     }
 
-    /// Returns the device, once it is back with this chip. The call does not wait: a later one returns the answer to an
-    /// earlier one.
+    /// Returns the device, once it is connected again with this chip. The call does not wait: a later one returns the
+    /// answer to an earlier one.
     pub(super) fn lookup(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
         let mut found = LookupResult::Unknown;
@@ -130,13 +131,6 @@ impl Opener {
             );
         }
     }
-}
-
-/// Returns whether an error of the connection may be over at the next attempt, as that of a kernel without memory is:
-/// the process at the other end has not ended, and has said nothing that cannot be.
-fn is_passing(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected, WriteZero};
-    !matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | NotConnected | WriteZero)
 }
 
 fn understood(answer: &[u8; ANSWER_LEN], fd: Option<OwnedFd>) -> LookupResult<Box<dyn Transport>> {
@@ -268,8 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the outcome of a lookup for a LAN7800 at a server that has a device with `chip`, whether the device was
-    /// imported, and the number of requests that it received.
+    /// Returns the outcome of a lookup for a LAN7800 on a server that exports a device with `chip`, whether the device
+    /// was imported, and the number of requests that it received.
     fn looked(chip: Chip, bus_id: &str) -> (LookupResult<Box<dyn Transport>>, bool, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source = Source::Usbip { server: vec![listener.local_addr().unwrap()], bus_id: bus_id.to_owned() };

@@ -66,6 +66,7 @@ impl Plan {
         // The opener is forked before this process has any device open.
         let opener =
             self.usb.source()?.map(|source| Opener::start(source, &self.tap.name, self.is_weak)).transpose()?;
+        let (opener, helper) = opener.unzip();
         // The kernel's driver need not be bound to the device.
         let platform_mac = self.usb.platform_mac();
         let mut usb = self.usb.transport(guard, netlink, out)?;
@@ -131,6 +132,7 @@ impl Plan {
             Ok(Box::new(Gateway::new(parts)))
         };
         Ok(Opened {
+            helpers: helper.into_iter().collect(),
             complaints: Some(complaints(line)),
             hurry: lifeline.map(|lifeline| -> Box<dyn Fn() + Send> { Box::new(move || lifeline.cut()) }),
             ..Opened::new(offloads, Box::new(assemble))

@@ -20,7 +20,7 @@ use crate::health::Sources;
 use crate::heartbeat::Limits;
 use crate::peers::Keeper;
 use crate::report::Report;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Helper, Sandbox};
 
 /// The usage of tunnels and gateways with another name, for messages.
 pub const NAMING: &str = "segue tunnel dev NAME, segue gateway --name NAME";
@@ -49,7 +49,7 @@ pub trait Daemon {
     fn workers(&self) -> u16 {
         1
     }
-    /// Returns the ioctls that the devices need while packets move, besides those of TUN.
+    /// Returns the ioctls that the devices need while packets move, in addition to those of TUN.
     fn ioctls(&self) -> &'static [u64] {
         &[]
     }
@@ -61,7 +61,7 @@ pub trait Daemon {
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
     /// Returns the human-readable lines that report that the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String;
-    /// Returns the keys of the up event beside those that all instances have.
+    /// Returns the keys of the up event in addition to those that all instances have.
     fn up_json(&self) -> Value;
 }
 
@@ -76,7 +76,7 @@ pub struct Succession {
     pub is_weak: bool,
 }
 
-/// A function that returns the problems of an instance beside those of its offloads.
+/// A function that returns the problems of an instance other than those of its offloads.
 pub type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
 
 /// A function that assembles the pipeline, and starts the threads that feed it.
@@ -101,13 +101,15 @@ pub struct Opened {
     pub fastpath: Option<Fastpath>,
     /// The peer table of a tunnel that has one.
     pub peers: Option<Arc<Keeper>>,
+    /// The processes that open devices for this one.
+    pub helpers: Vec<Helper>,
     /// The ports for a successor.
     pub ports: Ports,
     /// The problems of the devices, where they can report any.
     pub complaints: Option<Complaints>,
     /// The sources of evidence on the health of tunnels.
     pub(crate) health: Option<Sources>,
-    /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
+    /// Interrupts a wait of the packet loop, where it may wait for something other than its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
     /// The function that assembles the pipeline of the first worker, inside of the sandbox.
     pub assemble: Assemble,
@@ -126,6 +128,7 @@ impl Opened {
             claims: Vec::new(),
             fastpath: None,
             peers: None,
+            helpers: Vec::new(),
             ports: Ports::default(),
             complaints: None,
             health: None,

@@ -1,4 +1,4 @@
-//! The lifecycle of an instance: it opens its devices, gives up its rights, moves packets, and ends on a signal.
+//! The lifecycle of an instance: it opens its devices, drops its privileges, moves packets, and ends on a signal.
 
 mod control_loop;
 mod crew;
@@ -45,7 +45,7 @@ use crate::health::Health;
 use crate::heartbeat::{Heartbeat, Thread};
 use crate::peers::Keeper;
 use crate::report::Report;
-use crate::sandbox::{self, Sandbox, SandboxConfig};
+use crate::sandbox::{self, Helper, Sandbox, SandboxConfig};
 use crate::started;
 
 /// Longest round of the packet loop that the control socket does not report as a problem.
@@ -53,7 +53,7 @@ const STUCK: Duration = Duration::from_millis(250);
 
 /// Largest number of workers of an instance.
 pub const MOST_WORKERS: u16 = 64;
-/// Largest number of workers by default, where there is one for each processor.
+/// Largest default number of workers, with one for each processor.
 const USUAL_WORKERS: u16 = 16;
 
 /// Returns one worker for each processor that this process may use, at most 16: each has memory and queues of its own.
@@ -70,7 +70,7 @@ pub struct Watched {
     is_successor: bool,
 }
 
-/// The options of an instance's start, beside its plan.
+/// The options of an instance's start, in addition to its plan.
 #[derive(Debug, Default)]
 pub struct Start {
     /// The supervisor that started this process, if one did.
@@ -97,7 +97,7 @@ fn lost(error: &io::Error) -> Error {
     Error::system("cannot hear the process that started this one", error, "start again").why("their line is broken")
 }
 
-/// Waits for [`Record::Go`] and applies the records in front of it. Returns false where a signal requests the end.
+/// Waits for [`Record::Go`] and applies the records before it. Returns false where a signal requests the end.
 fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bool, Error> {
     loop {
         sys::poll(&[(signals.as_fd(), Want::Read), (line.as_fd(), Want::Read)], Duration::from_secs(60))
@@ -117,7 +117,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     }
 }
 
-/// Runs an instance from its start to its end: opens its devices, gives up the rights that are no longer needed, and
+/// Runs an instance from its start to its end: opens its devices, drops the privileges that are no longer needed, and
 /// moves packets until a signal.
 pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
     let Start { watched, is_weak } = start;
@@ -149,6 +149,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         claims,
         fastpath,
         peers,
+        helpers,
         ports,
         complaints,
         health,
@@ -165,7 +166,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     })?;
     let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false };
     let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
-    let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, is_weak };
+    let helpers: Arc<[Helper]> = helpers.into();
+    let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, helpers: &helpers, is_weak };
     let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
     fault::end_on_panic(report);
     let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals, Thread::Packets);
@@ -192,7 +194,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         since,
         reader,
         fastpath.clone(),
-        complaints,
+        (complaints, Arc::clone(&helpers)),
         (health, peers.clone()),
     );
     let file = socket.file().clone();
@@ -308,7 +310,7 @@ impl KnobControl for Announced {
     }
 }
 
-/// Moves packets on this thread, and on those of further workers, while another one listens to signals, until one of
+/// Moves packets on this thread, and on those of further workers, while another one handles signals, until one of
 /// them ends. `settle` gives up what only the start needed, before the first packet.
 fn work(
     running: &mut Running,
@@ -355,7 +357,7 @@ fn snapshot(
     since: Instant,
     read: impl Fn(&mut Instance) + Send + Sync + Clone + 'static,
     fastpath: Option<Fastpath>,
-    complaints: Option<Complaints>,
+    (complaints, helpers): (Option<Complaints>, Arc<[Helper]>),
     (health, peers): (Option<Health>, Option<Arc<Keeper>>),
 ) -> impl Fn() -> Instance + Send + Sync + Clone + 'static {
     let (name, kind, pid) = (daemon.name().to_owned(), daemon.kind(), process::id());
@@ -385,6 +387,7 @@ fn snapshot(
                 ..Complaint::default()
             });
         }
+        instance.health.extend(helpers.iter().filter_map(Helper::complaint));
         instance.count_drops();
         if let Some(complaints) = &complaints {
             let more = complaints(&instance);

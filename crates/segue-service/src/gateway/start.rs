@@ -36,10 +36,10 @@ use crate::vhost;
 
 /// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
 const BUDGET: usize = 64;
-/// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
+/// Memory for trains in the pipeline, bytes, in addition to the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Number of descriptors that a port other than a guest's needs, and of those that the rest of the gateway needs.
+/// Numbers of file descriptors needed by a port other than a guest's, and by the rest of the gateway.
 const FILES: (u64, u64) = (48, 256);
 
 /// Claims and opens all ends, and prepares the assembly of the pipeline.
@@ -54,14 +54,18 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     })?;
     let mut claims = ClaimedPairs::default();
     claims.add(plan, netlink)?;
-    let mut offloads = Offloads::default();
+    let (mut offloads, mut helpers) = (Offloads::default(), Vec::new());
     let mut open_end = |end: &Endpoint| -> Result<OpenedEndpoint, Error> {
         let (port, more) = match &end.what {
             EndpointKind::Interface => interface(end, plan, out)?,
             EndpointKind::Tap { netns: None } => tap(end, "ip", plan.workers, netlink, out)?,
             EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, plan.workers, out)?,
             // A guest has one queue, and its gateway one worker.
-            EndpointKind::Vhost(spec) => (vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?, Vec::new()),
+            EndpointKind::Vhost(spec) => {
+                let (port, helper) = vhost::open(&end.name, spec, end.mtu, plan.is_weak, out)?;
+                helpers.push(helper);
+                (port, Vec::new())
+            }
         };
         offloads.add(&format!("{}.", end.name), &*port, "switched off");
         Ok((port, more))
@@ -98,7 +102,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
             })?;
             Ok(Box::new(bridge) as Box<dyn Pipeline>)
         });
-        return Ok(Opened { claims, complaints: complaints(plan), ..Opened::new(offloads, assemble) });
+        return Ok(Opened { claims, helpers, complaints: complaints(plan), ..Opened::new(offloads, assemble) });
     }
     let [(from, more_from), (to, more_to)] = <[OpenedEndpoint; 2]>::try_from(opened)
         .unwrap_or_else(|_| unreachable!("a gateway that is no bridge has two ends"));
@@ -116,11 +120,11 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink, out)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
-        return Ok(Opened { claims, forwarding, ..opened });
+        return Ok(Opened { claims, forwarding, helpers, ..opened });
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move |_: &Vitals| Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claims, more, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
+    Ok(Opened { claims, more, helpers, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
 }
 
 /// Returns the function that reports the problems of guests, where an end is one.
@@ -189,7 +193,7 @@ fn link(end: &Endpoint, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
     netlink.link_named(&end.name).map_err(|error| diagnose::change(&end.name, "read the state", &error))
 }
 
-/// Checks, like `open`, that the ends and the name are free, without changing anything.
+/// Checks, like `open`, that the interfaces and the name are free, without changing anything.
 pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));

@@ -9,6 +9,7 @@ use landlock::{
 use segue_control::error::{Error, Kind};
 
 use super::filter::Allowed;
+use super::helper::Helper;
 use crate::heartbeat::{Heartbeat, Limits};
 
 /// The configuration of a sandbox.
@@ -22,6 +23,8 @@ pub struct SandboxConfig<'a> {
     pub limits: Limits,
     /// Additional system calls of the process that moves packets.
     pub allowed: Allowed<'a>,
+    /// The processes that open devices for the process that moves packets.
+    pub helpers: &'a [Helper],
     /// Whether the process runs without Landlock or filters of system calls where the kernel lacks them.
     pub is_weak: bool,
 }

@@ -1,4 +1,4 @@
-//! The sandbox: a process gives up its rights once every device is open.
+//! The sandbox: a process drops its privileges once every device is open.
 //!
 //! A supervisor remains that waits, watches the [`heartbeat`](crate::heartbeat), passes signals on, removes the control
 //! socket and passes the exit status on. The process that moves packets, its child, becomes a user of its own where
@@ -9,6 +9,7 @@
 
 mod confinement;
 mod filter;
+mod helper;
 mod opening;
 mod service;
 mod supervisor;
@@ -32,10 +33,11 @@ use crate::socket_file::SocketFile;
 use self::confinement::{Signalling, failed, restrict, weak};
 pub use confinement::{SandboxConfig, WEAK};
 pub use filter::Allowed;
+pub use helper::Helper;
 pub use opening::{AccessRights, NewUser, confine};
 pub use service::refuse_calls;
 
-/// Forks the process that moves packets, which gives up the rights that it no longer needs, and returns in it; the
+/// Forks the process that moves packets, which drops the privileges that it no longer needs, and returns in it; the
 /// supervisor never returns. The process must have one thread.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use segue_port::vhost;
 
 use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
 use super::filter;
+use super::helper::Helper;
 use crate::heartbeat::{How, Stall, Watch};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
@@ -27,8 +28,8 @@ const LAST: Duration = Duration::from_secs(5);
 /// Shortest time between two messages about a process that is stopped again and again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Waits for `child`, watches its heartbeat, passes signals on to it, removes the socket, and ends with the child's
-/// status.
+/// Waits for `child`, watches its heartbeat and the state of its helpers, passes signals on to it, removes the socket,
+/// and ends with the child's status.
 pub(super) fn run(
     child: Pid,
     signals: &mut Signals,
@@ -58,7 +59,8 @@ pub(super) fn run(
     if let Err(error) = confine(socket, life) {
         end(&error);
     }
-    let (mut now, mut looked, mut told) = (false, Instant::now(), None::<Instant>);
+    let (mut now, mut looked, mut told) = (false, Instant::now(), [None; 2]);
+    let mut helpers: Vec<&Helper> = life.helpers.iter().collect();
     loop {
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
         loop {
@@ -69,14 +71,7 @@ pub(super) fn run(
                 Ok(Some(Change::Ended(ended))) => finish(ended, socket, life, out),
                 // Packets do not wait until another process sends SIGCONT.
                 Ok(Some(Change::Stopped(number))) => {
-                    let _ = sys::kill(child, libc::SIGCONT);
-                    if told.is_none_or(|told| told.elapsed() >= QUIET) {
-                        told = Some(Instant::now());
-                        let name = life.name;
-                        let text =
-                            format!("{name}: signal {number} stopped the process that moves packets; it goes on");
-                        out.event(&LogEntry::new(LogEvent::Stopped, text).with("instance", name));
-                    }
+                    resume((child, "process that moves packets"), number, &mut told[0], life.name, out);
                 }
                 // An error says nothing about the child, unless it is that there is none.
                 Err(error) if error.raw_os_error() != Some(libc::ECHILD) => break,
@@ -84,6 +79,16 @@ pub(super) fn run(
                 Err(_) => finish(Ended::Exit(1), socket, life, out),
             }
         }
+        // One that has ended is not watched any more: another process may have its number.
+        helpers.retain(|helper| match change(helper.pid) {
+            Ok(Some(Change::Stopped(number))) => {
+                resume((helper.pid, helper.task.as_str()), number, &mut told[1], life.name, out);
+                true
+            }
+            Ok(Some(Change::Ended(_))) => false,
+            Ok(None) => true,
+            Err(error) => error.raw_os_error() != Some(libc::ECHILD),
+        });
         let _ = sys::poll(&[(signals.as_fd(), Want::Read)], TICK);
         while let Ok(Some((action, number))) = signals.receive() {
             match action {
@@ -111,7 +116,17 @@ pub(super) fn run(
     }
 }
 
-/// Gives up all rights but signals to the child and the removal of the socket.
+/// Lets a process continue that signal `number` has stopped, and reports that, at most once in [`QUIET`].
+fn resume((pid, task): (Pid, &str), number: i32, told: &mut Option<Instant>, name: &str, out: &dyn Report) {
+    let _ = sys::kill(pid, libc::SIGCONT);
+    if told.is_none_or(|told| told.elapsed() >= QUIET) {
+        *told = Some(Instant::now());
+        let text = format!("{name}: signal {number} stopped the {task}; it goes on");
+        out.event(&LogEntry::new(LogEvent::Stopped, text).with("instance", name));
+    }
+}
+
+/// Drops all privileges but signals to the child and the removal of the socket.
 fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let refused = |error: &std::io::Error| failed("cannot confine the supervisor", error);
     sys::drop_bounding_set();

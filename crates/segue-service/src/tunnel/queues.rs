@@ -11,6 +11,7 @@ use super::plan::Plan;
 use crate::daemon::Succession;
 use crate::diagnose::{self, Purpose};
 use crate::report::Report;
+use crate::sandbox::Helper;
 use crate::steering::{steer, steering_program};
 use crate::vhost;
 
@@ -48,8 +49,14 @@ impl Inside {
 }
 
 /// Opens the insides of all tunnels, except the queues that are inherited, and returns for each worker a queue of each
-/// interface. A tunnel with a guest has one worker. This process must have one thread then.
-pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report) -> Result<Vec<Vec<Inside>>, Error> {
+/// interface. A tunnel with a guest has one worker; the process that talks to its front end is added to `helpers`. This
+/// process must have one thread then.
+pub(super) fn open(
+    group: &Group,
+    succession: &mut Succession,
+    helpers: &mut Vec<Helper>,
+    out: &dyn Report,
+) -> Result<Vec<Vec<Inside>>, Error> {
     let mut workers: Vec<Vec<Inside>> = Vec::new();
     workers.resize_with(usize::from(group.first().plan.workers.max(1)), Vec::new);
     // One for each layer.
@@ -57,7 +64,8 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
     for ready in &group.members {
         let plan = &ready.plan;
         if let Some(spec) = &plan.guest {
-            let port = vhost::open(&plan.dev, spec, ready.mtu, succession.is_weak, out)?;
+            let (port, helper) = vhost::open(&plan.dev, spec, ready.mtu, succession.is_weak, out)?;
+            helpers.push(helper);
             workers[0].push(Inside::Guest(port));
             continue;
         }

@@ -97,7 +97,8 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
     let interval = |plan: &Plan| plan.can_probe().then(|| Arc::new(Probe::new(u64::from(plan.probe))));
     let probes: Probes = group.plans().map(interval).collect();
     let senders = Senders { ports: source_ports, sockets: senders, probes: probes.clone() };
-    let mut queues = queues::open(group, succession, out)?.into_iter();
+    let mut helpers = Vec::new();
+    let mut queues = queues::open(group, succession, &mut helpers, out)?.into_iter();
     let mut ports = Ports::default();
     if succession.has_successors {
         let interface = |tun: &TunPort| Ok((tun.name().to_owned(), tun.try_clone_fd()?));
@@ -125,7 +126,7 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
     let group = group.clone();
     let insides = insides.into_iter().map(Inside::into_port).collect();
     let assemble = Box::new(move |_: &Vitals| assemble(&group, insides, outside, trace, (entropy, flows), &probes));
-    Ok((Opened { checksum_drops, ports, more, complaints, ..Opened::new(offloads, assemble) }, senders))
+    Ok((Opened { checksum_drops, ports, more, helpers, complaints, ..Opened::new(offloads, assemble) }, senders))
 }
 
 /// Returns the failure to duplicate the ports for a successor.
@@ -172,7 +173,7 @@ struct Outside {
 struct OpenedOutside {
     /// The port of the first worker.
     first: Outside,
-    /// The ports of the other workers, each of which makes its own in its thread.
+    /// The ports of the other workers, each of which opens its own in its thread.
     more: Vec<Box<dyn FnOnce() -> Outside + Send>>,
     /// The UDP ports from which the first worker sends.
     ports: Vec<u16>,

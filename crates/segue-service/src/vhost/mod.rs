@@ -15,23 +15,30 @@ pub use spec::{Role, Spec};
 
 use self::keeper::Keeper;
 use crate::report::Report;
+use crate::sandbox::Helper;
 
 /// Number of descriptors that a guest's port needs at most: one for each of 64 regions of memory, those of a table that
 /// replaces them and of its message, two for each ring, the connections, and those that it waits by.
 pub(crate) const FILES: u64 = 64 + 32;
 
-/// Opens the port of a guest. `name` is that of the port, `mtu` the longest IP packet in bytes. This process must have
-/// one thread.
-pub(crate) fn open(name: &str, spec: &Spec, mtu: u32, is_weak: bool, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+/// Opens the port of a guest, and starts the process that talks to its front end. `name` is that of the port, `mtu` the
+/// longest IP packet in bytes. This process must have one thread.
+pub(crate) fn open(
+    name: &str,
+    spec: &Spec,
+    mtu: u32,
+    is_weak: bool,
+    out: &dyn Report,
+) -> Result<(Box<dyn Port>, Helper), Error> {
     let listener = match spec.role {
         Role::Server => Some(socket::bind(spec, out)?),
         Role::Client => None,
     };
-    let supply = Keeper { name, path: &spec.path, listener }.start(is_weak)?;
+    let (supply, helper) = Keeper { name, path: &spec.path, listener }.start(is_weak)?;
     let port = VhostPort::new(Source::Supplied(supply), &VhostConfig { mtu: mtu as usize }).map_err(|error| {
         Error::system(format!("cannot open the port of {name}"), &error, "segue doctor").why("a system call failed")
     })?;
-    Ok(Box::new(port))
+    Ok((Box::new(port), helper))
 }
 
 impl Spec {
