@@ -81,7 +81,7 @@ pub struct ServiceState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Upgraded {
-    /// The configuration file, as its name was given to the service.
+    /// The name of the configuration file, as given to the service.
     pub file: String,
     /// Version of the program that the service had before.
     pub before: String,
@@ -96,7 +96,7 @@ pub struct Upgraded {
     /// Instances that continue in a process of the program before: gateways, adapters, and tunnels with a trace or a
     /// guest.
     pub kept: Vec<String>,
-    /// Instances that continue so because no successor came up.
+    /// Instances that continue unchanged because no successor came up.
     pub failed: Vec<String>,
 }
 
@@ -142,8 +142,22 @@ pub struct Reloaded {
     pub started: Vec<String>,
     /// Instances that are no longer in the file.
     pub stopped: Vec<String>,
-    /// Instances of the file that are not up, with what they wait for.
+    /// Instances of the file that are not up, each with the reason.
     pub absent: Vec<AbsentInstance>,
+    /// Names of remotes for which the resolver has no address now; tunnels keep the one that they have.
+    pub unanswered: Vec<UnansweredName>,
+}
+
+/// The name of a remote that keeps its address, because the resolver has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnansweredName {
+    /// The name.
+    pub name: String,
+    /// The address from a lookup before.
+    pub address: String,
+    /// The reason why there is no newer one.
+    pub reason: String,
 }
 
 /// An instance that is not up, and is started again until it is.
@@ -181,8 +195,10 @@ impl Reloaded {
         let inner = inner.strip_prefix(", ").map(|inner| format!(" ({inner})")).unwrap_or_default();
         let absent: String =
             self.absent.iter().map(|AbsentInstance { name, reason }| format!(", absent {name} ({reason})")).collect();
+        let kept = |name: &UnansweredName| format!(", {} keeps {} ({})", name.name, name.address, name.reason);
+        let unanswered: String = self.unanswered.iter().map(kept).collect();
         format!(
-            "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}",
+            "reloaded {}: {} unchanged{}{}{inner}{}{}{}{absent}{unanswered}",
             self.file,
             self.unchanged.len(),
             list("knobs set", &self.knobs),
@@ -348,7 +364,7 @@ impl From<Error> for ServiceResponse {
 }
 
 impl Failure {
-    /// Returns the error that was refused with; of an unknown kind it is [`Kind::System`].
+    /// Returns the error of the refusal, of [`Kind::System`] where its kind is unknown.
     pub fn into_error(self) -> Error {
         let Failure { kind, message, why, hint, os_error } = self;
         let kind = Kind::named(&kind).unwrap_or(Kind::System);
@@ -406,20 +422,24 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_reload_says_what_absent_instances_wait_for() {
+    fn the_line_of_a_reload_says_what_absent_instances_wait_for_and_which_names_keep_their_address() {
         let absent = |name: &str| AbsentInstance { name: name.to_owned(), reason: "no name server".to_owned() };
+        let (name, address, reason) = ("peer".to_owned(), "198.18.0.2".to_owned(), "no name server".to_owned());
+        let unanswered = UnansweredName { name, address, reason };
         let done = Reloaded {
             file: "near.toml".to_owned(),
             unchanged: vec!["blue".to_owned()],
             stopped: vec!["red".to_owned()],
             absent: vec![absent("green"), absent("black")],
+            unanswered: vec![unanswered],
             ..Reloaded::default()
         };
-        let waits = "absent green (no name server), absent black (no name server)";
+        let waits =
+            "absent green (no name server), absent black (no name server), peer keeps 198.18.0.2 (no name server)";
         assert_eq!(done.text(), format!("reloaded near.toml: 1 unchanged, stopped red, {waits}"));
         // The answer of an older service has none.
         let answer = serde_json::from_str::<Reloaded>(r#"{"file":"near.toml","unchanged":["blue"],"stopped":["red"]}"#);
-        assert_eq!(answer.unwrap(), Reloaded { absent: Vec::new(), ..done });
+        assert_eq!(answer.unwrap(), Reloaded { absent: Vec::new(), unanswered: Vec::new(), ..done });
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The resolver of host names: several names side by side, with one limit of time for all of them.
+//! The resolver of host names: several names side by side, with one limit of time for all of them, and the addresses of
+//! lookups before.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -45,23 +46,96 @@ impl Drop for Asking {
     }
 }
 
-/// The answers of the resolver for some names.
+/// The reason where the resolver has not said anything.
+const NO_ANSWER: &str = "the resolver has not answered yet";
+
+/// An address that a lookup before has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedAddress {
+    /// The interface that the address was looked up for.
+    pub dev: String,
+    /// The name.
+    pub host: String,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// The answers of the resolver for some names, and addresses of lookups before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names(HashMap<String, Answer>);
+pub struct Names {
+    answers: HashMap<String, Answer>,
+    /// The cached addresses by name, each with its interface.
+    cached: HashMap<String, Vec<(String, IpAddr)>>,
+}
 
 impl Names {
     /// Looks `hosts` up side by side, and returns the answers that are there within `limit`. Lookups without an answer
     /// end by themselves, in threads of this process.
     pub fn look_up(hosts: impl IntoIterator<Item = String>, limit: Duration) -> Names {
-        Names::look_up_with(hosts, limit, addresses)
+        let mut lookups = Lookups::begin(hosts);
+        lookups.wait(limit);
+        lookups.names
     }
 
-    fn look_up_with(
+    /// Returns the addresses of `host` for the interface `dev`: those of the answer, then for each family without one
+    /// a cached address, of `dev` if it has one.
+    pub fn addresses(&self, host: &str, dev: &str) -> Answer {
+        let answer = self.answers.get(host).cloned().unwrap_or_else(|| Err(NO_ANSWER.to_owned()));
+        let cached = self.cached.get(host).map(Vec::as_slice).unwrap_or_default();
+        let (own, others): (Vec<_>, Vec<_>) = cached.iter().partition(|(of, _)| of == dev);
+        let mut found = answer.clone().unwrap_or_default();
+        for (_, address) in own.into_iter().chain(others) {
+            if !has_family(&found, *address) {
+                found.push(*address);
+            }
+        }
+        if found.is_empty() { answer } else { Ok(found) }
+    }
+
+    /// Returns why the answer for `host` has no address of the family of `address`; `None` where it has one.
+    pub fn why_cached(&self, host: &str, address: IpAddr) -> Option<String> {
+        match self.answers.get(host) {
+            None => Some(NO_ANSWER.to_owned()),
+            Some(Err(why)) => Some(why.clone()),
+            Some(Ok(found)) if has_family(found, address) => None,
+            Some(Ok(_)) => {
+                Some(format!("the resolver knows no {} address", if address.is_ipv4() { "IPv4" } else { "IPv6" }))
+            }
+        }
+    }
+
+    /// Adds addresses of lookups before, which stand for answers without an address of their family.
+    pub fn or(mut self, cached: impl IntoIterator<Item = CachedAddress>) -> Names {
+        for CachedAddress { dev, host, address } in cached {
+            self.cached.entry(host).or_default().push((dev, address));
+        }
+        self
+    }
+}
+
+fn has_family(found: &[IpAddr], like: IpAddr) -> bool {
+    found.iter().any(|address| address.is_ipv4() == like.is_ipv4())
+}
+
+/// Lookups of several names side by side, and their answers so far.
+#[derive(Debug)]
+pub struct Lookups {
+    received: Receiver<(String, Answer)>,
+    names: Names,
+    is_over: bool,
+}
+
+impl Lookups {
+    /// Begins to look `hosts` up, in threads of this process. When this is dropped, each thread ends with the name that
+    /// it asks for.
+    pub fn begin(hosts: impl IntoIterator<Item = String>) -> Lookups {
+        Lookups::begin_with(hosts, addresses)
+    }
+
+    fn begin_with(
         hosts: impl IntoIterator<Item = String>,
-        limit: Duration,
         resolver: impl Fn(&str) -> Answer + Copy + Send + 'static,
-    ) -> Names {
-        let until = Instant::now() + limit;
+    ) -> Lookups {
         let hosts: BTreeSet<String> = hosts.into_iter().collect();
         let threads = hosts.len().min(MOST_LOOKUPS);
         let waiting = Arc::new(Mutex::new(hosts));
@@ -77,7 +151,7 @@ impl Names {
                 let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
                 while let Some(host) = next() {
                     let answer = resolver(&host);
-                    // Behind the limit there is no receiver, and no further name is looked up.
+                    // Without a receiver no further name is looked up.
                     if answers.send((host, answer)).is_err() {
                         break;
                     }
@@ -87,39 +161,40 @@ impl Names {
                 break;
             }
         }
-        drop(answers);
-        let mut names = Names::default();
-        while let Ok((host, answer)) = received.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            names.0.insert(host, answer);
+        Lookups { received, names: Names::default(), is_over: false }
+    }
+
+    /// Waits until all answers are there, for `limit` at most; returns whether there are new ones.
+    pub fn wait(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut is_new = false;
+        while !self.is_over {
+            match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((host, answer)) => {
+                    self.names.answers.insert(host, answer);
+                    is_new = true;
+                }
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => self.is_over = true,
+            }
         }
-        names
+        is_new
     }
 
-    /// Returns the answer for `host`.
-    pub fn addresses(&self, host: &str) -> Answer {
-        self.0.get(host).cloned().unwrap_or_else(|| Err("the resolver has not answered yet".to_owned()))
+    /// Returns the answers so far.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
-    /// Returns the answers that have an address.
-    pub fn found(mut self) -> Names {
-        self.0.retain(|_, answer| answer.as_ref().is_ok_and(|found| !found.is_empty()));
-        self
-    }
-
-    /// Adds addresses that are `known` for names without an answer.
-    pub fn or(mut self, known: impl IntoIterator<Item = (String, IpAddr)>) -> Names {
-        let mut more: HashMap<String, Vec<IpAddr>> = HashMap::new();
-        for (host, address) in known.into_iter().filter(|(host, _)| !self.0.contains_key(host)) {
-            more.entry(host).or_default().push(address);
-        }
-        self.0.extend(more.into_iter().map(|(host, found)| (host, Ok(found))));
-        self
+    /// Returns whether no further answer comes.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
     use std::thread;
 
     use super::*;
@@ -140,37 +215,93 @@ mod tests {
         first.iter().map(|name| (*name).to_owned()).chain(more).collect()
     }
 
+    fn look_up(hosts: Vec<String>, limit: Duration) -> Lookups {
+        let mut lookups = Lookups::begin_with(hosts, resolver);
+        lookups.wait(limit);
+        lookups
+    }
+
+    fn cached(dev: &str, host: &str, address: IpAddr) -> CachedAddress {
+        CachedAddress { dev: dev.to_owned(), host: host.to_owned(), address }
+    }
+
     #[test]
     fn names_without_an_answer_cost_the_others_neither_theirs_nor_more_than_the_limit() {
         let hosts = names(&["dead1", "dead2", "other"], 100);
         let begin = Instant::now();
-        let found = Names::look_up_with(hosts.clone(), Duration::from_secs(5), resolver);
+        let lookups = look_up(hosts.clone(), Duration::from_secs(5));
         assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+        assert!(!lookups.is_over());
+        let found = lookups.names();
         for host in hosts.iter().skip(3) {
-            assert_eq!(found.addresses(host), Ok(vec![ADDRESS]), "{host}");
+            assert_eq!(found.addresses(host, "a"), Ok(vec![ADDRESS]), "{host}");
         }
-        assert_eq!(found.addresses("other"), Err("no such name".to_owned()));
+        assert_eq!(found.addresses("other", "a"), Err("no such name".to_owned()));
         for host in ["dead1", "dead2"] {
-            assert_eq!(found.addresses(host), Err("the resolver has not answered yet".to_owned()));
+            assert_eq!(found.addresses(host, "a"), Err("the resolver has not answered yet".to_owned()));
         }
     }
 
     #[test]
     fn the_limit_is_not_waited_for_where_all_names_have_an_answer() {
         let begin = Instant::now();
-        let found = Names::look_up_with(names(&["other"], 3), Duration::from_secs(600), resolver);
+        let lookups = look_up(names(&["other"], 3), Duration::from_secs(600));
         assert!(begin.elapsed() < Duration::from_secs(300));
-        assert_eq!(found.found(), Names::default().or(names(&[], 3).into_iter().map(|host| (host, ADDRESS))));
-        assert_eq!(Names::look_up_with(Vec::new(), Duration::from_secs(600), resolver), Names::default());
+        assert!(lookups.is_over());
+        assert_eq!(lookups.names().answers.len(), 4);
+        let mut none = look_up(Vec::new(), Duration::from_secs(600));
+        assert!(none.is_over() && !none.wait(Duration::from_secs(600)));
+        assert_eq!(*none.names(), Names::default());
     }
 
     #[test]
-    fn known_addresses_stand_for_answers_that_are_missing_alone() {
-        let found = Names::look_up_with(names(&["other"], 1), Duration::from_secs(600), resolver);
-        let known = [("known0", OTHER), ("other", OTHER), ("third", OTHER), ("third", ADDRESS)];
-        let all = found.or(known.map(|(host, address)| (host.to_owned(), address)));
-        assert_eq!(all.addresses("known0"), Ok(vec![ADDRESS]));
-        assert_eq!(all.addresses("other"), Err("no such name".to_owned()));
-        assert_eq!(all.addresses("third"), Ok(vec![OTHER, ADDRESS]));
+    fn an_answer_that_comes_late_is_there_at_the_next_wait() {
+        let slow = |host: &str| {
+            if host == "slow" {
+                thread::sleep(Duration::from_secs(1));
+            }
+            Ok(vec![ADDRESS])
+        };
+        let mut lookups = Lookups::begin_with(["quick", "slow"].map(str::to_owned), slow);
+        while lookups.names().addresses("quick", "a").is_err() {
+            lookups.wait(Duration::from_millis(10));
+        }
+        assert!(lookups.names().addresses("slow", "a").is_err() && !lookups.is_over());
+        assert!(lookups.wait(Duration::from_secs(600)));
+        assert_eq!(lookups.names().addresses("slow", "a"), Ok(vec![ADDRESS]));
+        assert!(lookups.is_over());
+    }
+
+    #[test]
+    fn cached_addresses_stand_for_answers_without_one() {
+        let found = look_up(names(&["other"], 1), Duration::from_secs(600)).names().clone();
+        let before = [("known0", OTHER), ("other", OTHER), ("third", ADDRESS)];
+        let all = found.or(before.map(|(host, address)| cached("a", host, address)));
+        assert_eq!(all.addresses("known0", "a"), Ok(vec![ADDRESS]));
+        assert_eq!(all.why_cached("known0", OTHER), None);
+        // One that is refused is none, as one that is not there yet.
+        for (host, address, why) in
+            [("other", OTHER, "no such name"), ("third", ADDRESS, "the resolver has not answered yet")]
+        {
+            assert_eq!(all.addresses(host, "b"), Ok(vec![address]), "{host}");
+            assert_eq!(all.why_cached(host, address).as_deref(), Some(why));
+        }
+        assert_eq!(all.addresses("fourth", "a"), Err("the resolver has not answered yet".to_owned()));
+    }
+
+    #[test]
+    fn cached_addresses_are_those_of_the_interface_first_and_of_both_families() {
+        let six = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let before = [cached("a", "known0", OTHER), cached("b", "known0", six), cached("c", "known0", ADDRESS)];
+        let silent = Names::default().or(before.clone());
+        for (dev, addresses) in [("a", [OTHER, six]), ("b", [six, OTHER]), ("c", [ADDRESS, six]), ("d", [OTHER, six])] {
+            assert_eq!(silent.addresses("known0", dev), Ok(addresses.to_vec()), "{dev}");
+        }
+        // The answer comes first, and has one family alone.
+        let answered = look_up(names(&[], 1), Duration::from_secs(600)).names().clone().or(before);
+        for dev in ["a", "b", "c"] {
+            assert_eq!(answered.addresses("known0", dev), Ok(vec![ADDRESS, six]), "{dev}");
+        }
+        assert_eq!(answered.why_cached("known0", six).as_deref(), Some("the resolver knows no IPv6 address"));
     }
 }

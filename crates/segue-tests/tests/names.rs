@@ -1,9 +1,13 @@
-//! Tests of tunnels whose remote is a name: without an address, with a new one, and with a resolver that is silent.
+//! Tests of tunnels whose remote is a name: without an address, with a new one, and with a resolver that is silent,
+//! late or away.
 
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use segue_lab::{Host, LinkForm, Process};
@@ -11,6 +15,8 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, sys, test_name, until};
 use serde_json::Value;
 
+/// Longest time for a reload that waits for no name; it waited for 6 seconds once.
+const SOON: Duration = Duration::from_secs(5);
 /// A file of host names without one of a peer.
 const LOCAL: &str = "127.0.0.1 localhost\n";
 /// A file of host names with one peer.
@@ -22,7 +28,7 @@ fn table(dev: &str, remote: &str, port: u16, key: u8) -> String {
     format!("[[tunnel]]\n{ends}encap = \"gue\"\nport = {port}\nkey = {key}\n")
 }
 
-/// A service at one host, which alone sees a file of host names of its own.
+/// A service on one host, with a private hosts file.
 struct Near<'a> {
     host: &'a Host,
     program: PathBuf,
@@ -77,7 +83,7 @@ impl<'a> Near<'a> {
         self.instance(name)?["pid"].as_u64().filter(|pid| *pid != 0)
     }
 
-    /// Waits until HEALTH says that an instance does not run for this reason, and returns the problem.
+    /// Waits until HEALTH reports that an instance does not run for this reason, and returns the problem.
     #[track_caller]
     fn await_absent(&self, name: &str, reason: &str) -> Value {
         until(&format!("{name} is not absent for `{reason}`: {}", self.service.stderr()), || {
@@ -142,8 +148,14 @@ fn a_remote_whose_name_has_no_address_is_absent_until_it_has_one_and_costs_no_ot
 
     // What runs is not ended because its name is unknown for a while: neither by a reload nor by a fault.
     near.write_hosts(LOCAL);
+    let before = ["red", "blue"].map(|name| near.pid(name));
+    let said = near.reload();
+    assert!(said.contains("peer.invalid keeps 198.18.0.2 (") && said.contains("six.invalid keeps"), "{said}");
+    assert_eq!(["red", "blue"].map(|name| near.pid(name)), before);
+    // A name that has no address takes the place of no tunnel that runs.
+    near.write_tunnels(&tunnels.replace("peer.invalid", "new.invalid"));
     let (is_done, _, stderr) = near.segue("reload near");
-    assert!(!is_done && stderr.contains("peer.invalid"), "{stderr}");
+    assert!(!is_done && stderr.contains("cannot find the address of `new.invalid`"), "{stderr}");
     assert!(ground.a.has_device("red") && ground.a.has_device("green"));
     let before = near.pid("blue").expect("blue runs");
     sys::signal(u32::try_from(before).expect("a process id"), libc::SIGKILL).expect("a signal");
@@ -217,13 +229,22 @@ fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() 
     assert!(begin.elapsed() < longest, "the start took {:?}", begin.elapsed());
     near.await_absent("d1", "cannot find the address of `d1.invalid`");
 
-    // A name that has no answer for a while keeps its address.
+    // A name that has no answer for a while keeps its address, and what needs none does not wait.
     let before = [near.pid("blue"), near.pid("red")];
     near.write_hosts(LOCAL);
+    near.write_tunnels(&(tunnels + &table("white", "198.18.0.2", 6060, 1)));
     let begin = Instant::now();
     let said = near.reload();
-    assert!(begin.elapsed() < longest, "the reload took {:?}", begin.elapsed());
-    assert!(said.contains("absent d1 (cannot find the address of `d1.invalid`"), "{said}");
+    assert!(begin.elapsed() < SOON, "the reload took {:?}", begin.elapsed());
+    let no_answer = "the resolver has not answered yet";
+    for text in [
+        format!("absent d1 (cannot find the address of `d1.invalid`: {no_answer})"),
+        format!("here.invalid keeps 198.18.0.2 ({no_answer})"),
+        "started white".to_owned(),
+    ] {
+        assert!(said.contains(&text), "{text}: {said}");
+    }
+    near.await_tunnel("white", "white");
     assert_eq!([near.pid("blue"), near.pid("red")], before);
 
     content.push(1);
@@ -232,9 +253,133 @@ fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() 
     let (is_done, stdout, stderr) = near.segue("reload --upgrade near -j");
     assert!(is_done && begin.elapsed() < longest, "{:?}: {stdout}{stderr}", begin.elapsed());
     let done: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
-    assert_eq!(done["services"][0]["handed_over"], Value::from(["blue", "red"].as_slice()), "{done}");
-    for name in ["blue", "red"] {
+    assert_eq!(done["services"][0]["handed_over"], Value::from(["blue", "red", "white"].as_slice()), "{done}");
+    for name in ["blue", "red", "white"] {
         near.await_tunnel(name, name);
     }
     drop(silent);
+}
+
+/// A name server at host B, which knows one address for every name, and takes its time.
+struct NameServer {
+    /// The last byte of the address 198.18.0.x, and the time before each answer.
+    answer: Arc<Mutex<(u8, Duration)>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NameServer {
+    /// Starts the server, and makes it that of host A.
+    fn start(ground: &Ground, directory: &Directory, answer: (u8, Duration)) -> NameServer {
+        let resolver = directory.file("resolv.conf");
+        fs::write(&resolver, "nameserver 198.18.0.2\noptions timeout:20 attempts:1\n").expect("a file");
+        ground.a.run("mount", &["--bind", &resolver.display().to_string(), "/etc/resolv.conf"]).expect("a mount");
+        let socket = ground.b.enter(|| UdpSocket::bind("198.18.0.2:53")).expect("the host").expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
+        let (answer, is_over) = (Arc::new(Mutex::new(answer)), Arc::new(AtomicBool::new(false)));
+        let serve = {
+            let (answer, is_over) = (Arc::clone(&answer), Arc::clone(&is_over));
+            move || {
+                // All answers are sent, and the port is closed, when the scope ends.
+                thread::scope(|scope| {
+                    let mut query = [0; 512];
+                    while !is_over.load(Ordering::Relaxed) {
+                        let Ok((len, client)) = socket.recv_from(&mut query) else { continue };
+                        let (last, delay) = *answer.lock().expect("no panic");
+                        let Some(answer) = response(&query[..len], last) else { continue };
+                        let socket = &socket;
+                        scope.spawn(move || {
+                            thread::sleep(delay);
+                            socket.send_to(&answer, client).expect("an answer is sent");
+                        });
+                    }
+                });
+            }
+        };
+        NameServer { answer, is_over, thread: Some(thread::spawn(serve)) }
+    }
+
+    /// Sets the last byte of the address, and the time before each answer.
+    fn set(&self, answer: (u8, Duration)) {
+        *self.answer.lock().expect("no panic") = answer;
+    }
+
+    /// Ends the server: host B refuses queries then.
+    fn stop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("no panic");
+        }
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the response (RFC 1035, section 4.1) to a query with one question: the address 198.18.0.`last`, or no record
+/// where the question is not for an IPv4 address.
+fn response(query: &[u8], last: u8) -> Option<Vec<u8>> {
+    // After the header: labels up to an empty one, type and class.
+    let end = 12 + query.get(12..)?.iter().position(|byte| *byte == 0)? + 5;
+    let is_a = query.get(end - 4..end)? == [0, 1, 0, 1];
+    let mut response = query[..end].to_vec();
+    // A response without an error, one question, and one answer or none.
+    response[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+    if is_a {
+        // The name of the question, type A, class IN, a TTL of 0, four bytes.
+        response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 198, 18, 0, last]);
+    }
+    Some(response)
+}
+
+#[test]
+fn an_answer_after_a_reload_moves_its_tunnel_and_a_refused_query_moves_none() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let mut server = NameServer::start(&ground, &directory, (2, Duration::ZERO));
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &tunnels);
+    for name in ["blue", "red"] {
+        near.await_tunnel(name, name);
+    }
+    let blue = near.pid("blue");
+
+    // The answer takes longer than a reload waits, and shorter than one ever waited.
+    server.set((3, Duration::from_secs(3)));
+    let said = near.reload();
+    assert!(said.contains("peer.invalid keeps 198.18.0.2 (the resolver has not answered yet)"), "{said}");
+    until(&format!("red does not move: {}", near.service.stderr()), || {
+        let state = near.instance("red").filter(|state| state["pid"] != 0)?;
+        state["tunnels"]["red"]["remote"].as_str()?.starts_with("198.18.0.3:").then_some(())
+    });
+    assert_eq!(near.pid("blue"), blue);
+
+    // A server that is away says nothing about the name.
+    server.stop();
+    let red = until("red does not run", || near.pid("red"));
+    let said = near.reload();
+    assert!(said.contains("2 unchanged") && said.contains("peer.invalid keeps 198.18.0.3 ("), "{said}");
+    assert_eq!([near.pid("blue"), near.pid("red")], [blue, Some(red)]);
+}
+
+#[test]
+fn the_names_of_one_command_are_looked_up_side_by_side() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    // One after the other they take 30 seconds.
+    let _server = NameServer::start(&ground, &directory, (2, Duration::from_secs(3)));
+    let tunnel = |n: usize| format!("dev t{n} local 198.18.0.1 remote n{n}.invalid encap gue key {n}");
+    let line = (1..=10).map(tunnel).collect::<Vec<_>>().join(" also ");
+    let mut command = ground.a.command(&ground.program);
+    command.arg("tunnel").args(line.split(' '));
+    let begin = Instant::now();
+    let tunnels = Process::spawn(command, b"").expect("segue starts");
+    for n in 1..=10 {
+        let up = || ground.a.has_device(&format!("t{n}")).then_some(());
+        until(&format!("t{n} does not come up: {}", tunnels.stderr()), up);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(20), "the start took {:?}", begin.elapsed());
 }

@@ -1,4 +1,4 @@
-//! The command line that a table of the file stands for.
+//! The command line that corresponds to a table of the configuration file.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::args::{Cli, Command};
 use crate::gateway;
 use crate::lan78xx;
 use crate::usage::{self, Origin};
-use segue_grammar::parse::{self, host_at};
+use segue_grammar::parse::{self, Parsed, Value, host_at};
 use segue_grammar::plan::plan_with;
 use segue_grammar::tunnel::WORDS;
 
-/// Addresses for documentation (RFC 5737, RFC 3849) that stand for that of a name without one.
+/// Documentation addresses (RFC 5737, RFC 3849), used as placeholders for the address of a name that has none yet.
 const STAND_INS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// Points an error about words at their place in the file.
+/// Adds the position in the file to an error about words of a command line.
 pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
     let placed = error.place.as_ref().and_then(|place| {
         let wrong = place.words.get(place.at);
@@ -51,8 +51,8 @@ pub(super) fn parsed_by_name(
     planned_by_name(kind, tokens, cli, names)
 }
 
-/// Parses the command line of a table whose option values may be wrong: each of these is pointed at in `errors`, and
-/// the rest is parsed without it. A table without a wrong value is parsed once.
+/// Parses the command line of a table whose option values may be wrong: `errors` gets the position of each wrong one,
+/// and the rest is parsed without it. A table without a wrong value is parsed once.
 pub(super) fn checked(
     kind: Kind,
     mut tokens: Vec<Token>,
@@ -85,16 +85,15 @@ pub(super) fn usage_error(kind: Kind, tokens: &[Token], found: &clap::Error) -> 
     usage::error(found, &words, Origin::File(kind.command()))
 }
 
-/// Returns the index of the value that an error of clap refuses; `None` for other errors, and where it is no value of
-/// an option.
+/// Returns the index of the value that an error of clap refuses; `None` for other errors.
 fn refused_value(tokens: &[Token], found: &clap::Error) -> Option<usize> {
     let (option, value) = usage::refused_value(found)?;
     tokens.windows(2).position(|pair| pair[0].text == option && pair[1].text == value).map(|at| at + 1)
 }
 
-/// Converts the parsed command line of a table into the plan of its instance, and notes the address of each name at its
-/// word. Where the remote is a name without an address now, another one stands for it, so that all else is checked, and
-/// the name is returned with the reason.
+/// Converts the parsed command line of a table into the plan of its instance, and records the address of each name next
+/// to the word. Where the remote is a name without an address now, another one stands for it, so that all else is
+/// checked, and the name is returned with the reason.
 pub(super) fn planned_by_name(
     kind: Kind,
     tokens: &mut [Token],
@@ -149,8 +148,13 @@ fn planned(cli: Cli, names: &Names) -> Result<InstancePlan, Error> {
     match cli.command {
         Some(Command::Tunnel(args)) => {
             let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
-            let resolver = |host: &str| names.addresses(host);
-            let plan = |parsed| plan_with(parsed, args.capture(), &[], &resolver);
+            let plan = |parsed: &Parsed| {
+                let dev = match parsed.value_of("dev") {
+                    Some(Value::Device(dev)) => dev.as_str(),
+                    _ => "",
+                };
+                plan_with(parsed, args.capture(), &[], &|host: &str| names.addresses(host, dev))
+            };
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
         Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),

@@ -106,12 +106,12 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: Box<Error>,
-    /// Whether the host may change so that the instance can run: an interface comes, an address becomes free.
+    /// Whether a change of the host can resolve the error: an interface comes, an address becomes free.
     pub(super) is_of_host: bool,
 }
 
 impl Refusal {
-    /// Returns the refusal for an error of the file, which does not depend on the host.
+    /// Returns the refusal for an error in the file itself, which no change of the host resolves.
     pub(super) fn of_file(error: Error) -> Refusal {
         Refusal { error: Box::new(error), is_of_host: false }
     }
@@ -126,7 +126,13 @@ pub(super) struct Checked {
     pub(super) listens: Option<SocketAddr>,
 }
 
-/// Reads a configuration, whose remotes that are names have the addresses that `look_up` returns for all of them.
+/// Returns the names of the remotes of a configuration.
+pub(super) fn hosts(text: &Text) -> Vec<String> {
+    let (document, _) = DeTable::parse_recoverable(&text.text);
+    keys::hosts(document.get_ref())
+}
+
+/// Reads a configuration, and takes the addresses of remotes given as names from one call of `look_up`.
 /// Returns all errors that need no other look at the system.
 pub(super) fn read(text: &Text, look_up: impl FnOnce(Vec<String>) -> Names) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
@@ -225,7 +231,7 @@ fn crossed(specs: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
     }
 }
 
-/// Joins tunnels with one address and port to one instance, with the name of the first one.
+/// Combines tunnels that share an address and port into one instance, named after the first one.
 fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec<InstanceSpec> {
     let mut made: Vec<(InstanceSpec, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
     let mut places: HashMap<Socket, usize> = HashMap::new();
@@ -266,7 +272,7 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
     made.into_iter().map(|(spec, ..)| spec).collect()
 }
 
-/// Returns the place of the word that gives an instance its name, or else of its heading.
+/// Returns the position of the word that names an instance, or else of its heading.
 fn name_span(spec: &InstanceSpec) -> Range<usize> {
     let named = |token: &&Token| token.text == spec.name;
     spec.tokens.iter().find(named).map_or(spec.header.clone(), |token| token.span.clone())
@@ -274,6 +280,8 @@ fn name_span(spec: &InstanceSpec) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use segue_host::names::CachedAddress;
+
     use super::*;
     use crate::render::Rendered;
 
@@ -484,13 +492,17 @@ hold = 3
         };
         let hosts = ["here.invalid", "198.18.0.9", "gone.invalid", "six.invalid", "there.invalid"];
         let text = file(&(1..).zip(hosts).map(|(key, host)| tunnel(&format!("t{key}"), host, key)).collect::<String>());
-        let known = ["here.invalid 198.18.0.2", "six.invalid 2001:db8::2", "there.invalid 198.18.0.3"];
-        let known = known.map(|line| line.split_once(' ').unwrap());
-        let known = known.map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
+        let address = |line: &str| {
+            let [dev, host, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            CachedAddress { dev: dev.to_owned(), host: host.to_owned(), address: address.parse().unwrap() }
+        };
+        let lines = ["t1 here.invalid 198.18.0.2", "t4 six.invalid 2001:db8::2", "t5 there.invalid 198.18.0.3"];
+        let cached = lines.map(address);
         let look_up = |asked: Vec<String>| {
             assert_eq!(asked, ["here.invalid", "gone.invalid", "six.invalid", "there.invalid"]);
-            Names::default().or(known.clone())
+            Names::default().or(cached.clone())
         };
+        assert_eq!(super::hosts(&text), ["here.invalid", "gone.invalid", "six.invalid", "there.invalid"]);
         let specs = super::read(&text, look_up).unwrap();
         // Those with an address share a process, which gets the addresses; the others stand alone, with the reason.
         assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["t1", "t3", "t4"]);
@@ -499,18 +511,58 @@ hold = 3
         };
         assert_eq!(remotes(specs[0].words()), ["here.invalid", "198.18.0.9", "there.invalid"]);
         assert_eq!(remotes(specs[0].process_words()), ["198.18.0.2", "198.18.0.9", "198.18.0.3"]);
-        assert_eq!(specs[0].named_addresses(), [known[0].clone(), known[2].clone()]);
+        assert_eq!(specs[0].cached_addresses(), [cached[0].clone(), cached[2].clone()]);
         let absent = |spec: &InstanceSpec| spec.unresolved.as_ref().unwrap().error.message.clone();
         assert_eq!(absent(&specs[1]), "cannot find the address of `gone.invalid`");
         assert_eq!(absent(&specs[2]), "`six.invalid` has no IPv4 address, and `local 198.18.0.1` is one");
-        assert!(specs[1..].iter().all(|spec| spec.named_addresses().is_empty()));
+        assert!(specs[1..].iter().all(|spec| spec.cached_addresses().is_empty()));
         let only = specs[0].only(&["t5".to_owned()]).unwrap();
         assert_eq!(remotes(only.process_words()), ["198.18.0.3"]);
-        assert_eq!(only.named_addresses(), [known[2].clone()]);
+        assert_eq!(only.cached_addresses(), [cached[2].clone()]);
         // The file of a trace is no word.
         let traced = file("[[tunnel]]\ndev = \"a\"\nremote = \"here.invalid\"\nencap = \"gue\"\ntrace = \"remote\"\n");
-        let traced = super::read(&traced, |_| Names::default().or(known.clone())).unwrap();
+        let traced = super::read(&traced, |_| Names::default().or(cached.clone())).unwrap();
         assert_eq!(traced[0].process_words().join(" "), "--trace remote dev a remote 198.18.0.2 encap gue");
+    }
+
+    #[test]
+    fn a_name_keeps_the_address_of_each_tunnel_in_its_family() {
+        let tunnel = |dev: &str, port: u16, more: &str| {
+            format!("[[tunnel]]\ndev = \"{dev}\"\nremote = \"peer\"\nencap = \"gue\"\nport = {port}\n{more}\n")
+        };
+        let text = tunnel("four", 6080, "local = \"198.18.0.1\"")
+            + &tunnel("six", 6081, "local = \"2001:db8::1\"")
+            + &tunnel("any", 6082, "")
+            + &tunnel("other", 6083, "")
+            + &tunnel("added", 6084, "local = \"2001:db8::1\"");
+        let before = [("four", "198.18.0.2"), ("six", "2001:db8::2"), ("any", "2001:db8::3"), ("other", "198.18.0.3")];
+        let cached = before.map(|(dev, address)| CachedAddress {
+            dev: dev.to_owned(),
+            host: "peer".to_owned(),
+            address: address.parse().unwrap(),
+        });
+        let specs = super::read(&file(&text), |_| Names::default().or(cached.clone())).unwrap();
+        let found: Vec<CachedAddress> = specs.iter().flat_map(InstanceSpec::cached_addresses).collect();
+        assert_eq!(found[..4], cached);
+        assert_eq!((found[4].dev.as_str(), found[4].address), ("added", cached[1].address));
+    }
+
+    #[test]
+    fn the_example_of_the_documentation_has_every_key_of_every_table() {
+        let example = include_str!("../../../../docs/segue.toml");
+        for (kind, heading) in [
+            (Kind::Tunnel, "[[tunnel]]"),
+            (Kind::Gateway, "[[gateway]]"),
+            (Kind::Adapter, "[[lan78xx]]"),
+            (Kind::Metrics, "[metrics]"),
+        ] {
+            let lines = example.lines().map(|line| line.trim_start_matches("# "));
+            let own = lines.skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with('['));
+            let found: Vec<&str> = own.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+            for key in keys::keys_of(kind) {
+                assert!(found.contains(&key.as_str()), "`{key}` of {heading} is not in docs/segue.toml");
+            }
+        }
     }
 
     #[test]

@@ -37,10 +37,10 @@ const FILE_LEN: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Longest time for the lookup of all names of a file, which other tunnels wait for: longer than the 5 seconds after
-/// which resolvers ask the next server.
+/// Longest time for the lookup of all names of a file at the start, which other tunnels wait for: longer than the
+/// 5 seconds after which resolvers ask the next server.
 const LOOKUP: Duration = Duration::from_secs(6);
-/// Longest time for the lookup of all names where nothing else waits.
+/// Longest time for the lookup of all names where no other instance waits for it.
 const LONG_LOOKUP: Duration = Duration::from_secs(30);
 
 /// Runs `segue run`.
@@ -118,8 +118,8 @@ fn decode(file: String, bytes: Vec<u8>) -> Result<Text, Error> {
     }
 }
 
-/// Parses the bytes of a configuration as `segue run` does, without asking the system anything: names of remotes have
-/// no address. `file` is the name that errors show.
+/// Parses the bytes of a configuration as `segue run` does, without any query of the system: remotes given as names
+/// have no address. `file` is the name that errors show.
 ///
 /// # Errors
 /// All errors of the file in one, each with its line and column.
@@ -127,7 +127,7 @@ pub fn parse_configuration(file: &str, bytes: Vec<u8>) -> Result<Vec<InstanceSpe
     config::read(&decode(file.to_owned(), bytes)?, |_| Names::default())
 }
 
-/// Reads a file of any type: some have no end, and a pipe may have no writer.
+/// Reads a file of any type, with limits, since some have no end and a pipe may have no writer.
 fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let until = Instant::now() + PATIENCE;
@@ -164,7 +164,8 @@ fn whole(checked: Vec<Result<String, Refusal>>) -> Result<Vec<String>, Error> {
     together(errors).map_or(Ok(plans), Err)
 }
 
-/// Checks whether `specs` can run on this host beside `others`, which run. Returns a description or an error for each.
+/// Checks whether `specs` can run on this host at the same time as `others`, which are running. Returns a description
+/// or an error for each.
 fn check(
     specs: &[&InstanceSpec],
     others: &[InstanceSpec],
@@ -253,8 +254,12 @@ impl Configuration for ConfigFile {
         Ok(())
     }
 
-    fn specs(&self, known: &[(String, IpAddr)]) -> Result<Vec<InstanceSpec>, Error> {
-        config::read(&self.text, |hosts| Names::look_up(hosts, LOOKUP).or(known.iter().cloned()))
+    fn hosts(&self) -> Vec<String> {
+        config::hosts(&self.text)
+    }
+
+    fn specs(&self, names: &Names) -> Result<Vec<InstanceSpec>, Error> {
+        config::read(&self.text, |_| names.clone())
     }
 
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error> {

@@ -1,9 +1,9 @@
-//! The lookup of host names beside the service, which does not wait for the answers.
+//! The asynchronous lookup of host names: the service does not wait for the answers.
 
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use segue_host::names::Names;
+use segue_host::names::{Lookups, Names};
 
 use crate::started;
 
@@ -33,5 +33,28 @@ impl Lookup {
     /// Waits for the answers, and returns them.
     pub(super) fn answers(self) -> Names {
         self.0.join().unwrap_or_default()
+    }
+}
+
+/// The pending lookups of a reload that did not wait for all answers.
+#[derive(Debug)]
+pub(super) struct LateAnswers {
+    lookups: Lookups,
+    until: Instant,
+}
+
+impl LateAnswers {
+    /// Keeps the lookups; `None` where all answers are there.
+    pub(super) fn of(lookups: Lookups) -> Option<LateAnswers> {
+        let until = Instant::now() + LIMIT;
+        (!lookups.is_over()).then_some(LateAnswers { lookups, until })
+    }
+
+    /// Returns the answers so far, if there are new ones, and the lookups that are still pending.
+    pub(super) fn poll(mut self) -> (Option<Names>, Option<LateAnswers>) {
+        let is_new = self.lookups.wait(Duration::ZERO);
+        let names = is_new.then(|| self.lookups.names().clone());
+        let waits = !self.lookups.is_over() && Instant::now() < self.until;
+        (names, waits.then_some(self))
     }
 }

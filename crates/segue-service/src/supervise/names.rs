@@ -92,14 +92,14 @@ impl Service {
             }
             if due > now {
                 if instance.lookup.is_none() && lookups < MOST_LOOKUPS {
-                    let hosts = before.named_addresses().into_iter().map(|(host, _)| host).collect();
+                    let hosts = before.cached_addresses().into_iter().map(|cached| cached.host).collect();
                     instance.lookup = Lookup::begin(hosts);
                     lookups += usize::from(instance.lookup.is_some());
                 }
                 continue;
             }
             let Some(lookup) = instance.lookup.take_if(|lookup| lookup.is_over()) else { continue };
-            let names = lookup.answers().found().or(before.named_addresses());
+            let names = lookup.answers().or(before.cached_addresses());
             let (words, knobs) = (before.words(), before.knobs());
             let spec = self.configuration.spec(before.kind, &before.name, &words, &knobs, &names);
             // With new addresses tunnels of one port may exclude each other, and all of them would stay down.

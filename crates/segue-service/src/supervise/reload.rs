@@ -4,16 +4,17 @@
 //! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::event::{LogEntry, LogEvent};
-use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse};
+use segue_control::protocol::{AbsentInstance, ChangedTunnels, Reloaded, ServiceResponse, UnansweredName};
 use segue_control::{client, knobs};
+use segue_host::names::{CachedAddress, Lookups, Names};
 use serde_json::json;
 
 use super::child::{Instance, START, State, late};
+use super::lookup::LateAnswers;
 use super::requests::Change;
 use super::service::{Configuration, STOP_EACH, Service, end, patience};
 use super::spec::InstanceSpec;
@@ -26,6 +27,13 @@ const PARTING: Duration = Duration::from_secs(3);
 
 /// Knobs with their values.
 type Assignments = Vec<(String, String)>;
+
+/// Longest wait of a reload for the resolver: the tunnels of other names, and those whose names have addresses from
+/// lookups before, are not to wait for one that is silent.
+const LOOKUP: Duration = Duration::from_secs(1);
+/// Longest wait for a name without an address whose tunnel is to replace a running one: longer than the
+/// 5 seconds after which resolvers ask the next server.
+const LONG_LOOKUP: Duration = Duration::from_secs(6);
 
 /// An instance whose tunnels continue, in part, in another instance.
 #[derive(Debug)]
@@ -52,12 +60,46 @@ struct Difference {
 }
 
 impl Service {
-    /// Loads the configuration again, and applies it as a whole or not at all.
+    /// Loads the configuration again, and applies it as a whole or not at all. Answers of the resolver that come later
+    /// are applied later.
     pub(super) fn reload(&mut self) {
         self.notify.reloading();
         self.requests.begin(Change::Reload);
         let followed = self.follow();
-        let text = match &followed {
+        self.tell_reload(&followed);
+    }
+
+    /// Applies answers of the resolver that arrived after a reload, where names of tunnels have other addresses now.
+    /// Absent tunnels have lookups of their own.
+    pub(super) fn apply_late_answers(&mut self) {
+        let Some(late) = self.late.take() else { return };
+        let (names, left) = late.poll();
+        self.late = left;
+        let Some(names) = names.map(|names| names.or(self.cached_addresses())) else { return };
+        if self.instances.iter().any(|instance| self.has_moved(&instance.spec, &names)) {
+            self.notify.reloading();
+            let followed = self.configuration.specs(&names).and_then(|specs| self.apply(specs, &names));
+            self.tell_reload(&followed);
+        }
+    }
+
+    /// Returns whether the names of an instance have other addresses now.
+    fn has_moved(&self, spec: &InstanceSpec, names: &Names) -> bool {
+        if spec.cached_addresses().is_empty() {
+            return false;
+        }
+        let made = self.configuration.spec(spec.kind, &spec.name, &spec.words(), &spec.knobs(), names);
+        made.is_ok_and(|made| made.unresolved.is_none() && made.remotes() != spec.remotes())
+    }
+
+    /// Returns the addresses of the names of all tunnels that have one.
+    fn cached_addresses(&self) -> Vec<CachedAddress> {
+        self.instances.iter().flat_map(|instance| instance.spec.cached_addresses()).collect()
+    }
+
+    /// Reports the outcome of a reload, to the clients that wait for it too.
+    fn tell_reload(&mut self, followed: &Result<Reloaded, Error>) {
+        let text = match followed {
             Ok(done) => {
                 let mut event = json!(done);
                 event["event"] = json!("reloaded");
@@ -78,17 +120,39 @@ impl Service {
         self.notify.ready(&self.reported);
     }
 
-    /// Changes the running instances to match the configuration. Everything that can be checked is checked before the
-    /// first change; a change that fails later is reverted.
+    /// Loads the configuration, asks the resolver for its names, and applies it.
     fn follow(&mut self) -> Result<Reloaded, Error> {
+        self.late = None;
         self.configuration.load()?;
+        let mut lookups = Lookups::begin(self.configuration.hosts());
+        lookups.wait(LOOKUP);
+        let mut names = lookups.names().clone().or(self.cached_addresses());
+        let mut specs = self.configuration.specs(&names)?;
+        let would_end = |spec: &InstanceSpec| spec.unresolved.is_some() && self.runs_any_of(spec);
+        if !lookups.is_over() && specs.iter().any(would_end) {
+            lookups.wait(LONG_LOOKUP.saturating_sub(LOOKUP));
+            names = lookups.names().clone().or(self.cached_addresses());
+            specs = self.configuration.specs(&names)?;
+        }
+        let outcome = self.apply(specs, &names)?;
+        self.late = LateAnswers::of(lookups);
+        Ok(outcome)
+    }
+
+    /// Returns whether a tunnel of this specification runs, maybe with other words.
+    fn runs_any_of(&self, spec: &InstanceSpec) -> bool {
+        let devs = spec.devs();
+        self.instances.iter().any(|old| old.runs() && old.spec.devs().iter().any(|dev| devs.contains(dev)))
+    }
+
+    /// Changes the running instances to match these specifications, whose names have the addresses of `names`.
+    /// Everything that can be checked is checked before the first change; a change that fails later is reverted.
+    fn apply(&mut self, specs: Vec<InstanceSpec>, names: &Names) -> Result<Reloaded, Error> {
         // What stands in for instances without a process has their names.
         self.instances.iter_mut().for_each(Instance::stand_down);
         // An instance that is not up yet would not receive a request.
         self.settle();
-        let known: Vec<(String, IpAddr)> = self.instances.iter().flat_map(|i| i.spec.named_addresses()).collect();
-        let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } =
-            self.difference(self.configuration.specs(&known)?)?;
+        let Difference { kept, assignments_of, handovers, fresh, absent, mut outcome } = self.difference(specs)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
@@ -159,7 +223,21 @@ impl Service {
             Some(AbsentInstance { name: instance.spec.name.clone(), reason })
         };
         outcome.absent = self.instances.iter().filter(|instance| !instance.is_up()).filter_map(waits).collect();
+        outcome.unanswered = self.unanswered(names);
         Ok(outcome)
+    }
+
+    /// Returns the names whose tunnels keep an address from an earlier lookup because the answer has none.
+    fn unanswered(&self, names: &Names) -> Vec<UnansweredName> {
+        let mut found: Vec<UnansweredName> = Vec::new();
+        for CachedAddress { host, address, .. } in self.cached_addresses() {
+            if let Some(reason) = names.why_cached(&host, address) {
+                found.push(UnansweredName { name: host, address: address.to_string(), reason });
+            }
+        }
+        found.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
+        found.dedup();
+        found
     }
 
     /// Compares the running instances with the configuration, and checks the new parts of the configuration.
@@ -202,9 +280,7 @@ impl Service {
             }
             if let Some(unresolved) = &spec.unresolved {
                 // What runs is not ended because its name has no address now.
-                let devs = spec.devs();
-                let is_running = |old: &Instance| old.runs() && old.spec.devs().iter().any(|dev| devs.contains(dev));
-                match self.instances.iter().any(is_running) {
+                match self.runs_any_of(&spec) {
                     true => errors.push((*unresolved.error).clone()),
                     false => absent.push(spec),
                 }
@@ -287,7 +363,7 @@ impl Service {
         self.instances.iter().any(|old| old.spec.name == name && is(&old.spec))
     }
 
-    /// Returns whether the instance that was to be replaced has ended by itself or does so within a moment; otherwise
+    /// Returns whether the instance that was to be replaced has ended by itself or does so shortly; otherwise
     /// it continues.
     fn ends_instead(&mut self, at: usize) -> bool {
         let name = self.instances[at].spec.name.clone();
@@ -296,7 +372,7 @@ impl Service {
         ends
     }
 
-    /// Returns whether the instance has ended by itself or does so within a moment.
+    /// Returns whether the instance has ended by itself or does so shortly.
     fn ends(&mut self, name: &str) -> bool {
         let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
         let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
@@ -438,7 +514,7 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
     Ok(all)
 }
 
-/// Returns the knobs that `new` begins with where it takes over interfaces of `old`: those of the configuration, and
+/// Returns the initial knobs of `new` where it takes over interfaces of `old`: those of the configuration, and
 /// those that were set at run time and that the configuration has not changed since.
 fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error> {
     let (before, mut assignments) = (old.knobs(), new.knobs());
@@ -452,7 +528,7 @@ fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error>
     let gone = |name: &str| lost.iter().any(|dev| knobs::is_of(name, dev));
     let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
     set.retain(|knob| knob.fixed.is_none() && !gone(&knob.name));
-    // A knob that needs another one comes behind it.
+    // A knob that needs another one comes after it.
     set.sort_by_key(|knob| knob.needs.is_some());
     for knob in set {
         let was = said(&before, &knob.name);

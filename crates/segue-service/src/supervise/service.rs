@@ -1,7 +1,6 @@
 //! The service: a process that supervises instances, each a process with a sandbox of its own. No packet passes through
 //! the service itself.
 
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
 use super::child::{Event, Instance, START, State, late};
+use super::lookup::{ANSWER, LateAnswers};
 use super::notify::Notify;
 use super::requests::{Change, Requests};
 use super::spec::{InstanceSpec, Kind as InstanceKind};
@@ -46,12 +46,13 @@ pub trait Configuration {
     }
     /// Loads the present content.
     fn load(&mut self) -> Result<(), Error>;
+    /// Returns the names of remotes in the content that was loaded last.
+    fn hosts(&self) -> Vec<String>;
     /// Returns the instances of the content that was loaded last, or all errors that can be found without a query to
-    /// the system. Names of remotes are looked up within a limit of time: one without an answer has the addresses that
-    /// are `known`, or none.
-    fn specs(&self, known: &[(String, IpAddr)]) -> Result<Vec<InstanceSpec>, Error>;
-    /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
-    /// nothing.
+    /// the system. Names of remotes have the addresses of `names`.
+    fn specs(&self, names: &Names) -> Result<Vec<InstanceSpec>, Error>;
+    /// Checks whether `specs` can run on this host at the same time as `others`, which are running. Returns all errors,
+    /// and changes nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
     /// Returns the instance of this kind and name with these words and knobs, which the previous configuration had.
     /// Names of remotes have the addresses of `names`.
@@ -63,7 +64,7 @@ pub trait Configuration {
         knobs: &[(String, String)],
         names: &Names,
     ) -> Result<InstanceSpec, Error>;
-    /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their values before.
+    /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their previous values.
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
 }
 
@@ -97,6 +98,8 @@ pub struct Service {
     pub(super) requests: Requests,
     /// Whether a signal or a client has requested a reload that is not made yet.
     reload: bool,
+    /// The pending lookups of names, while the resolver has not answered all queries of the last reload.
+    pub(super) late: Option<LateAnswers>,
     /// Whether a signal has requested the end of the service.
     pub(super) stop: bool,
     /// The path of this program at the start of the service.
@@ -130,6 +133,7 @@ impl Service {
             options,
             requests: Requests::default(),
             reload: false,
+            late: None,
             stop: false,
             program: std::env::current_exe().ok(),
             alive,
@@ -174,6 +178,9 @@ impl Service {
             self.restart();
             if !self.stop {
                 self.look_up();
+            }
+            if !self.stop && !self.reload {
+                self.apply_late_answers();
             }
             let status = self.status();
             if status != self.reported && !self.stop {
@@ -402,11 +409,13 @@ impl Service {
         }
     }
 
-    /// Returns the time until the next restart is due, or a minute where none is.
+    /// Returns the time until the next restart or the next check for late answers is due, or a minute where none is.
     fn pause(&self) -> Duration {
         let now = Instant::now();
+        let longest = if self.late.is_some() { ANSWER } else { Duration::from_secs(60) };
         let due = self.instances.iter().filter_map(|instance| instance.again).min();
-        due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(now) + Duration::from_millis(1))
+        let pause = due.map(|due| due.saturating_duration_since(now) + Duration::from_millis(1));
+        pause.map_or(longest, |pause| pause.min(longest))
     }
 
     /// Restarts instances that ended by themselves, once their pause is over.
@@ -424,7 +433,7 @@ impl Service {
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
     }
 
-    /// Restarts instances that ran before, each by itself: one that does not come up is reported, and is restarted
+    /// Restarts instances that ran before, each independently: one that does not come up is reported, and is restarted
     /// after its pause.
     pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
         for mut instance in gone {
@@ -463,7 +472,7 @@ impl Service {
     }
 }
 
-/// Gives up the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
+/// Drops the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
 /// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
 /// again, but for the system calls that none of them needs. A lookup of a name of the file that has no answer yet keeps
 /// what it has until it ends by itself.

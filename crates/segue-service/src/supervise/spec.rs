@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use segue_control::error::Error;
 use segue_control::knobs::is_of;
+use segue_host::names::CachedAddress;
 use segue_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +53,7 @@ impl Kind {
     }
 }
 
-/// A word of a command line, and its place in the file.
+/// A word of a command line, and its position in the file.
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The word as the file has it.
@@ -70,7 +71,7 @@ impl Token {
     }
 }
 
-/// A knob with its value, and the places of both.
+/// A knob with its value, and the positions of both in the file.
 #[derive(Clone, Debug)]
 pub struct KnobAssignment {
     /// The name of the knob.
@@ -97,7 +98,7 @@ pub enum InstancePlan {
 pub struct Unresolved {
     /// The name.
     pub host: String,
-    /// The reason, at the place of the name.
+    /// The reason, with the position of the name.
     pub error: Box<Error>,
 }
 
@@ -108,7 +109,7 @@ pub struct InstanceSpec {
     pub kind: Kind,
     /// The name of the instance.
     pub name: String,
-    /// The words behind the command, without knobs.
+    /// The words after the command, without knobs.
     pub tokens: Vec<Token>,
     /// The knobs to set.
     pub assignments: Vec<KnobAssignment>,
@@ -116,7 +117,7 @@ pub struct InstanceSpec {
     pub header: Range<usize>,
     /// The parsed words of the instance.
     pub plan: InstancePlan,
-    /// The name of the remote, where it has no address: the address in the plan then only stands for it.
+    /// The name of the remote, where it has no address; the address in the plan is then a placeholder.
     pub unresolved: Option<Unresolved>,
 }
 
@@ -139,21 +140,26 @@ impl InstanceSpec {
         socket(self).is_some_and(|own| socket(other) == Some(own))
     }
 
-    /// Returns the words behind the command, without knobs: instances with the same words are the same.
+    /// Returns the words after the command, without knobs: instances with the same words are the same.
     pub fn words(&self) -> Vec<String> {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
-    /// Returns the words behind the command as the process of the instance gets them: with addresses in the place of
-    /// names, which only the service looks up.
+    /// Returns the words after the command as the process of the instance gets them: with addresses instead of names,
+    /// which only the service looks up.
     pub fn process_words(&self) -> Vec<String> {
         let word = |token: &Token| token.address.map_or_else(|| token.text.clone(), |address| address.to_string());
         self.tokens.iter().map(word).collect()
     }
 
-    /// Returns the names of the remotes with their addresses.
-    pub fn named_addresses(&self) -> Vec<(String, IpAddr)> {
-        self.tokens.iter().filter_map(|token| Some((token.text.clone(), token.address?))).collect()
+    /// Returns the addresses of the remotes that are names, each with its tunnel.
+    pub fn cached_addresses(&self) -> Vec<CachedAddress> {
+        let tunnels = self.plans().iter().zip(self.tokens.split(|token| token.text == ALSO));
+        let cached = |(plan, tokens): (&Plan, &[Token])| {
+            let (host, address) = tokens.iter().find_map(|token| Some((token.text.clone(), token.address?)))?;
+            Some(CachedAddress { dev: plan.dev.clone(), host, address })
+        };
+        tunnels.filter_map(cached).collect()
     }
 
     /// Returns the length of the command line of the instance, bytes, as execve(2) counts it: each word with its end
@@ -165,7 +171,7 @@ impl InstanceSpec {
         words + knobs.map(|knob| "--set==".len() + knob.name.text.len() + knob.value.text.len() + EACH).sum::<usize>()
     }
 
-    /// Returns the addresses of the other ends, which may have changed though the words are the same: a host name is
+    /// Returns the addresses of the remotes, which may change while the words stay the same: a host name is
     /// looked up each time that the configuration is read.
     pub(crate) fn remotes(&self) -> Vec<IpAddr> {
         match &self.plan {
@@ -257,7 +263,7 @@ impl InstanceSpec {
             .collect()
     }
 
-    /// Returns the address and port that the instance listens on, as far as it is known.
+    /// Returns the address and port that the instance listens on, if they are known.
     pub fn listens(&self, netlink: &mut Netlink) -> Option<SocketAddr> {
         let first = self.plans().first().filter(|plan| plan.has_udp() && self.unresolved.is_none())?;
         resolve::resolve(first.clone(), netlink).ok().map(|ready| ready.listens())

@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::iter;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use segue_control::error::{Error, Kind as ErrorKind, printable_line};
 use segue_control::event::{LogEntry, LogEvent};
 use segue_control::protocol::{ServiceResponse, Upgraded};
 use segue_host::file::Identity;
-use segue_host::names::Names;
+use segue_host::names::{CachedAddress, Names};
 use segue_host::process;
 use segue_host::sys;
 use serde::{Deserialize, Serialize};
@@ -61,11 +62,14 @@ struct KeptInstance {
     /// The addresses of the names in `words`, so that the new program does not wait for a resolver.
     #[serde(default)]
     names: Vec<(String, IpAddr)>,
+    /// The interface for each of `names`: a name may have another address in another tunnel. Empty from 0.2.0.
+    #[serde(default)]
+    devs: Vec<String>,
 }
 
 impl KeptInstance {
-    /// Returns the names of the remotes of a running instance, where the previous program has passed on no addresses
-    /// because its processes looked them up.
+    /// Returns the names of the remotes of a running instance, where the previous program passed on no addresses
+    /// because its processes looked them up themselves.
     fn unknown(&self) -> Vec<String> {
         let is_name = |word: &str| word.parse::<IpAddr>().is_err() && !word.contains('%');
         let named = |pair: &&[String]| pair[0] == "remote" && is_name(&pair[1]);
@@ -75,6 +79,13 @@ impl KeptInstance {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Returns the addresses that the previous program has passed on.
+    fn cached(&self) -> impl Iterator<Item = CachedAddress> {
+        let devs = self.devs.iter().cloned().chain(iter::repeat(String::new()));
+        let names = self.names.iter().cloned();
+        names.zip(devs).map(|((host, address), dev)| CachedAddress { dev, host, address })
     }
 }
 
@@ -98,8 +109,7 @@ impl Kept {
     pub fn specs(&self, configuration: &dyn Configuration) -> Result<Vec<InstanceSpec>, Error> {
         let found = Names::look_up(self.instances.iter().flat_map(KeptInstance::unknown), LOOKUP);
         let spec = |kept: &KeptInstance| {
-            let names =
-                if kept.names.is_empty() { found.clone() } else { Names::default().or(kept.names.iter().cloned()) };
+            let names = if kept.names.is_empty() { found.clone() } else { Names::default().or(kept.cached()) };
             let spec = configuration.spec(kept.kind, &kept.name, &kept.words, &kept.knobs, &names)?;
             match &spec.unresolved {
                 Some(unresolved) if kept.process.is_some() => Err((*unresolved.error).clone()),
@@ -177,6 +187,8 @@ impl Service {
         let mut instances = Vec::new();
         for instance in &self.instances {
             let spec = &instance.spec;
+            let cached = spec.cached_addresses().into_iter();
+            let (names, devs) = cached.map(|CachedAddress { dev, host, address }| ((host, address), dev)).unzip();
             let process = instance.kept().map(|(process, own)| {
                 fds.extend(own);
                 process
@@ -187,14 +199,15 @@ impl Service {
                 words: spec.words(),
                 knobs: spec.knobs(),
                 process,
-                names: spec.named_addresses(),
+                names,
+                devs,
             });
         }
         (Kept { version: VERSION.to_owned(), instances, requests }, fds)
     }
 
-    /// Runs the service from the change of its program to its end: takes over the state that the previous program has
-    /// `kept`, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
+    /// Runs the service from the replacement of its program to its end: takes over the state that the previous program
+    /// has `kept`, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
     pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
         let Kept { version, instances, requests } = kept;
         let _ = process::adopt_orphans();
@@ -332,15 +345,22 @@ mod tests {
         let process = KeptProcess { pid: 7, line: 8, stdout: 9, text: b"{\"ev".to_vec(), is_up: true };
         let words = ["dev", "sg0", "remote", "peer"].map(str::to_owned).to_vec();
         let knobs = vec![("net.gro.dev.sg0.max_bytes".to_owned(), "1".to_owned())];
-        let names = vec![("peer".to_owned(), IpAddr::from([198, 18, 0, 2]))];
-        let instance =
-            KeptInstance { kind: Kind::Tunnel, name: "sg0".to_owned(), words, knobs, process: Some(process), names };
+        let (names, devs) = (vec![("peer".to_owned(), IpAddr::from([198, 18, 0, 2]))], vec!["sg0".to_owned()]);
+        let (kind, name, process) = (Kind::Tunnel, "sg0".to_owned(), Some(process));
+        let instance = KeptInstance { kind, name, words, knobs, process, names, devs };
         let kept = Kept { version: "0.2.0".to_owned(), instances: vec![instance], requests: KeptRequests::default() };
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
         assert!(text.contains(r#""kind":"tunnel""#) && text.contains(r#""names":[["peer","198.18.0.2"]]"#), "{text}");
         assert_eq!(serde_json::from_str::<Kept>(r#"{"version":"0.2.0","of_later":1}"#).unwrap().version, "0.2.0");
         assert!(kept.instances[0].unknown().is_empty());
+        let cached =
+            |kept: &Kept| kept.instances[0].cached().map(|cached| (cached.dev, cached.host)).collect::<Vec<_>>();
+        assert_eq!(cached(&kept), [("sg0".to_owned(), "peer".to_owned())]);
+        // The interfaces came with the version after 0.2.0.
+        let mut without: Value = serde_json::from_str(&text).unwrap();
+        without["instances"][0].as_object_mut().and_then(|instance| instance.remove("devs")).unwrap();
+        assert_eq!(cached(&serde_json::from_value(without).unwrap()), [(String::new(), "peer".to_owned())]);
         // A program that passed on no addresses had names all the same.
         let mut old: Value = serde_json::from_str(&text).unwrap();
         let instance = &mut old["instances"][0];
