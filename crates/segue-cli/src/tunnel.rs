@@ -1,30 +1,37 @@
 //! `segue tunnel`: the command line of tunnels.
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::Path;
+use std::time::Duration;
 
 use segue_control::client;
 use segue_control::error::{Error, Kind};
 use segue_host::capability::has_net_admin;
+use segue_host::names::{self, Names};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon::{self, Start};
 use segue_service::diagnose::{self, Purpose};
 use segue_service::tunnel::daemon::free;
 use segue_service::tunnel::group::{self, Group};
+use segue_service::tunnel::plan::Plan;
 use segue_service::tunnel::{show, start};
 
 use crate::args::Tunnel;
 use crate::out::Out;
-use segue_grammar::{parse, plan, tunnel};
+use segue_grammar::parse::{self, Parsed, Value};
+use segue_grammar::plan::plan_with;
+use segue_grammar::tunnel;
+
+/// Longest time for the lookup of several names.
+const LOOKUP: Duration = Duration::from_secs(30);
 
 /// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     let watched = daemon::follow(args.supervised, args.successor)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
-    let plans: Result<Vec<_>, Error> =
-        parsed.iter().map(|parsed| plan::plan(parsed, args.capture(), &args.set)).collect();
-    let plans = plans?;
+    let plans = plans(&parsed, args)?;
     if let Some(clash) = group::clash(&plans) {
         let parsed = &parsed[clash.at];
         let at = parsed.place_of(clash.word).unwrap_or(parsed.end());
@@ -44,8 +51,24 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     daemon::up(&group, netlink, Start { watched, is_weak: args.weak_sandbox }, &out.staying())
 }
 
-/// Refuses to overwrite a capture file that has something in it, and to mix a capture with the output. An instance of
-/// `segue run` overwrites its own.
+/// Returns the plans of the tunnels. Where the remotes have several names, these are looked up side by side.
+fn plans(parsed: &[Parsed], args: &Tunnel) -> Result<Vec<Plan>, Error> {
+    let host = |parsed: &Parsed| match parsed.value_of("remote") {
+        Some(Value::Host(name)) => Some(name.clone()),
+        _ => None,
+    };
+    let hosts: BTreeSet<String> = parsed.iter().filter_map(host).collect();
+    // A single one needs no thread.
+    let names = (hosts.len() > 1).then(|| Names::look_up(hosts, LOOKUP));
+    let resolver = |host: &str| match &names {
+        Some(names) => names.addresses(host, ""),
+        None => names::addresses(host),
+    };
+    parsed.iter().map(|parsed| plan_with(parsed, args.capture(), &args.set, &resolver)).collect()
+}
+
+/// Refuses to overwrite a capture file that is not empty, and to write a capture to the stream of other output. An
+/// instance of `segue run` overwrites its own.
 fn check_trace(path: &Path, may_overwrite: bool, out: &Out) -> Result<(), Error> {
     if path == Path::new("-") && out.json {
         return Err(Error::new(Kind::Conflict, "`--trace -` does not go with `-j`", "--trace FILE.pcap")
@@ -104,7 +127,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// Returns why this user cannot start the tunnels, as far as that can be known without an attempt.
+/// Returns why this user cannot start the tunnels, if that is known without trying.
 fn refusal(group: &Group, netlink: &mut Netlink) -> Option<Error> {
     let dev = &group.plans().find(|plan| plan.guest.is_none())?.dev;
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {

@@ -4,12 +4,15 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::check;
 
-/// A process id as the kernel gives it.
+/// A process id as the kernel returns it.
 pub type Pid = libc::pid_t;
+
+/// Longest time for a thread that has done its work to be gone.
+const THREAD_END: Duration = Duration::from_millis(200);
 
 /// The two results of `fork`.
 pub enum Forked {
@@ -21,11 +24,16 @@ pub enum Forked {
 
 /// Forks the process.
 ///
-/// Returns an error when the process has more than one thread: the child could find a lock that nothing releases.
+/// Returns an error when the process has more than one thread: the child could find a lock that nothing releases. A
+/// thread that ends at this moment is waited for.
 pub fn fork() -> io::Result<Forked> {
-    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
-    if threads > 1 {
-        return Err(io::Error::other("fork is refused while other threads run"));
+    let threads = || std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
+    let until = Instant::now() + THREAD_END;
+    while threads() > 1 {
+        if Instant::now() >= until {
+            return Err(io::Error::other("fork is refused while other threads run"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: the process has one thread (checked above), so the child may run any code.
     match unsafe { libc::fork() } {
