@@ -12,7 +12,7 @@ use crate::style;
 const WIDTH: f64 = 400.0;
 /// Height of a row of a chart: a line of text, the bar, and space.
 const ROW: f64 = 44.0;
-/// Maximum number of characters of a case in a chart, beside the value.
+/// Maximum number of characters of a case's label in a chart, next to the value.
 const LABEL: usize = 48;
 /// Maximum number of other metrics of a row in a table.
 const OTHERS: usize = 4;
@@ -62,13 +62,19 @@ fn sentence(all: &All) -> String {
         let names: Vec<&str> = failed.iter().map(|failed| failed.bench.as_str()).collect();
         let _ = write!(left, "; benches that could not run: {}", names.join(", "));
     }
-    format!(
-        "{rows} cases of {} benches{left}. Of those with a published figure {above} reach it on this machine and {below} do not.",
-        benches.len()
-    )
+    let one_or = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let published = match above + below {
+        0 => "None of them has a published figure.".to_owned(),
+        _ => format!(
+            "Of those with a published figure {} it on this machine and {} not.",
+            one_or(above, "reaches", "reach"),
+            one_or(below, "does", "do")
+        ),
+    };
+    format!("{} of {}{left}. {published}", one_or(rows, "case", "cases"), one_or(benches.len(), "bench", "benches"))
 }
 
-/// Returns the metric that a row is charted by: the rate where there is one.
+/// Returns the metric shown in the chart for a row: the rate where there is one.
 fn main_metric(row: &Row) -> Option<&str> {
     let names = || row.metrics.keys().map(String::as_str);
     names()
@@ -315,6 +321,19 @@ mod tests {
                 && page.contains("@media print")
                 && page.contains("max-width:40rem")
         );
+    }
+
+    #[test]
+    fn the_summary_counts_in_singular_and_plural() {
+        let mut all = bench();
+        let one = "2 cases of 1 bench; 1 could not run here. Of those with a published figure 1 reaches it on this machine and 0 do not.";
+        assert_eq!(sentence(&all), one);
+        all.benches.extend(bench().benches);
+        let two = "4 cases of 2 benches; 2 could not run here. Of those with a published figure 2 reach it on this machine and 0 do not.";
+        assert_eq!(sentence(&all), two);
+        all.benches.truncate(1);
+        all.benches[0].rows.truncate(1);
+        assert_eq!(sentence(&all), "1 case of 1 bench; 1 could not run here. None of them has a published figure.");
     }
 
     #[test]
