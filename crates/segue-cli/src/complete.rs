@@ -20,14 +20,14 @@ const FISH: &str = include_str!("complete/segue.fish");
 /// The line that asks the shell to complete the name of a file.
 const FILES: &str = "@files";
 
-/// A word that may come next, with its description.
+/// A completion candidate, with its description.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     word: String,
     about: String,
 }
 
-/// The words that may come next.
+/// The words that may follow.
 enum Next {
     Candidates(Vec<Candidate>),
     Files,
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Complete, out: &Out) {
     }
 }
 
-/// Returns the candidates behind the words `before`; `current` is the beginning of the word.
+/// Returns the candidates that may follow the words `before`; `current` is the beginning of the word.
 fn next(before: &[&str], current: &str) -> Next {
     let mut root = Cli::command();
     root.build();
@@ -94,6 +94,7 @@ fn next(before: &[&str], current: &str) -> Next {
         ["tunnel"] => tunnel(&rest),
         ["stat" | "nat" | "top"] if positional == 0 => Next::Candidates(instances()),
         ["peer"] if positional == 1 => Next::Candidates(instances()),
+        ["stop"] => Next::Candidates(instances()),
         ["reload"] if positional == 0 => Next::Candidates(services()),
         ["set"] if positional == 0 => Next::Candidates(instances()),
         ["set"] => Next::Candidates(knobs(&rest)),
@@ -161,7 +162,7 @@ fn options(tree: &Tree, root: &Tree) -> Vec<Candidate> {
     found.into_iter().collect()
 }
 
-/// Returns the candidates behind the words of a tunnel: the values of the last one, or another word.
+/// Returns the candidates that may follow the words of a tunnel: the values of the last one, or another word.
 fn tunnel(words: &[&str]) -> Next {
     let known = |word: &str| WORDS.iter().find(|known| known.spellings().any(|(spelling, _)| spelling == word));
     let mut open: Option<&Word> = None;
@@ -231,7 +232,7 @@ fn knobs(words: &[&str]) -> Vec<Candidate> {
     known.iter().map(|knob| candidate(&knob.name, &knob.help)).collect()
 }
 
-/// Returns every candidate behind a line of words, for tests and the manual.
+/// Returns every candidate that may follow a line of words, for tests and the manual.
 #[cfg(test)]
 fn words_behind(line: &str) -> Vec<String> {
     let before: Vec<&str> = line.split_whitespace().collect();
