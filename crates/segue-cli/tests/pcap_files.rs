@@ -143,6 +143,28 @@ fn a_file_that_is_replaced_keeps_its_owner_and_group() {
     assert_eq!((owner("in.pcap"), owner("old.pcap")), ((1000, 1001, 0o640), (1000, 1001, 0o640)));
 }
 
+/// Tests that no other user can read what replaces a private file, not even for a moment, and that the new content is
+/// on disk before it has the name.
+#[test]
+fn a_file_that_replaces_another_is_private_at_first_and_on_disk_before_it_has_its_name() {
+    if segue_lab::which("strace").is_none() {
+        return segue_lab::skip_this_test("not installed: strace");
+    }
+    let place = place();
+    let calls = "openat,fdatasync,fsync,?rename,?renameat,?renameat2";
+    let traced = format!("strace -f -qq -e trace={calls} -o calls \"$SEGUE\" pcap merge -q -i in.pcap");
+    let (code, _, stderr) = text(&shell(&place, &format!("umask 0; chmod 600 in.pcap; {traced}")));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let calls = fs::read_to_string(place.path().join("calls")).unwrap();
+    let at = |call: &str| {
+        let found = calls.lines().position(|line| line.contains(call));
+        found.unwrap_or_else(|| panic!("no {call}: {calls}"))
+    };
+    let (made, synced, named, listed) = (at("O_EXCL"), at("fdatasync("), at("rename"), at("fsync("));
+    assert!(made < synced && synced < named && named < listed, "{calls}");
+    assert!(calls.lines().nth(made).unwrap().contains(", 0600)"), "{calls}");
+}
+
 #[test]
 fn an_existing_output_needs_f() {
     let place = place();
