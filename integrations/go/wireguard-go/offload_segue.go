@@ -1,5 +1,5 @@
 // The functions of wireguard-go's package tun that join and split packets, on segue: the same names, arguments and
-// results. integrations/go/run puts this file beside that package's own, whose functions it takes away.
+// results. integrations/theirs puts this file beside that package's own, whose functions it takes away.
 
 package tun
 

@@ -1,8 +1,9 @@
-//! Tests of docs/adopting.md beside its Rust programs, which are doctests of this crate.
+//! Tests of docs/adopting.md in addition to its Rust programs, which are doctests of this crate.
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -53,7 +54,7 @@ fn every_file_that_is_named_is_there() {
     assert!(seen > 5);
 }
 
-/// Returns the words of an ASCII text, each with its place.
+/// Returns the words of an ASCII text, each with its position.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let pieces = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let placed = pieces.scan(0, |next, word| {
@@ -64,7 +65,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     placed.filter(|(_, word)| !word.is_empty()).collect()
 }
 
-/// Returns the functions that a piece of code names, each with the word in front of it: `Tun` in `Tun::open`, `tun` in
+/// Returns the functions that a piece of code names, each with the word before it: `Tun` in `Tun::open`, `tun` in
 /// `tun.read()`, nothing in `prime()`.
 fn functions(code: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
@@ -128,4 +129,120 @@ fn the_tables_of_calls_name_what_is_public() {
         }
     }
     assert!(count > 10, "{count} functions");
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the folder of a crate of crates.io with which this workspace is built, as `cargo metadata` has it.
+fn folder_of(metadata: &str, name: &str) -> PathBuf {
+    let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let mut folders = manifests.filter_map(|manifest| Path::new(manifest).parent());
+    let is_wanted = |folder: &&Path| {
+        let version = folder.file_name().and_then(|last| last.to_str()?.strip_prefix(name)?.strip_prefix('-'));
+        version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    folders.find(is_wanted).unwrap_or_else(|| panic!("no crate {name}")).to_owned()
+}
+
+/// Returns the text of all Rust files in a folder.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    text
+}
+
+/// Returns the parameters, without `self`, of each public function of this name.
+fn declarations<'s>(source: &'s str, name: &str) -> Vec<Vec<&'s str>> {
+    let mut found = Vec::new();
+    for (at, start) in source.match_indices(&format!("pub fn {name}")) {
+        let rest = &source[at + start.len()..];
+        let mut depth = 0;
+        let open = rest.find(|c: char| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            c == '(' && depth == 0
+        });
+        if let (true, Some(open)) = (rest.starts_with(['(', '<']), open) {
+            let list = rest[open + 1..].split(')').next().unwrap_or_default();
+            let is_name = |at: usize| list[at..].starts_with(':') && !list[at..].starts_with("::");
+            let names = words(list).into_iter().filter(|(at, word)| is_name(at + word.len()));
+            found.push(names.map(|(_, word)| word).collect());
+        }
+    }
+    found
+}
+
+/// Returns the first name in a piece of code that the sources do not declare: a type or trait, a public function with
+/// these parameters, a field.
+fn undeclared<'c>(code: &'c str, source: &str) -> Option<&'c str> {
+    let is_type = |name: &str| {
+        ["struct", "enum", "trait"].iter().any(|kind| {
+            let start = format!("pub {kind} {name}");
+            let mut ends = source.match_indices(&start).map(|(at, found)| &source[at + found.len()..]);
+            ends.any(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
+        })
+    };
+    let is_declared = |at: usize, name: &str| {
+        let (front, rest) = (&code[..at], &code[at + name.len()..]);
+        if front.matches('(').count() > front.matches(')').count() {
+            // An argument, which is checked with its function.
+            return true;
+        }
+        if name.starts_with(|c: char| c.is_ascii_uppercase()) {
+            return is_type(name);
+        }
+        let Some(given) = rest.strip_prefix('(') else {
+            return source.contains(&format!("pub {name}:")) || !declarations(source, name).is_empty();
+        };
+        let given = given.split(')').next().unwrap_or_default().split(',').map(str::trim);
+        let given: Vec<&str> = given.filter(|argument| !argument.is_empty()).collect();
+        let fits =
+            |all: &Vec<&str>| all.len() == given.len() && all.iter().zip(&given).all(|(a, b)| a == b || *b == "true");
+        declarations(source, name).iter().any(fits)
+    };
+    words(code).into_iter().find(|(at, name)| !is_declared(*at, name)).map(|(_, name)| name)
+}
+
+#[test]
+fn the_tables_of_calls_name_what_other_crates_declare() {
+    let guide = read("docs/adopting.md");
+    let version = run(Command::new("rustc").arg("-vV"));
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host]);
+    let metadata = run(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+    let wrong = [
+        (
+            "tun-rs",
+            ["recv_multiples(bufs)", "send_multiple(bufs, gro_table, offset)", "GROTables", "DeviceBuilder::build()"],
+        ),
+        ("quinn-udp", ["recv(socket, meta, bufs)", "RecvMeta::strides", "Transmits", "UdpSocketState::new()"]),
+    ];
+    for (name, wrong) in wrong {
+        let source = sources(&folder_of(&metadata, name).join("src"));
+        let (_, behind) = guide.split_once(format!("\n## Coming from {name}\n").as_str()).expect(name);
+        let section = behind.split("\n## ").next().unwrap_or_default();
+        let mut count = 0;
+        for line in section.lines().filter(|line| line.starts_with("| ")) {
+            let cell = line.split('|').nth(1).unwrap_or_default();
+            for code in cell.split('`').skip(1).step_by(2) {
+                assert_eq!(undeclared(code, &source), None, "{name}: {line}");
+                count += 1;
+            }
+        }
+        assert!(count > 5, "{name}: {count} names");
+        for code in wrong {
+            assert!(undeclared(code, &source).is_some(), "{name}: {code} is taken for one of its calls");
+        }
+    }
 }
