@@ -1,4 +1,4 @@
-//! Tests of wrong usage: exit status 2, the place of the mistake, and a suggestion.
+//! Tests of wrong usage: exit status 2, the position of the mistake, and a suggestion.
 
 mod common;
 
@@ -140,6 +140,9 @@ fn with_j_every_failure_is_one_json_object_on_stdout() {
         for key in ["why", "os_error"] {
             assert!(error.get(key).is_some(), "segue {line}: {key} in {error}");
         }
+        // A failure has a reason; the place in a file is one.
+        let has_reason = error["why"].is_string() || error["line"].is_u64();
+        assert!(*code == 2 || has_reason, "segue {line}: {error}");
         assert_eq!(ran.stderr, "", "segue {line}");
     }
 }

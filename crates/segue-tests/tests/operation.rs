@@ -64,6 +64,8 @@ fn a_watch_shows_the_rates_of_its_own_interval_with_units_that_fit() {
     };
     watch.stop(Duration::from_secs(5));
     for line in lines {
+        assert!(line["schema"].as_str().is_some_and(|schema| schema.starts_with("segue.stat/")), "{line}");
+        assert!(line["t"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
         let recent = &line["instances"][0]["recent"];
         let interval = recent["interval_s"].as_f64().expect("an interval");
         // A mean over the last ten seconds, or since the start, has at least four.
@@ -140,7 +142,8 @@ fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Op
     Some(command)
 }
 
-/// Creates a TUN device of a host's own that any user may open; other hosts and this machine do not see it.
+/// Creates a TUN device node in a host's mount namespace that any user may open; other hosts and this machine do not
+/// see it.
 fn open_tun_to_users(host: &Host) -> Result<(), segue_lab::LabError> {
     let own = "mount -t tmpfs -o mode=755 tun /dev/net && mknod -m 666 /dev/net/tun c 10 200";
     host.run("sh", &["-c", own]).map(drop)
@@ -188,6 +191,27 @@ fn a_user_starts_a_tunnel_on_an_interface_that_root_has_made_and_root_sees_it() 
         thread::sleep(Duration::from_millis(50));
     }
     tunnel.stop(Duration::from_secs(5));
+}
+
+#[test]
+fn completion_offers_the_names_of_what_runs() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let _tunnel = Tunnel::start(&ground.a, &ground.program, &Shape::new(Gre, Gue, V4).words(Peer::A, 1));
+    let offered = |line: &str| {
+        let words: Vec<&str> = ["complete", "--"].into_iter().chain(line.split(' ')).collect();
+        text(&segue(&ground.a, &ground.program, &words).stdout)
+    };
+    let begin = Instant::now();
+    while !offered("stat s").starts_with("sg1\t") {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(20));
+    }
+    for (line, candidate) in
+        [("stop s", "sg1\t"), ("set sg", "sg1\t"), ("set sg1 net.gro.dev.sg1.e", "net.gro.dev.sg1.enable_gro\t")]
+    {
+        assert!(offered(line).lines().any(|one| one.starts_with(candidate)), "{line}: {}", offered(line));
+    }
+    assert_eq!(offered("stop x"), "");
 }
 
 #[test]
