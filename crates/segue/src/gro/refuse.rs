@@ -29,9 +29,40 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// before it have left. It is not copied to be padded, which short frames that may join are.
     #[inline(never)]
     pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<RefusalReason> {
-        let (why, behind) = self.refusal(bytes, bytes.len(), (start, csum))?;
+        let plain = match start {
+            Start::Ethernet if read_u16(bytes, ethernet::TYPE) == Some(ethertype::IPV4) => {
+                self.plain_acknowledgment::<1, { ethernet::LEN + ipv4::MIN_LEN + tcp::MIN_LEN }>(bytes, csum)
+            }
+            Start::Ethernet => None,
+            Start::Ip => self.plain_acknowledgment::<0, { ipv4::MIN_LEN + tcp::MIN_LEN }>(bytes, csum),
+        };
+        let (why, behind) = match plain {
+            Some(plain) => (RefusalReason::NoPayload, FlushScope::Flow(plain)),
+            None => self.refusal(bytes, bytes.len(), (start, csum))?,
+        };
         self.flush_before(bytes, None, behind);
         Some(why)
+    }
+
+    /// Returns the form of a frame that is a segment without payload of TCP over IPv4, without IP options and padding,
+    /// after `LINK` headers: most short frames are one. `N` is the least length of such a frame, so that its fields
+    /// are read without a check for each. [`Gro::refusal`] says the same of it, and judges all others.
+    #[inline(always)]
+    fn plain_acknowledgment<const LINK: usize, const N: usize>(&self, bytes: &[u8], csum: Csum) -> Option<Plain> {
+        let l3 = const { L3[LINK] };
+        let l4 = const { L3[LINK] + ipv4::MIN_LEN };
+        let front: &[u8; N] = bytes.first_chunk()?;
+        let word = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
+        let is_plain = front[l3 + ipv4::VERSION_IHL] == 0x45
+            && front[l3 + ipv4::PROTOCOL] == protocol::TCP
+            && usize::from(word(l3 + ipv4::TOTAL_LEN)) + l3 == bytes.len()
+            && l4 + tcp::header_len(front[l4 + tcp::OFFSET]) == bytes.len()
+            && word(l3 + ipv4::FRAGMENT) & !ipv4::DF == 0
+            && u32::from(word(l3 + ipv4::CHECKSUM)) != self.rules.ones
+            && is_sum_good(&front[l3..l4])
+            && !matches!(csum, Csum::Bad | Csum::Absent)
+            && !self.config.acks;
+        is_plain.then_some(Plain { link: LINK, is_v6: false, is_tcp: true, l4 })
     }
 
     /// Releases the held packets that must leave before a frame that cannot join a train. `hash` is the hash of its
