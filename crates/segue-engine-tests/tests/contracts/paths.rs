@@ -1,5 +1,7 @@
 //! Compares the fast path through GRO with the slow path: their outputs and counters are equal, packet for packet.
 
+use std::collections::VecDeque;
+
 use segue::gro::{Frame, Gro, Popped, Stats};
 use segue::packet::{Csum, Frag, Pool, Tunnels, Unit};
 use segue::time::Nanos;
@@ -42,7 +44,7 @@ struct PathRun {
 enum PushedAs {
     Packets,
     Frames,
-    /// Every third packet is pushed parsed, the others as frames.
+    /// Every third packet is pushed parsed, the others as frames, from a queue.
     Both,
 }
 
@@ -81,6 +83,11 @@ impl PathRun {
         };
         self.pool.put(packet);
         let frame = Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum };
+        if self.pushed_as == PushedAs::Both {
+            let mut queue = VecDeque::from([frame]);
+            self.gro.push_from(&mut queue, VecDeque::front, VecDeque::pop_front, now, &mut self.pool);
+            return assert!(queue.is_empty(), "a frame was left in its queue");
+        }
         self.gro.push_frame(frame, now, &mut self.pool);
     }
 

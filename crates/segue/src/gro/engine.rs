@@ -11,7 +11,7 @@ use super::key::Hasher;
 use super::ready::Ready;
 use super::rules::{Flush, Masks};
 use super::stats::Stats;
-use super::table::Table;
+use super::table::{FrameMatch, Table};
 use crate::arch::{self, Kernel};
 use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
@@ -154,7 +154,47 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// ```
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
-        let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };
+        self.push_seen(frame, FrameMatch::Unknown, now, pool);
+    }
+
+    /// Takes the next frame of a queue, with the result of [`Gro::push_frame`]. `front` returns the frame, and `take`
+    /// removes it; a queue without a frame is left as it is. The next segment of a train is recognised where it lies,
+    /// and of it only the range of its payload is moved.
+    ///
+    /// ```
+    /// # use segue::{gro::{Config, Frame, Gro}, packet::{Csum, Frag, Pool, Start}, time::Nanos};
+    /// # let (mut gro, mut pool, now) = (Gro::new(Config::default()), Pool::new(64), Nanos::ZERO);
+    /// # let received = vec![0x60; 40];
+    /// # let frame = Frame { bytes: Frag::all(received), start: Start::Ip, csum: Csum::Unknown };
+    /// let mut queue = std::collections::VecDeque::from([frame]);
+    /// gro.push_from(&mut queue, |queue| queue.front(), |queue| queue.pop_front(), now, &mut pool);
+    /// assert!(queue.is_empty() && gro.pop_from(&mut pool).is_some());
+    /// ```
+    #[inline(always)]
+    pub fn push_from<Q>(
+        &mut self,
+        queue: &mut Q,
+        front: impl FnOnce(&Q) -> Option<&Frame<B>>,
+        take: impl FnOnce(&mut Q) -> Option<Frame<B>>,
+        now: Nanos,
+        pool: &mut Pool<B>,
+    ) {
+        let Some(found) = front(queue).map(|frame| self.recognise(frame)) else { return };
+        // Taken out in each case by itself: of a frame that continues a train only a part is needed.
+        if let FrameMatch::Continues(idx, header_len) = found {
+            let Some(frame) = take(queue) else { return };
+            self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
+            self.relieve();
+        } else {
+            let Some(frame) = take(queue) else { return };
+            self.push_seen(frame, found, now, pool);
+        }
+    }
+
+    /// Takes a frame with what was recognised of it.
+    #[inline(always)]
+    fn push_seen(&mut self, frame: Frame<B>, found: FrameMatch, now: Nanos, pool: &mut Pool<B>) {
+        let left = if self.has_fast_path { self.take_frame_fast(frame, found, now, pool) } else { Some(frame) };
         if let Some(frame) = left {
             let packet = frame.parse(&self.config.tunnels, pool);
             self.take(packet, now, pool);

@@ -18,7 +18,7 @@ use super::pending_first::{PendingFirst, padded};
 use super::ready::Ready;
 use super::rules::{self, Flush, Mismatch, RefusalReason};
 use super::stamps::stamps;
-use super::table::{ExpectedNext, Held, Lookup, MatchKey, Slot, left};
+use super::table::{ExpectedNext, FrameMatch, Held, Lookup, MatchKey, Slot, left};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
@@ -51,9 +51,15 @@ struct PacketView<'a> {
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Takes a frame over the fast path, or returns it.
+    /// Takes a frame over the fast path, with what was recognised of it, or returns it.
     #[inline(always)]
-    pub(super) fn take_frame_fast(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
+    pub(super) fn take_frame_fast(
+        &mut self,
+        frame: Frame<B>,
+        found: FrameMatch,
+        now: Nanos,
+        pool: &mut Pool<B>,
+    ) -> Option<Frame<B>> {
         let bytes = frame.bytes.bytes();
         let short;
         let front = match bytes.first_chunk() {
@@ -71,7 +77,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let verified = matches!(csum, Csum::Verified);
         let is_own = verified || matches!(csum, Csum::Unknown);
         let next = if is_own {
-            self.next_segment(FrameView { front, bytes, verified }, frame.start, pool)
+            self.next_segment(FrameView { front, bytes, verified }, (frame.start, found), pool)
         } else {
             NextSegment::Neither(None)
         };

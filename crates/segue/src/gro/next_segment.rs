@@ -6,10 +6,10 @@ use super::engine::Gro;
 use super::form::FormId;
 use super::key::L3;
 use super::rules::{self, Flush};
-use super::table::{ExpectedNext, Lookup, Slot};
+use super::table::{ExpectedNext, FrameMatch, Lookup, Slot};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::Sum;
-use crate::packet::{HEAD_BLOCK, Pool, Start};
+use crate::packet::{Csum, Frame, HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
 
 /// The result of examining a frame.
@@ -41,18 +41,75 @@ pub(super) struct FrameView<'a> {
     pub(super) verified: bool,
 }
 
+/// Returns whether a frame of Ethernet begins as TCP over IPv4 without options does: two reads say it.
+#[inline(always)]
+fn is_plain_ethernet(front: &[u8; HEAD_BLOCK]) -> bool {
+    let word = read_u32(front, ethernet::TYPE).unwrap_or(0);
+    word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
+        && front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+}
+
+/// Returns whether a bare packet begins as TCP over IPv4 without options does.
+#[inline(always)]
+fn is_plain_ip(front: &[u8; HEAD_BLOCK]) -> bool {
+    front[ipv4::VERSION_IHL] == 0x45 && front[ipv4::PROTOCOL] == protocol::TCP
+}
+
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Accounts for a frame that is the expected next segment of a train, and returns whether any other frame may begin
-    /// one. Other frames change nothing, except that the first segment of their flow may be verified, and leave if its
-    /// checksum is wrong, as on the slow path.
+    /// Accounts for a frame of TCP over IPv4 that is the expected next segment of a train, where it lies. Other frames
+    /// change nothing, as in [`Gro::next_segment`].
     #[inline(always)]
-    pub(super) fn next_segment(&mut self, frame: FrameView<'_>, start: Start, pool: &mut Pool<B>) -> NextSegment {
-        let front = frame.front;
-        let word = read_u32(front, ethernet::TYPE).unwrap_or(0);
-        if start == Start::Ethernet
-            && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
-            && front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+    pub(super) fn recognise(&mut self, frame: &Frame<B>) -> FrameMatch {
+        if frame.len() < HEAD_BLOCK {
+            return FrameMatch::Unknown;
+        }
+        let verified = matches!(frame.csum, Csum::Verified);
+        let bytes = frame.bytes.bytes();
+        let Some(front) = bytes.first_chunk().filter(|_| verified || matches!(frame.csum, Csum::Unknown)) else {
+            return FrameMatch::Unknown;
+        };
+        let view = FrameView { front, bytes, verified };
+        match frame.start {
+            _ if !self.has_fast_path => FrameMatch::Unknown,
+            Start::Ethernet if is_plain_ethernet(front) => self.recognise_form::<1>(view),
+            Start::Ip if is_plain_ip(front) => self.recognise_form::<0>(view),
+            _ => FrameMatch::Unknown,
+        }
+    }
+
+    /// Recognises a frame of TCP over IPv4 after `LINK` headers.
+    #[inline(always)]
+    fn recognise_form<const LINK: usize>(&mut self, view: FrameView<'_>) -> FrameMatch {
+        let hash = self.hasher.usual::<LINK, false, true>(view.front);
+        let found = self.table.lookup(hash);
+        if let Lookup::Slot(at) = found
+            && let Some(header_len) = self.continues_held::<LINK, false>(at, view)
         {
+            // A form has at most a block of headers.
+            return FrameMatch::Continues(at, header_len as u16);
+        }
+        FrameMatch::Plain(hash, found)
+    }
+
+    /// Accounts for a frame that is the expected next segment of a train, and returns whether any other frame may begin
+    /// one; `found` is what was recognised of it. Other frames change nothing, except that the first segment of their
+    /// flow may be verified, and leave if its checksum is wrong, as on the slow path.
+    #[inline(always)]
+    pub(super) fn next_segment(
+        &mut self,
+        frame: FrameView<'_>,
+        (start, found): (Start, FrameMatch),
+        pool: &mut Pool<B>,
+    ) -> NextSegment {
+        let front = frame.front;
+        match (found, start) {
+            (FrameMatch::Plain(hash, found), Start::Ethernet) => {
+                return self.unexpected::<1, false>((hash, found), frame, pool);
+            }
+            (FrameMatch::Plain(hash, found), Start::Ip) => return self.unexpected_bare((hash, found), frame, pool),
+            (FrameMatch::Continues(..) | FrameMatch::Unknown, _) => {}
+        }
+        if start == Start::Ethernet && is_plain_ethernet(front) {
             return self.next_segment_form::<1, false>(frame, pool);
         }
         self.next_segment_other(front, frame.bytes, (start, frame.verified), pool)
@@ -116,6 +173,32 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Some(header_len) => NextSegment::Continues(idx, header_len),
             None => self.continues_first::<LINK, V6>((hash, idx), frame.front, frame.bytes, frame.verified, pool),
         }
+    }
+
+    /// Examines a frame with this hash that does not simply continue the train in this slot.
+    #[inline(always)]
+    fn unexpected<const LINK: usize, const V6: bool>(
+        &mut self,
+        (hash, found): (u64, Lookup),
+        FrameView { front, bytes, verified }: FrameView<'_>,
+        pool: &mut Pool<B>,
+    ) -> NextSegment {
+        match found {
+            Lookup::Slot(at) => self.continues_first::<LINK, V6>((hash, at), front, bytes, verified, pool),
+            Lookup::None => self.starts::<LINK, V6>((hash, false), front, bytes.len()),
+            Lookup::Empty => self.starts::<LINK, V6>((hash, true), front, bytes.len()),
+        }
+    }
+
+    /// Examines a bare packet like [`Gro::unexpected`].
+    #[inline(never)]
+    fn unexpected_bare(
+        &mut self,
+        (hash, found): (u64, Lookup),
+        frame: FrameView<'_>,
+        pool: &mut Pool<B>,
+    ) -> NextSegment {
+        self.unexpected::<0, false>((hash, found), frame, pool)
     }
 
     /// Returns whether a frame of TCP has payload, an exact length, and no flag that keeps it alone.

@@ -53,6 +53,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
+    /// Pops everything that is ready like [`Gro::pop_unparsed`], and passes one after the other to `each`.
+    #[inline(always)]
+    pub fn drain_unparsed(&mut self, mut each: impl FnMut(Popped<B>)) {
+        while let Some(taken) = self.next() {
+            let popped = match taken {
+                Taken::First(first) => first.into_frame().map(Popped::Frame),
+                Taken::Other(other) => Some(other),
+            };
+            let Some(popped) = popped else { return };
+            each(popped);
+        }
+    }
+
     /// Pops the next entry if it is a frame that was not joined: its bytes go to `take`, with its first header
     /// and whether the port has verified its checksum. What is passed on in parts is not copied; a copy of what was
     /// just written in other parts stalls the processor.

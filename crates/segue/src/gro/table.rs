@@ -126,6 +126,7 @@ impl<B> Slot<B> {
 }
 
 /// The result of a lookup by hash: the newest flow that has it.
+#[derive(Clone, Copy)]
 pub(super) enum Lookup {
     /// The slot of that flow.
     Slot(usize),
@@ -133,6 +134,19 @@ pub(super) enum Lookup {
     None,
     /// No flow has this hash, and the bucket is empty.
     Empty,
+}
+
+/// The relation of a frame to the trains that are held, as far as a few fields tell.
+#[derive(Clone, Copy)]
+pub(super) enum FrameMatch {
+    /// The frame is the expected next segment of the train in this slot; its payload follows this many bytes of
+    /// headers and is to be added there.
+    Continues(usize, u16),
+    /// The frame is TCP over IPv4 without options, bare or on untagged Ethernet, and does not simply continue a train.
+    /// The hash of its flow, and the slot of the newest flow that has it.
+    Plain(u64, Lookup),
+    /// The frame is none of these, or was not examined yet.
+    Unknown,
 }
 
 /// The result of a search for a flow.
