@@ -175,24 +175,35 @@ impl Endpoint {
         rx: &mut RxBatch,
         drops: &mut Counts<gso::Refusal>,
     ) {
-        while let Some(popped) = gro.pop_unparsed() {
-            match popped {
-                Popped::Packet(packet) => {
-                    ingress.each(packet, rx, drops, |packet, rx, drops| self.push(packet, rx, drops));
-                }
-                Popped::Frame(frame) => {
-                    ingress.pass(frame.len());
-                    self.push_frame(frame, rx, drops);
-                }
+        // They change when the port sends, or reads the state of its interface.
+        let limits = self.limits();
+        gro.drain_unparsed(|popped| match popped {
+            Popped::Packet(packet) => {
+                ingress.each(packet, rx, drops, |packet, rx, drops| self.push(packet, rx, drops));
             }
-        }
+            Popped::Frame(frame) => {
+                ingress.pass(frame.len());
+                self.push_frame_within(frame, &limits, rx, drops);
+            }
+        });
     }
 
     /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or has a partial checksum.
-    #[inline]
     pub(crate) fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        self.push_frame_within(frame, &self.limits(), rx, drops);
+    }
+
+    /// Appends a frame like [`push_frame`](Self::push_frame), with the limits of the port as the caller has them.
+    #[inline(always)]
+    fn push_frame_within(
+        &mut self,
+        frame: Frame<Page>,
+        limits: &Limits,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+    ) {
         let len = frame.len();
-        match self.tx.push_frame(frame, &self.limits()) {
+        match self.tx.push_frame(frame, limits) {
             None => self.seen.add_frame(len),
             Some(frame) => {
                 let packet = frame.parse(&Tunnels::NONE, &mut rx.pool);

@@ -54,6 +54,14 @@ impl Traffic {
         self.segments += 1;
     }
 
+    /// Counts frames of `bytes` bytes together, each of which is one packet.
+    #[inline]
+    pub(crate) fn add_frames(&mut self, frames: u64, bytes: u64) {
+        self.packets += frames;
+        self.bytes += bytes;
+        self.segments += frames;
+    }
+
     pub(crate) fn collect(&self, port: &str, stage: Stage, sink: &mut Sink<'_>) {
         sink.put(port, Group::Stage(stage), "packets", self.packets);
         sink.put(port, Group::Stage(stage), "bytes", self.bytes);

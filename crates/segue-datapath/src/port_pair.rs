@@ -1,9 +1,12 @@
 //! A pair of ports with GRO, ingress and settings of each, which the gateway and the router share.
 
+use std::collections::VecDeque;
+use std::vec::Drain;
+
 use segue::gro::{self, Gro};
 use segue::gso;
 use segue::hash::Key;
-use segue::packet::Pool;
+use segue::packet::{Csum, Frame, Packet, Pool};
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue_port::{Page, PagePool, Polled, Port, Received, RxBatch};
@@ -133,18 +136,39 @@ impl GroStage {
 
     /// Pushes all packets that a port has received. The payload of the next ones is asked for ahead: no code
     /// but the device and the kernel has touched it yet.
+    #[inline(never)]
     pub(crate) fn push_all(&mut self, rx: &mut RxBatch, now: Nanos) {
         const AHEAD: usize = 2;
-        while let Some(received) = rx.packets.pop_front() {
-            // Payload is read only where the checksum is not known. The packet itself has been taken out: indexes are
-            // one less.
-            if received.is_unverified()
-                && let Some(Received::Frame(frame)) = rx.packets.get(AHEAD - 1)
-            {
-                frame.prefetch();
+        let RxBatch { packets, pool, .. } = rx;
+        // As a list, since the places of a ring are costlier to find; nothing is moved for it, as the batch was empty
+        // before the poll.
+        let mut list = Vec::from(std::mem::take(packets));
+        let (mut frames, mut bytes) = (list.len() as u64, 0);
+        let mut rest = list.drain(..);
+        while let Some(received) = rest.as_slice().first() {
+            match received {
+                Received::Frame(frame) => {
+                    bytes += frame.len() as u64;
+                    // Payload is read only where the checksum is not known.
+                    if frame.csum == Csum::Unknown
+                        && let Some(Received::Frame(later)) = rest.as_slice().get(AHEAD)
+                    {
+                        later.prefetch();
+                    }
+                    self.gro.push_from(&mut rest, first_frame, next_frame, now, pool);
+                }
+                Received::Packet(packet) => {
+                    self.seen.add(packet);
+                    frames -= 1;
+                    if let Some(packet) = next_packet(&mut rest) {
+                        self.gro.push(packet, now, pool);
+                    }
+                }
             }
-            self.push(received, now, &mut rx.pool);
         }
+        self.seen.add_frames(frames, bytes);
+        drop(rest);
+        *packets = VecDeque::from(list);
     }
 
     /// Ends the trains that have to end after a poll with this result.
@@ -155,6 +179,40 @@ impl GroStage {
             // The packets that are held occupy the pages that are missing.
             Polled::Starved => self.gro.flush(),
         }
+    }
+}
+
+/// Returns the next packet, if it is a frame.
+#[inline(always)]
+fn first_frame<'a>(rest: &'a Drain<'_, Received>) -> Option<&'a Frame<Page>> {
+    match rest.as_slice().first() {
+        Some(Received::Frame(frame)) => Some(frame),
+        _ => None,
+    }
+}
+
+/// Takes the next packet, which is a frame.
+// Both cases are named, here and below, so that no whole packet is put in memory for the one that does not occur.
+#[inline(always)]
+fn next_frame(rest: &mut Drain<'_, Received>) -> Option<Frame<Page>> {
+    match rest.next()? {
+        Received::Frame(frame) => Some(frame),
+        Received::Packet(packet) => {
+            drop(packet);
+            None
+        }
+    }
+}
+
+/// Takes the next packet, which is parsed.
+#[inline(always)]
+fn next_packet(rest: &mut Drain<'_, Received>) -> Option<Box<Packet<Page>>> {
+    match rest.next()? {
+        Received::Frame(frame) => {
+            drop(frame);
+            None
+        }
+        Received::Packet(packet) => Some(packet),
     }
 }
 

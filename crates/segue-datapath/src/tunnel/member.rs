@@ -334,7 +334,7 @@ impl Member {
         common.remote.received += u64::from(frame.csum == Csum::Partial);
         if let Some(gro) = &mut self.gro {
             common.joined.add_frame(frame.len());
-            gro.push_frame(frame, now, &mut common.rx.pool);
+            gro.push_from(&mut Some(frame), Option::as_ref, Option::take, now, &mut common.rx.pool);
         }
     }
 
