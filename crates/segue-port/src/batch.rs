@@ -363,8 +363,9 @@ impl Entry {
     /// Returns the box of a packet to `pool`.
     #[inline]
     fn recycle(self, pool: &mut Pool<Page>) {
-        if let Content::Packet(packet) = self.content {
-            pool.put(packet);
+        match self.content {
+            Content::Packet(packet) => pool.put(packet),
+            Content::Frame(frame) => drop(frame),
         }
     }
 }

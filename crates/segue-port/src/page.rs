@@ -79,7 +79,18 @@ impl Memory {
 struct Handle(Rc<Slab>);
 
 impl std::ops::Drop for Handle {
+    #[inline]
     fn drop(&mut self) {
+        if Rc::strong_count(&self.0) == 1 {
+            self.release();
+        }
+    }
+}
+
+impl Handle {
+    /// Returns the slab, of which this is the only reference.
+    #[inline(never)]
+    fn release(&mut self) {
         let Some(slab) = Rc::get_mut(&mut self.0) else { return };
         if let Memory::Slot(slot, _) = &mut slab.memory {
             // At once: poll(2) reports the ring readable as long as its newest frame is not returned.
