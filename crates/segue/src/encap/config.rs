@@ -327,7 +327,7 @@ impl Mode {
 
 impl GreOptions {
     /// Returns the length of the GRE header that this end sends, in bytes.
-    fn send_len(&self) -> usize {
+    pub(super) fn send_len(&self) -> usize {
         gre::MIN_LEN + 4 * [self.ocsum, self.okey.is_some(), self.oseq].iter().filter(|&&on| on).count()
     }
 }

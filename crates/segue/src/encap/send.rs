@@ -52,6 +52,8 @@ pub struct Encapsulator {
     can_remcsum: bool,
     /// Outer IP and UDP headers with every field that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
+    /// Layouts of the outer headers, without and with a remote checksum option.
+    outer: [Layout; 2],
     hash: FlowHash,
     /// Identification of the next outer IPv4 packet.
     next_id: u16,
@@ -70,7 +72,9 @@ impl Encapsulator {
         config.check()?;
         let hash = FlowHash::new(config.seed);
         let template = template(&config);
-        Ok(Encapsulator { config, can_remcsum: config.remcsum(), template, hash, next_id: 0, next_seq: 0, to: 0 })
+        let outer = [false, true].map(|has_option| outer_layout(&config, has_option));
+        let can_remcsum = config.remcsum();
+        Ok(Encapsulator { config, can_remcsum, template, outer, hash, next_id: 0, next_seq: 0, to: 0 })
     }
 
     /// Returns the configuration of the tunnel.
@@ -120,8 +124,9 @@ impl Encapsulator {
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
         let measured = self.measure(packet)?;
         // All fallible steps come before the first change.
-        let wrapping = self.wrapping(packet, &measured)?;
-        let bytes = packet.head.push_front(wrapping.outer.header_len()).ok_or(EncapRefusal::TooDeep)?;
+        let (mut layout, mut offload) = (packet.layout, packet.offload);
+        let wrapping = self.wrapping(packet, &measured, &mut layout, &mut offload)?;
+        let bytes = packet.head.push_front(wrapping.outer_len).ok_or(EncapRefusal::TooDeep)?;
 
         let segs = segments(&packet.offload.unit, measured.payload_len);
         let (outer_bytes, rest) = bytes.split_at_mut(self.config.outer_len());
@@ -129,8 +134,7 @@ impl Encapsulator {
         self.write_tunnel_headers(rest, measured.inner.version, &wrapping, segs);
 
         packet.payload.truncate(measured.payload_len);
-        packet.layout = wrapping.layout;
-        packet.offload = wrapping.offload;
+        (packet.layout, packet.offload) = (layout, offload);
         packet.outer = Some(meta);
         if measured.inner.version == 0 {
             self.complete(packet, wrapping.layer);
@@ -156,19 +160,24 @@ impl Encapsulator {
         Ok(Measured { inner, is_whole, len, payload_len })
     }
 
-    /// Plans the outer headers of a packet, and its layout and offload state with them.
+    /// Plans the outer headers of a packet, and adds them to copies of its layout and its offload state.
     #[inline]
-    fn wrapping<B: AsRef<[u8]>>(&self, packet: &Packet<B>, measured: &Measured) -> Result<Wrapping, EncapRefusal> {
+    fn wrapping<B: AsRef<[u8]>>(
+        &self,
+        packet: &Packet<B>,
+        measured: &Measured,
+        layout: &mut Layout,
+        offload: &mut Offload,
+    ) -> Result<Wrapping, EncapRefusal> {
         let version = measured.inner.version;
         let gre = self.config.mode.gre().map(|options| self.gre_header(options, version));
         let has_gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
         let remote = self.remote(packet, measured.len, has_gre_csum);
-        let outer = self.outer_layout(gre, remote);
-        let (mut layout, mut offload) = (packet.layout, packet.offload);
+        let outer = &self.outer[usize::from(remote.is_some())];
         let owed = |owed: bool| if owed { LayerCsum::Owed } else { LayerCsum::Absent };
         let has_udp_csum = self.config.csum && self.config.carrier != Carrier::Bare;
         let layer = Layer { udp: owed(has_udp_csum), gre: owed(has_gre_csum), remote };
-        if !layout.prepend(&outer) {
+        if !layout.prepend(outer) {
             return Err(EncapRefusal::TooDeep);
         }
         // A frame without IP is no tunnel level, and has no state for owed checksums: its outer checksum is computed at
@@ -183,14 +192,15 @@ impl Encapsulator {
             // There is one bit for each header; the outer IPv4 identification counts up.
             Unit::Train { gso, .. } => *gso = gso.behind(outer.headers().len()),
         }
-        let total_len = outer.header_len() + measured.len;
+        let outer_len = outer.header_len();
+        let total_len = outer_len + measured.len;
         let stated = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
         let stated = u16::try_from(if measured.is_whole { stated } else { 0 }).map_err(|_| EncapRefusal::TooLong)?;
         let option = match remote {
-            Some(remote) => Some(remote::place(&layout, SHIM_IDX, remote).ok_or(EncapRefusal::TooDeep)?),
+            Some(remote) => Some(remote::place(layout, SHIM_IDX, remote).ok_or(EncapRefusal::TooDeep)?),
             None => None,
         };
-        Ok(Wrapping { outer, layout, offload, layer, gre, option, total_len, stated })
+        Ok(Wrapping { outer_len, layer, gre, option, total_len, stated })
     }
 
     /// Writes outer IP and UDP, and returns the fields that a datagram port needs.
@@ -338,29 +348,6 @@ impl Encapsulator {
         }
     }
 
-    fn outer_layout(&self, gre: Option<Gre>, remote: Option<Remote>) -> Layout {
-        let mut layout = Layout::empty(Stop::Protocol);
-        // Five headers of at most 76 bytes always fit.
-        if self.config.local.is_ipv4() {
-            layout.push(Kind::Ipv4, ipv4::MIN_LEN);
-        } else {
-            layout.push(Kind::Ipv6, ipv6::LEN);
-        }
-        if self.config.carrier != Carrier::Bare {
-            layout.push(Kind::Udp, udp::LEN);
-        }
-        match self.config.carrier {
-            Carrier::Gue { .. } => layout.push(Kind::Gue, Gue::emit_len(remote.is_some())),
-            Carrier::Vxlan { .. } => layout.push(Kind::Vxlan, vxlan::LEN),
-            Carrier::Geneve { .. } => layout.push(Kind::Geneve, geneve::MIN_LEN),
-            Carrier::Fou | Carrier::Bare => true,
-        };
-        if let Some(gre) = gre {
-            layout.push(Kind::Gre, gre.len());
-        }
-        layout
-    }
-
     /// Returns the socket and the source port of a flow.
     ///
     /// With GRE sequence numbers all flows use one socket: the far end drops packets older than the newest number that
@@ -402,14 +389,10 @@ struct Measured {
     payload_len: usize,
 }
 
-/// The outer headers of a packet, and its state with them.
+/// The outer headers of a packet.
 struct Wrapping {
-    /// Layout of the outer headers alone.
-    outer: Layout,
-    /// Layout of the packet with the outer headers.
-    layout: Layout,
-    /// Offload state of the packet with the outer headers.
-    offload: Offload,
+    /// Length of the outer headers, in bytes.
+    outer_len: usize,
     /// The offload state of the tunnel level that the outer headers add.
     layer: Layer,
     gre: Option<Gre>,
@@ -428,6 +411,30 @@ fn segments(unit: &Unit, payload: usize) -> usize {
         Unit::Whole(_) => 1,
         Unit::Train { gso, .. } => gso.segs(payload),
     }
+}
+
+/// Returns the layout of the outer headers.
+fn outer_layout(config: &Config, has_option: bool) -> Layout {
+    let mut layout = Layout::empty(Stop::Protocol);
+    // Five headers of at most 76 bytes always fit.
+    if config.local.is_ipv4() {
+        layout.push(Kind::Ipv4, ipv4::MIN_LEN);
+    } else {
+        layout.push(Kind::Ipv6, ipv6::LEN);
+    }
+    if config.carrier != Carrier::Bare {
+        layout.push(Kind::Udp, udp::LEN);
+    }
+    match config.carrier {
+        Carrier::Gue { .. } => layout.push(Kind::Gue, Gue::emit_len(has_option)),
+        Carrier::Vxlan { .. } => layout.push(Kind::Vxlan, vxlan::LEN),
+        Carrier::Geneve { .. } => layout.push(Kind::Geneve, geneve::MIN_LEN),
+        Carrier::Fou | Carrier::Bare => true,
+    };
+    if let Some(options) = config.mode.gre() {
+        layout.push(Kind::Gre, options.send_len());
+    }
+    layout
 }
 
 fn template(config: &Config) -> [u8; MAX_OUTER_LEN] {

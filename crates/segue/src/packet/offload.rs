@@ -225,7 +225,9 @@ impl Offload {
         if count == MAX_LAYERS {
             return false;
         }
-        self.layers.copy_within(..count, 1);
+        if count > 0 {
+            self.layers.copy_within(..count, 1);
+        }
         self.layers[0] = layer;
         self.count += 1;
         true
