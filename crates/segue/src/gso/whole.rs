@@ -38,6 +38,15 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
         return Ok(Filled { csum: left, completed: false, summed: 0 });
     }
     check(head, &packet.layout)?;
+    if let [Layer { udp: LayerCsum::Owed, gre, remote }] = layers
+        && limits.outer_csum
+        && !complete
+        && *gre != LayerCsum::Owed
+        && *remote != Some(Remote::Gre)
+    {
+        prime_only_tunnel(head, packet, *remote)?;
+        return Ok(Filled { csum: left, completed: false, summed: 0 });
+    }
     check_checksum_offsets(head, &packet.layout, layers)?;
 
     let layout = &packet.layout;
@@ -45,7 +54,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
     if limits.outer_csum && is_outermost_alone_owed(layers) {
         // The field that the port completes holds no sum of what follows its header.
         let summed = if complete { InnerSum::new(head, packet, csum, &ends, true).summed } else { 0 };
-        prime_outermost(head, layout, &ends)?;
+        prime_outermost(head, layout, packet.len())?;
         return Ok(Filled { csum: left, completed: complete, summed });
     }
     let mut inside = InnerSum::new(head, packet, csum, &ends, complete);
@@ -108,15 +117,32 @@ fn is_outermost_alone_owed(layers: &[Layer]) -> bool {
         && others.iter().all(|layer| layer.udp != LayerCsum::Owed && layer.gre != LayerCsum::Owed)
 }
 
+/// Primes the checksum of the outermost UDP header of a packet in one tunnel, nothing else of which is owed: most
+/// packets that leave through a tunnel. [`check`] has passed; what [`check_checksum_offsets`] would find is found here.
+fn prime_only_tunnel<B: Buffer>(head: &mut [u8], packet: &Packet<B>, remote: Option<Remote>) -> Result<(), Refusal> {
+    let layout = &packet.layout;
+    let transport = layout.transport();
+    // Between two IP headers UDP can only be right behind the first.
+    let header =
+        layout.inside_outer_ip().first().filter(|header| header.kind == Kind::Udp && transport != Some(header));
+    if header.is_none() || remote == Some(Remote::Transport) && transport.is_none() {
+        return Err(Refusal::Levels);
+    }
+    prime_outermost(head, layout, packet.len())
+}
+
 /// Primes the checksum of the outermost UDP header, which follows the outermost IP header: [`check`] has seen to that.
-/// The parts of the packet end at `ends`.
-fn prime_outermost(head: &mut [u8], layout: &Layout, ends: &[usize; MAX_HEADERS]) -> Result<(), Refusal> {
+/// The packet has `len` bytes.
+fn prime_outermost(head: &mut [u8], layout: &Layout, len: usize) -> Result<(), Refusal> {
     let at = layout.outer_ip_index().ok_or(Refusal::Layout)?;
     let [ip, header] = *layout.headers().get(at..).and_then(<[Header]>::first_chunk::<2>).ok_or(Refusal::Layout)?;
     if is_routed(head, &ip) {
         return Err(Refusal::Routing);
     }
-    let len = ends[at + 1].checked_sub(header.start()).ok_or(Refusal::Layout)?;
+    // What is in front of the outermost IP header has no length field.
+    let least = layout.header_len();
+    let end = [ip, header].iter().fold(len.max(least), |limit, header| end_within(head, header, least, limit));
+    let len = end.checked_sub(header.start()).ok_or(Refusal::Layout)?;
     let sum = pseudo(head, &ip, Kind::Udp, len).ok_or(Refusal::Layout)?;
     write_u16(head, header.start() + udp::CHECKSUM, Field::primed(sum).value());
     Ok(())
@@ -151,20 +177,27 @@ pub(super) fn check_checksum_offsets(head: &[u8], layout: &Layout, layers: &[Lay
 /// Returns where the part that starts with each header ends, by the length fields in and around it.
 fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
     let mut ends = [0; MAX_HEADERS];
-    let mut limit = len;
+    let (mut limit, least) = (len, layout.header_len());
     for (end, header) in ends.iter_mut().zip(layout.headers()) {
-        let field = |at| usize::from(read_u16(head, header.start() + at).unwrap_or(u16::MAX));
-        let stated = match header.kind {
-            Kind::Ipv4 => header.start() + field(ipv4::TOTAL_LEN),
-            Kind::Ipv6 => header.start() + ipv6::LEN + field(ipv6::PAYLOAD_LEN),
-            Kind::Udp => header.start() + field(udp::LENGTH),
-            _ => limit,
-        };
-        // Never before the end of the headers, since the layout says that they are all inside.
-        limit = limit.min(stated).max(layout.header_len());
+        limit = end_within(head, header, least, limit);
         *end = limit;
     }
     ends
+}
+
+/// Returns where the part that starts with `header` ends, by its length field, if the part around it ends at `limit`
+/// and all headers at `least`.
+#[inline(always)]
+fn end_within(head: &[u8], header: &Header, least: usize, limit: usize) -> usize {
+    let field = |at| usize::from(read_u16(head, header.start() + at).unwrap_or(u16::MAX));
+    let stated = match header.kind {
+        Kind::Ipv4 => header.start() + field(ipv4::TOTAL_LEN),
+        Kind::Ipv6 => header.start() + ipv6::LEN + field(ipv6::PAYLOAD_LEN),
+        Kind::Udp => header.start() + field(udp::LENGTH),
+        _ => limit,
+    };
+    // Never before the end of the headers, since the layout says that they are all inside.
+    limit.min(stated).max(least)
 }
 
 /// The sum of the transport header and all payload, as the outer checksums count it.
