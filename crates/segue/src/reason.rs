@@ -14,11 +14,11 @@ pub mod sealed {
 pub trait Reason: sealed::Declared + Copy + 'static {
     /// Every variant, in the order of their numbers.
     const ALL: &'static [Self];
-    /// Returns the name in statistics: `snake_case`, stable.
+    /// Returns the reason's name in statistics: `snake_case`, stable.
     fn name(self) -> &'static str;
     /// Returns one sentence that explains the reason to a reader.
     fn help(self) -> &'static str;
-    /// Returns the position in [`Reason::ALL`].
+    /// Returns the reason's position in [`Reason::ALL`].
     fn index(self) -> usize;
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     crate::reasons! {
-        /// An enum with two reasons.
+        /// A test enum with two reasons.
         enum Two { First = "first": "The first.", Second = "second": "The second." }
     }
 

@@ -6,7 +6,7 @@
 
 use core::marker::PhantomData;
 
-/// A slice of at most 4 GiB without its lifetime, and the number under which its owner knows it.
+/// A slice of at most 4 GiB without its lifetime, and the number by which its owner identifies it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lent {
     start: *const u8,
@@ -72,7 +72,7 @@ impl<'v, 'b, T: Borrower> Loan<'v, 'b, T> {
         keep(self.value, Lent { start: bytes.as_ptr(), len, number })
     }
 
-    /// Lends, as [`Loan::lend`] does, the pieces of one packet, all under one number. `keep` may keep what the iterator
+    /// Lends the pieces of one packet like [`Loan::lend`], all under one number. `keep` may keep what the iterator
     /// gives in the value only.
     pub(crate) fn lend_all<R>(
         &mut self,
@@ -85,13 +85,13 @@ impl<'v, 'b, T: Borrower> Loan<'v, 'b, T> {
         keep(self.value, &mut pieces.into_iter().map(lent))
     }
 
-    /// Returns the value. What is read from it lives no longer than the borrow.
+    /// Returns a reference to the value inside. What is read from it lives no longer than the borrow.
     #[inline(always)]
     pub(crate) fn value(&self) -> &T {
         self.value
     }
 
-    /// Returns the value for modification. No [`Lent`] may be moved out of it.
+    /// Returns a mutable reference to the value. No [`Lent`] may be moved out of it.
     #[inline(always)]
     pub(crate) fn value_mut(&mut self) -> &mut T {
         self.value

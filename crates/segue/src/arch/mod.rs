@@ -112,7 +112,7 @@ pub(crate) fn prefetch(bytes: &[u8], most: usize) {
     x86::prefetch(bytes, most);
 }
 
-/// Returns the fastest implementation for this CPU, or the one that [`choose`] set. The CPU is examined once; later
+/// Returns the fastest implementation for this CPU, or the one selected by [`choose`]. The CPU is examined once; later
 /// calls are a relaxed load.
 #[inline]
 pub(crate) fn chosen() -> Kernel {
@@ -131,7 +131,7 @@ pub(crate) fn chosen() -> Kernel {
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 static NO_NEON: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`chosen`] return this implementation from the next call on, in all threads.
+/// Selects the implementation that [`chosen`] returns from the next call on, in all threads.
 pub(crate) fn choose(kernel: Kernel) {
     match kernel.0 {
         Set::Scalar => {

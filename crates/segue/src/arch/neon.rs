@@ -1,4 +1,4 @@
-//! Plain sums with NEON, which every 64-bit ARM CPU with a vector unit has, so that nothing is detected at run time.
+//! Plain sums with NEON, which every 64-bit ARM CPU with a vector unit has, so that no detection at run time is needed.
 //!
 //! `uadalp` adds pairs of unsigned 16-bit words to 32-bit lanes, one instruction for each 16 bytes. A lane gains at
 //! most 2 * 65535 each time, so that lanes are totalled every [`BLOCK`] bytes, long before one could wrap.

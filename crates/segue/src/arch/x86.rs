@@ -92,8 +92,8 @@ const NONE: u8 = 0x80;
 /// The chosen set: 0 until the first call of [`chosen`], then the `Kind` or `NONE`.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
 
-/// Returns the fastest vector set of this CPU, if it has one, or the one that [`choose`] was given. The answer is
-/// cached: every thread finds the same, so a race between two first callers is harmless.
+/// Returns the fastest vector set of this CPU, if it has one, or the one given to [`choose`]. The answer is cached:
+/// every thread finds the same, so a race between two first callers is harmless.
 #[inline]
 pub(super) fn chosen() -> Option<Set> {
     #[cold]
@@ -279,7 +279,8 @@ pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEA
 /// vectors are half as wide and twice as many).
 const BLOCK: usize = 64 * 1024;
 
-/// Length from which on the head is split off, in bytes, so that the rest is read (or, when copying, written) aligned.
+/// Length from which on the head is split off, in bytes, so that the remaining bytes are read (or, when copying,
+/// written) aligned.
 const ALIGN_FROM: usize = 1024;
 
 /// Sums, and copies if `COPY`, in steps of `STEP` vectors. Always inlined, so that it is compiled with the features of

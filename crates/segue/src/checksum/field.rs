@@ -32,15 +32,14 @@ impl Field {
     }
 
     /// Returns the complement of `sum` for UDP: a computed zero is sent as all ones, the other representation of zero,
-    /// because a zero field means that there is no checksum (RFC 768).
+    /// because a zero field means that no checksum is present (RFC 768).
     #[inline]
     pub fn complete_udp(sum: Sum) -> Field {
         Field::complete(sum).nonzero()
     }
 
-    /// Returns the uncomplemented `sum` of the pseudo header, to which the segment is added when the packet is
-    /// completed: what a virtio header with `VIRTIO_NET_HDR_F_NEEDS_CSUM` announces (virtio 1.2 section 5.1.6.2) and
-    /// what remote checksum offload puts into the inner header.
+    /// Returns the uncomplemented `sum` of the pseudo header, to which the segment is added on completion: the field's
+    /// content with `VIRTIO_NET_HDR_F_NEEDS_CSUM` (virtio 1.2 section 5.1.6.2) and with remote checksum offload.
     #[inline]
     pub fn primed(sum: Sum) -> Field {
         Field(sum.fold())

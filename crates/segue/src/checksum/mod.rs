@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): a running sum, the field it ends up in, and the pseudo headers.
+//! The Internet checksum (RFC 1071): a running sum, the resulting field, and the pseudo headers.
 //!
 //! A [`Sum`] is a sum in progress, a [`Field`] is two bytes of a header. They are different types because confusing the
 //! two, or forgetting the complement between them, is a classic mistake.

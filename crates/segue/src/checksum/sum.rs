@@ -53,7 +53,7 @@ impl Sum {
     /// The sum of zero bytes.
     pub const ZERO: Sum = Sum { plain: 0, next: Next::First };
 
-    /// Returns the sum of `bytes`.
+    /// Returns the running sum of `bytes`.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
         Sum::from_plain(plain(bytes), bytes.len())
@@ -109,7 +109,7 @@ impl Sum {
         self.append(Sum { plain: copier.copy(dst, src), next: Next::First }, src.len());
     }
 
-    /// Removes a part again, as if its bytes had been zero: a ones-complement subtraction.
+    /// Removes a part from the sum, as if its bytes had been zero: a ones-complement subtraction.
     ///
     /// The part must have begun at an even offset from where this sum began. The position where the sum stops is
     /// unchanged, even if the part was cut off the end and had an odd length.
@@ -139,7 +139,7 @@ impl Sum {
         Sum { plain, next: Next::behind(len) }
     }
 
-    /// Adds an integer as the eight bytes of its big-endian form, of which only the low-order ones need to be on the
+    /// Adds an integer as the eight bytes of its big-endian form, only the low-order ones of which need to be on the
     /// wire.
     #[inline]
     pub(super) fn add_u64(&mut self, value: u64) {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns the checksum as RFC 1071 describes it: byte by byte, big-endian words, carries folded at the end.
+/// Returns the checksum as in RFC 1071: byte by byte, big-endian words, carries folded at the end.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for (i, byte) in bytes.iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::virtio::{self, Form, VirtioNet};
 
-/// Packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
+/// Number of packets that a joiner's pool keeps: trains and lone packets that are ready at a time.
 const POOL: usize = 256;
 
 /// A joiner of the packets of a batch into trains. The packets are borrowed for the batch; the joiner's own memory is
@@ -67,7 +67,7 @@ struct State {
     is_lent: bool,
 }
 
-/// Train that is given out.
+/// The train that was popped last.
 #[derive(Debug, Default)]
 enum Current {
     #[default]
@@ -106,8 +106,8 @@ impl Borrower for State {
 }
 
 impl Joiner {
-    /// Creates a joiner with these rules, for a device that accepts trains within `limits`, with a virtio-net header of
-    /// this form. [`Config::hold`] is not used: a batch ends with everything given out.
+    /// Creates a joiner with the given rules, for a device that accepts trains within `limits`, with a virtio-net
+    /// header of the given form. [`Config::hold`] is not used: a batch ends with everything given out.
     pub fn virtio(config: Config, limits: Limits, form: Form) -> Joiner {
         Joiner::new(config, limits, Some(form))
     }
@@ -147,19 +147,19 @@ impl Joiner {
         Joiner { state, start: Start::Ip }
     }
 
-    /// Returns the same joiner for packets that begin with this header: an IP header unless this is called.
+    /// Returns the joiner changed for packets that begin with the given header, by default an IP header.
     #[must_use]
     pub fn starting_with(mut self, start: Start) -> Joiner {
         self.start = start;
         self
     }
 
-    /// Begins a batch. Packets pushed into it are borrowed as long as it lives.
+    /// Begins a batch of packets for the joiner. Packets pushed into it are borrowed as long as it lives.
     pub fn batch<'b>(&mut self) -> Batch<'_, 'b> {
         Batch { start: self.start, loan: Loan::new(&mut self.state) }
     }
 
-    /// Changes the limits of the device, after it has refused a train; they apply to the next batches.
+    /// Changes the limits of the device, after a refused train; the new limits apply to the next batches.
     pub fn set_limits(&mut self, limits: Limits) {
         self.state.limits = limits;
     }
@@ -214,7 +214,7 @@ impl<'b> Batch<'_, 'b> {
         self.push_with(packet, Csum::Unknown)
     }
 
-    /// Takes a packet whose checksum is in this state: [`Csum::Partial`] if it is owed and the field primed
+    /// Takes a packet with the given state of its checksum: [`Csum::Partial`] if it is owed and the field primed
     /// ([`gso::prime`]), as from a stack that leaves checksums to its device; [`Csum::Verified`] if it was checked.
     #[inline]
     pub fn push_with(&mut self, packet: &'b [u8], csum: Csum) -> usize {
@@ -274,8 +274,8 @@ impl<'b> Batch<'_, 'b> {
 
 impl Batch<'_, '_> {
     /// Takes back the train that was popped last, because the device refused it, and sets other limits: the train is
-    /// returned again, segmented within them, and they apply to all later trains and batches. Returns `false`, and
-    /// takes nothing back, if it was a single packet.
+    /// returned again, segmented within the new limits, which also apply to all later trains and batches. Returns
+    /// `false`, and takes nothing back, if it was a single packet.
     ///
     /// A kernel that refuses a train (`EINVAL`) has usually refused the kind, see the table in docs/adopting.md.
     pub fn refuse(&mut self, limits: Limits) -> bool {
@@ -451,15 +451,15 @@ impl fmt::Debug for Train<'_> {
 }
 
 impl<'a> Train<'a> {
-    /// Returns all bytes to be written in one call, in pieces: the virtio-net header, if there is one, with the headers
-    /// of a train, then payload where it lies. A packet that nothing joined lies where it was pushed, headers included.
+    /// Returns all bytes to be written in one call, in pieces: the virtio-net header, if any, with the headers of a
+    /// train, then payload in place. A packet that nothing joined lies where it was pushed, headers included.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         core::iter::once(self.front).filter(|front| !front.is_empty()).chain(self.body.pieces())
     }
 
-    /// Writes the pieces into `places`, each converted by `wrap`, for a call that takes a slice of slices
-    /// (`IoSlice::new`); returns the part of `places` that is used, or `None` where there are too few: a train has at
-    /// most one piece more than packets.
+    /// Writes the pieces into `places`, each converted by `wrap`, for a call with a slice of slices (`IoSlice::new`);
+    /// returns the used part of `places`, or `None` if there are too few: a train has at most one piece more than
+    /// packets.
     ///
     /// ```
     /// use std::io::{IoSlice, Write};
@@ -504,8 +504,8 @@ impl<'a> Train<'a> {
         })
     }
 
-    /// Returns the bytes before the payload: the virtio-net header, if there is one, and the headers of a train.
-    /// Those of a packet that nothing joined are with its payload.
+    /// Returns the bytes before the payload: the virtio-net header, if any, and the headers of a train. Those of a
+    /// packet that nothing joined are with its payload.
     pub fn front(&self) -> &'a [u8] {
         self.front
     }
@@ -520,7 +520,7 @@ impl<'a> Train<'a> {
         self.front.len() + self.body.len()
     }
 
-    /// Returns whether the train has no bytes, which is never so.
+    /// Returns whether the train has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Packets of a read into several pieces of memory: each has its own headers, and payload that is not copied.
+//! Packets of a read into several pieces of memory: each has separate headers, and payload that is not copied.
 
 use core::fmt;
 
@@ -70,7 +70,7 @@ impl fmt::Debug for Scattered<'_> {
 }
 
 impl Scattered<'_> {
-    /// Returns the number of packets.
+    /// Returns the number of packets in the read.
     pub fn len(&self) -> usize {
         self.loan.value().arena.segments().len()
     }
@@ -122,8 +122,8 @@ impl<'a> ScatteredPacket<'a> {
         [self.head].into_iter().filter(|head| !head.is_empty()).chain(self.segment.pieces(self.packet))
     }
 
-    /// Returns the offsets of a transport checksum that the port completes: that of the first byte that it covers, and
-    /// that of its field; `None` if every checksum is complete.
+    /// Returns the offsets of a transport checksum that the port completes: of the first covered byte, and of the
+    /// field; `None` if every checksum is complete.
     pub fn owed(&self) -> Option<(usize, usize)> {
         let transport = self.packet.layout.transport().filter(|_| self.segment.csum == SegmentCsum::Partial)?;
         Some((transport.start(), transport.start() + field_offset(transport.kind)?))

@@ -131,7 +131,7 @@ impl fmt::Debug for Packets<'_> {
 }
 
 impl Packets<'_> {
-    /// Returns the number of packets.
+    /// Returns the number of packets in the read.
     pub fn len(&self) -> usize {
         self.loan.value().arena.segments().len()
     }
@@ -201,7 +201,7 @@ impl SplitPacket<'_> {
         Ok(needed)
     }
 
-    /// Appends the packet to `out`, with `room.0` zeros in front of it and `room.1` after it, for what a cipher adds.
+    /// Appends the packet to `out`, with `room.0` zeros before it and `room.1` after it, for a cipher's additions.
     ///
     /// ```
     /// use segue::easy::Splitter;

@@ -28,14 +28,14 @@ impl core::error::Error for Short {}
 /// The offsets of a transport checksum that is completed while a packet is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// Start of the transport header, which is the last one, and of its checksum field.
+    /// Start of the transport header, which is the last one, and offset of its checksum field.
     start: usize,
     field: usize,
     is_udp: bool,
 }
 
 impl Owed {
-    /// Returns the offsets in packets with this layout; `None` where there is no transport header with a checksum.
+    /// Returns the offsets in packets with the given layout; `None` without a transport header with a checksum.
     pub(super) fn of(layout: &Layout) -> Option<Owed> {
         let transport = layout.transport()?;
         let field = transport.start() + field_offset(transport.kind)?;

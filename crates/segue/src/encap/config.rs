@@ -10,7 +10,8 @@ use crate::wire::{ethernet, geneve, gre, ipv4, ipv6, protocol, udp, vxlan};
 /// The headers between the outer IP header and the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// UDP and a GUE header. `remcsum` enables remote checksum offload when sending; receiving it needs no setting.
+    /// UDP encapsulation with a GUE header. `remcsum` enables remote checksum offload when sending; receiving it needs
+    /// no setting.
     Gue {
         /// Whether pending inner checksums are left to the receiver.
         remcsum: bool,
@@ -19,7 +20,7 @@ pub enum Carrier {
     Fou,
     /// Plain IP: its protocol number determines the inner protocol.
     Bare,
-    /// UDP and a VXLAN header.
+    /// UDP encapsulation with a VXLAN header.
     Vxlan {
         /// Network identifier (VNI), 24 bits.
         vni: u32,
@@ -39,11 +40,11 @@ pub enum Carrier {
 /// The inner protocol of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// IPv4 packets (iproute2: `ipip`).
+    /// Only IPv4 packets (iproute2: `ipip`).
     Ipip,
-    /// IPv6 packets (iproute2: `sit`).
+    /// Only IPv6 packets (iproute2: `sit`).
     Sit,
-    /// IPv4 and IPv6 packets. Over FOU the first nibble tells them apart; Linux needs two ports for that.
+    /// IPv4 and IPv6 packets in one tunnel. Over FOU the first nibble tells them apart; Linux needs two ports for that.
     Ip,
     /// IPv4 and IPv6 after a GRE header.
     Gre(GreOptions),
@@ -73,7 +74,7 @@ pub struct GreOptions {
 /// The source of the outer TTL or hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
-    /// Copied from the inner header.
+    /// The value is copied from the inner header.
     Inherit,
     /// A fixed TTL or hop limit; not 0.
     Fixed(u8),
@@ -83,7 +84,7 @@ pub enum Ttl {
 /// normal mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tos {
-    /// Copied from the inner header.
+    /// The value is copied from the inner header.
     Inherit,
     /// A fixed DSCP: the upper six bits of this byte.
     Fixed(u8),
@@ -103,8 +104,8 @@ pub enum Df {
 /// The choice of the outer source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// A source port chosen by the inner flow: one of this many sockets for a datagram port, one of 49152..=65535 (RFC
-    /// 8086, section 3.2.1) in the header that a packet port sends. Not 0. With GRE sequence numbers always the first
+    /// A source port chosen by the inner flow: one of this many sockets for a datagram port, or one of 49152..=65535
+    /// (RFC 8086, section 3.2.1) in the header sent by a packet port. Not 0. With GRE sequence numbers always the first
     /// one, since order matters.
     Slots(u16),
     /// A fixed source port; not 0.
@@ -114,17 +115,17 @@ pub enum SourcePorts {
 /// The configuration of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Inner protocol.
+    /// Protocol of inner packets.
     pub mode: Mode,
     /// Headers between outer IP and the inner packet.
     pub carrier: Carrier,
-    /// Outer address of this end.
+    /// Local outer address of the tunnel.
     pub local: IpAddr,
     /// Outer address of the remote end, of the same family.
     pub remote: IpAddr,
     /// UDP port that the remote end listens on.
     pub dport: u16,
-    /// UDP port that this end listens on.
+    /// UDP port on which the local end listens.
     pub port: u16,
     /// Whether an outer UDP checksum is sent.
     pub csum: bool,
@@ -132,8 +133,8 @@ pub struct Config {
     /// configured so). Over IPv4 they always are.
     pub zero_csum6: bool,
     /// Largest inner IP packet, in bytes, if the receiving port is a kernel socket that may deliver joined packets or
-    /// unfinished checksums without saying so, as raw sockets deliver what GRO and other interfaces of the same host
-    /// produced; `None` if every packet comes as it was on a wire. See [`Decapsulator`](super::Decapsulator).
+    /// unfinished checksums unmarked, as raw sockets deliver output of GRO and of other interfaces of the same host;
+    /// `None` if every packet arrives as on a wire. See [`Decapsulator`](super::Decapsulator).
     pub unfinished: Option<u16>,
     /// Source of the outer TTL or hop limit.
     pub ttl: Ttl,
@@ -152,7 +153,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// One of the outer addresses is IPv4, the other IPv6.
+    /// One of the outer addresses is IPv4, the other one IPv6.
     MixedFamilies,
     /// An outer address that cannot be the end of a tunnel ([`is_endpoint`]).
     Address(IpAddr),
@@ -187,8 +188,8 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Creates a tunnel with the usual choices: the carrier's port at both ends (GUE's for FOU), outer checksum, TTL
-    /// 64, DSCP inherited, path MTU discovery, 16 source ports, and a seed of zeros that a program should replace.
+    /// Creates a tunnel with default settings: the carrier's port at both ends (GUE's for FOU), outer checksum, TTL 64,
+    /// DSCP inherited, path MTU discovery, 16 source ports, and a seed of zeros that a program should replace.
     pub fn new(mode: Mode, carrier: Carrier, local: IpAddr, remote: IpAddr) -> Config {
         let port = match carrier {
             Carrier::Vxlan { .. } => vxlan::PORT,
@@ -312,8 +313,8 @@ impl Mode {
         }
     }
 
-    /// Returns the IP protocol numbers that packets of this mode have directly over IP: one for each socket of a raw
-    /// port, in the order of its slots.
+    /// Returns the IP protocol numbers of the mode's packets directly over IP: one for each socket of a raw port, in
+    /// the order of its slots.
     pub fn protocols(&self) -> &'static [u8] {
         match self {
             Mode::Ipip => &[protocol::IPV4],
@@ -326,7 +327,7 @@ impl Mode {
 }
 
 impl GreOptions {
-    /// Returns the length of the GRE header that this end sends, in bytes.
+    /// Returns the length of the sent GRE header in bytes.
     pub(super) fn send_len(&self) -> usize {
         gre::MIN_LEN + 4 * [self.ocsum, self.okey.is_some(), self.oseq].iter().filter(|&&on| on).count()
     }

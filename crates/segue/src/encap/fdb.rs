@@ -13,10 +13,10 @@ pub type Mac = [u8; 6];
 /// Number of entries in which an address may be stored.
 const SET_LEN: usize = 4;
 
-/// The destination of a frame.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The remote with this index.
+    /// The remote with the given index.
     Remote(u16),
     /// All remotes: the address is a group address or unknown.
     Flood,

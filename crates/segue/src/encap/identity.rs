@@ -1,5 +1,4 @@
-//! The identity by which tunnels on one port with the same remote are told apart: GRE key, network identifier or
-//! protocol.
+//! The identity that distinguishes tunnels with the same remote on one port: GRE key, network identifier or protocol.
 
 use core::mem::discriminant;
 
@@ -23,7 +22,7 @@ pub enum Identity {
 }
 
 impl Config {
-    /// Returns every identity that received packets of this tunnel can have: one, or two if both IPv4 and IPv6 are
+    /// Returns every identity that received packets of the tunnel can have: one, or two if both IPv4 and IPv6 are
     /// inside without GRE.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + use<> {
         let network = match self.carrier {
@@ -37,7 +36,7 @@ impl Config {
     }
 
     /// Returns the identity of `datagram`, a UDP payload, for this tunnel and any that shares a port with it
-    /// ([`shares`](Self::shares)); `None` if its headers cannot be read.
+    /// ([`shares`](Self::shares)); `None` if its headers are unreadable.
     pub fn identify(&self, datagram: &[u8]) -> Option<Identity> {
         let gre_at = match self.carrier {
             Carrier::Vxlan { .. } => return Vxlan::parse(datagram).ok().map(|header| Identity::Network(header.vni)),
@@ -65,7 +64,7 @@ impl Config {
         Some(Identity::Gre(gre.key, gre.protocol == ethertype::TEB))
     }
 
-    /// Returns whether one port can receive for both tunnels: their datagrams must carry their identity at the same
+    /// Returns whether one port can receive for both tunnels, whose datagrams must carry their identity at the same
     /// offset.
     pub fn shares(&self, other: &Config) -> bool {
         let says = matches!(self.carrier, Carrier::Gue { .. } | Carrier::Vxlan { .. } | Carrier::Geneve { .. });

@@ -11,7 +11,7 @@ pub(super) struct Inner {
     pub(super) version: u8,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// The Don't Fragment flag; never set for IPv6, which has no such flag.
+    /// Don't Fragment flag; never set for IPv6, which has no such flag.
     pub(super) df: bool,
     /// Length of the packet in bytes, as the header states it.
     pub(super) total_len: usize,

@@ -1,4 +1,4 @@
-//! Tunnels: [`Encapsulator`] adds the outer headers to a packet or train, [`Decapsulator`] removes them.
+//! Tunnels of the engine: [`Encapsulator`] adds the outer headers to a packet or train, [`Decapsulator`] removes them.
 //!
 //! A tunnel is described by a [`Config`]: the inner protocol ([`Mode`]: IPv4, IPv6, either, or Ethernet, with or
 //! without GRE), what carries it ([`Carrier`]: IP alone, or UDP with GUE, VXLAN, Geneve or nothing), and the addresses,

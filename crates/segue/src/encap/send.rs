@@ -87,8 +87,8 @@ impl Encapsulator {
         self.numbers().then_some(self.next_seq)
     }
 
-    /// Continues GRE sequence numbers from `next` on, as a successor of another process must: the receiver drops
-    /// packets with numbers older than the newest it has seen.
+    /// Continues GRE sequence numbers at `next`, as a successor of another process must: the receiver drops packets
+    /// with older numbers than the newest received.
     pub fn go_on(&mut self, next: u32) {
         self.next_seq = next;
     }
@@ -304,8 +304,8 @@ impl Encapsulator {
         }
     }
 
-    /// Sends further packets to `remote`, an address of the same family as the configured one; [`Outer::to`] then is
-    /// `number`, the index of the port's peer. An address of the other family changes nothing.
+    /// Directs further packets to `remote`, an address of the configured family; [`Outer::to`] then is `number`, the
+    /// index of the port's peer. An address of the other family changes nothing.
     pub fn aim(&mut self, remote: IpAddr, number: u16) {
         if remote.is_ipv4() == self.config.remote.is_ipv4() {
             self.config.remote = remote;

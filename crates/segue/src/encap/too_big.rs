@@ -18,7 +18,7 @@ pub enum Fit {
     Fits,
     /// The packet does not fit but may be fragmented: the outer packet is to be sent without Don't Fragment.
     Fragment,
-    /// The packet does not fit and must not be fragmented: its sender gets an ICMP error with this MTU.
+    /// The packet does not fit and must not be fragmented: its sender gets an ICMP error with the given MTU.
     TooBig(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Pure acknowledgments: which of them may be swallowed by a newer one (profile `lro`).
+//! Pure acknowledgments, and the rules by which a newer one may swallow them (profile `lro`).
 //!
 //! A sender counts acknowledged bytes, so if the second of two acknowledgments acknowledges more, the sender loses
 //! nothing but pacing when it sees only the second (RFC 9293, section 3.10.7.4; RFC 5681, section 3.1, counts bytes in
@@ -62,7 +62,7 @@ struct AckState {
     with_data: Option<u32>,
     /// Window scale of the flow's SYN, or the largest one.
     scale: u8,
-    /// Whether `last` is set.
+    /// Whether `last` holds a number.
     is_known: bool,
     /// Whether the next acknowledgment must not be replaced either.
     is_guarded: bool,
@@ -79,7 +79,7 @@ const NO_STATE: AckState = AckState {
 
 /// Number of flows in a set of [`Memory`].
 const SET_LEN: usize = 4;
-/// Smallest number of sets.
+/// Smallest number of sets in the table.
 const MIN_SETS: usize = 256;
 
 /// The last acknowledgment of each of many flows, in sets by hash, the most recently used of a set in front. Hashes are
@@ -120,8 +120,8 @@ impl Memory {
         Some(state)
     }
 
-    /// Checks that the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one,
-    /// and may itself swallow the one before it.
+    /// Checks whether the acknowledgment with the given TCP header, whose checksum is right, may be swallowed by a
+    /// newer one, and may itself swallow the preceding one.
     pub(super) fn judge(&mut self, hash: u64, header: &[u8]) -> Result<(), RefusalReason> {
         let ack = match Ack::read(header) {
             Ok(ack) => ack,
@@ -196,8 +196,8 @@ impl Memory {
     }
 }
 
-/// Returns the window scale that a SYN announces, or a larger one: without the option there is none, and a scale over
-/// 14 counts as 14 (RFC 7323, section 2.3).
+/// Returns the window scale that a SYN announces, or a larger one: without the option it is 0, and a scale over 14
+/// counts as 14 (RFC 7323, section 2.3).
 fn window_scale(header: &[u8]) -> u8 {
     let mut options = header.get(tcp::OPTIONS..).unwrap_or(&[]);
     loop {

@@ -43,7 +43,7 @@ pub struct Config {
     /// Largest number of acknowledgments that collapse to one; below 2 none do. Default 32. They
     /// are held no longer than [`Config::hold`], counted from the first.
     pub max_acks: usize,
-    /// Key of the flow hash. The default is a constant that everyone knows: take a random one wherever packets come
+    /// Key of the flow hash. The default is a public constant: take a random one wherever packets come
     /// from strangers ([`Config::vpn`]).
     pub key: hash::Key,
     /// UDP ports that carry tunnels, for the frames that [`Gro::push_frame`](super::Gro::push_frame) parses. None by
@@ -88,7 +88,7 @@ impl Config {
         Config { key, ..Config::default() }
     }
 
-    /// Returns the same configuration with every limit brought into its range.
+    /// Returns the configuration with every limit clamped to its valid range.
     pub(super) fn in_range(mut self) -> Config {
         self.max_bytes = self.max_bytes.min(MAX_TRAIN_BYTES);
         self.max_packets = self.max_packets.min(MAX_SEGS);

@@ -50,14 +50,15 @@ pub struct Gro<B> {
     pub(super) table: Table<B>,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
-    /// Number of rounds whose flows wait in their slots to be popped.
+    /// Number of rounds whose flows are still in their slots, ready to be popped.
     pub(super) waiting_rounds: usize,
-    /// Packets in the table; of held acknowledgments one for each flow.
+    /// Number of packets in the table; of held acknowledgments one for each flow.
     pub(super) held_packets: usize,
-    /// Trains of at least two packets in the table.
+    /// Number of trains of at least two packets in the table.
     pub(super) held_trains: usize,
     pub(super) stats: Stats,
-    /// Packets that took the slow path, and those that were judged field by field: tests of the fast path count them.
+    /// Numbers of packets that took the slow path and of those judged field by field, which tests of the fast path
+    /// check.
     #[cfg(test)]
     pub(super) effort: (usize, usize),
 }
@@ -126,7 +127,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.len()
     }
 
-    /// Returns the number of packets held: those of trains, and one for each flow of which an acknowledgment is held.
+    /// Returns the number of packets held: those of trains, and one for each flow with a held acknowledgment.
     pub fn held_packets(&self) -> usize {
         self.held_packets
     }
@@ -141,8 +142,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.relieve();
     }
 
-    /// Takes a frame. The result is the same as parsing it into a packet of `pool` and [`push`](Gro::push)ing that, but
-    /// most frames are recognised without being parsed, and only the first of a train takes a box.
+    /// Takes a frame of a batch. The result is the same as parsing it into a packet of `pool` and
+    /// [`push`](Gro::push)ing that, but most frames are recognised without being parsed, and only the first of a train
+    /// takes a box.
     ///
     /// ```
     /// # use segue::{gro::{Config, Frame, Gro}, packet::{Csum, Frag, Pool, Start}, time::Nanos};

@@ -30,21 +30,21 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 enum Verdict {
     /// The packet takes the slow path.
     SlowPath,
-    /// The frame cannot join a train; packets that must leave before it have left.
+    /// The frame cannot join a train; packets that had to precede it are ready.
     Refused(RefusalReason),
-    /// The frame could begin a train, of this form and from this sequence number on, but no segment may follow it.
+    /// The frame could begin a train, with this form and sequence number, but no segment may follow it.
     Alone(FormId, u32, Flush),
-    /// The packet is the first of its flow, with this hash and form.
+    /// The packet is the first of its flow, with the given hash and form.
     Starts(u64, FormId),
-    /// The packet is the next segment of the train in this slot; its payload follows this many bytes of headers. If
-    /// there is a reason, the train is to be closed.
+    /// The packet is the next segment of the train in the given slot; its payload follows this many bytes of headers.
+    /// If there is a reason, the train is to be closed.
     Joins(u32, u16, Option<Flush>),
 }
 
 /// The bytes of a packet that is being judged.
 #[derive(Clone, Copy)]
 struct PacketView<'a> {
-    /// The first bytes; those after the packet's end have no meaning.
+    /// First bytes of the frame; those after the packet's end are undefined.
     front: &'a [u8; HEAD_BLOCK],
     total: usize,
     csum: Csum,
@@ -427,8 +427,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Joins(idx as u32, header_len as u16, why)
     }
 
-    /// Returns the slot of a first segment that is still a frame, if a packet of its flow cannot follow it, and why:
-    /// then it needs no box.
+    /// Returns the slot of a first segment that is still a frame, if a packet of its flow cannot follow it, with the
+    /// reason: then it needs no box.
     #[inline(always)]
     fn misfit_of_first<const LINK: usize, const V6: bool>(
         &mut self,
@@ -500,7 +500,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, form_id)
     }
 
-    /// Starts a train with a frame of TCP that may begin one, or passes it on if no packet could join it. From its IP
+    /// Starts a train with a TCP frame that may begin one, or passes it on if no packet could join it. From its IP
     /// header on it has `length` bytes.
     #[inline(always)]
     fn start_frame(&mut self, first: PendingFirst<B>, hash: u64, length: usize, flags: u8) {

@@ -1,4 +1,4 @@
-//! Tests that packets of known forms take the fast path, which their output does not show: the slow path gives the
+//! Tests that packets of known forms take the fast path, which is invisible in their output: the slow path gives the
 //! same.
 
 use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4, V6};
@@ -30,7 +30,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
     ips.flat_map(move |(link, is_v6)| transports.map(|(is_tcp, options)| Shape { link, is_v6, is_tcp, options }))
 }
 
-/// A packet of a flow before it is built: its headers, and the length of its payload.
+/// Parameters of a packet before it is built: its headers, and the length of its payload.
 struct Plan {
     ip: Ip,
     l4: L4,
@@ -42,7 +42,7 @@ impl Shape {
         if self.link == 0 { Start::Ip } else { Start::Ethernet }
     }
 
-    /// Returns the packet with this number of a stream, changed; `state` says whether its checksum is completed.
+    /// Returns the packet with the given number of a stream, changed; `state` says whether its checksum is completed.
     fn frame(self, number: usize, state: Csum, change: impl FnOnce(&mut Plan)) -> Vec<u8> {
         let ip = match self.is_v6 {
             true => Ip::V6(V6::new(1, 1, 2)),

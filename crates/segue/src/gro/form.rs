@@ -19,7 +19,7 @@ pub(super) struct Form {
     /// Zero after the headers.
     pub(super) strict: [u8; HEAD_BLOCK],
     pub(super) layout: Layout,
-    /// Whether the transport is TCP.
+    /// Whether the transport protocol is TCP.
     pub(super) is_tcp: bool,
     /// Offset of the transport header, in bytes.
     pub(super) l4: usize,
@@ -30,8 +30,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Returns the name of the first compared field in which the headers of a train of this form and of another packet
-    /// of its layout differ.
+    /// Returns the name of the first compared field that differs between the headers of a train of this form and of
+    /// another packet with its layout.
     pub(super) fn explain(&self, train: &[u8; HEAD_BLOCK], other: &[u8; HEAD_BLOCK]) -> Mismatch {
         let differs = |(at, mask): (usize, &u8)| ((train[at] ^ other[at]) & mask != 0).then_some(at);
         let at = self.mask.iter().enumerate().find_map(differs).unwrap_or(usize::MAX);
@@ -137,7 +137,7 @@ impl Forms {
     }
 }
 
-/// Creates a form by parsing a packet of it with one byte of payload.
+/// Creates a form by parsing a sample packet with one byte of payload.
 fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
     let mut bytes = [0; HEAD_BLOCK];
     let l3 = L3[link];

@@ -7,7 +7,7 @@ use crate::wire::{ipv4, read_u16};
 /// Whether the IPv4 identifications of a train are constant or increment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ids {
-    /// One bit for each header of the layout: set if the identification stays the same, clear if it counts up.
+    /// Bits for the headers of the layout: set if the identification stays the same, clear if it counts up.
     pub(super) fixed: u16,
 }
 
@@ -59,8 +59,8 @@ mod tests {
         header
     }
 
-    /// Tests RFC 6864, section 4: an identification stays or counts up by one, around the end of the numbers too; and
-    /// what Linux does with it, by its generation (`inet_gro_receive`).
+    /// Tests RFC 6864, section 4: an identification stays or counts up by one, with wrap-around; and Linux's behaviour,
+    /// by generation (`inet_gro_receive`).
     #[test]
     fn an_identification_stays_or_counts_up_by_the_rules_of_its_profile() {
         let (strict, lro) = (Profile::Strict, Profile::Lro);

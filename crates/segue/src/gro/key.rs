@@ -29,7 +29,7 @@ impl PartialEq for FlowKey {
 }
 
 impl FlowKey {
-    /// Returns the key of a packet, or the reason why it has none.
+    /// Returns the key of a packet, or the reason why there is none.
     pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<FlowKey, RefusalReason> {
         match packet.layout.stop() {
             Stop::Transport => {}
@@ -49,7 +49,7 @@ impl FlowKey {
         Ok(key)
     }
 
-    /// Returns whether `packet` has this key.
+    /// Returns whether `packet` belongs to the key.
     pub(super) fn is_of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
         let mut rest = self.bytes();
         let matched = each_part(packet, |part| {
@@ -125,8 +125,8 @@ pub(super) const L3: [usize; 4] =
     [0, ethernet::LEN, ethernet::LEN + ethernet::VLAN_LEN, ethernet::LEN + 2 * ethernet::VLAN_LEN];
 
 impl Plain {
-    /// Returns the parts of a packet with these headers, the last of which is a transport header, or `None` if it has
-    /// another form.
+    /// Returns the hashed parts of a packet with the given headers, the last of which is a transport header, or `None`
+    /// for another form.
     fn of(headers: &[Header]) -> Option<Plain> {
         let (transport, front) = headers.split_last()?;
         let (ip, front) = front.split_last()?;
@@ -158,7 +158,7 @@ impl Hasher {
         plain.unwrap_or_else(|| self.key.hash(key.bytes()))
     }
 
-    /// Returns the hash of a packet of this form; `None` if `head` is too short for it.
+    /// Returns the hash of a packet of the given form; `None` if `head` is too short for it.
     #[inline(always)]
     pub(super) fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
         let Plain { link, is_v6, is_tcp, l4 } = plain;

@@ -1,6 +1,6 @@
-//! The shortest path, for a frame of TCP under one IP header, bare or on Ethernet with up to two tags: it checks
-//! whether the frame is the expected next segment of a train, of which nearly everything is known in advance, or may
-//! begin a train.
+//! The shortest path, for a TCP frame under one IP header, bare or on Ethernet with up to two tags: it checks whether
+//! the frame is the expected next segment of a train, most properties of which are known in advance, or may begin a
+//! train.
 
 use super::engine::Gro;
 use super::form::FormId;
@@ -14,8 +14,8 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 
 /// The result of examining a frame.
 pub(super) enum NextSegment {
-    /// The frame is the expected next segment of the train in this slot; its payload follows this many bytes of
-    /// headers and is to be added there.
+    /// The frame is the expected next segment of the train in the given slot; its payload follows this many bytes of
+    /// headers and is to be added to that train.
     Continues(usize, usize),
     /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
     /// this form and sequence number.
@@ -34,7 +34,7 @@ pub(super) enum NextSegment {
 /// The bytes of a frame that is being examined.
 #[derive(Clone, Copy)]
 pub(super) struct FrameView<'a> {
-    /// The first bytes; those after the frame's end have no meaning.
+    /// First bytes of the frame; those after the frame's end are undefined.
     pub(super) front: &'a [u8; HEAD_BLOCK],
     pub(super) bytes: &'a [u8],
     /// Whether the port has verified the transport checksum; otherwise its state is unknown.

@@ -12,7 +12,7 @@ use crate::time::Nanos;
 /// The frame of a first segment without a following one.
 #[derive(Debug)]
 pub(super) struct PendingFirst<B> {
-    /// All bytes of the frame; `None` after it was moved into a box.
+    /// Bytes of the whole frame; `None` after it was moved into a box.
     pub(super) bytes: Option<Frag<B>>,
     pub(super) since: Nanos,
     pub(super) seq: u32,
@@ -61,7 +61,7 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
         (len > 0).then_some(len)
     }
 
-    /// Returns the frame as it was pushed; `None` after it was moved into a box.
+    /// Returns the frame in the pushed form; `None` after it was moved into a box.
     #[inline(always)]
     pub(super) fn into_frame(self) -> Option<Frame<B>> {
         let (start, csum) = (self.start(), self.csum());

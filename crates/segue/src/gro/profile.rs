@@ -1,19 +1,19 @@
 //! The profiles, each a set of rules for joining packets.
 
-/// A generation of Linux kernels whose GRO rules differ from those of others.
+/// Generations of Linux kernels with different GRO rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Generation {
     /// Linux up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF
     /// set, and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
     V6_12,
-    /// Linux 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a tunnel is
-    /// treated as the inner one. CWR is compared as the other flags are, and also starts a new train, so that a segment
-    /// with CWR stays alone.
+    /// GRO of Linux 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a
+    /// tunnel is treated as the inner one. CWR is compared as the other flags are, and also starts a new train, so that
+    /// a segment with CWR stays alone.
     #[default]
     V6_18,
-    /// Linux 7.0 and later. CWR is only compared, so that a run with CWR on every segment joins, as accurate ECN sends
-    /// it.
+    /// GRO of Linux 7.0 and later. CWR is only compared, so that a run with CWR on every segment joins, as accurate ECN
+    /// sends it.
     V7,
 }
 
@@ -36,8 +36,8 @@ pub enum Profile {
     /// Joins only packets that segmentation restores byte for byte.
     #[default]
     Strict,
-    /// Joins what a kernel of this generation joins, except that padded frames are joined without their padding (the
-    /// kernel's GRO passes them through singly, and a later layer removes the padding).
+    /// Joins packets like a kernel of the given generation, except that padded frames are joined without their padding
+    /// (the kernel's GRO passes them through singly, and a later layer removes the padding).
     Linux(Generation),
     /// Joins what a host that terminates the connections may join, as receivers with LRO do (Linux `inet_lro`,
     /// FreeBSD `tcp_lro`). Not for forwarded traffic: the segments cannot be restored.

@@ -15,9 +15,9 @@ use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 pub(super) enum Ready<B> {
     Packet(Box<Packet<B>>),
     First(PendingFirst<B>),
-    /// A frame that stays alone, not parsed; its UDP ports are not those of a tunnel.
+    /// An unparsed frame that stays alone; its UDP ports are not those of a tunnel.
     Frame(Frame<B>),
-    /// All flows of the round that a flush ended: the first of their slots in the table.
+    /// All flows of a round that a flush ended, by the first of their slots in the table.
     Round(usize),
 }
 

@@ -16,7 +16,7 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp}
 /// The held packets that must leave before a frame that cannot join a train.
 #[derive(Clone, Copy)]
 pub(super) enum FlushScope {
-    /// No packets: the frame belongs to no flow that is ever held.
+    /// No packets need to leave first: the frame belongs to no flow that is ever held.
     Nothing,
     /// The held train of the same flow.
     Flow(Plain),
@@ -25,8 +25,8 @@ pub(super) enum FlushScope {
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Returns why a frame shorter than a block cannot join a train, if its bytes show that; packets that must leave
-    /// before it have left. It is not copied to be padded, which short frames that may join are.
+    /// Returns the reason why a frame shorter than a block cannot join a train, if its bytes show that; packets that
+    /// must precede it are ready afterwards. It is not copied to be padded, which short frames that may join are.
     #[inline(never)]
     pub(super) fn refuse_short(&mut self, bytes: &[u8], start: Start, csum: Csum) -> Option<RefusalReason> {
         let plain = match start {

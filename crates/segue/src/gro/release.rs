@@ -95,7 +95,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         !self.ready.is_empty()
     }
 
-    /// Takes the next packet out.
+    /// Removes and returns the next packet.
     #[inline(always)]
     fn next(&mut self) -> Option<Taken<B>> {
         let ready = match self.ready.front_mut()? {

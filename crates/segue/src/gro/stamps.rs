@@ -10,7 +10,7 @@ pub(super) struct Stamps {
 }
 
 impl Stamps {
-    /// Returns whether neither value goes back since `before`, and the echo is valid (zero means none: RFC 7323,
+    /// Returns whether both values have not decreased since `before`, and the echo is valid (zero means none: RFC 7323,
     /// section 3.2).
     pub(super) fn may_follow(self, before: Stamps) -> bool {
         self.echo != 0 && distance(before.value, self.value) >= 0 && distance(before.echo, self.echo) >= 0

@@ -3,7 +3,7 @@
 use super::rules::{Flush, Mismatch, RefusalReason};
 use crate::reason::Counts;
 
-/// Counters of a [`Gro`](super::Gro) since it was made.
+/// Counters of a [`Gro`](super::Gro) since its creation.
 ///
 /// When nothing is held, every packet pushed is in exactly one of `alone`, `segments`, `swallowed`, and the flushes
 /// that were no train.
@@ -15,7 +15,7 @@ pub struct Stats {
     pub trains: u64,
     /// Number of packets in the released trains.
     pub segments: u64,
-    /// Pure acknowledgments that were replaced by a newer one of their flow.
+    /// Number of pure acknowledgments that were replaced by a newer one of their flow.
     pub swallowed: u64,
     /// Number of packets whose padding was removed.
     pub trimmed: u64,
@@ -26,6 +26,6 @@ pub struct Stats {
     pub flushes: Counts<Flush>,
     /// Number of packets that did not fit the train of their flow, by differing field.
     pub mismatches: Counts<Mismatch>,
-    /// Payload bytes summed to verify checksums.
+    /// Number of payload bytes summed to verify checksums.
     pub checksummed_bytes: u64,
 }

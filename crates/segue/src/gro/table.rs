@@ -27,7 +27,7 @@ pub(super) enum HeldKind {
     Acks,
 }
 
-/// The properties of a held packet that must match before headers are compared: its form, what is held, and whether its
+/// Properties of a held packet that must match before headers are compared: its form, what is held, and whether its
 /// transport checksum is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MatchKey {
@@ -85,9 +85,10 @@ impl ExpectedNext {
 pub(super) struct Held<B> {
     pub(super) packet: Box<Packet<B>>,
     pub(super) since: Nanos,
-    /// Payload bytes of the first segment; in profile `lro` those of the largest TCP segment.
+    /// Number of payload bytes of the first segment; in profile `lro` those of the largest TCP segment.
     pub(super) size: usize,
-    /// Payload bytes that may be added to the first segment; where sizes may differ (profile `lro`), to all segments.
+    /// Number of payload bytes that may be added to the first segment; where sizes may differ (profile `lro`), to all
+    /// segments.
     pub(super) room: usize,
     /// Number of segments of size `size` that may still be added.
     pub(super) left: u32,
@@ -109,7 +110,7 @@ pub(super) struct Held<B> {
 /// The content of a slot of the table.
 #[derive(Debug)]
 pub(super) enum Slot<B> {
-    /// No flow: the slot is free, or its content was taken out.
+    /// The slot is free, or its content was removed.
     Free,
     /// A first segment, still a frame.
     First(PendingFirst<B>),
@@ -125,7 +126,7 @@ impl<B> Slot<B> {
     }
 }
 
-/// The result of a lookup by hash: the newest flow that has it.
+/// Result of a lookup by hash: the newest flow with that hash.
 #[derive(Clone, Copy)]
 pub(super) enum Lookup {
     /// The slot of that flow.
@@ -240,7 +241,7 @@ struct Bucket {
     hash: u64,
     /// The round in which the bucket's other fields were written; in later rounds the bucket is empty.
     round: u32,
-    /// The flow's slot, or `NONE`.
+    /// Slot of the flow, or `NONE`.
     at: u32,
 }
 
@@ -339,7 +340,7 @@ impl<B> Table<B> {
         self.slots.get_mut(at)
     }
 
-    /// Returns the flow that must be evicted before one with this hash can be inserted, if its bucket is full.
+    /// Returns the flow to evict before one with the given hash can be inserted, if its bucket is full.
     #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
         let (mut at, mut chain, mut last) = (self.first_of(hash), 0, NONE);

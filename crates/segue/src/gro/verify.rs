@@ -128,8 +128,8 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     }
 }
 
-/// Verifies a packet like [`verify`], in fewer steps if it is one of TCP of a known form whose checksum state is
-/// unknown, as the first segment of nearly every train is. Its IP and TCP headers begin at these offsets.
+/// Verifies a packet like [`verify`], in fewer steps if it is a TCP packet of a known form whose checksum state is
+/// unknown, like the first segment of nearly every train. Its IP and TCP headers begin at these offsets.
 #[inline(never)]
 pub(super) fn verify_known<const V6: bool, B: AsRef<[u8]>>(
     packet: &mut Packet<B>,

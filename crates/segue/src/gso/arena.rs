@@ -71,7 +71,7 @@ impl Arena {
         &self.segments
     }
 
-    /// Returns the headers of `segment`; empty if it is not one of this arena.
+    /// Returns the headers of `segment`; empty if it belongs to another arena.
     pub fn head(&self, segment: &Segment) -> &[u8] {
         self.heads.get(segment.head.start as usize..segment.head.end as usize).unwrap_or(&[])
     }
@@ -247,7 +247,7 @@ impl Frames {
         &self.frames
     }
 
-    /// Returns the bytes of `frame`; empty if it is not one of these.
+    /// Returns the bytes of `frame`; empty if it belongs to another list.
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         self.bytes.get(frame.range.start as usize..frame.range.end as usize).unwrap_or(&[])
     }

@@ -6,8 +6,8 @@ use crate::packet::{Header, Kind, Layout};
 use crate::wire::gre::Gre;
 use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
 
-/// Checks what later stages rely on: that the layout covers the head, that no header is shorter than its kind, and that
-/// UDP and TCP headers directly follow an IP header.
+/// Checks the assumptions of later stages: that the layout covers the head, that no header is shorter than its kind,
+/// and that UDP and TCP headers directly follow an IP header.
 pub(super) fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
     let mut after_ip = false;
     for header in layout.headers() {

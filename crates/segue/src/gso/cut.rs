@@ -8,10 +8,10 @@ use super::refusal::Refusal;
 use super::split::split;
 use crate::packet::{Buffer, Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 
-/// Segments `train` into single packets and passes them to `each`, in order, with the pool to which it may return
-/// boxes. Returns the number of packets. Payload is not copied, and summed only if checksums inside a tunnel cover
-/// bytes that the far end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared
-/// first; it is scratch memory.
+/// Segments `train` into single packets and passes them to `each`, in order, with the pool for returned boxes. Returns
+/// the number of packets. Payload is not copied, and summed only if checksums inside a tunnel cover bytes that the far
+/// end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared first; it is scratch
+/// memory.
 ///
 /// The packets are those that [`split()`] makes: cutting first and splitting for a port afterwards gives the bytes that
 /// splitting the train for that port would have given.

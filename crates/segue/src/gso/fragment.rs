@@ -23,7 +23,7 @@ use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp,
 /// A fragment: the part of the payload that it carries.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
-    /// Index of the fragment.
+    /// Index of the fragment in its packet.
     index: usize,
     /// Offset of the fragment's first byte of payload.
     pub(super) start: usize,
@@ -56,7 +56,8 @@ pub(super) struct Cut<'a> {
     total: usize,
     /// Largest number of bytes after the headers that every fragment has.
     room: usize,
-    /// Fragment offset of the packet itself, in bytes, and whether more fragments follow it: it may be a fragment.
+    /// Fragment offset of the packet itself, in bytes, and whether more fragments follow it, because it may be a
+    /// fragment.
     base: usize,
     more: bool,
     id: u32,

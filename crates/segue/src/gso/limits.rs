@@ -1,4 +1,4 @@
-//! The limits of a port: which packets and trains it can take.
+//! Limits of a port: the packets and trains that it accepts.
 
 use crate::packet::GsoKind;
 
@@ -104,11 +104,11 @@ pub enum Fragment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FreeTags {
-    /// All tags.
+    /// All tags are free.
     All,
-    /// The first tag, if it is one of 802.1Q (type 0x8100), as Linux treats a packet socket
+    /// Only the first tag is free, if its type is 802.1Q (0x8100), as in Linux's packet sockets
     /// (`packet_extra_vlan_len_allowed`).
     First,
-    /// No tag: each counts.
+    /// No tag is free: each counts.
     None,
 }

@@ -34,9 +34,9 @@ pub(super) enum Op {
     Udp { at: u16, base: u16, fill: bool },
     /// IPv4 header at `at`: identification and checksum.
     Ipv4 { at: u16, id: u16, base: u16 },
-    /// GRE sequence number at `at`.
+    /// A GRE sequence number at offset `at`.
     GreSeq { at: u16, seq: u32 },
-    /// Marks the level from which outer checksums cover the transport header as it is sent, primed, not as the receiver
+    /// Marks the level from which on outer checksums cover the transport header as sent, primed, not as the receiver
     /// completes it.
     Reveal,
     /// Checksum field at `at`, over `base` and the varying bytes since the last one.

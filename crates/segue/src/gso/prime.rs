@@ -7,9 +7,9 @@ use crate::packet::remote::field_offset;
 use crate::packet::{Buffer, Csum, Kind, Layout, Packet, Start, Tunnels, Unit};
 use crate::wire::{self, write_u16};
 
-/// Primes the transport checksum of a packet whose field has no meaning yet, such as one of a stack that leaves
-/// checksums to its device: the field gets the pseudo-header sum, and the packet has a partial checksum
-/// ([`Csum::Partial`]) from there on. A train, whose checksum state says so already, is primed for its whole length.
+/// Primes the transport checksum of a packet whose field is undefined, such as one of a stack that leaves checksums to
+/// its device: the field gets the pseudo-header sum, and the packet then has a partial checksum ([`Csum::Partial`]). A
+/// train, whose checksum state says so already, is primed for its whole length.
 ///
 /// # Errors
 /// [`Refusal::Transport`] or [`Refusal::Fragment`] for a packet without a TCP or UDP header; [`Refusal::Layout`] where
@@ -66,7 +66,7 @@ pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the offset of the transport checksum in a packet with these headers that ends at `end`, and its primed
+/// Returns the offset of the transport checksum in a packet with the given headers that ends at `end`, and its primed
 /// value.
 fn primed(head: &[u8], layout: &Layout, end: usize) -> Result<(usize, Field), Refusal> {
     let transport = super::check::transport(layout)?;

@@ -7,7 +7,7 @@ use crate::packet::{Gso, Packet, Pieces};
 /// The port's task for the innermost transport checksum of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentCsum {
-    /// The field is sent unchanged, without a statement about it.
+    /// The field is correct, and the port may declare that to its receiver.
     AsIs,
     /// The field is correct, and the port may tell its receiver so. Only packets without tunnel levels are marked so.
     Verified,
@@ -15,7 +15,7 @@ pub enum SegmentCsum {
     Partial,
 }
 
-/// One packet, or one smaller train, for a port.
+/// A packet, or a smaller train, for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Range of the segment's headers in the arena; see [`Arena::head`](super::Arena::head).

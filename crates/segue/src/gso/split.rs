@@ -79,7 +79,7 @@ pub fn split<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) 
     }
 }
 
-/// Appends a train that GRO has just made to `arena`, like [`split()`], if the port accepts it unsplit, but without its
+/// Appends a train just joined by GRO to `arena`, like [`split()`], if the port accepts it unsplit, but without its
 /// headers, which are those of the packet. Returns whether it did.
 #[inline]
 pub(crate) fn push_joined<B: Buffer>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> bool {
@@ -225,7 +225,7 @@ fn copy_fragments<B: Buffer>(packet: &Packet<B>, limits: &Limits, frames: &mut F
 #[derive(Default)]
 struct Fragments {
     count: usize,
-    /// Sum of all payload.
+    /// Checksum of all payload.
     sum: Sum,
     /// Sum of the first fragment's payload.
     first: Sum,

@@ -59,7 +59,7 @@ impl SegmentPlan<'_> {
         Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
     }
 
-    /// Builds the next segments in one run, while they differ in counting fields only. Returns their number.
+    /// Builds the next segments in one run, as long as they differ in counting fields only. Returns their number.
     pub(super) fn run<B>(&mut self, parts: &mut SegmentRuns<'_, B>, arena: &mut Arena) -> usize {
         if !self.primed {
             return 0;
@@ -223,11 +223,11 @@ impl Counting<'_> {
 struct Fill<'a, 'c, B> {
     heads: Counting<'a>,
     head_len: usize,
-    /// Payload bytes of each frame.
+    /// Number of payload bytes of each frame.
     size: usize,
     cursor: &'a mut Cursor<'c, B>,
     memory: &'a mut [u8],
-    /// Headroom of each frame.
+    /// Length of each frame's headroom, bytes.
     room: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, Layout, Packet, Payload, Start, Stop, TrainCsum, Tunnels, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, write_u16};
 
-/// A port that takes TCP trains of both families, without further limits.
+/// Limits of a test port that accepts TCP trains of both families, without further limits.
 const PORT: Limits = Limits { csum: true, tso4: true, tso6: true, ..Limits::NONE };
 
 fn gso(kind: GsoKind, size: u16) -> Gso {
@@ -98,7 +98,7 @@ fn only_several_segments_of_a_size_that_is_not_tiny_pass_uncut() {
     }
 }
 
-/// Tests that a train passes with its own headers only where they are those that splitting would write.
+/// Tests that a train passes with its own headers only if splitting would write the same ones.
 #[test]
 fn a_train_whose_headers_do_not_describe_it_is_planned() {
     for is_v6 in [false, true] {

@@ -25,7 +25,7 @@ pub(super) fn gso_of<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<G
     (is_whole && read_u16(head, transport.start() + tcp::CHECKSUM) == Some(primed)).then_some(gso)
 }
 
-/// Returns the same as [`gso_of`] for a train that GRO has just made: its headers describe it.
+/// Returns the segmentation like [`gso_of`] for a train just joined by GRO, whose headers describe it.
 pub(super) fn gso_of_joined<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Option<Gso> {
     let gso = gso_if_taken(packet, limits)?;
     debug_assert_eq!(gso_of(packet, limits), Some(gso), "{:?}", packet.head);

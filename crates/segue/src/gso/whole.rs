@@ -109,7 +109,7 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
     Ok(Filled { csum: left, completed: complete, summed: inside.summed })
 }
 
-/// Returns whether the checksum of the outermost UDP header is the only owed one of these levels.
+/// Returns whether the checksum of the outermost UDP header is the only owed one of the given levels.
 fn is_outermost_alone_owed(layers: &[Layer]) -> bool {
     let [outermost, others @ ..] = layers else { return false };
     outermost.udp == LayerCsum::Owed
@@ -174,7 +174,7 @@ pub(super) fn check_checksum_offsets(head: &[u8], layout: &Layout, layers: &[Lay
     Ok(())
 }
 
-/// Returns where the part that starts with each header ends, by the length fields in and around it.
+/// Returns the end offset of the part that starts with each header, by the length fields in and around it.
 fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
     let mut ends = [0; MAX_HEADERS];
     let (mut limit, least) = (len, layout.header_len());

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::checksum::Sum;
 
-/// Bytes that are copied out at once where they can be neither summed nor copied in place.
+/// Number of bytes copied out at once where they can be neither summed nor copied in place.
 const CHUNK: usize = 512;
 
 /// Memory that holds a packet or a part of one.
@@ -49,7 +49,7 @@ pub trait Buffer {
     /// Returns the number of bytes.
     fn size(&self) -> usize;
 
-    /// Copies the bytes from `offset` on to the start of `out`, as many as there are and fit, and returns their number.
+    /// Copies the bytes from `offset` on to the start of `out`, as many as exist and fit, and returns their number.
     fn read(&self, offset: usize, out: &mut [u8]) -> usize;
 
     /// Returns the bytes, if nothing else can write to them.

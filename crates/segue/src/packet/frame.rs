@@ -1,4 +1,4 @@
-//! A packet as a port received it, before it is parsed.
+//! A packet as received by a port, before parsing.
 
 use alloc::boxed::Box;
 
@@ -31,9 +31,9 @@ impl<B: AsRef<[u8]>> Frame<B> {
         self.bytes.is_empty()
     }
 
-    /// Prefetches the bytes that GRO reads of the frame: its headers, and also its payload if the checksum is not known
-    /// yet. For a caller that pushes the frame one or two frames later; bytes that lie in no cache are otherwise waited
-    /// for frame by frame.
+    /// Prefetches the bytes of the frame that GRO reads: its headers, and also its payload if the checksum state is
+    /// unknown. For a caller that pushes the frame one or two frames later; bytes that lie in no cache are otherwise
+    /// waited for frame by frame.
     #[inline]
     pub fn prefetch(&self) {
         // More lines than those of a frame of Ethernet size are asked for by the processor itself.
@@ -52,7 +52,7 @@ impl<B: AsRef<[u8]>> Frame<B> {
         packet
     }
 
-    /// Returns where the IP header starts, in bytes from the start of the frame, if the frame is unfragmented TCP, or
+    /// Returns the start of the IP header, in bytes from the start of the frame, if the frame is unfragmented TCP, or
     /// UDP with a checksum, over one IP header without options or extension headers, after at most two VLAN tags, and
     /// its length fields are exact. Such a frame has one transport checksum, which is the outermost and the innermost.
     /// `None` stands for any other frame, of which only the parser knows the layout.

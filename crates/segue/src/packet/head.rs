@@ -75,7 +75,7 @@ impl Head {
         }
     }
 
-    /// Returns the headers and the bytes after them in the array, if a whole block is there.
+    /// Returns the headers and the following bytes in the array, if a whole block is present.
     #[inline(always)]
     pub(crate) fn block(&self) -> Option<&[u8; HEAD_BLOCK]> {
         self.buf.get(usize::from(self.start)..)?.first_chunk()

@@ -27,8 +27,8 @@ use crate::checksum::Sum;
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{self, ethernet};
 
-/// The properties of the outer headers that a datagram port sets by socket options, since it does not send these
-/// headers itself.
+/// Properties of the outer headers that a datagram port sets by socket options, because it does not send these headers
+/// itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
     /// Index of the port's socket that sends the packet, one for each source port.
@@ -95,7 +95,7 @@ impl<B: Buffer> Packet<B> {
         self.len() == 0
     }
 
-    /// Parses the packet in `frag` into this one: headers are copied to the head, the rest stays where it is.
+    /// Parses the packet in `frag` into this one: headers are copied to the head, the other bytes stay in place.
     ///
     /// The offload state becomes that of a received packet: checksums unknown, one layer for each tunnel found. Padding
     /// stays in the payload and leaves [`Layout::is_exact`] false.
@@ -247,7 +247,7 @@ impl<B: Buffer> Packet<B> {
         self.reset();
     }
 
-    /// Resets all but the payload.
+    /// Resets all fields except the payload.
     #[inline]
     pub(super) fn reset(&mut self) {
         self.head.set(&[]);

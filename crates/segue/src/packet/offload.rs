@@ -53,8 +53,8 @@ pub struct Gso {
     pub kind: GsoKind,
     /// Transport payload bytes of each segment but the last; never 0.
     pub size: u16,
-    /// The IPv4 headers (by index in the layout, bit 0 first) whose identification is the same on all segments; it
-    /// counts up by one where the bit is clear. The flag [`Gso::CWR`] is kept here too.
+    /// IPv4 headers (by index in the layout, bit 0 first) whose identification is equal on all segments; it counts up
+    /// by one where the bit is clear. The flag [`Gso::CWR`] is kept here too.
     pub fixed_ids: u16,
 }
 
@@ -91,7 +91,7 @@ impl Gso {
 /// A single packet or a train, with the state of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A single packet.
+    /// A single packet, no train.
     Whole(Csum),
     /// Several segments under one header. Lengths, identification, sequence number and checksums in the header are
     /// those of the first segment or of the whole, as `gso` needs them; outer lengths have no meaning until the train
@@ -117,7 +117,7 @@ pub enum LayerCsum {
     Owed,
 }
 
-/// The checksum state of one tunnel level: all headers from one IP header up to the next.
+/// Checksum state of one tunnel level: all headers from one IP header up to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// State of the outer UDP checksum.

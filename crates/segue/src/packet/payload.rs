@@ -12,8 +12,8 @@ pub struct Frag<B> {
     buf: B,
     start: u32,
     len: u32,
-    /// The end of the range in its payload, in bytes from where the payload began when it was last empty. It fills a
-    /// word: padding would be copied in pieces, which the processor cannot forward from store to load.
+    /// End of the range in its payload, in bytes from the payload's beginning when it was last empty. It fills a word:
+    /// padding would be copied in pieces, which the processor cannot forward from store to load.
     end: usize,
 }
 
@@ -51,7 +51,7 @@ impl<B: Buffer> Frag<B> {
         rest.fill(0);
     }
 
-    /// Returns the sum of the bytes in `range`, clamped to this one; bytes that a shrunken buffer has no more count as
+    /// Returns the sum of the bytes in `range`, clamped to this one; bytes that a shrunken buffer has lost count as
     /// zeros.
     pub fn sum(&self, range: Range<usize>) -> Sum {
         let end = range.end.min(self.len());
@@ -104,7 +104,7 @@ impl<B: Buffer> Frag<B> {
         Pieces { frags: core::slice::from_ref(self), skip: 0, left: self.len() }
     }
 
-    /// Returns the buffer itself.
+    /// Returns the buffer that the range refers to.
     pub fn into_inner(self) -> B {
         self.buf
     }
@@ -233,8 +233,8 @@ impl<B: Buffer> Payload<B> {
         (self.len, self.gone) = (0, 0);
     }
 
-    /// Returns the first range that has bytes after `start`, and where it begins in the payload. Found in time
-    /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
+    /// Returns the first range with bytes after `start`, and its offset in the payload. Found in time logarithmic in
+    /// the number of ranges. Payloads of 4 GiB and more are not addressed.
     fn find(&self, start: usize) -> (&[Frag<B>], usize) {
         let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone);
         let frags = self.frags.get(self.frags.partition_point(|frag| end(frag) <= start)..).unwrap_or(&[]);

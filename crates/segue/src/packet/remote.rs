@@ -35,8 +35,8 @@ pub const fn field_offset(kind: Kind) -> Option<usize> {
     }
 }
 
-/// Returns the option that a sender must put into the tunnel header at `index` for `remote`; its offsets count from the
-/// end of that header.
+/// Returns the option that a sender must write into the tunnel header at `index` for `remote`; its offsets count from
+/// the end of that header.
 pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     let base = layout.headers().get(index)?.end();
     let (start, offset) = match remote {

@@ -4,11 +4,11 @@ use crate::gso::Limits;
 
 /// Bits of `TUNSETOFFLOAD` (`linux/if_tun.h`): the offloads that the reader of a TUN or TAP device accepts.
 pub mod tun {
-    /// Packets with a partial checksum; needed for every other bit.
+    /// Offload of packets with a partial checksum; needed for every other bit.
     pub const CSUM: u32 = 0x01;
-    /// TCP trains over IPv4.
+    /// Offload of TCP trains over IPv4.
     pub const TSO4: u32 = 0x02;
-    /// TCP trains over IPv6.
+    /// Offload of TCP trains over IPv6.
     pub const TSO6: u32 = 0x04;
     /// TCP trains with CWR on the first segment.
     pub const TSO_ECN: u32 = 0x08;
@@ -18,7 +18,7 @@ pub mod tun {
     pub const USO6: u32 = 0x40;
     /// TCP and UDP trains in a UDP tunnel (Linux 6.17); only with a header of 24 bytes.
     pub const UDP_TUNNEL_GSO: u32 = 0x80;
-    /// Trains in a UDP tunnel with an outer checksum (Linux 6.17); only with [`UDP_TUNNEL_GSO`].
+    /// Offload of trains in a UDP tunnel with an outer checksum (Linux 6.17); only with [`UDP_TUNNEL_GSO`].
     pub const UDP_TUNNEL_GSO_CSUM: u32 = 0x100;
 }
 
@@ -59,8 +59,8 @@ const MAX_PIECES: usize = 1023;
 const MAX_TCP_SEGS: usize = 65_535 / 8;
 
 impl Limits {
-    /// Returns the limits of writing to a TUN or TAP device of Linux with a virtio-net header, of which the kernel has
-    /// accepted these [`tun`] bits.
+    /// Returns the limits of writing to a TUN or TAP device of Linux with a virtio-net header, for which the kernel has
+    /// accepted the given [`tun`] bits.
     ///
     /// Strictly the bits say what the device hands out; what it takes differs only for UDP trains, which kernels refuse
     /// that do not know those bits. A kernel checks neither the MTU nor the sender, so neither do these limits.
@@ -87,9 +87,9 @@ impl Limits {
         }
     }
 
-    /// Returns the limits of handing packets to the guest of a virtio device whose driver has accepted these feature
-    /// bits. The largest train of `max_bytes`, headers included, is what the driver's receive buffers hold: 65,562 at
-    /// most (virtio 1.2, section 5.1.6.3.1).
+    /// Returns the limits of passing packets to the guest of a virtio device whose driver has accepted the given
+    /// feature bits. The largest train of `max_bytes`, headers included, is what the driver's receive buffers hold:
+    /// 65,562 at most (virtio 1.2, section 5.1.6.3.1).
     ///
     /// ```
     /// use segue::gso::Limits;

@@ -16,9 +16,9 @@ use crate::wire::tcp;
 pub enum Loaded {
     /// The packet has the offload state that its header announced.
     Ready,
-    /// The packet is single, and has a partial checksum that is not that of its innermost transport header. Its state
-    /// is that of a received packet. The caller computes the checksum, writes it and loads the packet again, with a
-    /// header of zeros.
+    /// The packet is single, and has a partial checksum other than that of its innermost transport header. Its state is
+    /// that of a received packet. The caller computes the checksum, writes it and loads the packet again, with a header
+    /// of zeros.
     Owed(Place),
 }
 
@@ -26,7 +26,7 @@ pub enum Loaded {
 /// that the parser does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The first byte of the packet that the checksum covers; it covers all from there to the end.
+    /// Offset of the first byte that the checksum covers; it covers all bytes from there to the end.
     pub start: usize,
     /// Offset of the two bytes that take the checksum, from the start of the packet. They hold the part of the sum that
     /// is not in the packet, and lie inside it.
@@ -58,8 +58,8 @@ pub enum State {
     Owed(Place),
 }
 
-/// Returns the packet in `bytes`, received with `header`, unparsed, or returns `bytes` where it must be parsed
-/// ([`load`]): a train, a packet with an owed checksum, or one with a verified checksum that may not be its innermost.
+/// Returns the packet in `bytes`, received with `header`, unparsed, or returns `bytes` if it must be parsed ([`load`]):
+/// a train, a packet with an owed checksum, or one with a verified checksum that may not be its innermost.
 ///
 /// # Errors
 /// `bytes`, for [`load`].
@@ -79,8 +79,8 @@ pub fn frame<B: AsRef<[u8]>>(header: &VirtioNet, bytes: Frag<B>, start: Start) -
     Ok(frame)
 }
 
-/// Parses the packet in `bytes`, received with `header`, into `packet`, and sets its offload state to the one that the
-/// header announces.
+/// Parses the packet in `bytes`, received with `header`, into `packet`, and sets the offload state announced by the
+/// header.
 ///
 /// `bytes` begin after the header, at the Ethernet or IP header that `start` names. Payload is not copied.
 ///
@@ -112,7 +112,7 @@ pub fn load<B: Buffer>(
     judge(header, packet)
 }
 
-/// Loads a packet in several ranges, such as a descriptor chain, as [`load`] does one in a single range.
+/// Loads a packet in several ranges, such as a descriptor chain, like [`load`].
 ///
 /// # Errors
 /// As for [`load`].

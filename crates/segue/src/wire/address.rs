@@ -1,5 +1,5 @@
-//! Classes of IP addresses: which ones may belong to one host, which of those a router forwards to, and which ones may
-//! be the end of a tunnel.
+//! Classes of IP addresses: those that may belong to one host, those that a router forwards to, and those that may be
+//! the end of a tunnel.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,13 +55,13 @@ pub const fn is_forwardable_v6(address: Ipv6Addr) -> bool {
     is_host_v6(address) && !address.is_unicast_link_local()
 }
 
-/// Returns the IPv4 address at the start of `bytes`, or `None` where there are fewer than 4.
+/// Returns the IPv4 address at the start of `bytes`, or `None` if there are fewer than 4.
 #[inline]
 pub(super) fn v4(bytes: &[u8]) -> Option<Ipv4Addr> {
     bytes.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
 }
 
-/// Returns the IPv6 address at the start of `bytes`, or `None` where there are fewer than 16.
+/// Returns the IPv6 address at the start of `bytes`, or `None` if there are fewer than 16.
 #[inline]
 pub(super) fn v6(bytes: &[u8]) -> Option<Ipv6Addr> {
     bytes.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))

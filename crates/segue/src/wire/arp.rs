@@ -14,7 +14,7 @@ pub const HARDWARE_TYPE: usize = 0;
 pub const PROTOCOL_TYPE: usize = 2;
 /// Bytes of a link address; those of a network address follow in the next byte.
 pub const ADDRESS_LENS: usize = 4;
-/// Operation: request or reply.
+/// Offset of the operation: request or reply.
 pub const OPERATION: usize = 6;
 /// Link address of the sender.
 pub const SENDER_MAC: Range<usize> = 8..14;
@@ -44,7 +44,7 @@ pub enum Operation {
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// Request or reply.
+    /// Whether the message is a request or a reply.
     pub operation: Operation,
     /// Link address of the sender.
     pub sender_mac: [u8; 6],

@@ -22,7 +22,7 @@ static LAYOUTS: [[Layout; 4]; LINKS] = {
     layouts
 };
 
-/// Returns the layout of a packet of `len` bytes, of which `bytes` are the first, if it has one of these forms.
+/// Returns the layout of a packet of `len` bytes, whose first bytes are `bytes`, if it has one of these forms.
 #[inline(always)]
 pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Option<Common> {
     let (link, l3, kind) = link(bytes, start)?;

@@ -9,18 +9,18 @@ pub const VLAN_LEN: usize = 4;
 /// Maximum number of VLAN tags that the parser follows: a customer and a service tag.
 pub const MAX_TAGS: usize = 2;
 
-/// Destination address.
+/// Byte range of the destination address.
 pub const DST: Range<usize> = 0..6;
-/// Source address.
+/// Byte range of the source address.
 pub const SRC: Range<usize> = 6..12;
 /// Bit of an address's first byte that is set in group addresses.
 pub const GROUP: u8 = 1;
-/// The broadcast address.
+/// The Ethernet broadcast address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// EtherType, or the tag protocol identifier of the first tag.
 pub const TYPE: usize = 12;
-/// Bits of the tag control information that are the VLAN's identifier; the others are its priority and the drop
-/// eligible indicator.
+/// Mask of the VLAN identifier in the tag control information; other bits are the priority and the drop eligible
+/// indicator.
 pub const VLAN_ID: u16 = 0x0fff;
 /// The EtherType in a tag, counted from the tag control information.
 pub const VLAN_TYPE: usize = 2;
@@ -37,7 +37,7 @@ pub const fn is_station(address: [u8; 6]) -> bool {
     !is_group(address) && !matches!(address, [0, 0, 0, 0, 0, 0])
 }
 
-/// Returns a header without tags.
+/// Returns an Ethernet header without tags.
 #[inline]
 pub const fn header(destination: [u8; 6], source: [u8; 6], kind: u16) -> [u8; LEN] {
     let [a, b, c, d, e, f] = destination;

@@ -10,16 +10,16 @@ use super::{geneve, gue, vxlan};
 /// Type of the next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// An EtherType.
+    /// The payload has an EtherType.
     Type(u16),
-    /// An IP protocol number.
+    /// The payload has an IP protocol number.
     Protocol(u8),
 }
 
 /// A remote checksum option. Its values count from the first byte after the header that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remcsum {
-    /// Start of the sum.
+    /// Offset at which the sum starts.
     pub start: u16,
     /// Offset of the checksum field, not relative to `start`.
     pub offset: u16,
@@ -55,7 +55,7 @@ pub struct Format {
     pub kind: Kind,
     /// Name of the format in messages.
     pub name: &'static str,
-    /// Assigned UDP port.
+    /// UDP port that IANA assigned.
     pub port: u16,
     /// The function that reads a header at the start of a UDP payload, of which at least the first bytes are given.
     pub read: fn(&[u8]) -> Result<Shim, Unread>,
@@ -68,7 +68,7 @@ pub struct Format {
 
 macro_rules! formats {
     ($($(#[doc = $doc:literal])* $(#[cfg($($cfg:tt)*)])? $kind:ident = $module:ident;)*) => {
-        /// Kind of a header.
+        /// Kind of a protocol header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -81,7 +81,7 @@ macro_rules! formats {
             Ipv4,
             /// IPv6 with its extension headers.
             Ipv6,
-            /// UDP.
+            /// UDP, eight bytes.
             Udp,
             /// TCP with its options.
             Tcp,
@@ -101,11 +101,11 @@ use super::toy;
 formats! {
     /// GUE with its options; 0 bytes long in version 1.
     Gue = gue;
-    /// VXLAN.
+    /// VXLAN with its header of 8 bytes.
     Vxlan = vxlan;
     /// Geneve with its options.
     Geneve = geneve;
-    /// A format for tests only.
+    /// Toy: a format for tests only.
     #[cfg(test)]
     Toy = toy;
 }
@@ -114,7 +114,7 @@ impl Kind {
     /// Number of kinds; their values start at 0.
     pub(crate) const COUNT: usize = Kind::Gre as usize + 1 + FORMATS.len();
 
-    /// Returns the tunnel format over UDP of this kind, if it is one.
+    /// Returns the tunnel format over UDP for a header kind, if there is one.
     pub fn format(self) -> Option<&'static Format> {
         FORMATS.get((self as usize).checked_sub(Kind::Gre as usize + 1)?)
     }

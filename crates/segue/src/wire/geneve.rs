@@ -1,14 +1,14 @@
-//! Geneve (RFC 8926).
+//! Header format of Geneve (RFC 8926).
 
 use super::{Format, Kind, Next, Shim, Unread, ethertype, read_u16, read_u32};
 
-/// Assigned UDP port.
+/// UDP port of Geneve, assigned by IANA.
 pub const PORT: u16 = 6081;
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 8;
-/// Bytes of the longest header.
+/// Length of the longest header in bytes.
 pub const MAX_LEN: usize = MIN_LEN + 63 * 4;
-/// Largest network identifier.
+/// Largest virtual network identifier (VNI).
 pub const MAX_VNI: u32 = 0x00ff_ffff;
 
 /// Mask of the version in the first byte; the only one is 0.
@@ -34,7 +34,7 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
 pub struct Geneve {
     /// EtherType of the payload; [`ethertype::TEB`] for an Ethernet frame.
     pub protocol: u16,
-    /// Network identifier, 24 bits.
+    /// Virtual network identifier, 24 bits.
     pub vni: u32,
     /// Bytes of the header with its options.
     pub len: usize,

@@ -7,9 +7,9 @@
 pub use super::Remcsum;
 use super::{Format, Kind, Next, Shim, Unread, protocol, read_u16, read_u32};
 
-/// Assigned UDP port.
+/// UDP port of GUE, assigned by IANA.
 pub const PORT: u16 = 6080;
-/// Bytes of the base header.
+/// Length of the base header in bytes.
 pub const BASE_LEN: usize = 4;
 /// Bytes of a header with the remote checksum option.
 pub const REMCSUM_LEN: usize = 12;

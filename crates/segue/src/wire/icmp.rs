@@ -12,9 +12,9 @@ use crate::checksum::{Field, Sum, pseudo_v6};
 
 /// Bytes of the header that all messages share.
 pub const LEN: usize = 8;
-/// Type.
+/// Offset of the message type.
 pub const TYPE: usize = 0;
-/// Code, which divides a type.
+/// Offset of the code, which divides a type.
 pub const CODE: usize = 1;
 /// Checksum of the message; for IPv6 it covers a pseudo-header too (RFC 4443, section 2.3).
 pub const CHECKSUM: usize = 2;
@@ -34,27 +34,27 @@ pub const MOST_V6: usize = 1280;
 
 /// Message types and codes of ICMP for IPv4 (IANA "ICMP Parameters").
 pub mod v4 {
-    /// Echo reply.
+    /// Type of an echo reply.
     pub const ECHO_REPLY: u8 = 0;
-    /// Destination unreachable.
+    /// Type of destination unreachable.
     pub const UNREACHABLE: u8 = 3;
     /// Source quench (deprecated by RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
-    /// Redirect.
+    /// Type of a redirect.
     pub const REDIRECT: u8 = 5;
-    /// Echo request.
+    /// Type of an echo request.
     pub const ECHO: u8 = 8;
-    /// Router advertisement (RFC 1256).
+    /// Type of a router advertisement (RFC 1256).
     pub const ROUTER_ADVERTISEMENT: u8 = 9;
-    /// Router solicitation (RFC 1256).
+    /// Type of a router solicitation (RFC 1256).
     pub const ROUTER_SOLICITATION: u8 = 10;
-    /// Time exceeded.
+    /// Type of time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
-    /// Parameter problem.
+    /// Type of parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
-    /// Timestamp request.
+    /// Type of a timestamp request.
     pub const TIMESTAMP: u8 = 13;
-    /// Timestamp reply.
+    /// Type of a timestamp reply.
     pub const TIMESTAMP_REPLY: u8 = 14;
     /// Information request (deprecated by RFC 6918).
     pub const INFORMATION: u8 = 15;
@@ -64,9 +64,9 @@ pub mod v4 {
     pub const ADDRESS_MASK: u8 = 17;
     /// Address mask reply (deprecated by RFC 6918).
     pub const ADDRESS_MASK_REPLY: u8 = 18;
-    /// Extended echo request (RFC 8335).
+    /// Type of an extended echo request (RFC 8335).
     pub const EXTENDED_ECHO: u8 = 42;
-    /// Extended echo reply (RFC 8335).
+    /// Type of an extended echo reply (RFC 8335).
     pub const EXTENDED_ECHO_REPLY: u8 = 43;
 
     /// Code of "destination unreachable": no route to the network.
@@ -93,7 +93,7 @@ pub mod v4 {
             && !matches!(kind, ROUTER_ADVERTISEMENT | ROUTER_SOLICITATION | EXTENDED_ECHO | EXTENDED_ECHO_REPLY)
     }
 
-    /// Returns whether a message of this type is one of RFC 1122's queries or a reply to one, with an
+    /// Returns whether a message of the given type is one of RFC 1122's queries or a reply to one, with an
     /// [`IDENTIFIER`](super::IDENTIFIER) that the reply repeats.
     pub const fn has_identifier(kind: u8) -> bool {
         matches!(kind, ECHO_REPLY | ECHO | TIMESTAMP..=ADDRESS_MASK_REPLY)
@@ -103,19 +103,19 @@ pub mod v4 {
 /// Message types and codes of ICMP for IPv6 (IANA "ICMPv6 Parameters"); those of neighbour discovery are in
 /// [`ndisc`](super::ndisc).
 pub mod v6 {
-    /// Destination unreachable.
+    /// Type of destination unreachable.
     pub const UNREACHABLE: u8 = 1;
-    /// Packet too big.
+    /// Type of packet too big.
     pub const PACKET_TOO_BIG: u8 = 2;
-    /// Time exceeded.
+    /// Type of time exceeded.
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Parameter problem.
+    /// Type of parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 4;
-    /// Echo request.
+    /// Type of an echo request.
     pub const ECHO: u8 = 128;
-    /// Echo reply.
+    /// Type of an echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Redirect (RFC 4861, section 4.5).
+    /// Type of a redirect (RFC 4861, section 4.5).
     pub const REDIRECT: u8 = 137;
 
     /// Code of "destination unreachable": no route.
@@ -135,8 +135,8 @@ pub mod v6 {
     }
 }
 
-/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends before its type. A
-/// later fragment is judged by its first byte and is to be told apart by the caller.
+/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or is truncated before its ICMP
+/// type. A later fragment is judged by its first byte and is to be told apart by the caller.
 pub fn is_error_v4(bytes: &[u8]) -> bool {
     let Some(&first) = bytes.first() else { return false };
     bytes.get(ipv4::PROTOCOL) == Some(&protocol::ICMP)
@@ -146,8 +146,8 @@ pub fn is_error_v4(bytes: &[u8]) -> bool {
 /// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
 const FRAGMENT_OFFSET: u16 = 0xfff8;
 
-/// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or one that cannot be read as far
-/// as its type: it ends before, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
+/// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or its type is unreadable: the
+/// packet is truncated before it, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
 ///
 /// The first fragment of an error counts as one. A later fragment does not: errors fit every link (RFC 4443, section
 /// 2.4 (c)) and are not fragmented.
@@ -197,9 +197,9 @@ pub fn may_answer_v6(bytes: &[u8]) -> bool {
         && ipv6::destination(bytes).is_some_and(is_host_v6)
 }
 
-/// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes are its
-/// data and are already there, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is
-/// written, where `message` is shorter than [`LEN`].
+/// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes already
+/// hold its data, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is written,
+/// where `message` is shorter than [`LEN`].
 pub fn emit_v4(message: &mut [u8], kind: u8, code: u8, rest: u32) -> Option<()> {
     emit(message, kind, code, rest, Sum::ZERO)
 }

@@ -7,40 +7,40 @@ use super::address;
 
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 20;
-/// Bytes of the longest header.
+/// Length of the longest header in bytes.
 pub const MAX_LEN: usize = 60;
 
-/// Largest total length.
+/// Largest total length of an IPv4 packet, bytes.
 pub const MAX_TOTAL_LEN: usize = 65_535;
 
 /// Version and header length in 32-bit words.
 pub const VERSION_IHL: usize = 0;
 /// DSCP (6 bits) and ECN (2 bits).
 pub const TOS: usize = 1;
-/// Total length, header included.
+/// Offset of the total length, which includes the header.
 pub const TOTAL_LEN: usize = 2;
-/// Identification.
+/// Offset of the identification.
 pub const ID: usize = 4;
 /// Flags (3 bits) and fragment offset (13 bits, in 8-byte units).
 pub const FRAGMENT: usize = 6;
-/// Time to live.
+/// Offset of the time to live.
 pub const TTL: usize = 8;
-/// Protocol of the payload.
+/// Offset of the payload's protocol number.
 pub const PROTOCOL: usize = 9;
-/// Header checksum.
+/// Offset of the header checksum.
 pub const CHECKSUM: usize = 10;
-/// Source address.
+/// Byte range of the source address.
 pub const SRC: Range<usize> = 12..16;
-/// Destination address.
+/// Byte range of the destination address.
 pub const DST: Range<usize> = 16..20;
 
 /// Reserved flag, which RFC 791 requires to be zero.
 pub const RESERVED: u16 = 0x8000;
-/// Don't fragment.
+/// Flag: don't fragment.
 pub const DF: u16 = 0x4000;
-/// More fragments.
+/// Flag: more fragments follow.
 pub const MF: u16 = 0x2000;
-/// Mask of the fragment offset.
+/// Mask of the fragment offset field.
 pub const OFFSET: u16 = 0x1fff;
 
 /// Returns the header length in bytes that the first byte states (0..=60, unchecked against the minimum).
@@ -100,14 +100,14 @@ pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     Some((SRC, DST))
 }
 
-/// Returns whether the pseudo-header of the payload has another address than those in `header`, or an unknown one; see
+/// Returns whether the payload's pseudo-header has an address other than those in `header`, or an unknown one; see
 /// [`ends`].
 #[inline]
 pub fn is_routed(header: &[u8]) -> bool {
     header.len() > MIN_LEN && ends(header) != Some((SRC, DST))
 }
 
-/// Returns the range of the option at `at` in a header; `None` after the last one, and where its length does not fit.
+/// Returns the range of the option at `at` in a header; `None` after the last one, and if its length does not fit.
 fn option(header: &[u8], at: usize) -> Option<Range<usize>> {
     let len = header_len(*header.first()?).min(header.len());
     let size = match header.get(at..len)? {

@@ -5,25 +5,25 @@ use core::ops::Range;
 
 use super::{address, protocol};
 
-/// Bytes of the fixed header.
+/// Length of the fixed header in bytes.
 pub const LEN: usize = 40;
 /// Bytes of a fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT_LEN: usize = 8;
 
-/// Largest payload length.
+/// Largest payload length of an IPv6 packet, bytes.
 pub const MAX_PAYLOAD_LEN: usize = 65_535;
 
 /// Version, traffic class and flow label.
 pub const VERSION_CLASS_LABEL: usize = 0;
 /// Payload length: all that follows the fixed header.
 pub const PAYLOAD_LEN: usize = 4;
-/// Type of the next header.
+/// Offset of the next header field.
 pub const NEXT_HEADER: usize = 6;
-/// Hop limit.
+/// Offset of the hop limit.
 pub const HOP_LIMIT: usize = 7;
-/// Source address.
+/// Byte range of the source address.
 pub const SRC: Range<usize> = 8..24;
-/// Destination address.
+/// Byte range of the destination address.
 pub const DST: Range<usize> = 24..40;
 
 /// Maximum number of extension headers that [`chain`] follows; real packets have one or two.
@@ -55,7 +55,7 @@ pub enum Chain {
     End {
         /// Type of the header after the chain.
         next: u8,
-        /// Bytes of the extension headers.
+        /// Length of the extension headers in bytes.
         len: usize,
     },
     /// The chain has a fragment header, possibly that of an atomic fragment.
@@ -127,7 +127,7 @@ pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     Some((src, dst))
 }
 
-/// Returns the range of the address in a home address option among the options from `at` to `end`, where there is one.
+/// Returns the range of the address in a home address option among the options from `at` to `end`, if there is one.
 fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>> {
     const PAD1: u8 = 0;
     const HOME_ADDRESS: u8 = 0xc9;
@@ -147,16 +147,16 @@ fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>
     None
 }
 
-/// Returns whether the pseudo-header of the payload has another address than those in the fixed header, or an unknown
-/// one; see [`ends`].
+/// Returns whether the payload's pseudo-header has an address other than those in the fixed header, or an unknown one;
+/// see [`ends`].
 #[inline]
 pub fn is_routed(header: &[u8]) -> bool {
     header.len() > LEN && ends(header) != Some((SRC, DST))
 }
 
-/// Returns the bytes of the per-fragment headers in `header`, the fixed header with its extension headers, and the
-/// offset of the field with the type of the header after them. They are all headers up to the routing header, or else
-/// the hop-by-hop options, or else the fixed header alone (RFC 8200, section 4.5).
+/// Returns the number of bytes of the per-fragment headers in `header`, the fixed header with its extension headers,
+/// and the offset of their last next header field. They are all headers up to the routing header, or else the
+/// hop-by-hop options, or else the fixed header alone (RFC 8200, section 4.5).
 pub fn unfragmentable(header: &[u8]) -> (usize, usize) {
     let mut found = (LEN, NEXT_HEADER);
     let (mut next_at, mut at) = (NEXT_HEADER, LEN);
@@ -190,7 +190,8 @@ mod tests {
         assert!(!is_routed(&[]));
     }
 
-    /// Returns a header with one extension header of this kind, whose content is `bytes`, padded to a multiple of 8.
+    /// Returns a header with one extension header of the given kind, whose content is `bytes`, padded to a multiple of
+    /// 8.
     fn with(kind: u8, bytes: &[u8]) -> Vec<u8> {
         let mut header = vec![0; LEN];
         header[NEXT_HEADER] = kind;

@@ -1,4 +1,4 @@
-//! The layout of a packet: the offsets of its headers, as the parser finds them and all later stages use them.
+//! The layout of a packet: the offsets of its headers, found by the parser and used by all later stages.
 
 use super::format::Kind;
 use super::{ethernet, ipv4, ipv6, tcp, udp};
@@ -11,11 +11,11 @@ pub const MAX_HEADER_BYTES: usize = 256;
 /// The kind, offset and length of one header, in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Kind of the header.
+    /// Kind of the protocol header.
     pub kind: Kind,
-    /// Offset of the first byte.
+    /// Offset of the header's first byte.
     pub off: u16,
-    /// Length in bytes.
+    /// Length of the header in bytes.
     pub len: u16,
 }
 
@@ -44,7 +44,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Start {
-    /// An Ethernet header.
+    /// Parsing starts at an Ethernet header.
     Ethernet,
     /// An IPv4 or IPv6 header, by its first nibble.
     Ip,
@@ -134,13 +134,13 @@ impl Layout {
         (self.end, self.padded) = (end as u32, end != len);
     }
 
-    /// Returns the headers, outermost first.
+    /// Returns the headers of the packet, outermost first.
     #[inline]
     pub fn headers(&self) -> &[Header] {
         &self.headers[..usize::from(self.count)]
     }
 
-    /// Returns why parsing ended.
+    /// Returns the reason why parsing ended.
     pub fn stop(&self) -> Stop {
         self.stop
     }
@@ -162,7 +162,7 @@ impl Layout {
         self.exact && self.padded
     }
 
-    /// Takes over the headers of `other`, which is exact and has at most five, for a packet that ends at `end`.
+    /// Copies the headers of `other`, which is exact and has at most five, for a packet that ends at `end`.
     #[inline(always)]
     pub(crate) fn set_short(&mut self, other: &Layout, end: usize) {
         const SHORT: usize = 5;
@@ -181,7 +181,7 @@ impl Layout {
         self.headers().first().is_some_and(|first| first.kind == Kind::Ethernet)
     }
 
-    /// Removes all headers.
+    /// Removes all headers from the layout.
     pub(crate) fn clear(&mut self) {
         (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
     }
@@ -254,7 +254,8 @@ impl Layout {
         true
     }
 
-    /// Inserts the headers of `outer` before these. Returns `false`, and changes nothing, where a limit is reached.
+    /// Inserts the headers of `outer` before the existing ones. Returns `false`, and changes nothing, where a limit is
+    /// reached.
     pub fn prepend(&mut self, outer: &Layout) -> bool {
         let shift = outer.header_len();
         let total = usize::from(outer.count) + usize::from(self.count);
@@ -283,8 +284,8 @@ impl Layout {
         self.end = self.end.saturating_sub(shift as u32);
     }
 
-    /// Returns the layout with a UDP header as the transport where no tunnel header of its port could be read after it.
-    /// A datagram to the port of a tunnel need not belong to one, since source ports are chosen from the same numbers.
+    /// Returns the layout with a UDP header as the transport if no tunnel header of its port was readable after it. A
+    /// datagram to the port of a tunnel need not belong to one, since source ports are chosen from the same numbers.
     /// The same holds for version 1 of GUE, whose header has no bytes, where no IP header follows.
     ///
     /// This is for packets of others. The end of a tunnel knows what must come to its port.

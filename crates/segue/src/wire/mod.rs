@@ -33,9 +33,9 @@ pub use tunnels::Tunnels;
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {
-    /// IPv6 hop-by-hop options.
+    /// Protocol number of IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
-    /// ICMP for IPv4.
+    /// Protocol number of ICMP for IPv4.
     pub const ICMP: u8 = 1;
     /// Protocol number of IPv4 inside a tunnel (RFC 2003).
     pub const IPV4: u8 = 4;
@@ -45,31 +45,31 @@ pub mod protocol {
     pub const UDP: u8 = 17;
     /// Protocol number of IPv6 inside a tunnel.
     pub const IPV6: u8 = 41;
-    /// IPv6 routing header.
+    /// Protocol number of the IPv6 routing header.
     pub const ROUTING: u8 = 43;
-    /// IPv6 fragment header.
+    /// Protocol number of the IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
     /// Protocol number of GRE.
     pub const GRE: u8 = 47;
-    /// ICMP for IPv6.
+    /// Protocol number of ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
     /// Protocol number 59: no next header (IPv6).
     pub const NONE: u8 = 59;
-    /// IPv6 destination options.
+    /// Protocol number of IPv6 destination options.
     pub const DESTINATION: u8 = 60;
-    /// An Ethernet frame.
+    /// Protocol number of an Ethernet frame.
     pub const ETHERNET: u8 = 143;
 }
 
-/// EtherTypes.
+/// Numbers of EtherTypes.
 pub mod ethertype {
     /// EtherType of IPv4.
     pub const IPV4: u16 = 0x0800;
     /// EtherType of ARP.
     pub const ARP: u16 = 0x0806;
-    /// 802.1Q tag.
+    /// EtherType of an 802.1Q tag.
     pub const VLAN: u16 = 0x8100;
-    /// 802.1ad (QinQ) outer tag.
+    /// EtherType of an 802.1ad (QinQ) outer tag.
     pub const QINQ: u16 = 0x88a8;
     /// EtherType of IPv6.
     pub const IPV6: u16 = 0x86dd;

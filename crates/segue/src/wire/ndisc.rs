@@ -14,10 +14,10 @@ pub const ROUTER_ADVERTISEMENT: u8 = 134;
 pub const SOLICITATION: u8 = 135;
 /// Type of a neighbour advertisement.
 pub const ADVERTISEMENT: u8 = 136;
-/// Type of a redirect.
+/// ICMPv6 type of a redirect.
 pub const REDIRECT: u8 = icmp::v6::REDIRECT;
 
-/// Hop limit of every message, which shows that no router has forwarded it (RFC 4861, section 3.1).
+/// Hop limit of every message, which proves that no router has forwarded it (RFC 4861, section 3.1).
 pub const HOP_LIMIT: u8 = 255;
 /// Bytes of a solicitation or an advertisement without options.
 pub const MIN_LEN: usize = 24;
@@ -34,7 +34,7 @@ pub const MAX_FRAME: usize = ethernet::LEN + ipv6::LEN + REDIRECT_LEN + LINK_OPT
 pub const ROUTER: u8 = 0x80;
 /// Flag of an advertisement: it answers a solicitation.
 pub const SOLICITED: u8 = 0x40;
-/// Flag of an advertisement: its link address replaces one that is in a cache.
+/// Flag of an advertisement: its link address replaces a cached one.
 pub const OVERRIDE: u8 = 0x20;
 
 /// Option with the link address of the sender of a solicitation.
@@ -81,7 +81,7 @@ pub struct Message {
     pub source: Ipv6Addr,
     /// Destination of the IPv6 packet.
     pub destination: Ipv6Addr,
-    /// The content of the message.
+    /// Content of the message.
     pub body: Body,
 }
 
@@ -147,7 +147,7 @@ impl Message {
         ipv6::LEN + len + if link.is_some() { LINK_OPTION_LEN } else { 0 }
     }
 
-    /// Writes the IPv6 packet into the first [`Message::packet_len`] bytes; `None` where there is less room.
+    /// Writes the IPv6 packet into the first [`Message::packet_len`] bytes; `None` if there are fewer.
     pub fn emit(&self, bytes: &mut [u8]) -> Option<()> {
         let bytes = bytes.get_mut(..self.packet_len())?;
         let (header, message) = bytes.split_at_mut(ipv6::LEN);
@@ -181,7 +181,7 @@ impl Message {
         emit_v6(message, (self.source, self.destination), kind, 0, u32::from(flags) << 24)
     }
 
-    /// Writes the Ethernet frame with the packet into `bytes` and returns its length; `None` where there is less room.
+    /// Writes the Ethernet frame with the packet into `bytes` and returns its length; `None` if `bytes` is too short.
     pub fn frame(&self, destination: [u8; 6], source: [u8; 6], bytes: &mut [u8]) -> Option<usize> {
         let (header, packet) = bytes.split_first_chunk_mut::<{ ethernet::LEN }>()?;
         self.emit(packet)?;
@@ -190,8 +190,8 @@ impl Message {
     }
 }
 
-/// Returns the Ethernet address in the last option of this type, `Some(None)` where there is no such option, and `None`
-/// where an option is truncated, has length 0, or is of this type and has no Ethernet address.
+/// Returns the Ethernet address in the last option of the given type, `Some(None)` without such an option, and `None`
+/// if an option is truncated, has length 0, or is of that type and has no Ethernet address.
 fn link_option(mut options: &[u8], wanted: u8) -> Option<Option<[u8; 6]>> {
     let mut found = None;
     while !options.is_empty() {

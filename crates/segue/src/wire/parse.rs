@@ -146,7 +146,7 @@ pub(super) fn parse_any(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnel
     }
 }
 
-/// Reduces the end of the current level; a length short of the bytes present makes the layout inexact.
+/// Reduces the end of the current level; a length below the bytes present makes the layout inexact.
 fn shorten(layout: &mut Layout, end: usize, limit: usize) -> usize {
     if end != limit {
         if layout.ip_levels() == 0 {

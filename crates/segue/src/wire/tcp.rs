@@ -2,26 +2,26 @@
 
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 20;
-/// Bytes of the longest header.
+/// Length of the longest header in bytes.
 pub const MAX_LEN: usize = 60;
 
 /// Source port; the destination port follows.
 pub const PORTS: usize = 0;
-/// Sequence number.
+/// Offset of the sequence number.
 pub const SEQ: usize = 4;
-/// Acknowledgment number.
+/// Offset of the acknowledgment number.
 pub const ACK_NUMBER: usize = 8;
 /// Data offset (upper 4 bits), reserved bits and AE.
 pub const OFFSET: usize = 12;
-/// The eight flags.
+/// Offset of the eight flags.
 pub const FLAGS: usize = 13;
-/// Window.
+/// Offset of the window.
 pub const WINDOW: usize = 14;
-/// Checksum.
+/// Offset of the checksum.
 pub const CHECKSUM: usize = 16;
-/// Urgent pointer.
+/// Offset of the urgent pointer.
 pub const URGENT: usize = 18;
-/// Options, if any.
+/// Offset of the options, if any.
 pub const OPTIONS: usize = 20;
 
 /// The first bytes of a timestamp option after two NOPs, as every stack writes it (RFC 7323, appendix A); the values

@@ -5,10 +5,10 @@ use super::format::Kind;
 /// The content of datagrams to a UDP port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// The payload of UDP.
+    /// The datagram carries plain data.
     #[default]
     Data,
-    /// A tunnel format.
+    /// The datagram carries a tunnel format.
     Shim(Kind),
     /// Packets of an IP protocol (FOU).
     Protocol(u8),
@@ -24,7 +24,7 @@ impl Tunnels {
     /// Maximum number of ports; further ones are ignored, as is port 0.
     pub const MOST: usize = 16;
 
-    /// No tunnel ports: UDP is always a transport.
+    /// The set without tunnel ports: UDP is always a transport.
     pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
 
     /// Adds a port for a tunnel format; the first entry for a port counts. A kind that is no tunnel format is ignored.
@@ -33,7 +33,7 @@ impl Tunnels {
         if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
     }
 
-    /// Adds a GUE port.
+    /// Adds a UDP port of GUE.
     #[must_use]
     pub fn with_gue(self, port: u16) -> Self {
         self.with(port, Kind::Gue)

@@ -5,11 +5,11 @@ pub const LEN: usize = 8;
 
 /// Source port; the destination port follows.
 pub const PORTS: usize = 0;
-/// Source port.
+/// Offset of the source port.
 pub const SRC_PORT: usize = 0;
-/// Destination port.
+/// Offset of the destination port.
 pub const DST_PORT: usize = 2;
-/// Length, header included.
+/// Offset of the length, which includes the header.
 pub const LENGTH: usize = 4;
 /// Checksum field; zero means no checksum.
 pub const CHECKSUM: usize = 6;

@@ -32,7 +32,7 @@ pub const GSO_UDP_TUNNEL_IPV6: u8 = 0x40;
 /// Modifier of a type: the first segment carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
-/// Lengths of the header. Each form begins with the fields of the shorter ones.
+/// Forms of the virtio-net header, by length. Each form begins with the fields of the shorter ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The basic form of 10 bytes: packet sockets, TUN and TAP devices by default, devices before virtio 1.0 without
@@ -74,7 +74,7 @@ impl Form {
     }
 }
 
-/// The fields of the header. Those that a form does not have are 0 when it was read, and are not written.
+/// Fields of the virtio-net header. Those that a form does not have are 0 when it was read, and are not written.
 ///
 /// [`parse`](VirtioNet::parse) and [`emit`](VirtioNet::emit) only move the fields; [`load`](crate::virtio::load) checks
 /// them against a packet, and [`describe`](crate::virtio::describe) makes those of a packet to be sent.
@@ -105,7 +105,7 @@ pub struct VirtioNet {
 }
 
 impl VirtioNet {
-    /// Reads a header of the given form, with little-endian fields; `None` where there are too few bytes.
+    /// Parses a header of the given form, with little-endian fields; `None` if there are too few bytes.
     pub fn parse(bytes: &[u8], form: Form) -> Option<VirtioNet> {
         let bytes = bytes.get(..form.len())?;
         let word =
@@ -125,8 +125,8 @@ impl VirtioNet {
         })
     }
 
-    /// Reads a header like [`VirtioNet::parse`], with the fields of the basic form in the byte order of this machine:
-    /// as packet sockets write it, TUN devices without `TUNSETVNETLE`, and virtio devices before version 1.0.
+    /// Parses a header like [`VirtioNet::parse`], with the fields of the basic form in this machine's byte order: as
+    /// written by packet sockets, TUN devices without `TUNSETVNETLE`, and virtio devices before version 1.0.
     #[inline]
     pub fn parse_native(bytes: &[u8], form: Form) -> Option<VirtioNet> {
         VirtioNet::parse(bytes, form).map(VirtioNet::native)

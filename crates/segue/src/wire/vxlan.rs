@@ -5,11 +5,11 @@
 
 use super::{Format, Kind, Next, Remcsum, Shim, Unread, ethertype, read_u32, tcp, udp};
 
-/// Assigned UDP port.
+/// UDP port of VXLAN, assigned by IANA.
 pub const PORT: u16 = 4789;
-/// Bytes of the header.
+/// Length of the VXLAN header in bytes.
 pub const LEN: usize = 8;
-/// Largest network identifier.
+/// Largest virtual network identifier (VNI).
 pub const MAX_VNI: u32 = 0x00ff_ffff;
 /// Largest start that a remote checksum option can state, in bytes.
 pub const MAX_START: u16 = 254;
@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
 /// The fields of a VXLAN header. An Ethernet frame follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vxlan {
-    /// Network identifier, 24 bits.
+    /// Virtual network identifier, 24 bits.
     pub vni: u32,
     /// Remote checksum option, where present: an even start, and the checksum field of TCP or UDP.
     pub remcsum: Option<Remcsum>,
@@ -95,7 +95,7 @@ impl Vxlan {
         last_byte(option).is_some()
     }
 
-    /// Writes the header; `None` where there is less room than [`LEN`], or where it cannot express the option.
+    /// Writes the header; `None` if there is less room than [`LEN`], or if it cannot express the option.
     pub fn emit(&self, bytes: &mut [u8]) -> Option<()> {
         let bytes = bytes.get_mut(..LEN)?;
         let (flags, last) = match self.remcsum {

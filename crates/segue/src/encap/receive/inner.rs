@@ -63,7 +63,7 @@ pub(super) struct InnerPacket {
     pub(super) tos: Option<u8>,
 }
 
-/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser stopped before it.
+/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser stopped earlier.
 fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
     let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
     if !layout.headers().is_empty() {

@@ -28,7 +28,7 @@ impl Decapsulator {
         }
     }
 
-    /// Returns how the inner packet begins, where, and the state of its transport checksum.
+    /// Returns kind and offset of the inner packet's first header, and the state of its transport checksum.
     #[inline]
     fn plain(&self, bytes: &[u8], meta: &Received) -> Option<(Start, usize, Csum)> {
         let is_absent = meta.csum == OuterCsum::Absent && self.config.carrier != Carrier::Bare;
@@ -86,8 +86,8 @@ impl Decapsulator {
     }
 }
 
-/// Returns the state of a transport checksum that a remote checksum option leaves to this end, if the option names it
-/// and the field is primed. `ip` are the IP header and what follows it; the header is at `l3`.
+/// Returns the state of a transport checksum that a remote checksum option leaves to the receiver, if the option names
+/// it and the field is primed. `ip` are the IP header and what follows it; the header is at `l3`.
 fn remote_csum_state(
     option: Remcsum,
     tunnel: &TunnelHeaders,

@@ -197,9 +197,9 @@ struct Contents<'a> {
     packet: &'a [u8],
     /// The bytes after the inner packet.
     trailer: &'a [u8],
-    /// The checksum that the sender left to this end.
+    /// Checksum that the sender left to the receiver.
     option: Option<Remote>,
-    /// Value of the primed transport checksum, if the sender left it to this end.
+    /// Value of the primed transport checksum, if the sender left it to the receiver.
     primed: Option<u16>,
     /// Set if this host's kernel left the transport checksum unfinished: whether the packet is a train.
     unfinished: Option<bool>,

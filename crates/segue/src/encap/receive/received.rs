@@ -17,17 +17,17 @@ pub enum OuterCsum {
 /// The outer header fields that a port passes with a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Outer DSCP and ECN.
+    /// Outer DSCP and ECN byte.
     pub tos: u8,
     /// State of the outer UDP checksum.
     pub csum: OuterCsum,
-    /// Sum of all bytes of the datagram, if the port has it; a verified outer checksum yields it. Inner checksums are
-    /// then verified without touching payload.
+    /// Sum of all bytes of the datagram, if the port knows it; a verified outer checksum implies it. Inner checksums
+    /// are then verified without touching payload.
     pub sum: Option<Sum>,
 }
 
-/// Returns whether a sum is one of the two zeros of ones-complement arithmetic, as the sum of data with a good checksum
-/// is.
+/// Returns whether a sum is one of the two zeros of ones-complement arithmetic, like the sum of data with a good
+/// checksum.
 pub(super) fn is_zero(sum: Sum) -> bool {
     sum.fold().is_multiple_of(0xffff)
 }

@@ -49,9 +49,8 @@ pub(super) fn check_primed(head: &Head, layout: &Layout, len: usize) -> Result<u
     }
 }
 
-/// Returns the sum over a GRE header and its payload as it will be when the transport checksum is complete: a segment
-/// of `segment_len` bytes with a right checksum sums to the complement of its pseudo header, so its bytes need not be
-/// read.
+/// Returns the sum over a GRE header and its payload with the transport checksum complete: a segment of `segment_len`
+/// bytes with a right checksum sums to the complement of its pseudo header, so its bytes need not be read.
 pub(super) fn finished_sum(
     bytes: &[u8],
     headers: core::ops::Range<usize>,

@@ -57,7 +57,7 @@ fn decapsulate(config: Config, wire: &[u8]) -> Packet<Vec<u8>> {
     out
 }
 
-/// Returns whether the engine has the sum of a packet with these bytes.
+/// Returns whether the engine knows the sum of a packet with these bytes.
 fn is_complete(packet: &Packet<Vec<u8>>) -> bool {
     matches!(packet.offload.unit, Unit::Whole(Csum::Complete(sum)) if sum == crate::checksum::Sum::of(&bytes_of(packet)))
 }
@@ -404,7 +404,7 @@ fn surplus_gue_words_are_skipped_up_to_the_longest_header() {
 }
 
 const MACS: &str = "020000000002 020000000001";
-/// Example H: UDP "hello rco", primed, with an identification of 1.
+/// Frame of example H: UDP "hello rco", primed, with an identification of 1.
 const FRAME_PRIMED: &str =
     "020000000002 020000000001 0800 45000025000140004011ac9fc6120101c6120102 03e807d000118e4a 68656c6c6f2072636f";
 

@@ -28,7 +28,7 @@ fn sender(mode: Mode, carrier: Carrier) -> Config {
     Config { slots: SourcePorts::Fixed(0xc000), ..config }
 }
 
-/// Returns the configuration of the other end of `config`.
+/// Returns the configuration of the remote end of `config`.
 fn opposite(config: &Config) -> Config {
     let mode = match config.mode {
         Mode::Gre(o) => Mode::Gre(GreOptions {

@@ -274,7 +274,8 @@ proptest! {
     }
 }
 
-/// Checks that a decapsulated packet is one exact IP packet with its own layout, and that a refused one leaves nothing.
+/// Checks that a decapsulated packet is exactly one IP packet with a correct layout, and that a refused one leaves
+/// nothing.
 fn check(fate: Result<(), DecapRefusal>, out: &Packet<Vec<u8>>) -> Result<(), TestCaseError> {
     let bytes = bytes_of(out);
     if fate.is_err() {
