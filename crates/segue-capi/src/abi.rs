@@ -22,7 +22,7 @@ use crate::tunnel::Tunnel;
 /// The result of a call in which the library panicked.
 pub const SEGUE_ERR_PANIC: isize = PANIC;
 
-/// A splitter.
+/// GSO state behind the C API: a splitter of trains.
 pub struct SegueSplitter(pub(crate) Splitter);
 
 /// A joiner with the memory of its last batch.
@@ -35,7 +35,7 @@ pub struct SegueJoiner {
     plan: Plan,
 }
 
-/// A tunnel.
+/// Tunnel configuration and state behind the C API.
 pub struct SegueTunnel(Tunnel);
 
 /// Runs `work`, and converts an error or a panic to its error code.
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn segue_split(
     })
 }
 
-/// Reads a virtio-net header, whose length determines its form.
+/// Parses a virtio-net header, whose length determines its form.
 pub(crate) fn header_of(bytes: &[u8]) -> Result<VirtioNet, isize> {
     Form::of_len(bytes.len()).and_then(|form| VirtioNet::parse(bytes, form)).ok_or(ARGUMENT)
 }
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn segue_join(
     })
 }
 
-/// Returns the state of a checksum with this number.
+/// Returns the checksum state with the given number.
 pub(crate) fn csum_of(number: u32) -> Result<Csum, isize> {
     match number {
         0 => Ok(Csum::Unknown),

@@ -16,7 +16,7 @@ pub(crate) const ARGUMENT: isize = -2;
 pub(crate) const ROOM: isize = -3;
 /// Error code for a fault of the library: it panicked. The object that was passed must be freed.
 pub(crate) const PANIC: isize = -4;
-/// A configuration that contradicts itself.
+/// Error code for a configuration that contradicts itself.
 pub(crate) const CONFIG: isize = -5;
 
 const VIRTIO: isize = -100;
@@ -28,7 +28,7 @@ fn code<R: Reason>(base: isize, reason: R) -> isize {
     base - reason.index() as isize
 }
 
-/// A reason for which a packet was refused, with its code in C.
+/// A reason for which a packet was refused, with an error code in C.
 pub(crate) trait Code {
     fn code(self) -> isize;
 }
@@ -97,7 +97,7 @@ fn texts() -> &'static [Text] {
     })
 }
 
-/// Returns the name and the sentence of an error.
+/// Returns the name and the description of an error.
 pub(crate) fn words(code: isize) -> (&'static CStr, &'static CStr) {
     texts()
         .iter()

@@ -13,7 +13,7 @@ pub(crate) struct Planned {
     pub(crate) sources: Range<usize>,
 }
 
-/// The trains of a batch. Its memory is kept from batch to batch.
+/// A plan for all trains of a batch. Its memory is kept from batch to batch.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) trains: Vec<Planned>,

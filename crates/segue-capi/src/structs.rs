@@ -9,7 +9,7 @@ pub struct SegueBuf {
     pub(crate) csum: u32,
 }
 
-/// Memory of the caller for a packet: `room` bytes, of which `len` are used afterwards.
+/// Memory of the caller that receives a packet: `room` bytes, of which `len` are used afterwards.
 #[repr(C)]
 pub struct SegueOut {
     pub(crate) base: *mut u8,

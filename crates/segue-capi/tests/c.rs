@@ -81,7 +81,7 @@ fn unit(vector: &Vector, skip: usize) -> Vec<u8> {
     [&header.emit(Form::Basic)[..10], &vector.frame[skip..]].concat()
 }
 
-/// A file of records.
+/// Records of a test file, each a length and its bytes.
 #[derive(Default)]
 struct Records(Vec<u8>);
 
@@ -96,15 +96,14 @@ impl Records {
         packets.iter().for_each(|packet| self.put(packet));
     }
 
-    /// Adds a refusal; returns no packets.
+    /// Adds an input that the engine refuses; returns no packets.
     fn refuse(&mut self, base: i32, reason: impl Reason) -> Vec<Vec<u8>> {
         self.put(&(base - reason.index() as i32).to_ne_bytes());
         Vec::new()
     }
 }
 
-/// Adds a packet or train that a device delivered, with the engine's result: the packets, or the reason why there are
-/// none.
+/// Adds a packet or train from a device with the engine's result: the packets, or the reason of the refusal.
 fn add_split(unit: &[u8], cases: &mut Records, results: &mut Records) -> Vec<Vec<u8>> {
     cases.put(b"s");
     cases.put(unit);
@@ -125,7 +124,7 @@ fn add_split(unit: &[u8], cases: &mut Records, results: &mut Records) -> Vec<Vec
     packets
 }
 
-/// Adds every `step`th vector to be split, and its packets.
+/// Adds every `step`th vector as a case of splitting, with its expected packets.
 fn add_splits(step: usize, cases: &mut Records, results: &mut Records) {
     let odd = odd_vectors().into_iter().map(|odd| odd.vector);
     for vector in vectors().into_iter().chain(odd).step_by(step) {
@@ -134,7 +133,7 @@ fn add_splits(step: usize, cases: &mut Records, results: &mut Records) {
     }
 }
 
-/// Adds every `step`th train in a tunnel: to be split, and its packets to be decapsulated where `segue.h` has such a
+/// Adds every `step`th train in a tunnel: as a case of splitting, and of decapsulation where `segue.h` has such a
 /// tunnel.
 fn add_wrapped(step: usize, cases: &mut Records, results: &mut Records) {
     let (mut split, mut taken_out) = (0, 0);
@@ -186,7 +185,7 @@ fn add_join(packets: &[Vec<u8>], joiner: &mut Joiner, cases: &mut Records, resul
     trains.len()
 }
 
-/// Adds batches to be joined of a stream whose packets begin with `link`.
+/// Adds batches of a stream, whose packets begin with `link`, as cases of joining.
 fn add_joins(link: &[u8], mut joiner: Joiner, cases: &mut Records, results: &mut Records) {
     let sent = flow::mixed(&mut Rng::new(3), 9, 1000).into_iter().map(|sent| sent.bytes);
     let framed = |bytes: Vec<u8>| match (link, bytes[0] >> 4) {
@@ -217,7 +216,7 @@ fn add_cases(step: usize, cases: &mut Records, results: &mut Records) {
     }
 }
 
-/// A tunnel of `segue.h`.
+/// Parameters of a tunnel of `segue.h`.
 #[derive(Clone, Copy)]
 struct Endpoints {
     mode: u8,
@@ -237,7 +236,7 @@ impl Endpoints {
         })
     }
 
-    /// Returns the record that describes them to the program.
+    /// Returns the record that describes the tunnel to the C program.
     fn record(self) -> Vec<u8> {
         let bytes = |address| match address {
             IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
@@ -253,13 +252,14 @@ impl Endpoints {
         Config::new(mode, carrier[usize::from(self.carrier)], self.local, self.remote)
     }
 
-    /// Returns the configuration of the other end.
+    /// Returns the configuration of the tunnel's remote end.
     fn turned(self) -> Config {
         Endpoints { local: self.remote, remote: self.local, ..self }.config()
     }
 }
 
-/// Returns the tunnel of `segue.h` that a packet of the list belongs to, if there is one, by its outer IP header.
+/// Returns the tunnel of `segue.h` to which a packet of the list belongs, judged by its outer IP header, if there is
+/// one.
 fn tunnel_of(wrapping: &Wrapping, packet: &[u8]) -> Option<Endpoints> {
     let words = || wrapping.name.split('/').filter(|word| !matches!(*word, "vlan" | "eth"));
     let mode = u8::from(matches!(wrapping.under, Under::Gre));
@@ -281,7 +281,7 @@ fn linear(packet: &Packet<&[u8]>) -> Vec<Vec<u8>> {
     frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect()
 }
 
-/// Adds every `step`th vector, each to be sent through one kind of tunnel in turn, and the expected packets.
+/// Adds every `step`th vector, each sent through one kind of tunnel in turn, with the expected packets.
 fn add_tunnels(step: usize, cases: &mut Records, results: &mut Records) {
     let odd = odd_vectors().into_iter().map(|odd| odd.vector);
     // Packets of these tunnels begin with an IP header.
@@ -354,12 +354,12 @@ fn a_c_program_gets_the_bytes_of_the_engine_under_address_sanitizer() {
     judge(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"), &folder, cases(1));
 }
 
-/// Returns docs/adopting.md.
+/// Returns the text of docs/adopting.md.
 fn guide() -> String {
     fs::read_to_string(format!("{HERE}/../../docs/adopting.md")).unwrap()
 }
 
-/// Returns the program in C of the guide.
+/// Returns the C program in the guide.
 fn program_of(guide: &str) -> &str {
     guide.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A VPN with `segue-port`: the device, the socket and the loop around both directions. The cipher seals and opens in
+//! A VPN with `segue-port`: the device, the socket and the loop for both directions. The cipher seals and opens in
 //! place; here it is none. `tun_vpn NAME LOCAL:PORT PEER:PORT` runs one end, as root.
 
 use std::io::{self, ErrorKind::WouldBlock};
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use segue_port::tun::{Tun, TunConfig};
 use segue_port::udp::Receiver;
 
-/// Bytes that the cipher adds in front of a packet (a counter) and after it (a tag).
+/// Number of bytes that the cipher adds before a packet (a counter) and after it (a tag).
 pub const ROOM: (usize, usize) = (8, 16);
 
 /// Reads the device once; `send` gets each packet with headroom and tailroom of [`ROOM`], to be sealed and sent.
@@ -26,7 +26,7 @@ pub fn inward<'b>(tun: &mut Tun, datagrams: impl IntoIterator<Item = &'b [u8]>) 
     tun.write(datagrams.into_iter().filter_map(opened))
 }
 
-/// Opens the device and the socket, and carries packets between both until one fails.
+/// Opens the device and the socket, and forwards packets between them until one fails.
 pub fn run(name: &str, local: &str, peer: SocketAddr, random: [u64; 2]) -> Result<(), Box<dyn std::error::Error>> {
     let mut tun = Tun::open(&TunConfig::ip(name), random)?;
     let socket = UdpSocket::bind(local)?;

@@ -14,14 +14,14 @@ use crate::page::{FIELD_LEN, Page, PagePool};
 /// Datagrams that a datagram port received in one piece: one, or several of equal length from one sender.
 #[derive(Clone, Debug)]
 pub struct Burst {
-    /// The UDP payloads of all datagrams, in sequence. Never empty.
+    /// UDP payloads of all datagrams, in sequence. Never empty.
     pub page: Page,
     /// Length of each datagram in bytes; the last one may be shorter. Equal to the page's length for one datagram,
     /// never 0.
     pub segment_len: usize,
-    /// The address of the sender.
+    /// Address of the sender of the datagrams.
     pub peer: SocketAddr,
-    /// The local destination address, for ports that listen on more than one.
+    /// Local destination address, on ports that listen on more than one.
     pub local: Option<IpAddr>,
     /// DSCP and ECN byte, the same for all datagrams of the burst.
     pub tos: u8,
@@ -45,7 +45,7 @@ impl Burst {
 /// One packet or train, as a packet port received it.
 #[derive(Debug)]
 pub enum Received {
-    /// A packet in one range of memory, not parsed.
+    /// An unparsed packet in one range of memory.
     Frame(Frame<Page>),
     /// A train, a packet with a partial checksum, or a packet in several ranges, which the port has parsed.
     Packet(Box<Packet<Page>>),
@@ -81,7 +81,7 @@ impl Received {
         matches!(self, Received::Frame(frame) if frame.csum == Csum::Unknown)
     }
 
-    /// Returns the parsed packet. UDP is taken for a transport whatever its port.
+    /// Parses the received bytes into a packet. UDP is taken for a transport whatever its port.
     #[inline]
     pub fn parse(self, pool: &mut Pool<Page>) -> Box<Packet<Page>> {
         match self {
@@ -90,7 +90,7 @@ impl Received {
         }
     }
 
-    /// Returns the bytes, in order.
+    /// Returns the bytes of the packet as ordered pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (front, rest) = match self {
             Received::Frame(frame) => (frame.bytes.bytes(), None),
@@ -107,9 +107,9 @@ pub struct RxBatch {
     pub packets: VecDeque<Received>,
     /// Bursts of datagram ports, in the order of their arrival.
     pub bursts: VecDeque<Burst>,
-    /// Boxes for parsed packets.
+    /// Pool of boxes for parsed packets.
     pub pool: Pool<Page>,
-    /// Pages to read into.
+    /// Pages that packets are read into.
     pub pages: PagePool,
     /// Memory for checksum fields that a packet port completes.
     pub(crate) fields: PagePool,
@@ -124,7 +124,7 @@ impl RxBatch {
         RxBatch::over(PagePool::new(pages))
     }
 
-    /// Returns an empty batch over these pages.
+    /// Returns an empty batch that uses the given pages.
     pub fn over(pages: PagePool) -> RxBatch {
         RxBatch {
             packets: VecDeque::new(),
@@ -143,23 +143,23 @@ impl RxBatch {
     }
 }
 
-/// The bytes that an entry of a batch sends.
+/// Content of a batch entry.
 #[derive(Debug)]
 enum Content {
     Packet(Box<Packet<Page>>),
-    /// A frame that leaves unchanged, without a box. It is never a train and owes no checksum.
+    /// A frame that is sent unchanged, without a box. It is never a train and owes no checksum.
     Frame(Frame<Page>),
 }
 
 #[derive(Debug)]
 struct Entry {
     content: Content,
-    /// Numbering of fragments at the time of the split, which a second split must reproduce.
+    /// Fragment numbering at the time of the split, which a second split must reproduce.
     ids: FragmentIds,
     first: u32,
     next: u32,
     end: u32,
-    /// The MTU that the packet was split for: path MTUs of packets differ.
+    /// MTU for which the packet was split: path MTUs of packets differ.
     mtu: usize,
 }
 
@@ -173,7 +173,7 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// Returns an empty batch.
+    /// Creates an empty transmit batch.
     pub fn new() -> TxBatch {
         TxBatch::default()
     }
@@ -204,8 +204,8 @@ impl TxBatch {
         Ok(units)
     }
 
-    /// Appends a frame that leaves unchanged, for a packet port whose MTU it does not exceed. Returns it if that is
-    /// not known without parsing it, or if its checksum is owed.
+    /// Appends a frame to send unchanged, for a packet port whose MTU it does not exceed. Returns it if that is not
+    /// known without parsing it, or if its checksum is owed.
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<Page>, limits: &Limits) -> Option<Frame<Page>> {
         // The Ethernet header does not count towards the MTU; tags may.
@@ -223,22 +223,22 @@ impl TxBatch {
         None
     }
 
-    /// Returns the number of units that wait to be sent.
+    /// Returns the number of unsent units.
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Returns whether no unit waits. Sent packets may still have to be recycled.
+    /// Returns whether all units were sent. Sent packets may still have to be recycled.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Returns the units that wait, in the order of their packets.
+    /// Returns the unsent units, in the order of their packets.
     pub fn units(&self) -> impl Iterator<Item = TxUnit<'_>> + '_ {
         (0..self.entries.len()).flat_map(|entry| self.units_of(entry))
     }
 
-    /// Marks the first `n` waiting units as done.
+    /// Marks the first `n` unsent units as done.
     pub fn sent(&mut self, mut n: usize) {
         for entry in &mut self.entries {
             let done = n.min((entry.end - entry.next) as usize);
@@ -261,7 +261,7 @@ impl TxBatch {
         }
     }
 
-    /// Splits the waiting packets again, for narrower `limits`, each for the MTU of its first split. The part of a
+    /// Splits the unsent packets again, for narrower `limits`, each for the MTU of its first split. The part of a
     /// packet that was sent is not sent twice.
     ///
     /// Packets that cannot be split for the new limits are handed to `refused`.
@@ -314,7 +314,7 @@ impl TxBatch {
         self.entries.len()
     }
 
-    /// Returns the outer header fields of the packet with this index, if they fit its headers.
+    /// Returns the outer header fields of the packet with the given index, if they fit its headers.
     pub(crate) fn outer(&self, entry: usize) -> Option<Outer> {
         match &self.entries[entry].content {
             Content::Packet(packet) => packet.outer.filter(|outer| usize::from(outer.skip) <= packet.head.len()),
@@ -322,13 +322,13 @@ impl TxBatch {
         }
     }
 
-    /// Returns the waiting units of one packet.
+    /// Returns the unsent units of one packet.
     pub(crate) fn units_of(&self, entry: usize) -> impl Iterator<Item = TxUnit<'_>> + '_ {
         let entry = &self.entries[entry];
         self.range(entry, entry.next..entry.end)
     }
 
-    /// Returns the position of a packet's first waiting unit, counted over the whole batch.
+    /// Returns the position of a packet's first unsent unit, counted over the whole batch.
     pub(crate) fn position(&self, entry: usize) -> u32 {
         self.entries[entry].next
     }
@@ -339,7 +339,7 @@ impl TxBatch {
         self.range(entry, position..entry.next)
     }
 
-    /// Marks the first `n` waiting units of one packet as done.
+    /// Marks the first `n` unsent units of one packet as done.
     pub(crate) fn sent_of(&mut self, entry: usize, n: usize) {
         let entry = &mut self.entries[entry];
         let done = n.min((entry.end - entry.next) as usize);
@@ -347,7 +347,7 @@ impl TxBatch {
         self.waiting -= done;
     }
 
-    /// Returns a waiting unit by its position.
+    /// Returns the unsent unit at the given position.
     pub(crate) fn unit_at(&self, entry: usize, position: u32) -> TxUnit<'_> {
         let segment = &self.arena.segments()[position as usize];
         TxUnit { content: &self.entries[entry].content, segment, head: self.arena.head(segment) }
@@ -370,15 +370,15 @@ impl Entry {
     }
 }
 
-/// Returns whether the port may tell its receiver that the checksum of a frame is right.
+/// Returns whether the port may declare a frame's checksum verified to its receiver.
 fn is_verified(frame: &Frame<Page>) -> bool {
     frame.csum == Csum::Verified
 }
 
-/// The layout of a frame that was not parsed.
+/// Layout of an unparsed frame.
 static UNKNOWN: Layout = Layout::empty(Stop::Protocol);
 
-/// One packet or train in the form in which the port sends it.
+/// A packet or train in the form in which the port sends it.
 #[derive(Clone, Copy, Debug)]
 pub struct TxUnit<'a> {
     content: &'a Content,
@@ -387,7 +387,7 @@ pub struct TxUnit<'a> {
 }
 
 impl<'a> TxUnit<'a> {
-    /// Returns all headers, outer ones included; nothing for a frame that was not parsed, whose bytes are all payload.
+    /// Returns all headers, including outer ones; nothing for an unparsed frame, whose bytes are all payload.
     pub fn head(&self) -> &'a [u8] {
         self.head
     }
@@ -453,12 +453,12 @@ impl<'a> TxUnit<'a> {
         }
     }
 
-    /// Returns the segment of which the unit is made.
+    /// Returns the engine's segment behind the unit.
     pub(crate) fn segment(&self) -> &'a Segment {
         self.segment
     }
 
-    /// Returns the start of the innermost transport header and the offset of the checksum in it, in bytes.
+    /// Returns the start of the innermost transport header and the offset of the checksum within that header, in bytes.
     pub fn checksum_place(&self) -> Option<(usize, usize)> {
         let header = self.layout().transport()?;
         Some((header.start(), field_offset(header.kind)?))

@@ -1,15 +1,15 @@
-//! The environment variable `SEGUE_OFFLOAD`: trains switched off for one run of a program, to find out whether an
-//! offload is at fault, without building it again.
+//! The environment variable `SEGUE_OFFLOAD`, which switches trains off for one run of a program, to find out without a
+//! rebuild whether an offload is at fault.
 //!
 //! Only [`tun::Tun::open`](crate::tun::Tun::open), [`udp::Sender::new`](crate::udp::Sender::new) and
 //! [`udp::Receiver::new`](crate::udp::Receiver::new) read it. What a program configures itself stays as it is.
 
 use std::ffi::OsStr;
 
-/// Name of the variable.
+/// Name of the environment variable.
 const NAME: &str = "SEGUE_OFFLOAD";
 
-/// The trains that the variable leaves switched on.
+/// Trains that the variable leaves switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offloads {
     /// Trains of TUN and TAP devices.

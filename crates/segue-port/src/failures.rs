@@ -1,15 +1,15 @@
-//! Failed reads of a descriptor: which errors are transient, and for how long a port waits for their end.
+//! Failed reads of a descriptor: which errors are transient, and how long a port waits for their end.
 
 use std::io;
 
 use crate::port::{Counters, Fallback};
 use crate::sys::passes;
 
-/// Number of failures in a row after which a port gives up. The loop pauses between them, so that they take some ten
+/// Number of consecutive failures after which a port gives up. The loop pauses between them, so that they take some ten
 /// seconds at least.
 const MOST_FAILURES: u32 = 1000;
 
-/// The reads that have failed in a row.
+/// Consecutive failed reads.
 #[derive(Debug, Default)]
 pub(crate) struct ReadFailures(u32);
 
@@ -19,7 +19,7 @@ impl ReadFailures {
         self.0 = 0;
     }
 
-    /// Counts a failed read. It ends the poll; the next one reads again.
+    /// Counts a read that failed. It ends the poll; the next one reads again.
     ///
     /// # Errors
     /// An error that does not pass, such as that of a device that is gone, and one that has not passed for long.

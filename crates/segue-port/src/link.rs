@@ -9,21 +9,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys::passes;
 
-/// Bytes of a message's header (`struct nlmsghdr`), and of the structure after it in a message about an interface
-/// (`struct ifinfomsg`).
+/// Length of a message's header (`struct nlmsghdr`), and of the structure after it in a message about an interface
+/// (`struct ifinfomsg`), bytes.
 const HEADER_LEN: usize = 16;
 const INFO_LEN: usize = 16;
 /// Bytes of an attribute's header.
 const ATTRIBUTE_LEN: usize = 4;
 /// Bytes of room for one read. A longer message, that of a card with many virtual functions, is cut off after the MTU.
 const BUFFER_LEN: usize = 1 << 14;
-/// Largest number of reads in a row: a process that keeps changing interfaces must not delay packets.
+/// Largest number of consecutive reads: a process that keeps changing interfaces must not delay packets.
 const MOST_READS: usize = 64;
 /// The sequence number of the first request. An answer has that of its request; a notification has that of the request
 /// that changed the interface, of any process, or 0.
 const FIRST_QUESTION: u32 = 0x7365_6775;
 
-/// State of an interface.
+/// State of an interface's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// Whether the interface is set up.
@@ -40,16 +40,17 @@ pub(crate) struct LinkWatch {
     fd: OwnedFd,
     index: u32,
     state: LinkState,
-    /// Whether announcements were lost and the state was not answered since.
+    /// Whether announcements were lost and no state was answered since.
     is_unsure: bool,
-    /// Sequence number of present requests. Each loss makes a new one: the kernel reports a loss before the messages
-    /// that it queued earlier, an answer to an older request included, which does not reflect the lost changes.
+    /// Sequence number of the current requests. Each loss makes a new one: the kernel reports a loss before the
+    /// messages that it queued earlier, an answer to an older request included, which does not reflect the lost
+    /// changes.
     question: u32,
     buffer: Box<[u8]>,
 }
 
 impl LinkWatch {
-    /// Follows the interface with this index; [`LinkWatch::listen`] reads its state.
+    /// Follows the interface with the given index; [`LinkWatch::listen`] reads its state.
     ///
     /// # Errors
     /// Where no rtnetlink socket can be opened.
@@ -61,17 +62,17 @@ impl LinkWatch {
         Ok(LinkWatch { fd, index, state, is_unsure: false, question: FIRST_QUESTION, buffer })
     }
 
-    /// Returns the descriptor that becomes readable when there are messages.
+    /// Returns the descriptor that is readable when messages are queued.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Returns the state that was read last.
+    /// Returns the state of the last read.
     pub(crate) fn state(&self) -> LinkState {
         self.state
     }
 
-    /// Reads the waiting messages and returns the state. Never waits.
+    /// Reads the queued messages and returns the state. Never waits.
     ///
     /// # Errors
     /// Where the socket has become useless.
@@ -135,7 +136,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Reads the messages in `bytes` that are about the interface `index`. Returns whether the answer to `question` is
+/// Reads those messages in `bytes` that concern the interface `index`. Returns whether the answer to `question` is
 /// among them.
 fn read(mut bytes: &[u8], index: u32, question: u32, state: &mut LinkState) -> bool {
     let mut is_answered = false;
@@ -246,7 +247,7 @@ mod tests {
     }
 
     /// Tests that a change lost among 4000 changes of another interface is found by a new request, whatever its
-    /// position among them.
+    /// position.
     #[test]
     fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
         let Some(()) = testing::namespace() else { return };

@@ -1,4 +1,4 @@
-//! The slots of a packet socket's receive ring, memory that the kernel and this process write in turn.
+//! The slots of a packet socket's receive ring: memory that the kernel and this process write alternately.
 #![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
 
 use std::io;
@@ -66,7 +66,7 @@ impl Slot {
         self.ours
     }
 
-    /// Returns the slot to the kernel, if it belongs to this process.
+    /// Returns the slot to the kernel, if this process owns it.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.ours) {
             // Release: reads and writes of this process stay before the word.
@@ -74,7 +74,7 @@ impl Slot {
         }
     }
 
-    /// Returns the slot's bytes, the status word included; none while the kernel has it.
+    /// Returns the slot's bytes, including the status word; none while the kernel owns it.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = if self.ours { self.len } else { 0 };
@@ -83,7 +83,7 @@ impl Slot {
         unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().add(self.at), len) }
     }
 
-    /// Returns the slot's bytes for writing; none while the kernel has it.
+    /// Returns the slot's bytes for writing; none while the kernel owns it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let len = if self.ours { self.len } else { 0 };
         // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.

@@ -34,7 +34,7 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Returns whether an error is transient: it concerns the moment, or one packet, and not the descriptor.
+/// Returns whether an error is transient: it concerns one moment or one packet, and not the descriptor.
 pub(crate) fn passes(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -88,7 +88,7 @@ pub(crate) fn raw_socket(address: IpAddr, protocol: u8) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Creates an epoll descriptor that is readable while one of `fds` is.
+/// Creates an epoll descriptor that is readable while one of `fds` is readable.
 pub(crate) fn either(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -111,14 +111,14 @@ pub(crate) fn socket(address: IpAddr, kind: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Binds a socket.
+/// Binds a socket to an address.
 pub(crate) fn bind(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let name = Name::new(address);
     // SAFETY: the address outlives the call and its length is that of the family it has.
     check(unsafe { libc::bind(fd.as_raw_fd(), name.as_ptr().cast(), name.len) }).map(drop)
 }
 
-/// Connects a socket.
+/// Connects a socket to an address.
 pub(crate) fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let name = Name::new(address);
     // SAFETY: the address outlives the call and its length is that of the family it has.

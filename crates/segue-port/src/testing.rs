@@ -178,7 +178,7 @@ pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag
     (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at.saturating_add(len))).collect()
 }
 
-/// Returns whether the packet's checksum is correct, after a partial one is completed by the oracle's arithmetic.
+/// Returns whether the packet's checksum is correct, once a partial one is completed by the oracle's arithmetic.
 pub(crate) fn is_good_once_complete(packet: &Packet<Page>) -> bool {
     let mut bytes = flat(packet);
     let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };

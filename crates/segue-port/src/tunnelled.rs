@@ -28,7 +28,7 @@ struct Case {
     checksum: bool,
 }
 
-/// Returns the frame of a case, with this shim, and its virtio-net header.
+/// Returns the frame of a case with the given shim, and its virtio-net header.
 fn tunnelled(Case { v4: [outer, inner], tcp, checksum }: Case, shim: &[u8]) -> (Vec<u8>, VirtioNet) {
     let data = bytes(5_000, 3);
     let packet = if tcp {

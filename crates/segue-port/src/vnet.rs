@@ -97,7 +97,7 @@ fn deliver_parsed(
     into.packets.push_back(Received::Packet(packet));
 }
 
-/// Returns the reason under which a packet that contradicts its header is counted.
+/// Returns the drop reason for a packet that contradicts its header.
 fn drop_of(reason: Refusal) -> Drop {
     match reason {
         Refusal::GsoType => Drop::GsoType,

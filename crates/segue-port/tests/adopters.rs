@@ -1,5 +1,5 @@
-//! Tests of the example programs of adopters between two kernels: each end is a device in a network namespace of its
-//! own, the kernels on top run a TCP connection, and every byte must arrive.
+//! Tests of the adopters' example programs between two kernels: each end is a device in its own network namespace, the
+//! kernels on top run a TCP connection, and every byte must arrive.
 
 use std::env;
 use std::fs::File;
@@ -29,7 +29,7 @@ mod with_the_engine;
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
 mod with_the_port;
 
-/// Longest time that a transfer may take, many times what it takes.
+/// Longest permitted time of a transfer, many times its usual duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes that the connection carries.
@@ -37,7 +37,7 @@ const DATA: usize = 4 << 20;
 
 /// One end of a VPN.
 trait Endpoint {
-    /// Opens the device.
+    /// Opens the TUN device.
     fn open(config: &TunConfig) -> Result<Self, OpenError>
     where
         Self: Sized;
@@ -45,7 +45,7 @@ trait Endpoint {
     fn outward(&mut self, send: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()>;
     /// Writes datagrams to the device.
     fn inward(&mut self, datagrams: &[Vec<u8>]) -> io::Result<()>;
-    /// Returns the packets and the segments in trains that went in, if the end counts them.
+    /// Returns the numbers of packets and of segments in trains that went in, if the end counts them.
     fn joined(&mut self) -> (u64, u64) {
         (0, 0)
     }
@@ -88,7 +88,7 @@ impl Endpoint for Tun {
     }
 }
 
-/// An end whose device is opened as a program of an adopter's does; each read must return one packet.
+/// An end whose device is opened as by an adopter's program; each read must return one packet.
 struct Preset(Tun);
 
 impl Endpoint for Preset {
@@ -115,8 +115,8 @@ impl Endpoint for Preset {
     }
 }
 
-/// Opens the device of the host 198.18.0.`number` and runs its end until `stop`; `ready` runs when it is up, in the
-/// host's namespace, as do the threads that it makes. `None` where no device can be made.
+/// Opens the device of the host 198.18.0.`number` and runs its end until `stop`; `ready` runs once it is up, in the
+/// host's namespace like the threads that it starts. `None` where no device can be made.
 fn run<E: Endpoint>(
     host: &Host,
     number: u8,
@@ -207,7 +207,7 @@ fn connect<E: Endpoint>(offloads: TunOffloads) -> Option<(u64, u64)> {
     })
 }
 
-/// An end that loses a datagram where the wire is full, as a network does.
+/// An end that loses a datagram when the wire is full, like a network.
 struct Lossy<E>(E);
 
 impl<E: Endpoint> Endpoint for Lossy<E> {
@@ -248,7 +248,7 @@ fn a_device_without_headers_takes_plain_packets_of_64_kb() {
     assert!(packets > 3000 && segments > 0, "{segments} of {packets} packets were joined");
 }
 
-/// Runs itself in another process, since an environment variable applies to a whole process.
+/// Runs the test itself in another process, because an environment variable applies to a whole process.
 #[test]
 fn the_environment_switches_trains_off() {
     if env::var_os("SEGUE_OFFLOAD").is_none() {

@@ -27,8 +27,8 @@ fn are_there(pieces: &[SeguePiece]) -> Result<(), isize> {
 }
 
 /// Splits a packet or train in several pieces, and lists the packets with their pieces: headers in the splitter's
-/// memory, until its next call, the rest in the caller's. Returns the number of packets. 2 pieces a packet and those of
-/// the chain are always enough.
+/// memory (valid until its next call), payload in the caller's. Returns the number of packets. 2 pieces a packet and
+/// those of the chain are always enough.
 ///
 /// # Safety
 /// `header` must point to `header_len` bytes, `chain`, `packets` and `pieces` to as many values as are said, each piece
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn segue_split_chain(
     })
 }
 
-/// Joins packets in several pieces each, as [`segue_join`](crate::abi::segue_join) does contiguous ones. 1 train a
-/// packet, and 1 piece a packet besides those that are given, are always enough.
+/// Joins packets in several pieces each, as [`segue_join`](crate::abi::segue_join) does contiguous ones. One train per
+/// packet, and one piece per packet besides the given ones, are always enough.
 ///
 /// # Safety
 /// `packets`, `trains` and `pieces` must point to as many values as are said, each packet to its pieces, and these to

@@ -5,7 +5,7 @@ mod sys;
 
 use sys::{Joiner, Packet, Splitter, Tunnel};
 
-/// Bytes of payload of a segment, and of a virtio-net header.
+/// Length of a segment's payload, and of a virtio-net header, in bytes.
 const MSS: usize = 100;
 const VNET: usize = 10;
 const ADDRESSES: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];

@@ -71,7 +71,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) csum: u32,
 }
 
-/// Returns the pieces of a packet, one after the other.
+/// Returns the bytes of a packet's pieces in one vector.
 fn gathered(train: &Train, pieces: &[Piece]) -> Vec<u8> {
     let of_train = &pieces[train.first..train.first + train.count];
     // SAFETY: the pieces lie in what was passed, which lives, or in the object's memory, until its next call.
@@ -84,7 +84,7 @@ fn cut(bytes: &[u8], size: usize) -> Vec<Piece> {
     bytes.chunks(size).map(|part| Piece { base: part.as_ptr(), len: part.len() }).collect()
 }
 
-/// Memory for packets, and its description.
+/// Memory for packets, with the structs that describe it to C.
 struct Places {
     memory: Vec<Vec<u8>>,
     outs: Vec<Out>,
@@ -300,7 +300,7 @@ pub(crate) fn pseudo_v4([from, to]: [[u8; 4]; 2], protocol: u8, len: usize) -> u
     unsafe { segue_pseudo(4, from.as_ptr(), to.as_ptr(), protocol, len) }
 }
 
-/// Calls every function with null pointers for all arguments.
+/// Calls every function of the interface with null pointers for all arguments.
 pub(crate) fn nothing() {
     // SAFETY: null is refused by each, and the free functions take it.
     unsafe {

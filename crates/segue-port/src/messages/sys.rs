@@ -15,7 +15,7 @@ use std::ptr;
 
 use crate::sys::{Name, UDP_GRO, address_of, check};
 
-/// The ancillary data of one message, aligned as the kernel requires for a `cmsghdr`.
+/// Ancillary data of one message, aligned as the kernel requires for a `cmsghdr`.
 #[derive(Clone, Copy)]
 struct Control<const WORDS: usize> {
     words: [u64; WORDS],
@@ -94,7 +94,7 @@ pub(crate) struct Outgoing<'s, 'a> {
 }
 
 impl<'a> Outgoing<'_, 'a> {
-    /// Begins the next message, which consists of the pieces and control messages added after this call.
+    /// Begins the next message; pieces and control messages added afterwards belong to it.
     pub(crate) fn message(&mut self) {
         self.scratch.messages.push(Message { first_piece: self.scratch.pieces.len(), pieces: 0 });
         self.scratch.controls.push(Control::NONE);
@@ -198,7 +198,7 @@ pub(crate) struct Received {
     pub(crate) ttl: Option<u8>,
     /// Length of each merged datagram, or `None` if the kernel merged none.
     pub(crate) segment_len: Option<usize>,
-    /// Datagrams that the kernel has dropped on this socket since its creation.
+    /// Number of datagrams that the kernel has dropped on this socket since its creation.
     pub(crate) overflows: Option<u32>,
 }
 
@@ -237,7 +237,7 @@ impl RecvScratch {
     }
 }
 
-/// Reads a value from `len` bytes of control data; `None` if these are too few.
+/// Reads a value from `len` bytes of control data; `None` if there are too few.
 fn read_control<T: Copy>(data: *const u8, len: usize) -> Option<T> {
     if len < size_of::<T>() {
         return None;

@@ -1,4 +1,4 @@
-//! The configuration of a packet port, and the ring that follows from it.
+//! The configuration of a packet port, and the resulting ring.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ const SHORT_SLOT_LEN: usize = 2048;
 /// Configuration of a packet port to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// Name of the interface.
+    /// Name of the interface to open.
     pub interface: String,
     /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of
     /// 1500 bytes: 6 ms at 10 Gbit/s.
@@ -50,11 +50,11 @@ impl PacketConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Buffers {
-    /// Slots in pages of this length in bytes, a power of two from 4096 to 65536; a frame longer than a page spans
-    /// several. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
-    /// queue.
+    /// Slots lie in pages of the given length in bytes, a power of two from 4096 to 65536; a frame longer than a page
+    /// spans several. Frames do not cross the pages of the ring; one that is longer than a page comes through the
+    /// socket's queue.
     Pages(usize),
-    /// Each frame in a buffer of its own.
+    /// Each frame lies in a buffer of its own.
     Frames,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// The measures of a receive ring.
+/// Dimensions of a receive ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingShape {
     pub(super) blocks: usize,
@@ -106,7 +106,7 @@ pub(super) struct RingShape {
 }
 
 impl RingShape {
-    /// Returns the shape for frames of an interface with this MTU.
+    /// Returns the dimensions for frames of an interface with the given MTU.
     pub(super) fn of(mtu: usize, config: &PacketConfig) -> RingShape {
         let frame = SLOT_OVERHEAD + (mtu + ethernet::LEN + 2 * ethernet::VLAN_LEN).min(MAX_FRAME);
         // A block is a multiple of the kernel's page.
@@ -125,7 +125,7 @@ impl RingShape {
         RingShape { blocks, block_len, slot_len }
     }
 
-    /// Makes the socket receive into such a ring.
+    /// Creates the receive ring of a socket with these dimensions.
     pub(super) fn make(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
         sys::receive_ring(fd, narrow(self.blocks)?, narrow(self.block_len)?, narrow(self.slot_len)?)

@@ -9,22 +9,22 @@ use super::sys::VNET_LEN;
 
 /// The `TP_STATUS_` bits of a slot.
 pub(super) mod status {
-    /// The ring holds only the beginning of the frame; the whole frame waits in the socket's queue.
+    /// Status bit: the ring holds only the beginning of the frame; the whole frame is in the socket's queue.
     pub(crate) const COPY: u32 = 1 << 1;
-    /// Frames were dropped since the statistics were last read.
+    /// Status bit: frames were dropped since the statistics were last read.
     pub(crate) const LOSING: u32 = 1 << 2;
-    /// The frame had a VLAN tag.
+    /// Status bit: the frame had a VLAN tag.
     pub(crate) const VLAN_VALID: u32 = 1 << 4;
-    /// The tag's protocol identifier is known.
+    /// Status bit: the tag's protocol identifier is known.
     pub(crate) const VLAN_TPID_VALID: u32 = 1 << 6;
-    /// The transport checksum was verified.
+    /// Status bit: the transport checksum was verified.
     pub(crate) const CSUM_VALID: u32 = 1 << 7;
 }
 
 /// Bytes of the ring's own header.
 const HEADER_LEN: usize = 32;
 
-/// The fields of a ring's header that are used.
+/// Used fields of a ring's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) status: u32,
@@ -101,7 +101,7 @@ pub fn restored(slot: &mut [u8]) -> Option<(VirtioNet, Range<usize>)> {
     header.restore(slot, frame)
 }
 
-/// Reads a virtio-net header in the machine's byte order, which packet sockets use; no option changes that.
+/// Parses a virtio-net header in the machine's byte order, which packet sockets always use.
 fn parse_native(bytes: &[u8]) -> Option<VirtioNet> {
     VirtioNet::parse_native(bytes, Form::Basic)
 }

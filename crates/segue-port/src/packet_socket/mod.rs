@@ -85,7 +85,7 @@ pub struct PacketPort {
     scratch: SendScratch,
     headers: Vec<[u8; VNET_LEN]>,
     watch: LinkWatch,
-    /// Number of empty polls in a row.
+    /// Number of consecutive empty polls.
     empty: u32,
     #[cfg(test)]
     refuse_trains: Option<i32>,
@@ -96,7 +96,7 @@ pub struct PacketPort {
 struct Frame {
     /// Slot of the frame; `None` for a frame from the queue.
     slot: Option<Page>,
-    /// Offset of the frame, in the slot or in the pages that the queue was read into.
+    /// Range of the frame, in the slot or in the pages into which the queue was read.
     range: Range<usize>,
     vnet: VirtioNet,
 }
@@ -131,7 +131,7 @@ impl PacketSocket {
 }
 
 impl PacketPort {
-    /// Opens an interface. It need not be up.
+    /// Opens an interface for packets. It need not be up.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -271,7 +271,7 @@ impl PacketPort {
         out.send(fd.as_fd(), None, 0)
     }
 
-    /// Takes no more trains of `kind`.
+    /// Stops accepting trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
         self.limits.refuse(kind);
         self.counters.fallbacks.add(match kind {

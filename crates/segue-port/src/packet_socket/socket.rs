@@ -26,14 +26,14 @@ pub struct PacketSocket {
     pub(super) watch: LinkWatch,
 }
 
-/// The filter that keeps no packet.
+/// Socket filter that drops every packet.
 const NOTHING: [libc::sock_filter; 1] =
     [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 
 impl PacketSocket {
-    /// Opens `count` sockets on one interface, among which the kernel spreads flows by a hash of addresses and ports
-    /// (PACKET_FANOUT, with its flag of Linux 5.16). A flow stays on one socket, both directions and all fragments of a
-    /// packet included. None receives before all have joined.
+    /// Opens `count` sockets on one interface, among which the kernel distributes flows by a hash of addresses and
+    /// ports (PACKET_FANOUT, with its flag of Linux 5.16). A flow stays on one socket, both directions and all
+    /// fragments of a packet included. None receives before all have joined.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -51,7 +51,7 @@ impl PacketSocket {
         Ok(sockets)
     }
 
-    /// Opens a socket on an interface, with a socket filter where there is one.
+    /// Opens a socket on an interface, with an optional socket filter.
     pub(super) fn open(config: &PacketConfig, filter: Option<&[libc::sock_filter]>) -> Result<PacketSocket, OpenError> {
         let fd = sys::socket().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),

@@ -58,8 +58,8 @@ pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
     }
 }
 
-/// Sets the options of a socket: virtio headers, no copies of packets that this host sends, TPACKET_V2, and packets too
-/// long for the ring delivered through the socket's queue; the kernel need not honour the last.
+/// Sets the options of a socket: virtio headers, no copies of packets sent by this host, TPACKET_V2, and delivery of
+/// packets too long for the ring through the socket's queue, which the kernel need not honour.
 pub(crate) fn prepare(fd: BorrowedFd<'_>) -> io::Result<()> {
     for (name, value) in [
         (libc::PACKET_VNET_HDR, 1),
@@ -106,8 +106,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
 }
 
-/// Joins the group `id` of sockets, among which the kernel spreads flows by a hash of addresses and ports that is the
-/// same for both directions (`PACKET_FANOUT_HASH`); `None` makes a group. Returns the group's number. A socket must be
+/// Joins the socket group `id`, among which the kernel distributes flows by a hash of addresses and ports that is equal
+/// for both directions (`PACKET_FANOUT_HASH`); `None` creates a group. Returns the group's number. A socket must be
 /// bound by then.
 ///
 /// A group replaces the sockets' own setting for packets that this host sends, so that it has its own.

@@ -191,7 +191,7 @@ fn frames_of_the_ring_and_of_the_queue_come_in_the_order_of_the_wire() {
     assert_eq!(to.counters().rx.calls, 20, "only the long ones cost a call");
 }
 
-/// Returns every arrangement of frames in memory, in the ring and in the queue.
+/// Returns every arrangement of frames in memory: in the ring and in the queue.
 fn memories() -> Vec<(Buffers, PagePool)> {
     let pages = [4, 8, 16, 32].map(|kilo| kilo << 10);
     let mut all: Vec<_> =
@@ -477,7 +477,7 @@ fn after_warm_up_nothing_is_allocated() {
     assert_eq!(testing::allocations() - before, 0);
 }
 
-/// Creates two hosts with a link.
+/// Creates two hosts with a link between them.
 #[track_caller]
 fn hosts(form: LinkForm) -> Option<[Host; 2]> {
     if let Some(reason) = segue_lab::unavailable() {

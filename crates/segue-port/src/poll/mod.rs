@@ -67,7 +67,7 @@ impl PollSet {
         found
     }
 
-    /// Returns the indexes of the descriptors that are ready, counted from 0 in the order in which they were added.
+    /// Returns the indexes of the ready descriptors, counted from 0 in the order in which they were added.
     pub fn ready(&self) -> impl Iterator<Item = usize> + '_ {
         self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0).map(|(_, place)| *place)
     }

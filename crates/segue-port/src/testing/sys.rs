@@ -21,17 +21,17 @@ pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)
 }
 
-/// Waits until an error is pending on a socket; `false` when none came in time.
+/// Waits until an error is pending on a socket; `false` if none came in time.
 pub(crate) fn wait_for_error(socket: BorrowedFd, longest: Duration) -> io::Result<bool> {
     Ok(wait_for(socket, 0, longest)? & libc::POLLERR != 0)
 }
 
-/// Waits until a descriptor is readable; `false` when it was not in time.
+/// Waits until a descriptor is readable; `false` if that took too long.
 pub(crate) fn wait_for_input(fd: BorrowedFd, longest: Duration) -> io::Result<bool> {
     Ok(wait_for(fd, libc::POLLIN, longest)? & libc::POLLIN != 0)
 }
 
-/// Waits for events of a descriptor, and returns them; 0 when none came in time.
+/// Waits for events of a descriptor, and returns them; 0 if none came in time.
 fn wait_for(fd: BorrowedFd, events: libc::c_short, longest: Duration) -> io::Result<libc::c_short> {
     let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: the pointer is to one pollfd of this stack frame.

@@ -1,4 +1,5 @@
-//! A TUN or TAP device for programs that move packets themselves: reads split into packets, batches written as trains.
+//! A TUN or TAP device for programs that forward packets themselves: reads split into packets, batches written as
+//! trains.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -14,7 +15,7 @@ use super::{MAX_FRAME, OpenError, TunConfig, TunOffloads, TunPort};
 use crate::environment::Offloads;
 use crate::port::Port;
 
-/// Maximum number of pieces of one write: those that the limits of a device allow, and the headers.
+/// Maximum number of pieces of one write: as many as the limits of a device allow, and the headers.
 const MOST_PIECES: usize = 64;
 
 /// A TUN or TAP device that returns single packets from reads, and joins the packets of a batch into trains when it
@@ -42,8 +43,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Opens or makes a device and agrees with the kernel on offloads. `random` is the key of the flow table: 16 bytes
-    /// of the system's random numbers.
+    /// Opens or creates a device and negotiates offloads with the kernel. `random` is the key of the flow table: 16
+    /// bytes of the system's random numbers.
     ///
     /// Where the environment has `SEGUE_OFFLOAD=0` (or `-tun`), each read gives and each write takes one packet with a
     /// complete checksum; `-uso` does so for UDP alone.
@@ -83,7 +84,7 @@ impl Tun {
         &self.inward.name
     }
 
-    /// Reads once, and returns the packets: one, or the segments of a train.
+    /// Reads once, and returns the packets: a single one, or the segments of a train.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where nothing waits; [`io::ErrorKind::InvalidData`] for a packet that contradicts
@@ -120,7 +121,7 @@ impl Tun {
         (TunReader { file: Arc::clone(&file), outward }, TunWriter { file, inward })
     }
 
-    /// Returns the file and the state of each direction, outward first.
+    /// Returns the file and the state of each direction; the direction from the device comes first.
     #[cfg(feature = "tokio")]
     pub(super) fn into_parts(self) -> (File, Outward, Inward) {
         (self.file, self.outward, self.inward)
@@ -131,12 +132,12 @@ impl Tun {
         &mut self.inward.joiner
     }
 
-    /// Returns the number of packets that were read and refused.
+    /// Returns the number of packets that were read but refused.
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }
 
-    /// Returns the trains that the device takes at present.
+    /// Returns the limits of the trains that the device currently accepts.
     pub fn limits(&self) -> &Limits {
         self.inward.joiner.limits()
     }
@@ -170,7 +171,7 @@ impl TunReader {
         self.outward.read(&self.file)
     }
 
-    /// Returns the number of packets that were read and refused.
+    /// Returns the number of packets that were read but refused.
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }
@@ -225,7 +226,7 @@ impl Outward {
         self.packets(len)
     }
 
-    /// Returns the packets of a read of this length.
+    /// Returns the packets of a read with the given length.
     pub(super) fn packets(&mut self, len: usize) -> io::Result<Packets<'_>> {
         self.splitter.read(&self.buffer[..len]).map_err(|error| {
             self.unread += 1;
@@ -252,7 +253,7 @@ impl Inward {
         Ok(writes)
     }
 
-    /// Begins a batch with these packets; returns the device's name too.
+    /// Begins a batch with the given packets; also returns the device's name.
     pub(super) fn batch<'b>(&mut self, packets: impl IntoIterator<Item = &'b [u8]>) -> (&str, Batch<'_, 'b>) {
         let mut batch = self.joiner.batch();
         packets.into_iter().for_each(|packet| _ = batch.push(packet));
@@ -270,7 +271,7 @@ pub(super) fn put(mut file: &File, train: &Train<'_>) -> io::Result<()> {
     result.map(drop)
 }
 
-/// Returns the number of trains that the last write wrote, 1 or 0: a train that the device refused is written again,
+/// Returns the number of trains written by the last write, 1 or 0: a train that the device refused is written again,
 /// segmented.
 pub(super) fn settle(result: io::Result<()>, batch: &mut Batch<'_, '_>, name: &str) -> io::Result<usize> {
     match result {

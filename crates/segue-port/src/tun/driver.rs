@@ -1,4 +1,4 @@
-//! Features of the kernel's TUN driver, for a program that asks before it opens a device for use.
+//! Features of the kernel's TUN driver, for a program that queries them before it opens a device for use.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use super::sys;
 pub struct Granted {
     /// Lengths of the virtio-net header that the driver accepts, bytes.
     pub header_lens: Vec<usize>,
-    /// Sets of `TUN_F_` bits that the driver accepts, of those requested.
+    /// Sets of `TUN_F_` bits that the driver accepts, out of the requested ones.
     pub offloads: Vec<u32>,
 }
 
@@ -24,9 +24,9 @@ pub fn features(tun: BorrowedFd<'_>) -> io::Result<u32> {
     sys::features(tun)
 }
 
-/// Creates a TUN interface on `tun` and returns what the driver grants it: those of the virtio-net header lengths
-/// `header_lens` and of the sets of `TUN_F_` bits `offloads` that it accepts. The name is the kernel's choice,
-/// `segueN`; the interface disappears when the descriptor is closed.
+/// Creates a TUN interface on `tun` and returns the virtio-net header lengths (of `header_lens`) and the sets of
+/// `TUN_F_` bits (of `offloads`) that the driver accepts. The name is the kernel's choice, `segueN`; the interface
+/// disappears when the descriptor is closed.
 ///
 /// # Errors
 /// The error of creating the interface: EPERM without CAP_NET_ADMIN.

@@ -1,4 +1,4 @@
-//! The directions of a device as tasks of a runtime of tokio use them.
+//! The directions of a device as used by tasks of a tokio runtime.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ pub struct AsyncTunReader {
 }
 
 impl AsyncTunReader {
-    /// Waits until something can be read, reads once, and returns the packets, as [`Tun::read`] does.
+    /// Waits until the device is readable, reads once, and returns the packets, like [`Tun::read`].
     ///
     /// A call that is dropped while it waits has read nothing.
     ///
@@ -32,7 +32,7 @@ impl AsyncTunReader {
         outward.packets(len)
     }
 
-    /// Returns the number of packets that were read and refused.
+    /// Returns the number of packets that were read but refused.
     pub fn unread(&self) -> u64 {
         self.outward.unread
     }
@@ -52,7 +52,7 @@ pub struct AsyncTunWriter {
 }
 
 impl AsyncTunWriter {
-    /// Writes the packets of a batch as [`Tun::write`] does, and waits where the device is full.
+    /// Writes the packets of a batch like [`Tun::write`], and waits while the device is full.
     ///
     /// A call that is dropped while it waits has written the trains before.
     ///
@@ -82,7 +82,7 @@ impl AsFd for AsyncTunWriter {
 }
 
 impl Tun {
-    /// Returns the two directions of the device for tasks of a runtime of tokio, to which its descriptor is registered.
+    /// Returns the two directions of the device for tasks of a tokio runtime, with which its descriptor is registered.
     /// Each may be used by one task at a time, on any thread of the runtime.
     ///
     /// ```no_run

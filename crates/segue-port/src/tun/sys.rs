@@ -94,8 +94,8 @@ pub(crate) fn set_little_endian(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const on) }).map(drop)
 }
 
-/// Makes the driver choose the queue of each packet by a BPF program of the type for sockets; its result is taken
-/// modulo the number of queues. The device holds the program from then on.
+/// Lets the driver choose each packet's queue by a socket-type BPF program, whose result is taken modulo the number of
+/// queues. The device holds the program from then on.
 pub(crate) fn set_steering(fd: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let program = program.as_raw_fd();
     // SAFETY: TUNSETSTEERINGEBPF reads an int, which outlives the call.

@@ -37,7 +37,7 @@ pub(super) fn device(offloads: TunOffloads) -> Option<TunPort> {
     Some(port)
 }
 
-/// Receives until `wanted` accepts a packet; others, such as router solicitations, are dropped.
+/// Receives until `wanted` accepts a packet; other packets, such as router solicitations, are dropped.
 fn receive<T>(port: &mut TunPort, into: &mut RxBatch, mut wanted: impl FnMut(&Packet<Page>) -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {

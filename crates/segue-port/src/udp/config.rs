@@ -30,7 +30,7 @@ pub struct UdpConfig {
     pub zero_checksum_v6: bool,
     /// The protocol that the datagrams carry.
     pub carries: Carries,
-    /// The offloads to use.
+    /// Offloads that the socket is to use.
     pub offloads: UdpOffloads,
     /// Whether received bursts report their time to live.
     pub want_ttl: bool,
@@ -39,7 +39,7 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
-    /// Returns a socket address, with the scope id of the peer where it is link-local.
+    /// Returns a socket address, with the peer's scope id where it is link-local.
     pub(super) fn at(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match (ip, self.peer) {
             (IpAddr::V6(ip), SocketAddr::V6(peer)) if ip.is_unicast_link_local() => {
@@ -69,14 +69,14 @@ impl UdpConfig {
     }
 }
 
-/// The choice of source ports.
+/// Choice of the source ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// [`AUTO_SLOTS`] ports that the kernel chooses.
+    /// The kernel chooses [`AUTO_SLOTS`] ports.
     Auto,
-    /// At most [`AUTO_SLOTS`] ports of a range, first and last, spread evenly; ports in use are left out.
+    /// At most [`AUTO_SLOTS`] ports of a range (first and last), evenly spread; ports in use are skipped.
     Range(u16, u16),
-    /// One port, which may be the receiving one.
+    /// One fixed port, which may be the receiving one.
     Fixed(u16),
 }
 
@@ -113,7 +113,7 @@ pub enum UdpOffloads {
     SendOnly,
     /// UDP_GRO only: every datagram is sent by itself.
     ReceiveOnly,
-    /// No offloads: one datagram a system call, in both directions.
+    /// No offloads: one datagram per system call, in both directions.
     None,
 }
 
@@ -127,11 +127,11 @@ impl UdpOffloads {
     }
 }
 
-/// The reason for which a port could not be opened.
+/// The reason why a port could not be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The receiving address is in use.
+    /// The receiving address is already in use.
     InUse(SocketAddr),
     /// The address is not one of this host.
     NotLocal(SocketAddr),

@@ -6,8 +6,8 @@
 use libc::sock_filter;
 use segue::wire::{gue, udp, vxlan};
 
-/// Bytes of payload that remain of a filtered datagram. The length identifies such a datagram, because one that really
-/// has this length is cut to no payload.
+/// Length of the payload that remains of a filtered datagram, bytes. The length identifies such a datagram, because one
+/// that really has this length is cut to no payload.
 pub(super) const MARKER_LEN: usize = 1;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
@@ -28,7 +28,7 @@ const fn keep(len: u32) -> sock_filter {
 
 /// Version bits of the first GUE byte.
 const VERSION: u32 = 0xc0;
-/// The GUE flag announcing a word of private flags, in the 16 bits after the first two bytes.
+/// GUE flag that announces a word of private flags, in the 16 bits after the first two bytes.
 const PRIVATE: u32 = 0x0001;
 /// The remote checksum flag in the word of private flags.
 const REMCSUM: u32 = 0x8000_0000;
@@ -77,5 +77,5 @@ pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     keep(udp::LEN as u32),
 ];
 
-/// The filter of a send-only socket: it drops every datagram, so that none fills its receive queue.
+/// The filter of a send-only socket: it drops every datagram, so that the receive queue stays empty.
 pub(super) const NOTHING: [sock_filter; 1] = [keep(0)];

@@ -12,18 +12,18 @@ use crate::environment::Offloads;
 use crate::messages::{RecvScratch, SendScratch};
 use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
-/// Largest UDP payload of an IPv4 packet, which is that of a run too.
+/// Largest UDP payload of an IPv4 packet, which also limits a run.
 const MAX_RUN: usize = 65_507;
-/// Largest number of datagrams of a run: every kernel with UDP_SEGMENT accepts as many.
+/// Largest number of datagrams of a run, which every kernel with UDP_SEGMENT accepts.
 const MAX_SEGMENTS: usize = 64;
-/// Time after which UDP_SEGMENT is tried again where the interface has no checksum offload.
+/// Time after which UDP_SEGMENT is retried where the interface has no checksum offload.
 const RETRY: Duration = Duration::from_secs(1);
-/// Length of the memory for one message that is received: the longest run.
+/// Length of the memory for one received message: the longest run.
 const WINDOW: usize = 1 << 16;
-/// Number of messages of one receive.
+/// Number of messages received by one call.
 const WINDOWS: usize = 16;
 
-/// A sender of datagrams through a UDP socket of the caller's, with as few system calls as can be.
+/// A sender of datagrams through a UDP socket owned by the caller, with as few system calls as possible.
 ///
 /// Consecutive datagrams to one address with equal length, of which the last may be shorter, are handed to the kernel
 /// as one (UDP_SEGMENT, Linux 4.18), and several such runs by one call. The socket may be connected or not, blocking or
@@ -45,12 +45,12 @@ const WINDOWS: usize = 16;
 #[derive(Debug)]
 pub struct Sender {
     scratch: SendScratch,
-    /// Number of datagrams of each message of a call.
+    /// Number of datagrams in each message of a call.
     runs: Vec<usize>,
     /// The time at which UDP_SEGMENT is tried again, after a device refused it.
     retry: Option<Instant>,
     refused: u64,
-    /// Whether every datagram is a message of its own.
+    /// Whether every datagram is sent as a separate message.
     is_plain: bool,
 }
 
@@ -61,14 +61,15 @@ impl Default for Sender {
 }
 
 impl Sender {
-    /// Creates a sender. Where the environment has `SEGUE_OFFLOAD=0` (or `-udp`), it does without UDP_SEGMENT.
+    /// Creates a sender without queued packets. Where the environment has `SEGUE_OFFLOAD=0` (or `-udp`), it does
+    /// without UDP_SEGMENT.
     pub fn new() -> Sender {
         let is_plain = !Offloads::of_environment().udp;
         Sender { scratch: SendScratch::default(), runs: Vec::new(), retry: None, refused: 0, is_plain }
     }
 
-    /// Sends datagrams in order, and returns how many the kernel accepted: all, unless the socket is full. `of` gives
-    /// the bytes and the destination of each, which is `None` for a connected socket.
+    /// Sends datagrams in order, and returns the number accepted by the kernel: all, unless the socket is full. `of`
+    /// gives the bytes and the destination of each, which is `None` for a connected socket.
     ///
     /// A run that the kernel refuses, because the interface has no checksum offload (before Linux 6.11) or because its
     /// datagrams are longer than the path takes, is sent again datagram by datagram.
@@ -137,7 +138,7 @@ impl Sender {
         Ok(done)
     }
 
-    /// Sends all datagrams as [`Sender::send`] does, and waits on the runtime where the socket is full.
+    /// Sends all datagrams like [`Sender::send`], and waits on the runtime while the socket is full.
     ///
     /// ```
     /// # async fn send(socket: tokio::net::UdpSocket, to: std::net::SocketAddr) -> std::io::Result<()> {
@@ -163,13 +164,13 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns how many runs the kernel has refused, which were then sent datagram by datagram.
+    /// Returns the number of runs that the kernel has refused, which were then sent datagram by datagram.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 }
 
-/// A receiver of datagrams from a UDP socket of the caller's, with as few system calls as can be.
+/// A receiver of datagrams from a UDP socket owned by the caller, with as few system calls as possible.
 ///
 /// The kernel hands over a run of datagrams of one flow in one piece (UDP_GRO, Linux 5.0), and several such runs by one
 /// call. What came may be changed where it lies, such as opened by a cipher. It takes 1 MiB of memory.
@@ -206,7 +207,7 @@ impl Receiver {
         Receiver { scratch: RecvScratch::default(), memory: vec![0; WINDOWS * WINDOW], got: Vec::new() }
     }
 
-    /// Receives the waiting datagrams without blocking.
+    /// Receives the queued datagrams without blocking.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`] where nothing waits, or an error of the socket, such as
@@ -216,7 +217,7 @@ impl Receiver {
         Ok(Datagrams { memory: &mut self.memory, got: &self.got })
     }
 
-    /// Waits on the runtime until the socket is readable, and receives the waiting datagrams.
+    /// Waits on the runtime until the socket is readable, and receives the queued datagrams.
     ///
     /// ```
     /// # async fn receive(socket: tokio::net::UdpSocket) -> std::io::Result<()> {
@@ -251,7 +252,7 @@ impl Receiver {
     }
 }
 
-/// The datagrams of one receive.
+/// The datagrams received by one call.
 #[derive(Debug)]
 pub struct Datagrams<'a> {
     memory: &'a mut [u8],
@@ -284,7 +285,7 @@ mod tests {
     use super::*;
     use crate::testing::{self, bytes};
 
-    /// Receives until `count` datagrams came; returns them with their senders, and the number of runs.
+    /// Receives until `count` datagrams have arrived; returns them with their senders, and the number of runs.
     fn receive(receiver: &mut Receiver, socket: &UdpSocket, count: usize) -> (Vec<(Vec<u8>, SocketAddr)>, usize) {
         let (mut all, mut runs, begin) = (Vec::new(), 0, Instant::now());
         while all.len() < count {

@@ -53,9 +53,9 @@ pub struct UdpPort {
     pub(super) config: UdpConfig,
     /// All peers, the configuration's first.
     pub(super) peers: Arc<[SocketAddr]>,
-    /// Connected sockets by peer address, which send no data and are queried for the path MTU.
+    /// Connected sockets by peer address, which send no data and serve queries of the path MTU.
     pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
-    /// A path MTU socket that is connected to any other peer on request.
+    /// A path MTU socket that is connected to any further peer on request.
     pub(super) mtu_probe: Option<OwnedFd>,
     pub(super) rx: OwnedFd,
     /// Whether received packets begin with an IPv4 header that must be removed, as on a raw port.
@@ -66,7 +66,7 @@ pub struct UdpPort {
     pub(super) limits: Limits,
     pub(super) segment: OffloadState,
     pub(super) gro: OffloadState,
-    /// The time at which UDP_SEGMENT is tried again after it was refused.
+    /// Time at which UDP_SEGMENT is retried after a refusal.
     pub(super) retry: Option<Instant>,
     pub(super) max_segments: usize,
     /// Largest number of bytes of one message that the kernel splits into datagrams.
@@ -80,7 +80,7 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Opens the sockets.
+    /// Opens the UDP sockets of the port.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -110,7 +110,7 @@ impl UdpPort {
         UdpPort::over(config, peers, rx, listen, slots)
     }
 
-    /// Makes a port over the sockets of another port, of this or another process. The other port's configuration may
+    /// Creates a port from the sockets of another port, of this or another process. The other port's configuration may
     /// differ in peers, TOS and TTL, but in no other property of the sockets.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use crate::messages::SendScratch;
 use crate::sys;
 
-/// Segments of one UDP_SEGMENT send that every kernel with the option accepts.
+/// Number of segments of one UDP_SEGMENT send that every kernel with the option accepts.
 pub(super) const SEGMENTS: usize = 64;
-/// Segments of one UDP_SEGMENT send that Linux 6.9 and later accept.
+/// Number of segments of one UDP_SEGMENT send that Linux 6.9 and later accept.
 const MORE_SEGMENTS: usize = 128;
 
 /// Returns the most segments of a UDP_SEGMENT send, or the error number if the kernel does not have the option.
@@ -28,7 +28,7 @@ pub(super) fn probe_segments() -> Result<usize, i32> {
     })
 }
 
-/// Returns whether the kernel accepts a send of `count` one-byte segments to a new socket on `ip`.
+/// Returns whether the kernel accepts a send of `count` one-byte segments on a new socket bound to `ip`.
 fn segments_accepted(ip: IpAddr, count: usize) -> io::Result<bool> {
     let target = UdpSocket::bind(SocketAddr::new(ip, 0))?;
     let source = UdpSocket::bind(SocketAddr::new(ip, 0))?;

@@ -33,7 +33,7 @@ pub struct RawConfig {
     pub local: IpAddr,
     /// The peer that packets are sent to, of the local address's family.
     pub peer: IpAddr,
-    /// The index of the link of link-local addresses (RFC 4007); 0 where there are none.
+    /// Index of the link for link-local addresses (RFC 4007); 0 where there are none.
     pub scope_id: u32,
     /// IP protocol numbers of the slots, one or two, in this order.
     pub protocols: &'static [u8],
@@ -41,7 +41,7 @@ pub struct RawConfig {
     pub tos: u8,
     /// Time to live or hop limit of packets that do not specify their own.
     pub ttl: u8,
-    /// Whether several packets go by one system call, in each direction.
+    /// Whether several packets are moved by one system call, in each direction.
     pub batches: bool,
     /// Bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
     pub buffer_len: u32,
@@ -55,12 +55,12 @@ pub struct RawPort {
     protocols: &'static [u8],
     /// The second receiving socket, with its count of lost packets.
     other: Option<(OwnedFd, u32)>,
-    /// An epoll descriptor that is readable when one of both sockets is.
+    /// An epoll descriptor that is readable while one of both sockets is readable.
     either: Option<OwnedFd>,
 }
 
 impl RawPort {
-    /// Opens the sockets.
+    /// Opens the raw IP sockets of the port.
     ///
     /// # Errors
     /// See [`OpenError`]; without CAP_NET_RAW the error of `socket`.
@@ -79,8 +79,8 @@ impl RawPort {
         RawPort::adopt(config, others, Sockets { receive, send: Vec::new() })
     }
 
-    /// Makes a port over the receiving sockets of another port, of this or another process, with the same local address
-    /// and protocols.
+    /// Creates a port from the receiving sockets of another port, of this or another process, with the same local
+    /// address and protocols.
     ///
     /// # Errors
     /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing.
@@ -147,7 +147,7 @@ impl RawPort {
     }
 }
 
-/// Returns the configuration that raw and UDP sockets have in common.
+/// Returns the configuration shared by raw and UDP sockets.
 fn as_udp(config: &RawConfig) -> UdpConfig {
     let peer = match config.peer {
         IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, config.scope_id).into(),

@@ -15,14 +15,14 @@ use crate::page::{Page, WINDOW};
 use crate::port::{Drop, MOST_BYTES, Polled};
 use crate::sys::MAX_MESSAGES;
 
-/// Bytes below which a receive is small: several are then requested at once.
+/// Number of bytes below which a receive is small: several are then requested at once.
 const SMALL: usize = 2048;
-/// Bytes from which on a receive counts as large: such receives are requested one at a time.
+/// Number of bytes from which on a receive is large: such receives are requested one at a time.
 const LARGE: usize = 8192;
 /// Number of receives requested in one call while they are small. Each needs room for a large one.
 const AT_ONCE: usize = 16;
-/// Number of receives requested in one call while they are large: the second one shows that nothing more waits, which
-/// otherwise needs another call.
+/// Number of receives requested in one call while they are large: the second one shows that no more data is queued,
+/// which otherwise needs another call.
 const AT_ONCE_LARGE: usize = 2;
 
 /// Largest number of pending errors of earlier datagrams that one poll reads; the next poll follows at once.
@@ -165,7 +165,7 @@ impl UdpPort {
         false
     }
 
-    /// Returns the number of pages that wait to be read into.
+    /// Returns the number of pages ready for reads.
     #[cfg(test)]
     pub(super) fn receiver_pages(&self) -> usize {
         self.receiver.pages.len() + usize::from(self.receiver.carver.has_page())
@@ -186,7 +186,7 @@ fn segment_len(received: &Received) -> usize {
     received.segment_len.filter(|len| (1..received.len).contains(len)).unwrap_or(received.len).max(1)
 }
 
-/// Makes a burst of a receive. With `strips`, an IPv4 header, which the kernel has checked, is removed. `None` if
+/// Creates a burst from a receive. With `strips`, an IPv4 header, which the kernel has checked, is removed. `None` if
 /// nothing is left.
 fn burst(page: &Page, range: Range<usize>, received: &Received, strips: bool) -> Option<Burst> {
     let mut page = page.slice(range);

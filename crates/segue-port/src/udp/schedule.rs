@@ -1,4 +1,4 @@
-//! The order in which waiting units are sent, and the runs that they form for UDP_SEGMENT.
+//! The order in which queued units are sent, and the runs that they form for UDP_SEGMENT.
 
 /// A send that a test can make fail: see `UdpPort::inject`.
 #[cfg(test)]
@@ -31,14 +31,14 @@ pub(super) struct Run {
     pub(super) closed: bool,
 }
 
-/// The order of the units to be sent. Kept from call to call for its memory.
+/// Order of the units to be sent. Kept from call to call for its memory.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     pub(super) order: Vec<(u16, u32)>,
     /// Entry and position of each unit.
     pub(super) units: Vec<(u32, u32)>,
     pub(super) runs: Vec<Run>,
-    /// The length from which on datagrams were too long for UDP_SEGMENT but not for a plain send, and the number of
-    /// runs for which UDP_SEGMENT is not retried.
+    /// Datagram length from which on UDP_SEGMENT (but not a plain send) failed for its size, and the number of runs for
+    /// which UDP_SEGMENT is not retried.
     pub(super) oversize: Option<(usize, u32)>,
 }

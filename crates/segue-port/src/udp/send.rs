@@ -21,14 +21,14 @@ use crate::sys::{self, MAX_IOV, MAX_MESSAGES};
 
 /// Largest UDP payload of an IPv4 packet, and of an IPv6 packet.
 const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
-/// Runs that are sent datagram by datagram after one of their length was too long, before UDP_SEGMENT is tried again.
+/// Number of runs sent datagram by datagram after one of their length was too long, before UDP_SEGMENT is retried.
 const OVERSIZE_RUNS: u32 = 1024;
 
-/// Time after which UDP_SEGMENT is tried again: the interface may have its checksum offload back. A refusal costs one
+/// Time after which UDP_SEGMENT is retried: the interface may have regained its checksum offload. A refusal costs one
 /// system call and loses nothing.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The result of sending one message by itself.
+/// Result of sending one message separately.
 enum Outcome {
     Sent,
     Blocked,
@@ -51,7 +51,7 @@ impl UdpPort {
         sent
     }
 
-    /// Orders the waiting units by slot and finds the runs.
+    /// Orders the queued units by slot and finds the runs.
     fn make_schedule(&mut self, schedule: &mut Schedule, batch: &mut TxBatch) {
         schedule.order.clear();
         schedule.units.clear();
@@ -214,7 +214,7 @@ impl UdpPort {
         }
     }
 
-    /// Retries one run, then its datagrams one by one, so that a refusal of UDP_SEGMENT loses no packet.
+    /// Retries one run, then its datagrams one by one, so that no packet is lost to a refusal of UDP_SEGMENT.
     fn recover(
         &mut self,
         schedule: &mut Schedule,
@@ -323,7 +323,7 @@ impl UdpPort {
         Ok(Sent::All)
     }
 
-    /// Sends one run by itself.
+    /// Sends one run in a separate call.
     fn try_run(&mut self, schedule: &Schedule, run: Run, batch: &mut TxBatch) -> Outcome {
         match self.send_group(schedule, &[run], batch) {
             (1, _) => {
@@ -354,8 +354,8 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
-/// Returns the reason for which the kernel dropped a packet that it was given to send: its transmit queue was full, as
-/// for every other sender, or it had no memory. To wait would be a spin, because the socket stays writable.
+/// Returns the reason why the kernel dropped a packet passed to it for sending: its transmit queue was full, as for
+/// every other sender, or it had no memory. To wait would be a spin, because the socket stays writable.
 fn lost_by_kernel(error: &io::Error) -> Option<Drop> {
     match error.raw_os_error() {
         Some(libc::ENOBUFS) => Some(Drop::QueueFull),
@@ -364,9 +364,9 @@ fn lost_by_kernel(error: &io::Error) -> Option<Drop> {
     }
 }
 
-/// Returns whether the error may be that of an ICMP message about an earlier datagram (`icmp_err_convert` and
-/// `icmpv6_err_convert` of Linux): a socket that is connected or has an error queue reports it once, on the next call,
-/// which does not take place.
+/// Returns whether the error may stem from an ICMP message about an earlier datagram (`icmp_err_convert` and
+/// `icmpv6_err_convert` of Linux): a socket that is connected or has an error queue reports it once, in place of the
+/// next call.
 pub(super) fn is_pending(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

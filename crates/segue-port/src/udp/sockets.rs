@@ -21,8 +21,8 @@ pub(super) struct Slot {
     pub(super) df: Option<bool>,
 }
 
-/// The sockets of a port, for another process that takes them over: datagrams waiting in them are not lost, and no
-/// other process can bind their ports in between. Both processes may send at the same time.
+/// Sockets of a port, for another process that takes them over: queued datagrams are not lost, and no other process can
+/// bind their ports in between. Both processes may send at the same time.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// The receiving sockets, at least one.
@@ -31,7 +31,7 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
 }
 
-/// Returns the configuration's peer and the other ones; an error unless all have the family of the local address.
+/// Returns the configuration's peer and the other peers; an error unless all have the family of the local address.
 pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
     let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
     if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
@@ -113,7 +113,7 @@ pub(super) fn set_fragmenting(fd: BorrowedFd<'_>, v4: bool, df: bool) -> io::Res
     sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(df))
 }
 
-/// Makes the socket share its port with further sockets of this process's user. After bind, this keeps the port from
+/// Lets the socket share its port with further sockets of this process's user. After bind, this keeps the port from
 /// sockets that were bound before.
 pub(super) fn share_port(fd: &OwnedFd) -> Result<(), OpenError> {
     sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(call("SO_REUSEPORT"))
@@ -222,7 +222,7 @@ pub(super) fn sockets_between(
     if made.is_empty() { Err(last) } else { Ok(made) }
 }
 
-/// Makes a sending slot of the receiving socket, which is not connected because it must accept datagrams of senders
+/// Creates a sending slot from the receiving socket, which is not connected because it must accept datagrams of senders
 /// other than the peer.
 pub(super) fn shared_socket(config: &UdpConfig, rx: &OwnedFd, listen: SocketAddr) -> Result<Slot, OpenError> {
     let fd = rx.try_clone().map_err(call("dup"))?;

@@ -1,4 +1,4 @@
-//! Several ports on one UDP port, each for a thread of its own.
+//! Several ports on one UDP port number, each for a separate thread.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ impl UdpPort {
         ports.collect()
     }
 
-    /// Makes `count` ports over the sockets of as many ports, as [`UdpPort::adopt`] does.
+    /// Creates `count` ports from the sockets of as many ports, like [`UdpPort::adopt`].
     ///
     /// # Errors
     /// See [`UdpPort::adopt`].
@@ -69,7 +69,7 @@ impl UdpPort {
         ports.collect()
     }
 
-    /// Returns a function that makes the port again, in another thread: memory for packets belongs to one thread. A
+    /// Returns a function that recreates the port in another thread, because packet memory belongs to one thread. A
     /// port is packed before its first use.
     pub fn pack(self) -> impl FnOnce() -> UdpPort + Send {
         let UdpPort { config, peers, mtu_sockets, mtu_probe, rx, strips, listen, slots, limits, segment, gro, .. } =

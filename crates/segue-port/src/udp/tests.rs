@@ -14,7 +14,7 @@ use crate::testing::{self, bytes};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-/// Bytes before a packet that stand for the outer IP and UDP headers: never sent.
+/// Number of bytes before a packet in place of the outer IP and UDP headers, which are never sent.
 const SKIP: usize = 28;
 
 /// First bytes of a GUE datagram with IPv4 inside.

@@ -1,4 +1,4 @@
-//! Packets between a guest's buffers and pages.
+//! Copies of packets between a guest's buffers and pages.
 
 use segue::virtio::{Form, VirtioNet};
 
@@ -7,7 +7,7 @@ use super::reasons::Stop;
 use super::ring::Piece;
 use crate::page::Scatter;
 
-/// Copies the header and the bytes after it from a guest's buffers to the room of the next read.
+/// Copies the header and the following bytes from a guest's buffers to the memory of the next read.
 pub(super) fn copy_in(memory: &Memory, pieces: &[Piece], form: Form, scatter: &mut Scatter) -> Result<VirtioNet, Stop> {
     let mut header = [0; 24];
     let mut skip = form.len();

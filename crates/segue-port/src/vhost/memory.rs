@@ -29,11 +29,11 @@ pub(super) const MOST_MEMORY: u64 = 1 << 40;
 pub(super) struct Memory {
     regions: Vec<Mapped>,
     all: GuestMemoryMmap,
-    /// Number of the present set of regions.
+    /// Generation number of the current set of regions.
     generation: u64,
 }
 
-/// One mapped region. Its guard is dropped before the mapping.
+/// A mapped region of guest memory. Its guard is dropped before the mapping.
 #[derive(Debug)]
 struct Mapped {
     guard: Guard,
@@ -41,7 +41,7 @@ struct Mapped {
     region: Arc<GuestRegionMmap>,
 }
 
-/// A range of a guest's memory that lies in one region, which it keeps mapped.
+/// A range of a guest's memory within one region, which stays mapped meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     region: Arc<GuestRegionMmap>,
@@ -58,13 +58,13 @@ impl Place {
 }
 
 impl Memory {
-    /// Replaces all regions.
+    /// Replaces all mapped regions.
     pub(super) fn replace(&mut self, regions: Vec<(Region, OwnedFd)>) -> Result<(), Stop> {
         self.clear();
         regions.into_iter().try_for_each(|(region, fd)| self.add(&region, fd))
     }
 
-    /// Removes all regions.
+    /// Removes all mapped regions.
     pub(super) fn clear(&mut self) {
         self.all = GuestMemoryMmap::new();
         self.regions.clear();
@@ -119,7 +119,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the number of the present set of regions; places of an earlier one are to be looked up again.
+    /// Returns the generation number of the current set of regions; places of an earlier one must be looked up again.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
@@ -153,7 +153,7 @@ impl Memory {
         self.all.check_range(GuestAddress(guest), len as usize)
     }
 
-    /// Returns whether a file became shorter while it was used.
+    /// Returns whether a file was shortened while it was used.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         self.regions.iter().any(|mapped| mapped.guard.is_lost())

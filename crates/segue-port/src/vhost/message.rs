@@ -15,7 +15,7 @@ use super::sys::{self, MemoryFs};
 
 /// Longest time from the first byte of a message to its last.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a message's header: its number, its flags, the length of its payload.
+/// Length of a message's header in bytes: its number, its flags, the length of its payload.
 pub(super) const HEADER_LEN: usize = 12;
 /// Bytes of the largest payload: a table of 8 regions of memory.
 const MOST_PAYLOAD: usize = 8 + 8 * Region::LEN;
@@ -36,7 +36,7 @@ const LOG_RING: u32 = 1;
 pub struct Message {
     /// Header and payload, bytes.
     pub bytes: Vec<u8>,
-    /// File descriptors that came with the message, in order.
+    /// File descriptors received with the message, in order.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -63,10 +63,10 @@ impl Message {
         }
     }
 
-    /// Checks the descriptors of a message: memory is a regular file of tmpfs or hugetlbfs that holds its region, in
-    /// whole huge pages where the file has them, and whatever wakes a side is a file without a type, as event counters
-    /// are (`anon_inode`). With any other message a descriptor is of one of both kinds too: a close of a file of FUSE
-    /// or NFS may wait for another process. Messages without descriptors pass.
+    /// Checks the descriptors of a message: memory must be a regular file of tmpfs or hugetlbfs that holds its region,
+    /// in whole huge pages where the file has them, and descriptors that wake a side must be anonymous files, like
+    /// event counters (`anon_inode`). With any other message a descriptor is of one of both kinds too: a close of a
+    /// file of FUSE or NFS may wait for another process. Messages without descriptors pass.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.
@@ -129,7 +129,7 @@ pub struct Region {
     pub guest: u64,
     /// Length of the region, bytes.
     pub len: u64,
-    /// Address in the front end, by which rings are named.
+    /// Address in the front end, by which rings refer to the region.
     pub user: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
@@ -179,7 +179,7 @@ pub(super) enum Request {
     },
     Kick(u32, Option<OwnedFd>),
     Call(u32, Option<OwnedFd>),
-    /// The descriptor for errors, which is not used.
+    /// A descriptor for errors, which is not used.
     Error(u32),
 }
 
@@ -215,7 +215,7 @@ mod number {
 }
 
 impl Request {
-    /// Parses a message. Every length and every number of descriptors is checked.
+    /// Parses a vhost-user message. Every length and every number of descriptors is checked.
     pub(super) fn parse(message: Message) -> Result<Request, Stop> {
         let number = message.number();
         let (payload, fds) = (message.payload().to_vec(), message.fds);
@@ -292,8 +292,8 @@ impl Request {
     }
 }
 
-/// Returns the regions of memory that a message hands over, each with the index of its descriptor among those of the
-/// message; none for messages of other kinds, and for those that are refused.
+/// Returns the memory regions that a message hands over, each with the index of its descriptor among those of the
+/// message; none for messages of other kinds, and for refused ones.
 pub fn regions(message: &Message) -> Vec<(Region, usize)> {
     let payload = message.payload();
     let from = match message.number() {
@@ -303,7 +303,7 @@ pub fn regions(message: &Message) -> Vec<(Region, usize)> {
     from.chunks_exact(Region::LEN).map(Region::parse).zip(0..).collect()
 }
 
-/// Returns the reply to the message `number` with this payload.
+/// Returns the reply to the message `number` with the given payload.
 pub(super) fn reply(number: u32, payload: &[u8]) -> Vec<u8> {
     let words = [number, VERSION | REPLY, payload.len() as u32];
     words.iter().flat_map(|word| word.to_le_bytes()).chain(payload.iter().copied()).collect()
@@ -317,7 +317,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-/// A message that has been received in part.
+/// A partially received message.
 #[derive(Debug)]
 pub struct Assembler {
     bytes: [u8; HEADER_LEN + MOST_PAYLOAD],
@@ -332,8 +332,8 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// Reads the available bytes of the next message, and returns the message once it is complete; `None` before.
-    /// Nothing of the message after it is read: descriptors belong to the bytes that they came with.
+    /// Reads the available bytes of the next message, and returns the message once it is complete. Nothing of the
+    /// message after it is read: descriptors belong to the bytes that they came with.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.
@@ -367,12 +367,12 @@ impl Assembler {
         }
     }
 
-    /// Returns whether no byte of a message has been received.
+    /// Returns whether no byte of the next message has been received.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the bytes of a message that have been received.
+    /// Returns the received bytes of an incomplete message.
     pub fn begun(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

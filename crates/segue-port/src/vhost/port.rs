@@ -29,23 +29,23 @@ const HOLD: Duration = Duration::from_millis(100);
 const MOST_MESSAGES: usize = 64;
 /// Number of bytes for a guest after which it is notified, although more follow.
 const CALL_EVERY: usize = 1 << 17;
-/// Largest number of descriptors that are read for one packet for the guest: a chain with a table in it, or as many in
-/// several chains. A guest with buffers of a few bytes would have thousands read for each packet.
+/// Largest number of descriptors read for one packet to the guest: a chain with a table in it, or as many in several
+/// chains. A guest with buffers of a few bytes would have thousands read for each packet.
 const MOST_PIECES: usize = 2 * MOST_DESCRIPTORS;
 
 /// The source of front ends.
 #[derive(Debug)]
 pub enum Source {
-    /// A listening socket, at which the port accepts one front end at a time.
+    /// A listening socket at which the port accepts one front end at a time.
     Listener(UnixListener),
-    /// One connected front end, and no other after it.
+    /// One connected front end, and none after it.
     Connected(UnixStream),
-    /// A socket that keeps the borders of messages, over which another process sends a connection with each message of
-    /// one byte: one for each front end, after the one before has ended.
+    /// A SOCK_SEQPACKET socket, over which another process sends a connection with each message of one byte: one for
+    /// each front end, after the preceding one has ended.
     Supplied(OwnedFd),
 }
 
-/// Configuration of a port.
+/// Configuration of a vhost-user port.
 #[derive(Clone, Copy, Debug)]
 pub struct VhostConfig {
     /// Longest IP packet in bytes; `usize::MAX` for any.
@@ -59,18 +59,18 @@ pub struct VhostPort {
     connection: Option<Connection>,
     mtu: usize,
     limits: Limits,
-    /// Events of the socket and of the connection; of the guest's transmit queue; and of its receive queue.
+    /// Events of the socket and of the connection, of the guest's transmit queue, and of its receive queue.
     control: Events,
     kicks: Events,
     buffers: Events,
-    /// Whether a kick is requested, and its events have to be read.
+    /// Whether a kick was requested, and its events must be read.
     waits: bool,
     hold: Timer,
     patience: Timer,
-    /// Time since which the guest has offered no buffers, and whether that was too long.
+    /// Time since which the guest has offered no buffers, and whether that exceeds the limit.
     blocked_since: Option<Instant>,
     is_stalled: bool,
-    /// Whether a batch may hold trains for an earlier guest.
+    /// Whether a batch may hold trains prepared for an earlier guest.
     is_changed: bool,
     scatter: Scatter,
     reads: Vec<(Range<usize>, VirtioNet)>,
@@ -83,7 +83,7 @@ pub struct VhostPort {
     numbers: Numbers,
 }
 
-/// A connected front end.
+/// A connection to a front end.
 #[derive(Debug)]
 struct Connection {
     stream: UnixStream,
@@ -93,7 +93,7 @@ struct Connection {
     begun: Option<Instant>,
 }
 
-/// Counters that only ports of guests have.
+/// Counters that only guest ports have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
     connections: u64,
@@ -169,12 +169,12 @@ impl VhostPort {
         self.connection.as_ref().is_some_and(|connection| connection.session.is_ready())
     }
 
-    /// Returns the number of connections that were closed, by reason.
+    /// Returns the numbers of closed connections, by reason.
     pub fn stops(&self) -> &Counts<Stop> {
         &self.stops
     }
 
-    /// Returns the number of packets that were dropped for reasons of this kind of port.
+    /// Returns the numbers of packets dropped for reasons specific to this kind of port.
     pub fn guest_drops(&self) -> &Counts<GuestDrop> {
         &self.drops
     }
@@ -213,7 +213,7 @@ impl VhostPort {
         self.settle();
     }
 
-    /// Closes the source of front ends: no other one is taken.
+    /// Closes the source of front ends, so that no other one is accepted.
     fn retire(&mut self) {
         match self.source.take() {
             Some(Source::Listener(listener)) => self.control.remove(listener.as_fd()),
@@ -222,7 +222,7 @@ impl VhostPort {
         }
     }
 
-    /// Applies the negotiated limits.
+    /// Applies the limits that the front end negotiated.
     fn settle(&mut self) {
         let session = self.connection.as_ref().map(|connection| &connection.session);
         let limits = match session.filter(|session| session.is_ready()) {
@@ -240,7 +240,7 @@ impl VhostPort {
         self.is_stalled = false;
     }
 
-    /// Accepts a front end. One that comes while another one is connected is refused.
+    /// Accepts a front end's connection. One that comes while another one is connected is refused.
     fn accept(&mut self) -> io::Result<()> {
         match &mut self.source {
             Some(Source::Listener(listener)) => loop {
@@ -272,7 +272,7 @@ impl VhostPort {
         }
     }
 
-    /// Handles the messages that have arrived.
+    /// Handles the messages that have been received.
     fn converse(&mut self) -> Result<(), Stop> {
         let Some(Connection { stream, assembler, session, begun }) = &mut self.connection else {
             return Ok(());
@@ -305,7 +305,7 @@ impl VhostPort {
         Ok(())
     }
 
-    /// Copies packets that the guest has sent into the batch.
+    /// Copies packets sent by the guest into the batch.
     fn take(&mut self, into: &mut RxBatch, budget: usize) -> Result<Polled, Stop> {
         if self.waits {
             self.waits = false;
@@ -370,13 +370,13 @@ impl VhostPort {
         Ok(polled)
     }
 
-    /// Waits for a kick while there is no ring.
+    /// Waits for a kick while there is no usable ring.
     fn idle(&mut self) -> Polled {
         self.waits = true;
         Polled::Idle
     }
 
-    /// Hands one packet or train to the guest.
+    /// Passes one packet or train to the guest.
     fn put(&mut self, unit: &TxUnit<'_>) -> Result<Put, Stop> {
         let Some(Connection { session, .. }) = &mut self.connection else {
             return Ok(Put::Dropped(GuestDrop::NotReady));
@@ -448,7 +448,7 @@ impl VhostPort {
         Ok(Put::Done)
     }
 
-    /// Notifies the guest of received packets, if it wants notifications.
+    /// Notifies the guest of received packets, unless it suppresses notifications.
     fn call(&mut self) -> Result<(), Stop> {
         let Some(Connection { session, .. }) = &mut self.connection else { return Ok(()) };
         let ring = &mut session.rings[TO_GUEST];
@@ -515,8 +515,7 @@ impl VhostPort {
         Ok(Sent::All)
     }
 
-    /// Stops accepting a kind of train of which the guest's driver does not accept one. Returns whether that changes
-    /// anything.
+    /// Stops accepting one kind of train, after the guest's driver refused it. Returns whether that changes anything.
     fn narrow(&mut self, kind: Option<GsoKind>) -> bool {
         let before = self.limits;
         if let Some(kind) = kind {
@@ -526,7 +525,7 @@ impl VhostPort {
     }
 }
 
-/// Returns whether the guest's driver accepts a packet or train with this header.
+/// Returns whether the guest's driver accepts a packet or train with the given header.
 fn takes(limits: &Limits, session: &Session, unit: &TxUnit<'_>, header: &VirtioNet) -> bool {
     let has_ecn = header.gso_type & GSO_ECN == 0 || session.has(1 << device::GUEST_ECN);
     let train = match unit.gso().map(|gso| gso.kind) {
@@ -542,7 +541,7 @@ impl Port for VhostPort {
         &self.limits
     }
 
-    /// Returns no offloads: each guest chooses those in use, and they are among the numbers of [`Port::extras`].
+    /// Returns no offloads: each guest negotiates its own, and they are among the numbers of [`Port::extras`].
     fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
         Vec::new()
     }
@@ -636,9 +635,9 @@ impl Port for VhostPort {
     }
 }
 
-/// Key of the number that is 1 while a front end is connected.
+/// Key of the counter that is 1 while a front end is connected.
 pub const GUEST_CONNECTED: &str = "guest_connected";
-/// Key of the number that is 1 while the guest's driver is ready.
+/// Key of the counter that is 1 while the guest's driver is ready.
 pub const GUEST_READY: &str = "guest_ready";
-/// Key of the number that is 1 while the guest offers no buffers.
+/// Key of the counter that is 1 while the guest offers no buffers.
 pub const GUEST_STALLED: &str = "guest_stalled";

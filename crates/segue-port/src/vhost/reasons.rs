@@ -1,4 +1,4 @@
-//! Reasons for which a guest's port stops, and for which packets for a guest are dropped.
+//! Reasons why a guest's port stops, and why packets for a guest are dropped.
 
 segue::reasons! {
     /// Reason for which the connection of a front end was closed. It may connect again.

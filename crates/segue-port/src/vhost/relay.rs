@@ -1,5 +1,5 @@
-//! The other half of [`Source::Supplied`](super::Source): a process that talks to front ends for a port that is
-//! confined.
+//! The other half of [`Source::Supplied`](super::Source): a process that talks to front ends on behalf of a confined
+//! port.
 //!
 //! It puts the messages of a front end together, checks the descriptors that come with them, and passes both on;
 //! replies go the other way as they are.
@@ -25,14 +25,14 @@ pub struct Relay {
     assembler: Assembler,
     /// Time at which the first byte of an incomplete message arrived.
     begun: Option<Instant>,
-    /// A message and bytes of replies that a socket has not taken yet, and the time of the first attempt.
+    /// A message and bytes of replies that a socket has not accepted yet, and the time of the first attempt.
     message: Option<Message>,
     replies: Vec<u8>,
     held_up: Option<Instant>,
 }
 
 impl Relay {
-    /// Returns a relay between a front end and the port's connection, neither of which blocks from now on.
+    /// Creates a relay between a front end and the port's connection, both non-blocking from now on.
     ///
     /// # Errors
     /// Where a socket cannot be made non-blocking.
@@ -43,7 +43,7 @@ impl Relay {
         Ok(Relay { front, port, assembler, begun: None, message: None, replies, held_up: None })
     }
 
-    /// Returns the sockets to wait for until one is readable.
+    /// Returns the sockets whose readability to wait for.
     pub fn sockets(&self) -> [&UnixStream; 2] {
         [&self.front, &self.port]
     }
@@ -53,14 +53,14 @@ impl Relay {
         self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()))
     }
 
-    /// Returns whether the last call of [`pass`](Relay::pass) could not pass on what it had read, because of an error
-    /// that may be over soon: the kernel had no memory, a signal came, or the port had not read yet. The next call
-    /// tries again, and should be made after a pause, whether or not the sockets are readable.
+    /// Returns whether the last call of [`pass`](Relay::pass) could not forward its input because of a transient error:
+    /// the kernel had no memory, a signal came, or the port had not read yet. The next call tries again, and should be
+    /// made after a pause, whether or not the sockets are readable.
     pub fn is_held_up(&self) -> bool {
         self.held_up.is_some()
     }
 
-    /// Passes on all messages and replies that wait. Returns whether both sides are still connected; both connections
+    /// Forwards all available messages and replies. Returns whether both sides are still connected; both connections
     /// are to be closed where not. Never waits.
     pub fn pass(&mut self) -> bool {
         let begun = self.held_up.take();
@@ -74,7 +74,7 @@ impl Relay {
         }
     }
 
-    /// Records that something could not be passed on, where `begun` is the time of the first attempt, if there was one.
+    /// Records a failed attempt to forward, where `begun` is the time of the first attempt, if there was one.
     fn hold_up(&mut self, begun: Option<Instant>) -> Result<(), Stop> {
         let begun = begun.unwrap_or_else(Instant::now);
         self.held_up = Some(begun);
@@ -140,7 +140,7 @@ impl Relay {
     }
 }
 
-/// Returns whether an error of a socket may be over at the next attempt, whatever the other end does.
+/// Returns whether a socket's error may be over at the next attempt, regardless of the other end.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ENOMEM | libc::ENOBUFS))
 }

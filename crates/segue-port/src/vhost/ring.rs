@@ -1,4 +1,4 @@
-//! A split virtqueue (virtio 1.2, section 2.7), seen from the device.
+//! A split virtqueue (virtio 1.2, section 2.7), from the device's side.
 //!
 //! Everything in it may change at any time: a descriptor is copied once, judged and used from the copy. Indexes of the
 //! guest are compared with those of this side, which are never read back from the guest's memory.
@@ -15,9 +15,9 @@ use super::reasons::Stop;
 const MOST_SIZE: u32 = 32_768;
 /// Largest number of descriptors of a chain, an indirect table included.
 pub(super) const MOST_DESCRIPTORS: usize = 1024;
-/// Bytes of a descriptor.
+/// Length of a descriptor in bytes.
 const DESCRIPTOR_LEN: usize = 16;
-/// Flags of a descriptor.
+/// Flags of a ring descriptor.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
@@ -59,7 +59,7 @@ pub(super) struct Piece {
     pub(super) len: u32,
 }
 
-/// The direction of a queue, which says which side writes to its buffers.
+/// Direction of a queue, which determines the side that writes to its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// Transmit queue of the guest; the device reads.
@@ -78,10 +78,10 @@ pub(super) struct Ring {
     /// Whether the index of the used ring has still to be read from the guest's memory.
     is_new: bool,
     pub(super) features: RingFeatures,
-    /// Number of the next chain to be taken, and of the next one to be returned.
+    /// Number of the next chain to take, and of the next one to return.
     next: u16,
     used: u16,
-    /// Value of `used` when the guest was last called or needed no call.
+    /// Value of `used` when the guest was last notified or needed no notification.
     told: u16,
     pub(super) enabled: bool,
     pub(super) kick: Option<OwnedFd>,
@@ -125,8 +125,8 @@ impl Ring {
         u32::from(self.next)
     }
 
-    /// Sets the addresses. Chains are returned in the order in which they were taken, so that the guest's own count of
-    /// those returned is where this side continues.
+    /// Sets the addresses of the ring's parts. Chains are returned in the order in which they were taken, so that the
+    /// guest's own count of those returned is where this side continues.
     pub(super) fn set_addresses(&mut self, addresses: Addresses, memory: &Memory) -> Result<(), Stop> {
         let Addresses { descriptors, available, used } = addresses;
         if descriptors % DESCRIPTOR_LEN as u64 != 0 || available % 2 != 0 || used % 4 != 0 {
@@ -137,7 +137,7 @@ impl Ring {
         self.locate(memory)
     }
 
-    /// Finds the parts of the ring in the present memory. Does nothing before size and addresses are known.
+    /// Finds the parts of the ring in the current memory. Does nothing before size and addresses are known.
     pub(super) fn locate(&mut self, memory: &Memory) -> Result<(), Stop> {
         if self.parts.as_ref().is_some_and(|parts| parts.generation == memory.generation()) {
             return Ok(());
@@ -165,7 +165,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Stops the ring; its descriptors are closed, after the caller has stopped to wait for them.
+    /// Stops the ring and closes its descriptors, which the caller must no longer wait for.
     pub(super) fn stop(&mut self) {
         (self.parts, self.addresses) = (None, None);
         (self.kick, self.call) = (None, None);
@@ -182,7 +182,7 @@ impl Ring {
         self.parts.as_ref().ok_or(Stop::QueueAddress)
     }
 
-    /// Returns the number of available chains after the first `ahead` ones.
+    /// Returns the number of available chains beyond the first `ahead` ones.
     #[inline]
     pub(super) fn waiting(&self, ahead: u16) -> Result<u16, Stop> {
         // Acquire: entries and descriptors that the guest wrote before its index are visible after it.
@@ -191,8 +191,8 @@ impl Ring {
         if count > self.size { Err(Stop::RingIndex) } else { Ok(count.saturating_sub(ahead)) }
     }
 
-    /// Reads the chain after the first `ahead` waiting ones, which [`Ring::waiting`] has reported:
-    /// its pieces replace those in `pieces`. Returns its number.
+    /// Reads the chain after the first `ahead` available ones, which [`Ring::waiting`] has reported: its pieces replace
+    /// those in `pieces`. Returns its number.
     #[inline]
     pub(super) fn chain(&self, ahead: u16, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<u16, Stop> {
         pieces.clear();
@@ -279,7 +279,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Writes the entry of a chain that is to be returned after the first `ahead` ones; the guest sees it after
+    /// Writes the used entry of a chain to return after the first `ahead` ones; the guest sees it after
     /// [`Ring::publish`].
     #[inline]
     pub(super) fn put(&self, ahead: u16, head: u16, written: u32) -> Result<(), Stop> {
@@ -291,8 +291,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns `count` chains whose entries were put, and which were the next ones, with one store: a packet in several
-    /// buffers appears whole.
+    /// Returns the next `count` chains, whose entries were written, with one store: a packet in several buffers appears
+    /// whole.
     #[inline]
     pub(super) fn publish(&mut self, count: u16) -> Result<(), Stop> {
         self.next = self.next.wrapping_add(count);
@@ -321,7 +321,7 @@ impl Ring {
         if self.features.event_idx { Ok(()) } else { store(&self.parts()?.used, FLAGS, QUIET, Ordering::Relaxed) }
     }
 
-    /// Returns whether the guest wants a notification of the chains that were returned since the last call.
+    /// Returns whether the guest wants a notification of the chains returned since the last call.
     pub(super) fn take_call(&mut self) -> Result<bool, Stop> {
         let (before, now) = (self.told, self.used);
         if before == now {

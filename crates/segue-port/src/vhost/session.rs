@@ -70,7 +70,7 @@ impl Session {
         Limits { mtu, max_pieces: usize::MAX, ..limits }
     }
 
-    /// Handles a message; `kicks` are the events of each queue. Returns the reply to send.
+    /// Handles a message; `kicks` are the kick events of each queue. Returns the reply to send.
     pub(super) fn handle(&mut self, message: Message, kicks: [&Events; 2]) -> Result<Option<Vec<u8>>, Stop> {
         let (number, needs_reply) = (message.number(), message.needs_reply());
         let value = self.act(Request::parse(message)?, kicks)?;
@@ -84,7 +84,7 @@ impl Session {
         })
     }
 
-    /// Handles a request. Returns the payload of the reply, where the request has one.
+    /// Handles a request of the front end. Returns the payload of the reply, where the request has one.
     fn act(&mut self, request: Request, kicks: [&Events; 2]) -> Result<Option<Vec<u8>>, Stop> {
         let number = |value: u64| Ok(Some(value.to_le_bytes().to_vec()));
         match request {

@@ -14,14 +14,14 @@ use std::time::Duration;
 use super::reasons::Stop;
 use crate::sys::check;
 
-/// Largest number of descriptors of one message: as many as there are regions in a table of memory.
+/// Largest number of descriptors of one message: the number of regions in a memory table.
 pub(super) const MOST_FDS: usize = 8;
 
-/// Space for the descriptors of a message, aligned for a `cmsghdr`, with room for one more entry than is allowed.
+/// Space for the descriptors of a message, aligned for a `cmsghdr`, with room for one more entry than allowed.
 type Room = [u64; 8];
 const _: () = assert!(size_of::<Room>() >= size_of::<libc::cmsghdr>() + MOST_FDS * size_of::<c_int>());
 
-/// Receives up to `bytes.len()` bytes without waiting, and appends the descriptors that came with them, closed on exec,
+/// Receives up to `bytes.len()` bytes without waiting, and appends the descriptors received with them, closed on exec,
 /// to `fds`. Returns 0 at the end of the connection.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io:
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// A file system whose files are in memory: no access to them, and no close, waits for another process or a disk.
+/// A file system whose files are in memory: neither an access nor a close waits for another process or a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryFs {
     /// tmpfs, which memfd_create(2) and /dev/shm have too.
@@ -160,13 +160,13 @@ fn add(fd: BorrowedFd<'_>) -> Result<(), Stop> {
 /// installs a handler that does nothing else; a process without such a port ignores the signal.
 pub const INTERRUPT: i32 = libc::SIGURG;
 
-/// Descriptors one of whose events wakes a waiting process. Each event is reported once (`EPOLLET`): an event counter
+/// An epoll set of descriptors that wake a waiting process. Each event is reported once (`EPOLLET`): an event counter
 /// that another process owns too is never read, so that its owner cannot make this process wait.
 #[derive(Debug)]
 pub(super) struct Events(OwnedFd);
 
 impl Events {
-    /// Returns a set without descriptors.
+    /// Creates a set without descriptors.
     pub(super) fn new() -> io::Result<Events> {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -191,7 +191,7 @@ impl Events {
             .map(drop)
     }
 
-    /// Removes a descriptor. One that other processes hold too stays in the set when it is only closed.
+    /// Removes a descriptor from the set. One that other processes hold too stays in the set when it is only closed.
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         // SAFETY: the call takes no event.
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), ptr::null_mut()) };
@@ -245,22 +245,22 @@ impl AsFd for Timer {
 
 /// Largest number of regions of all ports together whose faults are caught.
 const MOST_GUARDS: usize = 4096;
-/// Value of [`Watched::start`] of an entry that is reserved and not filled yet: no mapping starts there.
+/// Value of [`Watched::start`] for an entry that is reserved but not filled yet: no mapping starts there.
 const TAKEN: usize = 1;
 
-/// A mapping whose faults are caught.
+/// A mapping whose faults (SIGBUS) are caught.
 struct Watched {
     /// Address of the first byte; 0 for a free entry.
     start: AtomicUsize,
     len: AtomicUsize,
-    /// Whether a fault occurred in it.
+    /// Whether a fault occurred in the mapping.
     is_lost: AtomicBool,
 }
 
 static WATCHED: [Watched; MOST_GUARDS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
         MOST_GUARDS];
-/// Number of entries that were ever used.
+/// Number of entries ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A guard against faults (SIGBUS) in a mapping of a file that another process may shorten: an access past the file's
@@ -270,7 +270,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Guard(usize);
 
 impl Guard {
-    /// Guards the `len` bytes of a mapping from `start` on. `None` where too many are guarded already.
+    /// Guards `len` bytes of a mapping from `start` on. `None` where too many are guarded already.
     pub(super) fn new(start: *mut u8, len: usize) -> Option<Guard> {
         let place = WATCHED.iter().position(|watched| {
             watched.start.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -283,7 +283,7 @@ impl Guard {
         Some(Guard(place))
     }
 
-    /// Returns whether a part of the file was gone when it was used.
+    /// Returns whether a part of the file was missing when it was accessed.
     pub(super) fn is_lost(&self) -> bool {
         WATCHED[self.0].is_lost.load(Ordering::Relaxed)
     }
@@ -295,10 +295,10 @@ impl Drop for Guard {
     }
 }
 
-/// The treatment of SIGBUS before [`catch_faults`].
+/// SIGBUS action from before [`catch_faults`].
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Installs the handlers of SIGBUS and of [`INTERRUPT`], once for the process. Faults outside of guarded mappings are
+/// Installs the signal handlers of SIGBUS and [`INTERRUPT`], once per process. Faults outside of guarded mappings are
 /// treated as before.
 ///
 /// # Errors
@@ -326,7 +326,7 @@ pub(super) fn catch_faults() -> io::Result<()> {
     done.map_err(io::Error::from_raw_os_error)
 }
 
-/// Handles [`INTERRUPT`], whose effect is that the system call returns.
+/// Handles [`INTERRUPT`], whose only effect is that the system call returns.
 extern "C" fn on_interrupt(_number: c_int) {}
 
 /// Replaces a guarded mapping in which a fault occurred. Uses nothing but atomics and system calls (signal-safety(7)).

@@ -1,11 +1,11 @@
-//! A writer that never waits: it buffers what its output does not accept at once.
+//! A writer that never waits: it buffers the bytes that its output does not accept at once.
 
 use std::io::{self, Write};
 
 /// Largest number of buffered bytes; a full backlog accepts no more.
 const MOST: usize = 16 << 20;
 
-/// A writer before an output that may be full for a while, such as a pipe with a slow reader in non-blocking mode.
+/// A writer in front of an output that may be full for a while, such as a non-blocking pipe with a slow reader.
 #[derive(Debug)]
 pub(super) struct Backlog<W> {
     out: W,
@@ -20,12 +20,12 @@ pub(super) struct Backlog<W> {
 }
 
 impl<W: Write> Backlog<W> {
-    /// Puts a backlog in front of an output.
+    /// Creates a backlog in front of an output.
     pub(super) fn new(out: W) -> Backlog<W> {
         Backlog { out, held: Vec::new(), done: 0, taken: 0, limit: u64::MAX, is_full: false }
     }
 
-    /// Sets the limit of the bytes written to the output in all.
+    /// Sets the limit of the total bytes written to the output.
     pub(super) fn limit(&mut self, bytes: u64) {
         self.limit = bytes;
     }
@@ -40,7 +40,7 @@ impl<W: Write> Backlog<W> {
         self.held.len()
     }
 
-    /// Removes the record that begins at `start` if it goes beyond the limit. Nothing may be flushed in between.
+    /// Removes the record that begins at `start` if it exceeds the limit. Nothing may be flushed in between.
     pub(super) fn end_record(&mut self, start: usize) {
         if self.taken > self.limit {
             self.taken -= (self.held.len() - start) as u64;

@@ -16,13 +16,13 @@ use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Se
 /// Odds of each fault: once in this many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
-    /// The packet is lost.
+    /// Probability that a packet is lost.
     pub loss: u32,
-    /// The packet is received twice.
+    /// Probability that a packet is duplicated.
     pub duplicate: u32,
-    /// The packet is received after the one that follows it.
+    /// Probability that a packet changes places with the next one.
     pub reorder: u32,
-    /// One bit of the packet's payload is flipped.
+    /// Probability that one bit of the packet's payload is flipped.
     pub corrupt: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct Odds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultCounts {
-    /// Datagrams or packets that were received.
+    /// Number of received datagrams or packets.
     pub seen: u64,
     /// Number of lost packets.
     pub lost: u64,
@@ -38,7 +38,7 @@ pub struct FaultCounts {
     pub duplicated: u64,
     /// Number of packets that changed places with the next one.
     pub reordered: u64,
-    /// Packets with a flipped bit.
+    /// Number of packets with a flipped bit.
     pub corrupted: u64,
 }
 
@@ -72,7 +72,7 @@ struct Fate {
 }
 
 impl<P: Port> Faults<P> {
-    /// Wraps `inner` in a port with these faults.
+    /// Wraps `inner` in a port with the given faults.
     pub fn new(inner: P, odds: Odds, seed: u64) -> Faults<P> {
         Faults { inner, odds, state: seed, counts: FaultCounts::default(), fresh: RxBatchParts::default() }
     }
@@ -82,7 +82,7 @@ impl<P: Port> Faults<P> {
         self.counts
     }
 
-    /// Returns the inner port.
+    /// Returns the port inside.
     pub fn into_inner(self) -> P {
         self.inner
     }

@@ -1,5 +1,5 @@
-//! Ports around other ports: a trace of all packets, and seeded faults. For tests and for finding faults; other ports
-//! are not slowed down by them.
+//! Ports that wrap other ports: a trace of all packets, and seeded faults. For tests and for finding faults; other
+//! ports are not slowed down by them.
 
 mod backlog;
 mod faults;

@@ -111,7 +111,7 @@ fn udp_packet(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
     packet
 }
 
-/// Returns a packet as a port delivers it: every other one is not parsed.
+/// Returns a packet as delivered by a port: every other one is unparsed.
 fn received(pages: &mut PagePool, seed: usize) -> Received {
     let packet = udp_packet(pages, seed);
     if seed % 2 == 1 {
@@ -237,7 +237,7 @@ fn a_trace_has_every_packet_that_crossed_once() {
     assert_eq!(records(&file.unwrap()), expected);
 }
 
-/// A disk that is full after the header of the file.
+/// A test disk that is full after the file's header.
 struct Full(usize);
 
 impl std::io::Write for Full {

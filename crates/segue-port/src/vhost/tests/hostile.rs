@@ -1,4 +1,4 @@
-//! Tests of rings and messages that no driver and no front end would write: each stops the port under its reason.
+//! Tests of rings and messages that no valid driver or front end would write: each stops the port for its own reason.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use segue_testkit::vhost::{
 
 use super::*;
 
-/// Offers one chain of these descriptors to a port, and expects it to stop.
+/// Offers one chain of the given descriptors to a port, and expects it to stop.
 #[track_caller]
 fn stops(queue: u16, reason: Stop, features: u64, descriptors: &[Descriptor]) {
     let mut bench = Bench::ready(features);

@@ -1,4 +1,4 @@
-//! Tests of the port with a front end of their own, in one thread.
+//! Tests of the port with a test front end, in one thread.
 
 mod hostile;
 mod session;
@@ -87,7 +87,7 @@ impl Bench {
         }
     }
 
-    /// Returns the counter of the reason for which the port was stopped last; the front end sees a closed connection.
+    /// Asserts that the port stopped for a reason; the front end sees a closed connection.
     #[track_caller]
     fn assert_stopped(&mut self, reason: Stop) {
         assert_eq!(self.port.stops().of(reason), 1, "{:?}", self.port.stops());
@@ -112,7 +112,7 @@ fn ends(v4: bool) -> (IpAddr, IpAddr) {
     if v4 { (parse("198.18.0.1"), parse("198.18.0.2")) } else { (parse("2001:db8::1"), parse("2001:db8::2")) }
 }
 
-/// Builds a frame with a TCP segment over IPv4 or IPv6, with a checksum as given.
+/// Builds a frame with a TCP segment over IPv4 or IPv6, with the given checksum.
 fn frame(v4: bool, payload: usize, seed: usize, fill: Fill) -> Vec<u8> {
     let segment = tcp((1, 2), 3 + seed as u32, 4, 0x10, &bytes(payload, seed));
     ethernet(&[], &ip_packet(ends(v4), 6, 16, &segment, fill))
@@ -153,7 +153,7 @@ fn train(pages: &mut PagePool, v4: bool, payload: usize, size: u16) -> Box<Packe
     train_of(pages, &frame(v4, payload, 0, Fill::Primed), GsoKind::Tcp, size)
 }
 
-/// Makes a train of a frame with a partial checksum.
+/// Creates a train from a frame with a partial checksum.
 fn train_of(pages: &mut PagePool, frame: &[u8], kind: GsoKind, size: u16) -> Box<Packet<Page>> {
     let mut packet = testing::load_frame(pages, frame);
     packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } };

@@ -25,7 +25,7 @@ impl Bench {
         payload
     }
 
-    /// Returns a packet that the guest sends and one that it receives.
+    /// Asserts that packets pass in both directions.
     #[track_caller]
     fn assert_traffic(&mut self, seed: usize) {
         let sent = frame(true, 500, seed, Fill::Good);
@@ -191,7 +191,7 @@ fn a_listener_takes_one_front_end_at_a_time_and_the_next_one_after_it() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Passes on whatever is there until a condition holds.
+/// Relays all available messages until a condition holds.
 #[track_caller]
 fn relay_until(relay: &mut relay::Relay, bench: &mut Bench, mut holds: impl FnMut(&mut Bench) -> bool) {
     let begin = Instant::now();

@@ -5,7 +5,7 @@ use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
 use super::*;
 use crate::testing::checksum_is_good;
 
-/// Number of trains for a guest that takes none.
+/// Number of trains for a guest that accepts none.
 const COUNT: u64 = 100_000;
 
 /// Returns the payload bytes of TCP in frames that a guest received, after checking the checksum of each.
@@ -51,7 +51,7 @@ fn assert_taken(bench: &mut Bench, v4: bool) {
     assert_eq!(bench.front.returned(FROM_GUEST), [(0, 0), (1, 0), (4, 0), (8, 0)]);
 }
 
-/// Sends a train of UDP to the guest, and expects it whole where the guest takes it.
+/// Sends a train of UDP to the guest, and expects it unsplit if the guest accepts trains.
 #[track_caller]
 fn assert_datagrams(bench: &mut Bench, v4: bool, features: u64) {
     let packet = train_of(&mut bench.pages, &datagram(v4, 20_000), GsoKind::Udp, 1200);
