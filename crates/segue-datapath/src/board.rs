@@ -4,7 +4,7 @@ use segue::reason::{Counts, Reason};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The group of counters that a counter belongs to, within its port.
+/// Group of a counter within its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     /// Packets received from the port.
@@ -13,7 +13,7 @@ pub enum Group {
     Transmit,
     /// Numbers of the port itself.
     Port,
-    /// Packets dropped, by reason.
+    /// Packets that were dropped, by reason.
     Drops,
     /// Trains that ended, by reason.
     Flushes,
@@ -27,7 +27,7 @@ pub enum Group {
     Stage(Stage),
     /// Trains that were segmented for the port.
     Gso,
-    /// Remote checksum offload.
+    /// Counters of remote checksum offload.
     Remcsum,
     /// The polls of one port.
     Napi,
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Sink<'_> {
 }
 
 impl Sink<'_> {
-    /// Writes one counter.
+    /// Writes a counter with its name.
     pub fn put(&mut self, port: &str, group: Group, key: &'static str, value: u64) {
         match &mut self.to {
             To::Names(names) => names.push(Name { port: port.to_owned(), group, key }),
@@ -141,7 +141,7 @@ impl Board {
         Board { names, values }
     }
 
-    /// Writes all values again.
+    /// Publishes the current values of all counters.
     pub fn publish(&self, collect: impl FnOnce(&mut Sink<'_>)) {
         collect(&mut Sink { to: To::Board { values: &self.values, next: 0 } });
     }

@@ -6,8 +6,8 @@ use crate::board::{Board, Group, Name};
 use crate::endpoint::LINK_DOWN;
 use crate::tunnel::REFUSED_FOR;
 
-/// Numbers of a port that are states: whether its interface is down, trains of datagrams are in use, the trace has
-/// ended for an error or at its size; and the reason of the last refused packet.
+/// Numbers of a port that are states, not counts: whether its interface is down, whether trains of datagrams are in
+/// use, whether the trace has ended because of an error or its size, and the reason of the last refused packet.
 const STATES: [&str; 5] = [LINK_DOWN, segue_port::udp::UDP_SEGMENT_ON, "trace_failed", "trace_full", REFUSED_FOR];
 
 /// The boards of the workers of one instance, whose pipelines have the same counters.
@@ -37,7 +37,7 @@ impl Boards {
         if self.names().get(position).is_some_and(is_state) { values.max().unwrap_or(0) } else { values.sum() }
     }
 
-    /// Returns every counter with its value over all workers, as [`Boards::value`].
+    /// Returns whether the number is a state, such as a switch, and not a count of events.
     pub fn read(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.names().iter().enumerate().map(|(position, name)| (name, self.value(position)))
     }

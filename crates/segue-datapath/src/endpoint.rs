@@ -23,7 +23,7 @@ pub(crate) struct Endpoint {
     tx: TxBatch,
     /// Whether the port's queue was full at the last transmission; the remaining packets wait in `tx`.
     pub(crate) blocked: bool,
-    /// Payload bytes that were summed to complete checksums for this port.
+    /// Number of payload bytes that were summed to complete checksums for this port.
     completed: u64,
     /// Whether trains are sent whole only if the kernel that segments them restores the packets of which they were
     /// made. A virtio-net header cannot say that an IPv4 identification is constant: a kernel increments it.
@@ -69,12 +69,12 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether no packet waits to leave.
+    /// Returns whether no packet is queued to be sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.tx.is_empty()
     }
 
-    /// Returns the number of packets and trains that wait to leave.
+    /// Returns the number of queued packets and trains.
     pub(crate) fn waiting(&self) -> usize {
         self.tx.len()
     }
@@ -88,7 +88,7 @@ impl Endpoint {
         packets
     }
 
-    /// Sets how packets leave from now on.
+    /// Sets the segmentation and limits for packets that leave from now on.
     pub(crate) fn set_egress(&mut self, egress: EgressSettings) {
         self.egress = egress;
         self.port.limit_burst(egress.burst());
@@ -188,7 +188,7 @@ impl Endpoint {
         });
     }
 
-    /// Appends a frame to the batch, which is parsed only if it may have to be fragmented or has a partial checksum.
+    /// Appends a frame to the batch; it is parsed only if it may need fragmentation or has a partial checksum.
     pub(crate) fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         self.push_frame_within(frame, &self.limits(), rx, drops);
     }
@@ -248,7 +248,7 @@ impl Endpoint {
         }
     }
 
-    /// Segments a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
+    /// Segments a train whose segments exceed the MTU and appends its packets to the batch one by one: each is
     /// fragmented or refused by itself, as if it had been received alone, and a shorter last one passes.
     fn push_segments(
         &mut self,
@@ -377,7 +377,7 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
 /// Number of interests that [`Endpoint::interests`] passes on: reading, writing, the interface's state.
 pub(crate) const INTERESTS: usize = 3;
 const LINK_INTEREST: usize = 2;
-/// Key of the counter that is 1 while the interface of a port is down.
+/// Key of the link-down counter, which is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
 /// Records that the interest with the index `place`, counted over both endpoints, woke the loop.

@@ -1,4 +1,4 @@
-//! The forwarding step of a router: it decides on each packet of a batch, and rewrites those that are sent.
+//! The forwarding step of a router: it decides on each packet of a batch, and rewrites the packets to send.
 //!
 //! There is one route lookup for each [group], and one neighbour lookup for each next hop that groups have in common. A
 //! train is rewritten once: its hop limit is decremented and its link header replaced. The MTU is compared with the
@@ -37,18 +37,18 @@ segue::reasons! {
 /// The result of the decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The packet leaves by this port unchanged, or in fragments where it is longer than the MTU
+    /// The packet leaves by this port unchanged, or in fragments where it exceeds the MTU
     /// ([`segue::gso::Fragment::Router`]).
     Send {
-        /// The egress port.
+        /// Index of the egress port.
         port: u16,
-        /// MTU, in bytes from the outermost IP header on.
+        /// MTU of the path, counted from the outermost IP header on, bytes.
         mtu: u32,
     },
     /// The packet is for this host.
     Local,
-    /// The packet is dropped. [`icmp`](crate::icmp) says for which reasons an error is sent; `mtu` goes with
-    /// [`DropReason::TooBig`].
+    /// The packet is dropped for a reason. [`icmp`](crate::icmp) says for which reasons an error is sent; `mtu` goes
+    /// with [`DropReason::TooBig`].
     Drop {
         /// The reason for the drop.
         reason: DropReason,
@@ -57,12 +57,12 @@ pub enum Verdict {
     },
 }
 
-/// Counters of table lookups.
+/// Counters of the forwarder's table lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
     /// Number of batches processed.
     pub batches: u64,
-    /// Packets processed, a train counting one.
+    /// Number of packets processed, a train counting one.
     pub packets: u64,
     /// Number of packet groups.
     pub groups: u64,
@@ -83,7 +83,7 @@ enum RouteDecision {
 /// The forwarding step, which decides on packets and rewrites them. It reuses its memory between batches.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Routing tables.
+    /// Routing tables of both families.
     pub routes: Routes,
     /// Link addresses of neighbours.
     pub neighbours: Neighbours,
@@ -137,8 +137,8 @@ impl LinkHeader {
 }
 
 impl Forwarder {
-    /// Creates a forwarder with these tables. `seed` should be random: it decides about collisions in the hash tables
-    /// of a batch.
+    /// Creates a forwarder with the given routing and neighbour tables. `seed` should be random: it decides about
+    /// collisions in the hash tables of a batch.
     pub fn new(routes: Routes, neighbours: Neighbours, reads: Reads, seed: u64) -> Forwarder {
         Forwarder {
             routes,
@@ -175,8 +175,8 @@ impl Forwarder {
             .is_some_and(|key| matches!(decide(&self.routes, &key), Err(RouteDecision::Local)))
     }
 
-    /// Routes a batch that was received on `ingress` and rewrites the packets that are sent. One verdict for each
-    /// packet is appended to `verdicts`, in their order.
+    /// Routes a batch received on `ingress`, and rewrites the packets to send. One verdict for each packet is appended
+    /// to `verdicts`, in their order.
     pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
         &mut self,
         ingress: u16,
@@ -253,7 +253,7 @@ impl Forwarder {
     }
 }
 
-/// Looks up the route for packets with this key.
+/// Looks up the route for packets with the given key.
 #[inline]
 fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> {
     if !is_reachable(key) {

@@ -22,7 +22,7 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::port_pair::{self, Crossing, GroStage, PortPair};
 pub use crate::port_pair::{Fragments, PortConfig};
 
-/// Returns the knobs of a gateway between ports of these names, before it is made; `budget` as in [`Parts`].
+/// Returns the knobs of a gateway between the named ports, before it is created; `budget` as in [`Parts`].
 pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
     port_pair::knobs(names, gro, budget, |_| ())
 }
@@ -33,7 +33,7 @@ pub struct Parts {
     pub ports: [PortConfig; 2],
     /// Initial weight of both ports: most frames received from one port in one round.
     pub budget: usize,
-    /// Pages to receive into.
+    /// Pages that received packets are read into.
     pub pages: PagePool,
 }
 

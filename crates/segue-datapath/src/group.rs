@@ -1,4 +1,4 @@
-//! Packet groups: packets of a batch that are certain to be routed alike, found before any lookup.
+//! Packet groups: packets of a batch with the same routing key, found before any lookup.
 //!
 //! The key of a group is all that a route policy may read: the ingress port, the destination of the outermost IP
 //! header, and what else [`Reads`] names. One lookup serves the group, however its packets are interleaved with others.
@@ -19,19 +19,19 @@ pub struct Reads {
 /// The fields by which packets are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupKey {
-    /// The ingress port.
+    /// Index of the ingress port.
     pub ingress: u16,
     /// DSCP and ECN byte; 0 if the policy does not read it.
     pub tos: u8,
     /// Whether the addresses are IPv4 ones.
     pub is_v4: bool,
-    /// Destination address. IPv4 is in the low 32 bits.
+    /// Destination IP address of the group. IPv4 is in the low 32 bits.
     pub destination: u128,
     /// Source address; 0 if the policy does not read it.
     pub source: u128,
 }
 
-/// The packets of one batch that have one key.
+/// Packets of one batch with the same key.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketGroup {
     /// Key of all packets in the group.
@@ -56,7 +56,7 @@ pub struct Grouper {
 const NO_GROUP: u32 = u32::MAX;
 
 impl Grouper {
-    /// Creates a grouper for policies that read these fields. `seed` should be random: it decides about hash
+    /// Creates a grouper for policies that read the fields `reads`. `seed` should be random: it decides about hash
     /// collisions.
     pub fn new(reads: Reads, seed: u64) -> Grouper {
         Grouper { reads, groups: Vec::new(), of: Vec::new(), places: Places::new(seed) }
@@ -157,7 +157,7 @@ impl Places {
         }
     }
 
-    /// Returns the number under `hash` that `is` accepts, or inserts and returns `fresh`.
+    /// Returns the number stored under `hash` that `is` accepts, or inserts and returns `fresh`.
     #[inline]
     pub(crate) fn find(&mut self, hash: u64, fresh: u32, mut is: impl FnMut(u32) -> bool) -> u32 {
         let mask = self.places.len() - 1;

@@ -13,13 +13,13 @@ use segue::wire::{ipv4, ipv6, protocol, write_u16};
 use crate::forward::DropReason;
 
 /// Number of leading bytes of a packet that decide whether an error may be sent about it: an IP header with all options
-/// or some extension headers, and the start of what follows.
+/// or some extension headers, and the start of the payload.
 const MOST_READ: usize = 256;
 
-/// The kinds of errors, each of which has a rate limit of its own.
+/// Kinds of ICMP errors, each with a rate limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Time exceeded.
+    /// ICMP time exceeded: the hop limit reached 0.
     TimeExceeded,
     /// Destination unreachable, for any reason but the packet's length.
     Unreachable,
@@ -28,9 +28,9 @@ pub enum ErrorKind {
     TooBig,
 }
 
-/// Returns the kind of the error that reports why a packet was dropped, or `None` where none may be sent: for some
-/// reasons, about ICMP errors and later fragments of IPv4, about packets from or to an address that is not one host's,
-/// and about those whose IPv4 header has a wrong checksum. That of a train is computed for each segment.
+/// Returns the kind of the ICMP error about a dropped packet, or `None` where none may be sent: for some reasons, about
+/// ICMP errors and later fragments of IPv4, about packets from or to an address that is not one host's, and about
+/// packets with a wrong IPv4 header checksum. That of a train is computed for each segment.
 pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option<ErrorKind> {
     let ip = packet.layout.outer_ip()?;
     let is_v4 = ip.kind == Kind::Ipv4;
@@ -50,7 +50,7 @@ pub fn kind_of<B: AsRef<[u8]>>(packet: &Packet<B>, reason: DropReason) -> Option
     })
 }
 
-/// Returns type and code of the error for a reason, or `None` where none is sent.
+/// Returns ICMP type and code for a drop reason, or `None` where no error is sent.
 fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     let (v4, v6) = match reason {
         DropReason::HopLimit => ((v4::TIME_EXCEEDED, 0), (v6::TIME_EXCEEDED, 0)),
@@ -71,8 +71,8 @@ fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     Some(if is_v4 { v4 } else { v6 })
 }
 
-/// Returns the IP packet that reports to the sender of `packet` why it was dropped, from the router's address `from` of
-/// the same family. Of a train the first segment is quoted, as it would have left.
+/// Returns an ICMP error in an IP packet from the router's address `from` to the sender of `packet`. Of a train the
+/// first segment is quoted, as it would have left.
 ///
 /// `None` where no error may be sent: for some reasons, about ICMP errors and later fragments of IPv4, about packets
 /// from or to an address that is not one host's, and about those whose IPv4 header has a wrong checksum.
@@ -103,7 +103,8 @@ pub fn error<B: AsRef<[u8]>>(
     reply
 }
 
-/// Returns whether the checksum of an IPv4 header is right; no error is sent about others (RFC 1812, section 4.3.2.7).
+/// Returns whether an IPv4 header checksum is right; no error is sent about packets with a wrong one (RFC 1812, section
+/// 4.3.2.7).
 fn is_header_right(packet: &[u8]) -> bool {
     let header = packet.first().and_then(|first| packet.get(..ipv4::header_len(*first)));
     header.is_some_and(|header| Field::complete(Sum::of(header)).value() == 0)
@@ -149,8 +150,8 @@ fn reply_v6(quoted: &[u8], from: Ipv6Addr, (kind, code): (u8, u8), mtu: u32) -> 
 
 /// Rate limit of one kind of error: rate per second, and burst.
 type Rate = (u32, u32);
-/// Limits for all senders together and for one sender, by kind. A sender that floods reaches its own limit and leaves
-/// the rest to others.
+/// Rate limits for all senders together and for one sender, by kind of error. A sender that floods reaches its own
+/// limit and leaves the rest to others.
 const RATES: [(Rate, Rate); 3] = [((1000, 200), (100, 50)), ((1000, 200), (100, 50)), ((10_000, 1000), (1000, 100))];
 /// Number of limits of single senders for each kind; senders with the same hash share one.
 const SENDERS: usize = 512;
@@ -165,14 +166,14 @@ pub struct ErrorLimits {
 }
 
 impl ErrorLimits {
-    /// Creates the limits; `key` should be random.
+    /// Creates the rate limits of a router; `key` should be random.
     pub fn new(key: Key, now: Nanos) -> ErrorLimits {
         let limiter = |(per_second, burst)| Limiter::new(per_second, burst, now);
         let senders = Box::new(RATES.map(|(_, one)| [limiter(one); SENDERS]));
         ErrorLimits { all: RATES.map(|(all, _)| limiter(all)), senders, key }
     }
 
-    /// Takes a token for an error of this kind to `sender`, if one is available. Returns whether there was one, so that
+    /// Takes a token for an error of `kind` to `sender`, if one is available. Returns whether there was one, so that
     /// the error may be sent.
     pub fn take(&mut self, kind: ErrorKind, sender: IpAddr, now: Nanos) -> bool {
         let bits = match sender {
@@ -197,7 +198,7 @@ pub struct Limiter {
 const ONE: u64 = 1_000_000_000;
 
 impl Limiter {
-    /// Creates a limit of `burst` errors at once and `per_second` in the long run.
+    /// Creates a rate limit of `burst` errors at once and `per_second` in the long run.
     pub fn new(per_second: u32, burst: u32, now: Nanos) -> Limiter {
         let burst = u64::from(burst);
         Limiter { per_second: per_second.into(), burst, level: burst * ONE, last: now }

@@ -1,4 +1,4 @@
-//! The ingress of the path to a port: packets are counted there, and trains are segmented if GSO is off for that port.
+//! The ingress of the path to a port: it counts packets, and segments trains if GSO is off for that port.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ impl Traffic {
         self.segments += packets(packet);
     }
 
-    /// Counts a packet as a port received it.
+    /// Counts a packet in the form in which a port received it.
     #[inline]
     pub(crate) fn add_received(&mut self, received: &Received) {
         match received {
@@ -73,10 +73,10 @@ impl Traffic {
 /// Counters of the trains that were segmented at an ingress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CutCounts {
-    /// Number of trains, and of the packets that they became.
+    /// Number of trains that were segmented, and of the resulting packets.
     cut: u64,
     made: u64,
-    /// Payload bytes that were summed for cutting.
+    /// Number of payload bytes that were summed for segmentation.
     pub(crate) checksummed: u64,
 }
 
@@ -123,7 +123,7 @@ impl Ingress {
         self.seen.add_frame(len);
     }
 
-    /// Segments a train independent of the settings, and passes its packets to `each`: for packets that may be treated
+    /// Segments a train regardless of the settings, and passes its packets to `each`, for packets that may be treated
     /// differently.
     pub(crate) fn apart(
         &mut self,
@@ -206,7 +206,7 @@ impl Ingress {
         self.done.checksummed
     }
 
-    /// Exchanges the traffic counters with `seen`: for several ingresses that are counted as one.
+    /// Exchanges the traffic counters with `seen`, for several ingresses that share counters.
     pub(crate) fn swap_traffic(&mut self, seen: &mut Traffic) {
         std::mem::swap(&mut self.seen, seen);
     }

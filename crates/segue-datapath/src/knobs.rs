@@ -9,19 +9,19 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The values that a knob takes. Each is stored as a number.
+/// Values that a knob takes. Each is stored as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// A switch: 0 or 1.
     Switch,
-    /// Any number of a range, its ends included.
+    /// Any number in a range, with both bounds included.
     Number {
         /// Smallest value that the knob takes.
         min: u64,
         /// Largest value that the knob takes.
         max: u64,
     },
-    /// A name, whose index in the list is the knob's number.
+    /// A name; its index in the list is the knob's number.
     Names(&'static [&'static str]),
 }
 
@@ -44,13 +44,13 @@ pub struct Knob {
     pub values: Values,
     /// Unit of a number; empty for none.
     pub unit: &'static str,
-    /// Description, one sentence.
+    /// Description of the knob, one sentence.
     pub help: &'static str,
     /// Reason why the knob cannot be changed, if it is fixed.
     pub fixed: Option<&'static str>,
-    /// Another knob and the value that it must have while this one is not 0.
+    /// Another knob and the value that it must have while this knob is not 0.
     pub needs: Option<(String, u64)>,
-    /// Value at the start.
+    /// Value of the knob at the start.
     pub default: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Returns the knobs that `tune`, such as a pipeline's, shows, with their values as defaults.
+    /// Creates the knobs that `tune`, such as a pipeline's, visits, with their current values as defaults.
     pub fn of(tune: impl FnOnce(&mut Dial<'_>)) -> Knobs {
         let mut list = Vec::new();
         tune(&mut Dial { to: To::List(&mut list) });
@@ -72,7 +72,7 @@ impl Knobs {
         Knobs { list, values, generation: AtomicU64::new(0) }
     }
 
-    /// Adds a knob that the pipeline does not know, after its own.
+    /// Appends a knob that the pipeline does not know.
     #[must_use]
     pub fn and(self, knob: Knob) -> Knobs {
         let mut values: Vec<AtomicU64> = self.values.into();
@@ -117,8 +117,8 @@ impl Knobs {
         Some(before)
     }
 
-    /// Calls `tune`, such as a pipeline's, to apply the values if one was set since the generation `seen`, which is 0
-    /// at the start.
+    /// Calls `tune`, such as a pipeline's, to apply the values if one was set since the generation `seen` (0 at the
+    /// start).
     pub fn follow(&self, seen: &mut u64, tune: impl FnOnce(&mut Dial<'_>)) {
         let generation = self.generation.load(Ordering::Acquire);
         if generation != *seen {
@@ -133,7 +133,7 @@ enum To<'a> {
     Values { values: &'a [AtomicU64], next: usize },
 }
 
-/// The visitor of a walk over settings, which lists them or sets them to new values.
+/// A visitor of settings, which lists them or sets them to new values.
 pub struct Dial<'a> {
     to: To<'a>,
 }
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Dial<'_> {
 }
 
 impl Dial<'_> {
-    /// Visits a number; `value` is its present value, and becomes its new one.
+    /// Visits a number; `value` is its current value, and receives the new one.
     pub fn number(&mut self, make: impl FnOnce() -> Knob, value: &mut u64) {
         match &mut self.to {
             To::List(list) => list.push(Knob { default: *value, ..make() }),

@@ -21,15 +21,15 @@ const BUDGET: u64 = 1024;
 const MOST: u64 = 65_535;
 /// Largest value of the deferral timer and of the busy polling time, microseconds.
 const LONGEST_US: u64 = 1_000_000;
-/// Largest number of timers in a row.
+/// Largest number of consecutive timers.
 const MOST_TIMERS: u64 = 1000;
 
-/// The loop's behaviour before it waits for descriptors.
+/// Policy of the loop before it waits for descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollPolicy {
     /// Time after the last packet for which the loop polls without sleeping, nanoseconds.
     pub busy_poll: u64,
-    /// Number of timers in a row without a packet before a descriptor may wake the loop again.
+    /// Number of consecutive timers without a packet before a descriptor may wake the loop again.
     pub deferrals: u64,
     /// Length of a timer that defers the descriptors, nanoseconds.
     pub flush_timeout: u64,
@@ -70,7 +70,7 @@ impl Sharing {
         self.weights = weights;
     }
 
-    /// Applies the settings that are not per port; `ports` applies the others, which are listed in between.
+    /// Applies the settings that are not per port; `ports` applies the per-port ones, which are listed in between.
     pub(crate) fn tune_around(&mut self, dial: &mut Dial<'_>, ports: impl FnOnce(&mut Dial<'_>)) {
         let all = |key: &str| format!("net.napi.{key}");
         let help = "most packets of all ports together in a round";
@@ -188,7 +188,7 @@ pub(crate) struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Makes the port with this index the first one of the next round.
+    /// Makes the port with the given index the first one of the next round.
     pub(crate) fn begin_with(&mut self, port: usize) {
         self.first = port;
     }
@@ -214,7 +214,7 @@ impl RoundRobin {
 /// The policy that decides how the loop sleeps after an idle round.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePolicy {
-    /// Number of packets that the pipeline had received at the last decision, and the time of the last new one.
+    /// Number of packets received up to the last decision, and the time of the last new packet.
     taken: u64,
     last: Nanos,
     timers: u64,
@@ -232,7 +232,7 @@ pub(crate) enum SleepMode {
 }
 
 impl IdlePolicy {
-    /// Returns how to sleep after an idle round at `now`. `taken` is the number of packets received so far.
+    /// Returns the sleep mode after an idle round at `now`. `taken` is the number of packets received so far.
     pub(crate) fn sleep_mode(&mut self, policy: &PollPolicy, taken: u64, now: Nanos) -> SleepMode {
         if self.taken != taken {
             (self.taken, self.last, self.timers) = (taken, now, policy.deferrals);

@@ -9,16 +9,16 @@ use crate::board::Sink;
 use crate::knobs::Dial;
 use crate::napi::PollPolicy;
 
-/// Result of one round.
+/// Result of one round of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Every port was emptied: the loop may sleep.
+    /// Every port was emptied, so the loop may sleep.
     Idle,
-    /// A budget was used up: the next round follows at once.
+    /// A budget was used up, so the next round follows at once.
     More,
 }
 
-/// A set of ports, and the forwarding between them.
+/// Ports and the forwarding between them.
 pub trait Pipeline {
     /// Runs one bounded round; `now` is the time at its beginning.
     ///
@@ -27,8 +27,8 @@ pub trait Pipeline {
     fn round(&mut self, now: Nanos) -> io::Result<Round>;
     /// Passes every interest to `wait`, always the same number in the same order, for when a round was idle.
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
-    /// Records that the interest with this index in [`each_interest`](Self::each_interest), counted from 0, woke the
-    /// loop.
+    /// Records that the interest with the given index in [`each_interest`](Self::each_interest), counted from 0, woke
+    /// the loop.
     fn woken(&mut self, place: usize) {
         let _ = place;
     }
@@ -51,16 +51,16 @@ pub trait Pipeline {
     fn close(&mut self) -> bool {
         false
     }
-    /// Returns the number of the next packet of each interface whose packets have GRE sequence numbers.
+    /// Returns the next GRE sequence number of each interface whose packets have sequence numbers.
     fn sequences(&self) -> Vec<(&str, u32)> {
         Vec::new()
     }
-    /// Numbers packets of the interface `name` from `next` on, where the process before this one stopped.
+    /// Continues the GRE sequence numbers of the interface `name` at `next`, after the preceding process.
     fn go_on(&mut self, name: &str, next: u32) {
         let _ = (name, next);
     }
-    /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and
-    /// applies the values that they have afterwards. No packet is lost by it.
+    /// Visits every setting that can change while packets move with `dial`, always the same ones in the same order, and
+    /// applies their new values. No packet is lost by it.
     fn tune(&mut self, dial: &mut Dial<'_>) {
         let _ = dial;
     }

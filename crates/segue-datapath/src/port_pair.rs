@@ -29,13 +29,13 @@ const LISTEN_EVERY: u64 = 64;
 pub struct PortConfig {
     /// Name of the port in statistics: that of the interface.
     pub name: String,
-    /// The packet port.
+    /// The port that packets are received and sent on.
     pub port: Box<dyn Port>,
-    /// GRO for packets received here, which knobs can change and switch off later; with `None` packets are never
+    /// GRO for packets received on the port, which knobs can change and switch off later; with `None` packets are never
     /// joined. A hold time of 0 ends every train as soon as nothing more waits to be read.
     pub gro: Option<gro::Config>,
-    /// Fragmentation of packets that exceed the MTU on egress, as their sender would fragment them. With `None` the
-    /// port refuses them, or a router fragments them by the MTU that it knows.
+    /// Fragmentation of packets that exceed the MTU on egress, on behalf of their sender. With `None` the port refuses
+    /// them, or a router fragments them by the MTU that it knows.
     pub fragments: Option<Fragments>,
 }
 
@@ -61,8 +61,8 @@ pub struct Fragments {
     pub key: Key,
 }
 
-/// Returns the knobs of a pair of ports of these names, before it is made; `budget` as in [`PortPair::new`]. `more`
-/// adds knobs of its own.
+/// Returns the knobs of a pair of the named ports, before it is created; `budget` as in [`PortPair::new`]. `more` adds
+/// knobs of its own.
 pub(crate) fn knobs(
     names: [&str; 2],
     gro: [Option<gro::Config>; 2],
@@ -91,12 +91,12 @@ pub(crate) struct PortPair {
     rounds: u64,
 }
 
-/// The ports through which a packet may leave.
+/// Ports through which a packet may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crossing {
-    /// The port that did not receive the packet.
+    /// Only the port that did not receive the packet.
     Other,
-    /// Both ports, the one that received the packet included.
+    /// Both ports, including the one that received the packet.
     Both,
 }
 
@@ -117,7 +117,7 @@ impl GroStage {
         GroStage { gro, on: true, holds, seen: Traffic::default() }
     }
 
-    /// Takes other settings over. Packets that are held become ready first.
+    /// Applies changed GRO settings to the stage. Packets that are held become ready first.
     pub(crate) fn retune(&mut self, gro: &GroSettings, protocols: &Protocols, sharing: &Sharing) {
         let hold = sharing.hold(gro.hold());
         (self.on, self.holds) = (gro.on, hold > 0);
@@ -171,7 +171,7 @@ impl GroStage {
         *packets = VecDeque::from(list);
     }
 
-    /// Ends the trains that have to end after a poll with this result.
+    /// Ends the trains that must end after a poll with the given result.
     pub(crate) fn settle(&mut self, polled: Polled, now: Nanos) {
         match polled {
             Polled::Idle if !self.holds => self.gro.flush(),

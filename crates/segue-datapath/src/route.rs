@@ -12,11 +12,11 @@ use prefix_trie::PrefixMap;
 pub enum Action {
     /// Packets leave by a port.
     Forward {
-        /// The egress port.
+        /// Index of the egress port.
         port: u16,
         /// Address of the next router; `None` where the destination is itself a neighbour.
         via: Option<IpAddr>,
-        /// MTU of the route, in bytes from the outermost IP header on.
+        /// MTU of the route, counted from the outermost IP header on, bytes.
         mtu: u32,
     },
     /// Packets are for this host.
@@ -27,14 +27,14 @@ pub enum Action {
     Unreachable,
     /// Packets are dropped with "administratively prohibited" (`prohibit` of iproute2).
     Prohibited,
-    /// Packets are dropped with "host unreachable": the route encapsulates them (`encap` of iproute2, MPLS or SRv6),
-    /// which is not supported, and without that they would go astray.
+    /// Packets are dropped with "host unreachable", because the route encapsulates them (`encap` of iproute2, MPLS or
+    /// SRv6), which is not supported; unencapsulated they would be misrouted.
     Encapsulated,
     /// Lookup continues in the next table, even if this table has a shorter prefix (`throw` of iproute2).
     Throw,
 }
 
-/// A routing table, in the order in which the kernel's default rules look them up.
+/// Routing tables in the order in which the kernel's default rules look them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// Table `local`: the host's own addresses.
@@ -45,13 +45,13 @@ pub enum Table {
     Default,
 }
 
-/// Number of tables.
+/// Number of routing tables.
 const TABLES: usize = 3;
 
 /// Reason why a route or neighbour was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The table is full.
+    /// The routing table is full.
     Full,
     /// The prefix is longer than the address.
     Prefix,
@@ -109,8 +109,8 @@ impl Routes {
         }
     }
 
-    /// Returns the route of the longest prefix that matches an IPv4 address, or an IPv6 one if `is_v4` is unset: that
-    /// of the first table with a match that is not [`Action::Throw`].
+    /// Returns the route of the longest prefix that matches an IPv4 address, or an IPv6 one if `is_v4` is unset, from
+    /// the first table with a match other than [`Action::Throw`].
     #[inline]
     pub fn lookup(&self, destination: u128, is_v4: bool) -> Option<Action> {
         let found = |action: &Action| (*action != Action::Throw).then_some(*action);
@@ -147,16 +147,16 @@ fn mask_v6(bits: u128, len: u8) -> u128 {
 /// A next hop: a port and the address of a neighbour there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// The egress port.
+    /// Index of the egress port.
     pub port: u16,
     /// Whether the address is an IPv4 one.
     pub is_v4: bool,
-    /// Address of the neighbour. IPv4 is in the low 32 bits.
+    /// IP address of the neighbour. IPv4 is in the low 32 bits.
     pub address: u128,
 }
 
 impl Hop {
-    /// Returns the next hop towards `destination`, whose family `is_v4` tells.
+    /// Returns the next hop towards `destination`, whose family is given by `is_v4`.
     #[inline]
     pub fn new(port: u16, via: Option<IpAddr>, destination: u128, is_v4: bool) -> Hop {
         match via {
@@ -178,13 +178,13 @@ impl Hop {
 /// Link header in front of packets to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// No header: the port carries bare IP.
+    /// No link header: the port carries bare IP.
     Bare,
-    /// An Ethernet header.
+    /// An Ethernet header precedes the packet.
     Ethernet {
-        /// Address of the neighbour.
+        /// Ethernet address of the neighbour.
         to: [u8; 6],
-        /// Address of the port.
+        /// Ethernet address of the egress port.
         from: [u8; 6],
     },
 }
@@ -215,7 +215,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Removes a neighbour.
+    /// Removes a neighbour from the table.
     pub fn remove(&mut self, hop: Hop) {
         self.links.remove(&hop);
     }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use segue::time::Nanos;
 
-/// Number of rounds without a packet that are free, so that a pause is no part of normal work: descriptors become
+/// Number of rounds without a packet before pauses begin, so that normal work is not paused: descriptors become
 /// readable for other reasons too.
 const FREE: u32 = 16;
 /// Number of rounds without a packet that one round with a packet offsets, so that a busy direction does not let the
 /// other spin.
 const EARNED: u32 = 2;
-/// Interval in nanoseconds from which on rounds without packets are too rare to be paused.
+/// Interval in nanoseconds above which rounds without packets are too rare to pause.
 const SELDOM: u64 = 50_000_000;
-/// The longest pause doubles this often from a quarter of a millisecond: 16 ms. It delays the first packet after.
+/// Number of times the pause doubles from a quarter of a millisecond: up to 16 ms. It delays the first packet after.
 const DOUBLINGS: u32 = 6;
 
-/// The count of rounds without a packet, and the present pause.
+/// Count of rounds without a packet, and the current pause.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     taken: u64,
@@ -29,9 +29,8 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Records a round that ended at `now`, which was run because of an event and not of a timer. `taken` and `sent`
-    /// are the packets of all rounds so far; `sent` is asked for only where nothing was taken. Returns the pause to
-    /// make.
+    /// Records a round that ended at `now` and was run because of an event, not a timer. `taken` and `sent` are the
+    /// packets of all rounds so far; `sent` is asked for only where nothing was taken. Returns the pause to make.
     pub(crate) fn round(&mut self, taken: u64, sent: impl FnOnce() -> Option<u64>, now: Nanos) -> Option<Duration> {
         if taken != self.taken {
             self.taken = taken;

@@ -1,4 +1,4 @@
-//! Types that threads share, by the names that `tools/loom` replaces with models whose every interleaving it tries.
+//! Types shared by threads, under names that `tools/loom` replaces with models to explore every interleaving.
 
 pub(crate) use std::io::{PipeReader, PipeWriter, pipe};
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

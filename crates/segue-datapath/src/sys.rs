@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use segue::time::Nanos;
 
-/// An epoll set that finds the readable ones among many descriptors with one call.
+/// An epoll set that finds the readable descriptors among many with one call.
 pub(crate) struct Ready {
     epoll: OwnedFd,
     events: [libc::epoll_event; Ready::MOST],
 }
 
 impl Ready {
-    /// Largest number of descriptors found by one call; the kernel reports the others first at the next call.
+    /// Largest number of descriptors found by one call; the kernel reports further ones at the next call.
     const MOST: usize = 64;
 
-    /// Returns a set of these descriptors, which must stay open as long as it lives.
+    /// Creates a set of the given descriptors, which must stay open while it lives.
     pub(crate) fn new<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Ready> {
         // SAFETY: takes no pointers; a descriptor that it returns has no other owner.
         let epoll = unsafe {
@@ -34,7 +34,7 @@ impl Ready {
         Ok(ready)
     }
 
-    /// Adds a descriptor, which is found as this number.
+    /// Adds a descriptor under the given number.
     pub(crate) fn add(&self, number: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, number, fd)
     }
@@ -67,7 +67,7 @@ impl Ready {
         }
     }
 
-    /// Returns the number of the `at`th descriptor that was found.
+    /// Returns the number of the `at`th readable descriptor.
     pub(crate) fn at(&self, at: usize) -> usize {
         self.events.get(at).map_or(usize::MAX, |event| event.u64 as usize)
     }
@@ -78,8 +78,8 @@ impl Ready {
     }
 }
 
-/// Sleeps, or returns at once where a signal arrives; unlike the standard library's function, it makes the system call
-/// that the filter of a process that moves packets allows, with every C library.
+/// Sleeps, or returns at once when a signal arrives; unlike the standard library's function, it always makes the system
+/// call that the filter of a packet-moving process allows, with every C library.
 pub(crate) fn pause(time: Duration) {
     let seconds = time.as_secs().min(i32::MAX as u64) as _;
     let time = libc::timespec { tv_sec: seconds, tv_nsec: libc::c_long::from(time.subsec_nanos() as i32) };

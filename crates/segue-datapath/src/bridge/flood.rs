@@ -1,4 +1,4 @@
-//! The limit of flooded packets: a token bucket.
+//! Rate limit of flooded packets: a token bucket.
 
 use segue::time::Nanos;
 
@@ -6,12 +6,12 @@ use segue::time::Nanos;
 const BURST: u64 = 10;
 const SECOND: u64 = 1_000_000_000;
 
-/// The packets that a port may still have flooded.
+/// A token bucket that limits the packets flooded from one port.
 #[derive(Debug, Default)]
 pub(super) struct FloodLimit {
-    /// Packets a second.
+    /// Flooding rate limit, packets per second.
     rate: u64,
-    /// Unused part, in packets times a second of nanoseconds.
+    /// Tokens left, in packets times a second of nanoseconds.
     left: u64,
     filled: Nanos,
 }

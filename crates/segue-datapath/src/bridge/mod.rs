@@ -27,7 +27,7 @@ use crate::port_pair::PortConfig;
 
 pub use pipeline::Bridge;
 
-/// Largest number of ports.
+/// Largest number of ports of a bridge.
 pub const MOST_PORTS: usize = 128;
 
 segue::reasons! {
@@ -48,7 +48,7 @@ segue::reasons! {
 pub struct BridgePort {
     /// The port with its settings.
     pub config: PortConfig,
-    /// The address of this host's interface at the port, which no frame from another port has as its source. Ports that
+    /// Address of this host's interface at the port, which no frame from another port has as its source. Ports that
     /// know it themselves need none.
     pub own: Option<Mac>,
 }
@@ -59,7 +59,7 @@ pub struct Parts {
     pub ports: Vec<BridgePort>,
     /// Initial weight of each port: most frames received from one port at a time.
     pub budget: usize,
-    /// Pages to receive into.
+    /// Pages that received packets are read into.
     pub pages: PagePool,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// Returns the knobs of a bridge between ports of these names, before it is made; `budget` as in [`Parts`].
+/// Returns the knobs of a bridge between the named ports, before it is created; `budget` as in [`Parts`].
 pub fn knobs(names: &[&str], gro: Option<gro::Config>, budget: usize) -> Knobs {
     let ports = names.iter().map(|name| ((*name).to_owned(), gro));
     Knobs::of(|dial| settings::Settings::new(ports, budget).tune(dial))

@@ -25,8 +25,8 @@ const LISTEN_EVERY: u64 = 64;
 /// Lifetime of a cached forwarding decision for packets with the same addresses, nanoseconds: much shorter than the
 /// shortest ageing.
 const RECENT: u64 = 100_000_000;
-/// Number of calls about the state of an interface, or messages about a guest, that count as one call without a packet:
-/// a front end sends some forty messages before its guest is ready.
+/// Number of interface-state calls or guest messages that count as one call without a packet: a front end sends some
+/// forty messages before its guest is ready.
 const FREE_LINK_CALLS: u32 = 8;
 /// Number of interests before those of blocked ports: packets, and the state of interfaces.
 const INTERESTS: usize = 2;
@@ -40,17 +40,17 @@ pub struct Bridge {
     /// The poll sets of ports with packets, and of ports whose interfaces have changed.
     ready: Ready,
     links: Ready,
-    /// Ports that may have packets, in the order of their turns.
+    /// Active ports, which may have packets, in the order of their turns.
     active: VecDeque<usize>,
     /// Ports that have packets to send.
     touched: Vec<usize>,
-    /// Ports that take no packet at present.
+    /// Ports whose transmit queue is full.
     blocked: Vec<usize>,
-    /// Ports that are not polled for a time, since they woke the loop without packets.
+    /// Ports that are not polled for a time, because they woke the loop without packets.
     muted: Vec<usize>,
     rounds: u64,
     taken: u64,
-    /// Whether a readable port has woken the loop, and whether the state of an interface may have changed.
+    /// Whether a readable port has woken the loop, and whether an interface's state may have changed.
     is_woken: bool,
     is_told: bool,
 }
@@ -103,7 +103,7 @@ impl Bridge {
         Ok(made)
     }
 
-    /// Applies the settings. Packets that GRO holds are released first, in the next round.
+    /// Applies changed settings to the ports. Packets that GRO holds are released first, in the next round.
     fn settle(&mut self) {
         let Settings { protocols, ports, sharing, ageing_s } = &self.settings;
         let limits = ports.iter().map(|port| port.max_learned as usize);
@@ -174,7 +174,7 @@ impl Bridge {
         }
     }
 
-    /// Activates the ports that have packets, and those whose trains are due.
+    /// Activates the ports that have packets, and those with trains that are due.
     fn find_active(&mut self, now: Nanos) -> io::Result<()> {
         let woken = std::mem::take(&mut self.is_woken);
         let (count, _) = self.ready.poll()?;
@@ -241,8 +241,8 @@ impl Bridge {
         Ok(more)
     }
 
-    /// Forwards packets of one port, until it has none, its credit or `left` is used up. Returns whether it may have
-    /// more.
+    /// Forwards packets of one port until it has no more, or until its credit or `left` is used up. Returns whether it
+    /// may have more.
     fn turn(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<bool> {
         self.ports[from].moved.set(true);
         // Packets that a change of settings, or the time, has released.
@@ -298,7 +298,7 @@ impl Bridge {
         }
     }
 
-    /// Decides where a packet goes, and queues it there.
+    /// Decides on the egress port of a packet, and queues it there.
     fn forward(&mut self, from: usize, popped: Popped<Page>, now: Nanos) {
         let decision = match addresses(&popped) {
             Some(addresses) => self.decide(from, addresses, now),
@@ -405,7 +405,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Mutes a port for a while that wakes the loop again and again without packets.
+    /// Mutes a port for a while if it keeps waking the loop without packets.
     fn guard(&mut self, at: usize, now: Nanos) {
         let port = &mut self.ports[at];
         if !std::mem::take(&mut port.has_called) {
@@ -446,8 +446,9 @@ impl Bridge {
     }
 }
 
-/// Returns whether no bridge forwards frames to the address (IEEE 802.1Q, table 8-1), except the first, of the spanning
-/// tree protocol: segue has none, and bridges that have find each other through it, as with Linux.
+/// Returns whether the address is reserved, so that no bridge forwards frames to it (IEEE 802.1Q, table 8-1). The
+/// spanning tree protocol's is excepted: segue does not run it, and bridges that do find each other through segue, as
+/// with Linux.
 fn is_reserved(mac: Mac) -> bool {
     mac[..5] == [0x01, 0x80, 0xc2, 0, 0] && (0x01..=0x0f).contains(&mac[5])
 }

@@ -18,11 +18,10 @@ use crate::ingress::{Ingress, Traffic, packets};
 use crate::port_pair::GroStage;
 use crate::stall::Stall;
 
-/// Limits of the queue of a blocked port: bytes, and packets and trains.
+/// Limits of a blocked port's queue: in bytes, and in packets and trains.
 const QUEUE_BYTES: usize = 1 << 20;
 const QUEUE_LEN: usize = 4096;
-/// Bytes added to the length of each packet or train when its port is charged, for work that does not depend on the
-/// length.
+/// Bytes added per packet or train when a port is charged, for work that does not depend on the length.
 const OVERHEAD: usize = 512;
 
 /// A port of a bridge.
@@ -42,12 +41,11 @@ pub(super) struct Port {
     pub(super) own: Option<Mac>,
     /// Bytes that the port may still send in its turn; below 0 its turn is skipped.
     pub(super) credit: i64,
-    /// Mean length of its packets and trains, bytes.
+    /// Mean length of the port's packets and trains, bytes.
     mean: usize,
     /// Bytes queued since the port was blocked.
     queued: usize,
-    /// Whether the port is in the lists of ports that may have packets, that have something to send, and that are
-    /// blocked.
+    /// Whether the port is in the lists of active ports, of ports with packets to send, and of blocked ports.
     pub(super) is_active: bool,
     pub(super) is_touched: bool,
     pub(super) is_waiting: bool,
@@ -65,7 +63,7 @@ pub(super) struct Port {
     pub(super) recent: Recent,
 }
 
-/// The counters of a port of a bridge that other ports do not have.
+/// Counters that only a bridge's ports have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
     pub(super) learned: u64,
@@ -75,10 +73,10 @@ pub(super) struct Numbers {
     pub(super) pauses: u64,
 }
 
-/// The last decision for packets of a port, which most often is that for the next one too.
+/// The last forwarding decision of a port, which usually applies to the next packet too.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recent {
-    /// Destination and source.
+    /// Destination and source addresses of the frame.
     pub(super) addresses: [u8; 12],
     pub(super) to: usize,
     /// The generation of the station table on which the decision is based, and the time until which it is valid.
@@ -116,7 +114,7 @@ impl Port {
         }
     }
 
-    /// Returns how many packets the port may send for its credit, at least one.
+    /// Returns the number of packets that the port may send with its credit, at least one.
     pub(super) fn affordable(&self) -> usize {
         let cost = self.mean + OVERHEAD;
         (self.credit.max(0) as usize / cost).max(1)
@@ -163,7 +161,7 @@ impl Port {
         path.swap_traffic(&mut from.entered);
     }
 
-    /// Transmits the waiting packets.
+    /// Transmits the packets that are queued for the port.
     pub(super) fn transmit(&mut self, rx: &mut RxBatch) -> std::io::Result<()> {
         let sent = self.end.transmit(rx, &mut self.split_drops);
         if !self.end.blocked {
@@ -172,14 +170,15 @@ impl Port {
         sent
     }
 
-    /// Drops the packets that wait for the port, which is blocked.
+    /// Drops the packets queued for the port, which is blocked.
     pub(super) fn shed(&mut self, rx: &mut RxBatch) {
         self.moved.set(true);
         self.drops.add_many(Dropped::Memory, self.end.drop_waiting(rx));
         self.queued = 0;
     }
 
-    /// Writes the port's counters, or skips them if none has changed; `stations` is the number of those learned here.
+    /// Writes the port's counters, or skips them if none has changed; `stations` is the number of stations learned at
+    /// the port.
     pub(super) fn collect(&self, stations: usize, sink: &mut Sink<'_>) {
         let known = self.collected.get().filter(|(_, before)| !self.moved.get() && *before == stations);
         if known.is_some_and(|(count, _)| sink.skip(count)) {
@@ -253,7 +252,7 @@ pub(super) fn addresses(popped: &Popped<Page>) -> Option<[u8; 12]> {
     if found.len() < LEN { None } else { found[..12].try_into().ok() }
 }
 
-/// Returns a second packet of the same content. The payload is shared.
+/// Returns another packet with the same content. The payload is shared.
 pub(super) fn copy(popped: &Popped<Page>, rx: &mut RxBatch) -> Popped<Page> {
     match popped {
         Popped::Frame(frame) => Popped::Frame(frame.clone()),

@@ -38,8 +38,8 @@ pub(super) struct PortSettings {
 }
 
 impl Settings {
-    /// Returns the initial settings of ports with these names and this GRO; `weight` is the number of packets of one
-    /// poll of each port.
+    /// Returns the initial settings for the named ports and this GRO; `weight` is the number of packets of one poll of
+    /// each port.
     pub(super) fn new(ports: impl Iterator<Item = (String, Option<gro::Config>)>, weight: usize) -> Settings {
         let sharing = Sharing::new(weight);
         let port = |(name, gro): (String, Option<gro::Config>)| PortSettings {

@@ -1,4 +1,4 @@
-//! The filtering database of a bridge (IEEE 802.1Q): on which port each Ethernet address was learned.
+//! The filtering database of a bridge (IEEE 802.1Q): the port of each learned Ethernet address.
 //!
 //! Unlike the forwarding table of a tunnel ([`segue::encap::Fdb`]), which evicts the oldest of a few entries, each port
 //! has a number of stations of its own: no port can have those of another one forgotten.
@@ -11,11 +11,11 @@ use segue::time::Nanos;
 /// Shortest interval between two searches for stations that have been silent for too long, nanoseconds.
 const SWEEP: u64 = 1_000_000_000;
 
-/// The stations of a bridge, learned ones and those of the host's interfaces.
+/// Stations of a bridge: learned ones and the host's own interfaces.
 #[derive(Debug)]
 pub(super) struct Stations {
     map: HashMap<Mac, Station>,
-    /// Number of learned stations of each port, and how many each may have.
+    /// Numbers of learned stations of each port, and their limits.
     learned: Vec<usize>,
     limits: Vec<usize>,
     /// Nanoseconds of silence after which a station is forgotten.
@@ -38,11 +38,11 @@ struct Station {
 pub(super) enum Learned {
     /// The station is in the table with this port.
     Unchanged,
-    /// The station is new.
+    /// The station was unknown and has been learned.
     New,
     /// The station was at another port before.
     Moved,
-    /// The port has as many stations as it may have.
+    /// The port has the largest permitted number of stations.
     Full,
     /// The address is that of this host's interface at another port.
     Own,

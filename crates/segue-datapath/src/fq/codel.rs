@@ -3,7 +3,7 @@
 
 use segue::time::Nanos;
 
-/// The times of CoDel.
+/// The time constants of CoDel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
     /// Time for which packets may wait in the long run.
@@ -19,17 +19,17 @@ pub(crate) struct Codel {
     first_above: Option<Nanos>,
     /// Time of the next signal.
     next: Nanos,
-    /// Number of signals since the state was entered, and at its last beginning.
+    /// Number of signals since the dropping state was entered, and when it was last entered.
     count: u32,
     last_count: u32,
     dropping: bool,
 }
 
-/// Result of a signal.
+/// Result of CoDel's congestion signal to a packet.
 pub(crate) enum Signalled<P> {
     /// The packet to send; it may be ECN-marked or lack a dropped segment.
     Sent(P),
-    /// The packet was dropped.
+    /// The packet was dropped as the congestion signal.
     Dropped,
 }
 
@@ -88,7 +88,7 @@ impl Codel {
         Some(packet)
     }
 
-    /// Returns the packet, and whether its sender may be signalled.
+    /// Returns the dequeued packet, and whether CoDel may signal its sender.
     fn judge<P>(&mut self, times: &Times, now: Nanos, is_full: bool, taken: Option<Taken<P>>) -> Option<(P, bool)> {
         let Some(Taken { packet, sojourn, is_long }) = taken else {
             self.first_above = None;

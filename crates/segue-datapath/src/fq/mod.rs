@@ -19,7 +19,7 @@ const FLOWS: usize = 1024;
 /// Quantum: number of bytes that a flow may send in its turn. A train takes several turns' worth at once and waits for
 /// as many afterwards.
 const QUANTUM: i64 = 8192;
-/// Largest number of packets that wait.
+/// Largest number of queued packets.
 const MOST_PACKETS: usize = 1024;
 
 const NONE: u32 = u32::MAX;
@@ -28,7 +28,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     pub(crate) times: Times,
-    /// Bytes of waiting packets from which on no more are read.
+    /// Number of queued bytes from which on ports are no longer read.
     pub(crate) limit: usize,
 }
 
@@ -98,7 +98,7 @@ impl List {
         self.tail = at;
     }
 
-    /// Removes the first flow.
+    /// Removes the first flow from the list.
     fn shift(&mut self, flows: &[Flow]) {
         if let Some(flow) = flows.get(self.head as usize) {
             self.head = flow.next;
@@ -110,7 +110,7 @@ impl List {
 }
 
 impl<P> FlowQueues<P> {
-    /// Returns empty queues.
+    /// Creates flow queues without packets.
     pub(crate) fn new(config: Config) -> FlowQueues<P> {
         FlowQueues {
             config,
@@ -126,7 +126,7 @@ impl<P> FlowQueues<P> {
         }
     }
 
-    /// Changes the settings; packets stay where they are.
+    /// Changes the settings of the queues; queued packets keep their places.
     pub(crate) fn configure(&mut self, config: Config) {
         self.config = config;
     }
@@ -141,7 +141,7 @@ impl<P> FlowQueues<P> {
         self.bytes >= self.config.limit || self.packets >= MOST_PACKETS
     }
 
-    /// Appends a packet of the flow with this hash.
+    /// Appends a packet to the flow with the given hash.
     pub(crate) fn push(&mut self, packet: P, hash: u64, bytes: usize, now: Nanos) {
         if self.flows.is_empty() {
             let codel = Codel::default();
@@ -179,7 +179,7 @@ impl<P> FlowQueues<P> {
         }
     }
 
-    /// Removes and returns the packet whose turn it is. `signal` tells the sender of a flow that its packets wait too
+    /// Removes and returns the next packet in fair order. `signal` tells the sender of a flow that its packets wait too
     /// long.
     pub(crate) fn pop(&mut self, now: Nanos, mut signal: impl FnMut(P) -> Signalled<P>) -> Option<P> {
         loop {
@@ -206,7 +206,7 @@ impl<P> FlowQueues<P> {
         }
     }
 
-    /// Moves the first flow of a list to the end of the old ones.
+    /// Moves the first flow of a list to the end of the list of old flows.
     fn requeue(&mut self, at: u32, is_new: bool) {
         let list = if is_new { &mut self.new } else { &mut self.old };
         list.shift(&self.flows);

@@ -1,13 +1,13 @@
-//! Configuration of a translator.
+//! Configuration of a NAT.
 
 use std::net::Ipv4Addr;
 
-/// Protocols that have ports, or identifiers that serve as ports.
+/// Protocols with ports, or with identifiers that serve as ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// TCP.
+    /// TCP ports are translated.
     Tcp,
-    /// UDP.
+    /// UDP ports are translated.
     Udp,
     /// ICMP queries, by their identifier.
     Icmp,
@@ -34,10 +34,10 @@ impl Default for Timeouts {
     }
 }
 
-/// Configuration of a translator.
+/// Configuration of a NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The outside address.
+    /// The NAT's outside address.
     pub address: Ipv4Addr,
     /// First and last outside port or identifier that is allocated.
     pub ports: (u16, u16),

@@ -21,7 +21,7 @@ const MOST: usize = 4096;
 /// Time for which a datagram is remembered, nanoseconds.
 const LIFE: u64 = 15_000_000_000;
 
-/// The datagram that a fragment belongs to, identified before its translation.
+/// Identity of a datagram before its translation, for its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Datagram {
     source: u32,
@@ -40,7 +40,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns which fragment the outermost packet is; `None` for a packet that is not fragmented, or not IPv4.
+    /// Returns the fragment that the outermost packet is; `None` for a packet that is not fragmented, or not IPv4.
     #[inline]
     pub fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Part> {
         let header = packet.layout.outer_ip()?;
@@ -59,7 +59,7 @@ impl Part {
     }
 }
 
-/// Direction of a datagram, as seen from inside.
+/// Direction of a datagram, from the inside's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
     Outbound,
@@ -177,8 +177,8 @@ impl FragmentTable {
         self.entries.is_empty()
     }
 
-    /// Returns the datagram's own identification, or where another one to that destination uses it, the next free one
-    /// after a random number.
+    /// Returns the datagram's own identification, or, where another datagram to that destination uses it, the next free
+    /// one after a random number.
     fn number(&mut self, key: Key, destination: u32) -> u16 {
         let (_, datagram) = key;
         let is_free = |id: u16| self.ids.get(&(destination, datagram.protocol, id)).is_none_or(|owner| *owner == key);
@@ -243,7 +243,7 @@ mod tests {
     const UDP: u8 = 17;
     const TCP: u8 = 6;
 
-    /// Returns a fragment of `datagram` with this word of flags and offset.
+    /// Returns a fragment of `datagram` with the given word of flags and offset.
     fn fragment(datagram: Datagram, word: u16) -> Packet<Vec<u8>> {
         let mut bytes = vec![0; ipv4::MIN_LEN + 8];
         (bytes[0], bytes[ipv4::TTL], bytes[ipv4::PROTOCOL]) = (0x45, 64, datagram.protocol);
@@ -271,7 +271,8 @@ mod tests {
         read_u16(header, ipv4::ID).unwrap()
     }
 
-    /// Tests RFC 791, section 3.1: what has More Fragments or an offset is a fragment, and the first one has no offset.
+    /// Tests RFC 791, section 3.1: a packet with More Fragments or an offset is a fragment, and the first fragment has
+    /// no offset.
     #[test]
     fn fragments_are_told_by_their_offset_and_by_more_fragments() {
         let of = datagram(HOST, SERVER, UDP);
@@ -309,8 +310,8 @@ mod tests {
         assert!(table.is_empty() && table.order.is_empty());
     }
 
-    /// Tests RFC 6864, section 5.3: outside, no two datagrams to one destination and of one protocol have the same
-    /// identification at a time.
+    /// Tests RFC 6864, section 5.3: no two datagrams to one destination and of one protocol have the same
+    /// identification outside at a time.
     #[test]
     fn an_identification_that_another_datagram_uses_is_replaced_in_all_fragments() {
         let mut table = FragmentTable::new(1);

@@ -1,10 +1,10 @@
 //! Lists of mappings in the order of their last use, for early drop. A list is linked through the slots of the table,
 //! so that a mapping is added, moved and removed in constant time.
 
-/// End of a list.
+/// Index that marks the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// Slots of mappings, least recently used first.
+/// A list of mappings' slots, least recently used first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct List {
     first: u32,
@@ -24,7 +24,7 @@ impl List {
     }
 }
 
-/// The links of several lists, of which each slot is in one at most.
+/// Links of several lists; each slot is in at most one.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 

@@ -1,4 +1,4 @@
-//! Outcomes of a translation.
+//! Outcomes of a NAT translation.
 
 segue::reasons! {
     /// Reason why a packet was not translated and must not be forwarded.

@@ -1,4 +1,4 @@
-//! The outside ports in use.
+//! Outside ports in use by mappings.
 
 use std::ops::RangeInclusive;
 

@@ -16,7 +16,7 @@ pub(super) struct TransportAddr {
     pub(super) port: u16,
 }
 
-/// The end of a packet that is read or rewritten.
+/// Side of a packet whose address is read or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Source,
@@ -32,13 +32,13 @@ pub(super) struct Quoted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content {
-    /// A TCP or UDP header at this index of the layout.
+    /// A TCP or UDP header at the given index of the layout.
     Ports(Protocol, usize),
-    /// A TCP or UDP header at the start of the payload: that of a first fragment.
+    /// A TCP or UDP header at the start of the payload, in a first fragment.
     First(Protocol),
     /// An ICMP query or its reply.
     Query,
-    /// An ICMP error about a packet of this protocol.
+    /// An ICMP error about a packet of the given protocol.
     Error { protocol: Protocol, quoted: Quoted },
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Content {
 pub(super) struct Flow {
     pub(super) source: TransportAddr,
     pub(super) destination: TransportAddr,
-    /// The TCP segment; of other protocols its default.
+    /// TCP segment of the packet; the default for other protocols.
     pub(super) segment: Segment,
     pub(super) content: Content,
     /// Index of the IP header in the layout.
@@ -72,7 +72,7 @@ pub(super) fn destination<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<u32> {
     (header.kind == Kind::Ipv4).then(|| read_u32(packet.head.bytes(), header.start() + ipv4::DST.start)).flatten()
 }
 
-/// Reads the outermost packet.
+/// Reads the outermost IPv4 packet.
 pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> {
     let headers = packet.layout.headers();
     let ip = packet.layout.outer_ip_index().filter(|at| headers[*at].kind == Kind::Ipv4);
@@ -112,7 +112,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), segment, Content::Ports(of, ip + 1)))
 }
 
-/// Reads the fields of a TCP header that are followed; `len` is the length of the data after it.
+/// Reads the tracked fields of a TCP header; `len` is the length of the data after it.
 fn segment(header: &[u8], len: usize) -> Segment {
     let word = |at| read_u32(header, at).unwrap_or(0);
     let flags = header.get(tcp::FLAGS).copied().unwrap_or(0);
@@ -305,7 +305,7 @@ fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (TransportA
     write_u16(bytes, field_at, field);
 }
 
-/// Changes the start of an ICMP message in a new buffer, and updates its checksum by the difference.
+/// Replaces the start of an ICMP message in a new buffer, and updates the checksum by the difference.
 fn message<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,
@@ -323,7 +323,7 @@ fn message<B: AsRef<[u8]>>(
     })
 }
 
-/// Changes the start of the payload in a new buffer.
+/// Replaces the start of the payload in a new buffer.
 fn front<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,

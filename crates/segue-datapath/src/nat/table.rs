@@ -1,4 +1,4 @@
-//! The table of mappings.
+//! The table of NAT mappings.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use super::random::random;
 /// A mapping of an inside address and port to an outside port.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    /// Protocol that is mapped.
+    /// Protocol of the mapping.
     pub protocol: Protocol,
-    /// Address and port inside.
+    /// Inside address and port of the mapping.
     pub inside: (u32, u16),
-    /// Port at the outside address.
+    /// Outside port of the mapping.
     pub outside: u16,
     /// Whether the mapping was configured; it then never ends.
     pub is_static: bool,
@@ -27,7 +27,7 @@ pub struct Mapping {
     pub connections: Connections,
     /// Time of the last packet from inside that keeps the mapping alive. None from outside does (RFC 4787, REQ-6).
     pub last: Nanos,
-    /// Packets outbound and inbound, a train counting one.
+    /// Numbers of packets outbound and inbound; a train counts as one.
     pub packets: [u64; 2],
     /// Address to which the last outbound packet went.
     asked: u32,
@@ -44,7 +44,7 @@ pub(super) struct Table {
     outside: HashMap<(Protocol, u16), u32>,
     ports: Ports,
     hosts: HashMap<u32, Host>,
-    /// The mappings that are not assured, by protocol, and their links; those of one host are linked in its entry.
+    /// Unassured mappings by protocol, with their links; those of one host are linked in its entry.
     unassured: [List; 3],
     links: Links,
     host_links: Links,
@@ -141,7 +141,7 @@ impl Table {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    /// Returns the outside port of an inside one, and creates the mapping where there is none.
+    /// Returns the outside port of an inside port; creates the mapping if there is none.
     pub(super) fn outbound(
         &mut self,
         protocol: Protocol,
@@ -228,12 +228,12 @@ impl Table {
         self.early_drops
     }
 
-    /// Replaces the largest numbers of mappings altogether and of one host.
+    /// Replaces the limits of mappings altogether and per host.
     pub(super) fn limit(&mut self, most: usize, most_per_host: usize) {
         (self.config.most, self.config.most_per_host) = (most, most_per_host);
     }
 
-    /// Updates a mapping by a packet.
+    /// Updates a mapping for a packet that passes.
     fn see(&mut self, slot: u32, seen: ObservedPacket, now: Nanos) {
         let Some(Some(mapping)) = self.slots.get_mut(slot as usize) else { return };
         let was_listed = !mapping.is_assured();
@@ -395,7 +395,7 @@ mod tests {
     use super::super::connections::Segment;
     use super::*;
 
-    /// Hosts inside, and one outside.
+    /// Addresses of hosts inside, and of one outside.
     const A: u32 = 1;
     const B: u32 = 2;
     const C: u32 = 3;
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(insides(&table, u64::MAX), [(A, 53)]);
     }
 
-    /// Tests RFC 4787, REQ-6: only packets from inside keep a mapping, and of those no reset.
+    /// Tests RFC 4787, REQ-6: only packets from inside keep a mapping alive, and no reset among them.
     #[test]
     fn packets_from_outside_and_resets_are_counted_and_keep_nothing() {
         let mut table = new(9, 9, PORTS);
@@ -486,8 +486,7 @@ mod tests {
         assert_eq!(state(&table), (6, [3, 1]));
     }
 
-    /// Tests what Linux does with `early_drop`: of a host with as many mappings as it may have, the one that was used
-    /// least recently and not answered gives way.
+    /// Tests Linux's `early_drop`: a host at its limit of mappings loses the least recently used one without an answer.
     #[test]
     fn a_host_at_its_limit_gives_up_its_own_oldest_mapping_that_nobody_answered() {
         let mut table = new(99, 2, PORTS);
@@ -521,7 +520,7 @@ mod tests {
         assert_eq!((table.len(), table.early_drops()), (2, 2));
     }
 
-    /// Tests RFC 5382, REQ-5: an open TCP connection is not given up, nor is a configured mapping.
+    /// Tests RFC 5382, REQ-5: neither an open TCP connection nor a configured mapping is evicted.
     #[test]
     fn connections_and_configured_mappings_give_way_to_nothing() {
         let mut table = new(1, 9, PORTS);

@@ -1,4 +1,4 @@
-//! The translator: which mapping a packet needs, in both directions.
+//! The NAT translator: it finds the mapping of a packet in both directions.
 
 use std::net::Ipv4Addr;
 
@@ -35,7 +35,7 @@ impl Nat {
         self.table.forward(protocol, outside, (inside.0.to_bits(), inside.1))
     }
 
-    /// Translates an outbound packet. `copy` makes a buffer of the start of an ICMP message.
+    /// Translates the source of an outbound packet. `copy` makes a buffer of the start of an ICMP message.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Nat {
         Ok(Done::Hairpin)
     }
 
-    /// Translates an inbound packet.
+    /// Translates the destination of an inbound packet.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl Nat {
         Ok(Done::Translated)
     }
 
-    /// Removes expired mappings and datagrams. It examines a bounded number of mappings, so it is to be called
-    /// regularly.
+    /// Removes expired mappings and remembered datagrams. It examines a bounded number of mappings, so it is to be
+    /// called regularly.
     pub fn expire(&mut self, now: Nanos) {
         self.table.sweep(now, 256);
         self.datagrams.expire(now);
@@ -176,7 +176,7 @@ impl Nat {
         self.table.all(now)
     }
 
-    /// Replaces the largest numbers of mappings altogether and of one host. Present mappings stay.
+    /// Replaces the limits of mappings altogether and per host. Present mappings stay.
     pub fn limit(&mut self, most: usize, most_per_host: usize) {
         self.table.limit(most, most_per_host);
     }
@@ -191,7 +191,7 @@ impl Nat {
         self.table.len()
     }
 
-    /// Returns whether no mapping and no datagram is remembered.
+    /// Returns whether no mapping and no datagram is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.datagrams.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The reasons for which packets of a tunnel with a peer table are dropped.
+//! Reasons why packets of a tunnel with a peer table are dropped.
 
 segue::reasons! {
     /// Reason why a tunnel with a peer table dropped a packet, besides those of encapsulation, decapsulation and ports.

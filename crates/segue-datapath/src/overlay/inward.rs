@@ -100,8 +100,8 @@ impl Overlay {
     }
 }
 
-/// Returns the index of the peer of a frame's source address: the one that has the address, or, where none has, the one
-/// at `from` that has the unknown addresses. A group is no source.
+/// Returns the index of the peer that a frame's source address belongs to: the one with the address, or else the one at
+/// `from` with the unknown addresses. A group is no source.
 fn sender_of(table: &Table, frame: &Packet<Page>, from: IpAddr) -> Option<usize> {
     let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source))?;
     table.find(station(source)).or_else(|| table.flooded(from))

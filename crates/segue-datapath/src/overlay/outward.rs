@@ -32,7 +32,7 @@ pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> 
     }
 }
 
-/// Returns the address of a frame in this range of its Ethernet header.
+/// Returns the address in the given range of a frame's Ethernet header.
 #[inline]
 pub(super) fn mac(packet: &Packet<Page>, at: Range<usize>) -> Option<Mac> {
     packet.head.bytes().get(at)?.first_chunk().copied()
@@ -133,8 +133,8 @@ impl Overlay {
         }
     }
 
-    /// Drops a packet without a matching peer, and sends its sender "net unreachable", or "no route" over IPv6, where
-    /// the rate limit allows.
+    /// Drops a packet without a matching peer, and sends "net unreachable", or "no route" over IPv6, to its source
+    /// where the rate limit allows.
     ///
     /// The source of the error is the packet's own destination, as for a packet that is too big: the host would take
     /// an error from one of its own addresses for a forgery.
@@ -153,7 +153,7 @@ impl Overlay {
         self.rx.pool.put(packet);
     }
 
-    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends its sender an ICMP error.
+    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its source.
     fn tell_too_big(&mut self, packet: Box<Packet<Page>>, mtu: usize, now: Nanos) {
         self.drops.add_many(Dropped::PathMtu, packets(&packet));
         let kind = icmp::kind_of(&packet, DropReason::TooBig);

@@ -27,27 +27,27 @@ use crate::tuning::{Remcsum, Settings};
 pub struct Listener {
     /// Name of the port in statistics.
     pub name: String,
-    /// The datagram port. Its destinations are set by the table.
+    /// The port that receives and sends datagrams. Its destinations are set by the table.
     pub port: Box<dyn Port>,
     /// The state of the outer checksum of datagrams with a remote checksum option, as verified by the port.
     pub csum: OuterCsum,
 }
 
-/// The parts that a tunnel with a peer table is made of.
+/// Parts that a tunnel with a peer table is made of.
 pub struct Parts {
     /// Name of the inside port in statistics: the interface.
     pub inside_name: String,
-    /// The packet port inside.
+    /// The port for inner packets.
     pub inside: Box<dyn Port>,
     /// Whether the packet port inside carries Ethernet frames; otherwise IP.
     pub frames: bool,
-    /// The listeners, in the order that tables know; at least one.
+    /// Listeners in the order that tables use; at least one.
     pub listeners: Vec<Listener>,
-    /// The first table.
+    /// The peer table at the start.
     pub table: Box<Table>,
     /// The receiver of new tables.
     pub tables: TableReceiver,
-    /// Ethernet address of this end, for encapsulations that carry frames.
+    /// Local Ethernet address, for encapsulations that carry frames.
     pub mac: [u8; 6],
     /// Initial configuration of GRO for inbound packets.
     pub gro: Option<gro::Config>,
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// Returns the knobs of a tunnel between ports of these names.
+/// Returns the knobs of a tunnel between the named ports.
 pub fn knobs(inside: &str, outsides: &[&str], gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
     let mut settings = settings(inside, outsides, gro, remcsum, budget);
     Knobs::of(|dial| tune(&mut settings, dial))
@@ -99,9 +99,9 @@ pub(super) struct Outside {
     pub(super) csum: OuterCsum,
     pub(super) drops: Counts<Dropped>,
     pub(super) decap_drops: Counts<DecapRefusal>,
-    /// Packets after decapsulation.
+    /// Counters of packets after decapsulation.
     pub(super) unwrapped: Traffic,
-    /// Packets of a remote checksum option, sent and received.
+    /// Numbers of packets with a remote checksum option, sent and received.
     pub(super) remcsum: [u64; 2],
     /// Number of packets whose inner checksum the sender's kernel has left unfinished.
     pub(super) unfinished: u64,
@@ -134,7 +134,7 @@ pub struct Overlay {
     pub(super) queries: QueryLimit,
     /// Number of times the table was replaced.
     swaps: u64,
-    /// The longest round while the table was changed, nanoseconds of processor time.
+    /// Duration of the longest round during a table change, nanoseconds of processor time.
     longest_change: u64,
     /// Number of packets and bursts received from all ports.
     taken: u64,
@@ -155,7 +155,7 @@ impl std::fmt::Debug for Overlay {
 }
 
 impl Overlay {
-    /// Creates the pipeline.
+    /// Creates the overlay's pipeline.
     pub fn new(parts: Parts) -> Overlay {
         let names: Vec<&str> = parts.listeners.iter().map(|listener| listener.name.as_str()).collect();
         let settings = settings(&parts.inside_name, &names, parts.gro, parts.remcsum, parts.budget);
@@ -203,14 +203,14 @@ impl Overlay {
         made
     }
 
-    /// Sets the destinations of the ports to those of the table.
+    /// Sets the ports' destinations to those of the table.
     fn address(&mut self) {
         for (outside, destinations) in self.outsides.iter_mut().zip(&self.table.destinations) {
             outside.end.port.set_peers(destinations);
         }
     }
 
-    /// Applies a waiting table, unless a packet waits for a socket.
+    /// Applies a new table, unless a packet waits for a socket.
     fn renew(&mut self) {
         if self.tables.is_waiting()
             && self.outsides.iter().all(|outside| outside.end.is_empty())
@@ -301,7 +301,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Returns whether packets wait for a port to be writable, or for their time.
+    /// Returns whether queued packets wait for a writable port, or for their time.
     fn has_waiting(&self) -> bool {
         self.inside.blocked || self.is_blocked() || self.is_due
     }
@@ -323,7 +323,7 @@ impl Overlay {
         self.is_due = true;
     }
 
-    /// Runs one round.
+    /// Runs one round of the pipeline.
     fn move_packets(&mut self, now: Nanos) -> io::Result<Round> {
         self.renew();
         let mut round_robin = self.round_robin;

@@ -21,10 +21,10 @@ pub struct Prefixes {
     v6: Family<128>,
 }
 
-/// The prefixes of one family, of addresses of `BITS` bits.
+/// Prefixes of one family, with addresses of `BITS` bits.
 #[derive(Debug)]
 struct Family<const BITS: u8> {
-    /// The lengths that occur, ascending, without that of host routes.
+    /// Lengths of the stored prefixes, ascending, without host routes.
     lens: Vec<u8>,
     hosts: Slots,
     others: Slots,
@@ -122,7 +122,7 @@ impl<const BITS: u8> Family<BITS> {
     }
 }
 
-/// A hash table with open addressing, at most half full.
+/// A hash table with open addressing, filled at most half.
 #[derive(Debug)]
 struct Slots {
     key: Key,

@@ -13,20 +13,20 @@ use super::table::Table;
 struct Exchange {
     /// Whether `next` holds a table.
     waits: AtomicBool,
-    /// The number of changes that are being made.
+    /// Number of changes in progress.
     changes: AtomicUsize,
     next: Mutex<Option<Box<Table>>>,
     #[allow(clippy::vec_box, reason = "the worker moves pointers, not tables")]
     retired: Mutex<Vec<Box<Table>>>,
-    /// The number of the table in force.
+    /// Generation number of the table in force.
     generation: AtomicU64,
 }
 
-/// The sending half, of the thread that changes the table.
+/// The sending half of the exchange, for the thread that changes the table.
 #[derive(Clone, Debug)]
 pub struct TableSender(Arc<Exchange>);
 
-/// A change that is being made, until it is dropped.
+/// A guard for a change of the table in progress, until it is dropped.
 #[derive(Debug)]
 pub struct Changing(Arc<Exchange>);
 
@@ -36,7 +36,7 @@ impl Drop for Changing {
     }
 }
 
-/// The receiving half, of the worker.
+/// The receiving half of the exchange, for the worker.
 #[derive(Debug)]
 pub struct TableReceiver {
     exchange: Arc<Exchange>,
@@ -45,7 +45,7 @@ pub struct TableReceiver {
     kept: Vec<Box<Table>>,
 }
 
-/// Creates both halves.
+/// Creates the sending and the receiving half of a table exchange.
 pub fn exchange() -> (TableSender, TableReceiver) {
     let exchange = Arc::<Exchange>::default();
     (TableSender(Arc::clone(&exchange)), TableReceiver { exchange, kept: Vec::with_capacity(4) })
@@ -62,33 +62,33 @@ impl TableSender {
         drop(retired);
     }
 
-    /// Begins a change: as long as the value lives, the worker measures its rounds.
+    /// Begins a change: while the returned value lives, the worker measures its rounds.
     pub fn changing(&self) -> Changing {
         self.0.changes.fetch_add(1, Ordering::Relaxed);
         Changing(Arc::clone(&self.0))
     }
 
-    /// Returns the number of the table that the worker uses.
+    /// Returns the generation number of the table that the worker uses.
     pub fn in_force(&self) -> u64 {
         self.0.generation.load(Ordering::Relaxed)
     }
 }
 
 impl TableReceiver {
-    /// Returns whether a new table waits.
+    /// Returns whether a new table has not been taken yet.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.exchange.waits.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the table is being changed, or a new one waits.
+    /// Returns whether the table is being changed, or a new one has not been taken yet.
     #[inline]
     pub(super) fn is_changing(&self) -> bool {
         self.is_waiting() || self.exchange.changes.load(Ordering::Relaxed) > 0
     }
 
-    /// Exchanges `present` for the table that waits. Returns whether it did; otherwise it is to be tried again in the
-    /// next round. It neither waits nor frees memory.
+    /// Exchanges `present` for the new table. Returns whether it did; otherwise it is to be tried again in the next
+    /// round. It neither waits nor frees memory.
     pub(super) fn take(&mut self, present: &mut Box<Table>) -> bool {
         let Ok(mut next) = self.exchange.next.try_lock() else { return false };
         self.exchange.waits.store(false, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use super::prefixes::Prefixes;
 
 /// Largest number of path MTU queries in one [`QUERY_PERIOD`]; each is two system calls.
 const MOST_QUERIES: u32 = 64;
-/// Interval of the limit of path MTU queries, nanoseconds.
+/// Period of the rate limit of path MTU queries, nanoseconds.
 const QUERY_PERIOD: u64 = 100_000_000;
 
 /// The counters of one peer. One worker writes them; other threads may read them at any time.
@@ -24,12 +24,12 @@ pub struct PeerCounters {
 }
 
 impl PeerCounters {
-    /// Returns packets and bytes to the peer; a train counts as one packet.
+    /// Returns the numbers of packets and bytes sent to the peer; a train counts as one packet.
     pub fn sent(&self) -> [u64; 2] {
         [0, 1].map(|at| self.sent[at].load(Ordering::Relaxed))
     }
 
-    /// Returns datagrams and bytes from the peer.
+    /// Returns the numbers of datagrams and bytes received from the peer.
     pub fn received(&self) -> [u64; 2] {
         [0, 1].map(|at| self.received[at].load(Ordering::Relaxed))
     }
@@ -43,21 +43,21 @@ impl PeerCounters {
     }
 }
 
-/// Adds a packet. There is one writer, so that no locked instruction is needed.
+/// Adds a packet to a peer's counters. There is one writer, so that no locked instruction is needed.
 fn add([packets, total]: &[AtomicU64; 2], bytes: usize) {
     packets.store(packets.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
 }
 
-/// The inner addresses that are behind a peer.
+/// Inner addresses that are reached through a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inside {
     /// IP addresses: an address and a prefix length.
     Prefix(IpAddr, u8),
-    /// One Ethernet address.
+    /// A peer for one Ethernet address.
     Station(Mac),
-    /// Group addresses and every Ethernet address without a peer: each such frame is flooded to all peers that have
-    /// this.
+    /// Group addresses and all Ethernet addresses without a peer: frames to them are flooded to every peer of this
+    /// kind.
     Flood,
 }
 
@@ -82,15 +82,15 @@ pub(super) fn station(mac: Mac) -> IpAddr {
 /// Configuration of one peer, from which a table is built.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// The inner addresses behind the peer.
+    /// Inner addresses that are reached through the peer.
     pub inside: Inside,
     /// The index of the listener whose sockets send to the peer.
     pub listener: usize,
     /// The encapsulation towards the peer.
     pub encap: Config,
-    /// The destination of the Ethernet frames inside, where the encapsulation carries frames and the interface IP.
+    /// Destination of the inner Ethernet frames, where the encapsulation carries frames and the interface IP.
     pub mac: Option<Mac>,
-    /// The counters of the peer, which it keeps from one table to the next.
+    /// Counters of the peer, which persist from one table to the next.
     pub counters: Arc<PeerCounters>,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Peer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerMtu {
     pub(super) asked: Option<Nanos>,
-    /// Bytes of inner IP that fit.
+    /// Largest inner IP packet that fits, bytes.
     pub(super) inside: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ impl QueryLimit {
     }
 }
 
-/// A peer table. It is built by any thread, and then belongs to the worker.
+/// A table of an overlay's peers. It is built by any thread, and then belongs to the worker.
 #[derive(Debug)]
 pub struct Table {
     generation: u64,
@@ -151,10 +151,10 @@ pub struct Table {
     senders: Prefixes,
     removed_senders: Prefixes,
     pub(super) peers: Vec<Peer>,
-    /// The peers that frames are flooded to, and these by their outer addresses.
+    /// Peers that frames are flooded to, and an index of these by outer address.
     pub(super) flood: Vec<usize>,
     flood_senders: Prefixes,
-    /// The addresses that each listener's sockets send to.
+    /// Addresses that each listener's sockets send to.
     pub(super) destinations: Vec<Arc<[SocketAddr]>>,
     /// Decapsulation at each listener, by network identifier, sorted.
     decaps: Vec<Vec<(Option<u32>, Decapsulator)>>,
@@ -167,13 +167,14 @@ pub(super) enum Sender {
     Peer,
     /// The remote of a peer that was removed.
     Removed,
-    /// An address of no peer.
+    /// An address that belongs to no peer.
     Unknown,
 }
 
 impl Table {
-    /// Builds a table. `removed` are prefixes and remotes of earlier tables, whose packets are dropped under a name of
-    /// their own; `own_mac` is the source of the frames inside, where there are any; `key` should be random.
+    /// Builds a peer table from its entries. `removed` are prefixes and remotes of earlier tables, whose packets are
+    /// dropped under a name of their own; `own_mac` is the source of the frames inside, where there are any; `key`
+    /// should be random.
     ///
     /// # Errors
     /// The index of a peer whose encapsulation cannot be, or that names a listener that there is not.
@@ -254,7 +255,7 @@ impl Table {
         })
     }
 
-    /// Returns the number of the table.
+    /// Returns the generation number of the table.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -275,7 +276,7 @@ impl Table {
         self.inner.lookup(inner).map(|index| index as usize)
     }
 
-    /// Returns the index of the peer that frames of the outer address are flooded to.
+    /// Returns the index of the flooded peer with the given outer address.
     pub(super) fn flooded(&self, outer: IpAddr) -> Option<usize> {
         self.flood_senders.lookup(outer).map(|index| index as usize)
     }
@@ -316,10 +317,10 @@ impl Table {
     }
 }
 
-/// Inner addresses and remotes of earlier tables that the present one has not.
+/// Inner addresses and remotes of earlier tables that the current one lacks.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
-    /// Inner addresses, of [`Inside::prefix`].
+    /// Removed inner addresses, in the form of [`Inside::prefix`].
     pub prefixes: Vec<(IpAddr, u8)>,
     /// Outer addresses of removed remotes.
     pub remotes: Vec<IpAddr>,
@@ -341,7 +342,8 @@ fn with_network(config: Config, network: Option<u32>) -> Config {
     }
 }
 
-/// Returns the configuration with a placeholder remote: a listener has none of its own, and the check requires one.
+/// Returns the configuration with a placeholder remote: a listener has no remote of its own, and the check requires
+/// one.
 fn reachable(config: Config) -> Config {
     Config { remote: config.local, ..config }
 }

@@ -1,4 +1,4 @@
-//! The feed: messages reach the router while it runs, and wake it.
+//! The feed of messages to a running router, each of which wakes it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::tables::Message;
 use crate::sync::{Arc, Mutex, PipeReader, PipeWriter, Receiver, SyncSender, pipe, sync_channel};
 
-/// Largest number of messages that may wait for the router.
+/// Largest number of unread messages in the feed.
 const WAITING: usize = 16;
 
 /// The sending half of a router's feed: each message wakes the router. It may be cloned.
@@ -16,14 +16,14 @@ pub struct FeedSender {
     wake: Arc<Mutex<PipeWriter>>,
 }
 
-/// The router's end of the feed.
+/// The receiving half of the feed, for the router.
 #[derive(Debug)]
 pub struct Feed {
     receiver: Receiver<Message>,
     wake: PipeReader,
 }
 
-/// Creates a feed and returns both ends.
+/// Creates a feed and returns its sending and receiving half.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ impl FeedSender {
 }
 
 impl Feed {
-    /// Returns the next message. Each message has one byte in the pipe, written after it.
+    /// Returns the next message to the router. Each message has one byte in the pipe, written after it.
     pub(crate) fn next(&mut self) -> Option<Message> {
         let message = self.receiver.try_recv().ok()?;
         let _ = self.wake.read_exact(&mut [0]);
@@ -54,7 +54,7 @@ impl Feed {
         self.waker().as_fd()
     }
 
-    /// Returns the end of the pipe that wakes the router.
+    /// Returns the readable end of the pipe that wakes the router.
     pub(crate) fn waker(&self) -> &PipeReader {
         &self.wake
     }

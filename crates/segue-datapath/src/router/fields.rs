@@ -1,4 +1,4 @@
-//! Fields that a router reads of a packet, and copies of packets that have to wait.
+//! Readers of packet fields for a router, and copies of packets that must wait.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
 use segue::wire::{ipv4, ipv6, ndisc, protocol};
 use segue_port::{Page, PagePool};
 
-/// Returns whether a packet must not be forwarded because it is for neighbours only: IPv6 from or to a link-local
+/// Returns whether a packet must not be forwarded because it is only for neighbours: IPv6 from or to a link-local
 /// address, or to a multicast one, and neighbour discovery to one of the port's `own` addresses with hop limit 255,
 /// which shows that no router has forwarded it (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
@@ -21,7 +21,7 @@ pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)
     is_link_local(header) || is_discovery
 }
 
-/// Returns whether a packet that begins with this IP header is IPv6 from or to a link-local or multicast address.
+/// Returns whether a packet with the given IP header is IPv6 from or to a link-local or multicast address.
 pub(super) fn is_link_local(header: &[u8]) -> bool {
     let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
     let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
@@ -35,7 +35,7 @@ pub(super) enum AddressPair {
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-/// Returns source and destination of a packet, or `None` for a frame without IP header.
+/// Returns source and destination address of a packet, or `None` for a frame without an IP header.
 pub(super) fn ends(packet: &Packet<Page>) -> Option<AddressPair> {
     let ip = packet.layout.outer_ip()?;
     let header = packet.head.bytes().get(ip.start()..ip.end())?;
@@ -53,7 +53,7 @@ pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
     })
 }
 
-/// Returns whether a router forwards packets from this address.
+/// Returns whether a router forwards packets from the given address.
 pub(super) fn is_forwardable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_forwardable_v4(address),
@@ -61,15 +61,15 @@ pub(super) fn is_forwardable(address: IpAddr) -> bool {
     }
 }
 
-/// Returns a page that begins with `bytes`, or `None` where no page is free.
+/// Returns a page filled with `bytes` at its start, or `None` if no page is free.
 pub(super) fn page_of(pages: &mut PagePool, bytes: &[u8]) -> Option<Page> {
     let mut page = pages.take()?;
     page.bytes_mut().get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(page.freeze(bytes.len()))
 }
 
-/// Copies the payload to pages of the pool: a waiting packet must not keep a slot of a port's receive ring, which would
-/// stop the ring. Returns `false` where no page is free.
+/// Copies the payload to pages of the pool, because a waiting packet must not occupy a slot of a port's receive ring,
+/// which would stop the ring. Returns `false` where no page is free.
 pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
     let (mut kept, mut at) = (Payload::default(), 0);
     while at < packet.payload.len() {

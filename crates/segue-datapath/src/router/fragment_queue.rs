@@ -1,5 +1,5 @@
-//! Fragments that arrive before the first one of their datagram, and wait for it because only that one has ports (RFC
-//! 4787, REQ-14: fragments out of order are translated too).
+//! Fragments that arrive before the first one of their datagram, and wait for it because only the first one has ports
+//! (RFC 4787, REQ-14: fragments out of order are translated too).
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,8 @@ use segue_port::Page;
 
 use crate::nat::Datagram;
 
-/// Largest number of waiting fragments altogether, and of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
+/// Largest numbers of waiting fragments altogether and per datagram: a datagram of 64 KiB in packets of 1500 bytes has
+/// 45.
 const MAX_FRAGMENTS: usize = 256;
 const MAX_PER_DATAGRAM: usize = 48;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
@@ -20,11 +21,11 @@ const LIFETIME: u64 = 2_000_000_000;
 pub(super) enum NatHook {
     /// The hook before the routing decision.
     Prerouting,
-    /// The hook after the routing decision: the egress port, and the MTU there in bytes.
+    /// The hook after the routing decision, with the egress port and its MTU in bytes.
     Postrouting { port: usize, mtu: u32 },
 }
 
-/// A waiting fragment.
+/// A fragment that waits for the first fragment of its packet.
 #[derive(Debug)]
 pub(super) struct QueuedFragment {
     pub(super) datagram: Datagram,
@@ -41,7 +42,7 @@ pub(super) struct FragmentQueue {
 }
 
 impl FragmentQueue {
-    /// Returns whether one more fragment of a datagram may wait.
+    /// Returns whether one more fragment of the datagram may wait.
     pub(super) fn has_room(&self, datagram: &Datagram) -> bool {
         self.waiting.len() < MAX_FRAGMENTS
             && self.waiting.iter().filter(|(_, one)| one.datagram == *datagram).count() < MAX_PER_DATAGRAM
@@ -51,7 +52,7 @@ impl FragmentQueue {
         self.waiting.push_back((Nanos(now.0 + LIFETIME), one));
     }
 
-    /// Takes the fragments of a datagram that wait at the hooks for which `is_there` holds, in their order.
+    /// Removes and returns a datagram's fragments waiting at the hooks that `is_there` accepts, in their order.
     pub(super) fn take(&mut self, datagram: &Datagram, is_there: impl Fn(NatHook) -> bool) -> Vec<QueuedFragment> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -63,7 +64,7 @@ impl FragmentQueue {
         taken.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Takes a fragment whose deadline has passed.
+    /// Removes and returns a fragment whose deadline has passed.
     pub(super) fn expired(&mut self, now: Nanos) -> Option<QueuedFragment> {
         self.waiting.front().filter(|(until, _)| *until < now)?;
         self.waiting.pop_front().map(|(_, one)| one)

@@ -1,5 +1,4 @@
-//! ARP packets (RFC 826) and neighbour discovery messages (RFC 4861) that a router sends and reads, in one form for
-//! both.
+//! ARP packets (RFC 826) and neighbour discovery messages (RFC 4861) that a router sends and reads, in one common form.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,8 +36,8 @@ pub(super) struct NeighbourMessage {
     pub(super) target: Option<IpAddr>,
 }
 
-/// Returns the frame that requests a neighbour's link-layer address: unicast to the known one in `mac` (RFC 1122,
-/// section 2.3.2.1; RFC 4861, section 7.3.3), or else to all.
+/// Returns a request for a neighbour's link-layer address: unicast to the known address in `mac` (RFC 1122, section
+/// 2.3.2.1; RFC 4861, section 7.3.3), or else broadcast or multicast.
 pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, mac: Option<[u8; 6]>) -> Vec<u8> {
     if hop.is_v4 {
         let target_ip = Ipv4Addr::from_bits(hop.address as u32);
@@ -77,8 +76,8 @@ fn neighbour_solicitation(port: &InterfaceAddrs, target: Ipv6Addr, mac: Option<[
     bytes
 }
 
-/// Reads the first bytes of a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour
-/// solicitation or an advertisement.
+/// Parses a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour solicitation or an
+/// advertisement.
 pub(super) fn parse(frame: &[u8]) -> Option<NeighbourMessage> {
     let is_unicast = !ethernet::is_group(*frame.first_chunk()?);
     let rest = frame.get(ethernet::LEN..)?;
@@ -161,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Builds an advertisement of 2001:db8:2::7 with these flags and this link address.
+    /// Builds an advertisement of 2001:db8:2::7 with the given flags and link address.
     fn advertisement(to: Ipv6Addr, frame_to: [u8; 6], flags: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
         let body = Body::Advertisement { target: v6(7), target_link: mac, flags };
         let mut bytes = vec![0; ndisc::MAX_FRAME];

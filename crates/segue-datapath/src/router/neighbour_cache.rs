@@ -1,5 +1,4 @@
-//! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed when they are used, and deleted when
-//! they stay unused.
+//! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed on use, and deleted when unused.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,11 +8,11 @@ use super::messages::Advertisement;
 use crate::route::Hop;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
-/// RETRANS_TIMER: time between solicitations (RFC 4861, section 10: 1 second), and MAX_MULTICAST_SOLICIT and
-/// MAX_UNICAST_SOLICIT, how many are sent.
+/// RETRANS_TIMER: interval between solicitations (RFC 4861, section 10: 1 second); then MAX_MULTICAST_SOLICIT and
+/// MAX_UNICAST_SOLICIT, the numbers of solicitations.
 pub(super) const RETRANS_TIMER: u64 = SECOND;
 pub(super) const MAX_SOLICITS: u8 = 3;
-/// REACHABLE_TIME: how long a confirmed entry is REACHABLE (RFC 4861, section 10: 30 seconds).
+/// REACHABLE_TIME: time for which a confirmed entry is REACHABLE (RFC 4861, section 10: 30 seconds).
 const REACHABLE_TIME: u64 = 30 * SECOND;
 /// Time after which an unused entry is deleted.
 const UNUSED_TIME: u64 = 600 * SECOND;
@@ -33,7 +32,7 @@ pub(super) enum Freshness {
     New,
 }
 
-/// Whether packets wait for a neighbour to be resolved.
+/// Whether packets are queued for a neighbour in resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HasPending {
     Yes,
@@ -42,7 +41,7 @@ pub(super) enum HasPending {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Serial number, unique among all entries that ever were.
+    /// Serial number of the entry, never reused.
     number: u64,
     mac: [u8; 6],
     /// Time at which the entry ceases to be REACHABLE.
@@ -89,7 +88,7 @@ impl Entry {
     }
 }
 
-/// Effect that a message or a kernel update had on an entry.
+/// Effect of a message or a kernel update on a cache entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
     /// Whether the link address is new or has changed.
@@ -112,12 +111,12 @@ pub(super) struct Change {
 pub(super) struct NeighbourCache {
     permanent: HashMap<Hop, [u8; 6]>,
     learned: HashMap<Hop, Entry>,
-    /// The last link address that the kernel reported of each neighbour that is not permanent, by port and family. It
-    /// is kept for deleted entries too, so that a repeated report can be told from a new one.
+    /// Last link address that the kernel reported of each neighbour that is not permanent, by port and family. It is
+    /// kept for deleted entries too, so that a repeated report can be told from a new one.
     kernel: [HashMap<Hop, [u8; 6]>; 4],
     /// Entries by port and family, unused and used ones separately, ordered by the time of last use.
     order: [[BTreeMap<(Nanos, u64), Hop>; 2]; 4],
-    /// Entries in state PROBE, with the time at which each is due, in that order.
+    /// Entries in state PROBE with the times at which they are due, in that order.
     probes: VecDeque<(Nanos, u64, Hop)>,
     next: u64,
 }
@@ -228,7 +227,7 @@ impl NeighbourCache {
         self.insert(hop, mac, now, pending, now)
     }
 
-    /// Ends a full listing of the kernel's neighbours: reports of those that are not listed are dropped.
+    /// Ends a full listing of the kernel's neighbours: reports of unlisted ones are dropped.
     pub(super) fn retain_kernel(&mut self, is_said: impl Fn(&Hop) -> bool) {
         self.kernel.iter_mut().for_each(|kernel| kernel.retain(|hop, _| is_said(hop)));
     }
@@ -260,13 +259,12 @@ impl NeighbourCache {
         self.unpin(hop)
     }
 
-    /// Deletes all permanent entries, before the kernel lists them anew.
+    /// Deletes all permanent entries, before a new listing by the kernel.
     pub(super) fn forget_permanent(&mut self) {
         self.permanent.clear();
     }
 
-    /// Adds the neighbours to solicit, with their link addresses, to `solicit` and the entries that were deleted to
-    /// `gone`.
+    /// Appends the neighbours to solicit, with their link addresses, to `solicit`, and the deleted entries to `gone`.
     pub(super) fn due(&mut self, now: Nanos, solicit: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
         let begin = gone.len();
         while let Some((_, number, hop)) = self.probes.front().filter(|(next, ..)| *next <= now).copied() {
@@ -295,7 +293,7 @@ impl NeighbourCache {
         self.order[class].iter().map(BTreeMap::len).sum()
     }
 
-    /// Creates an entry, and evicts another if necessary.
+    /// Creates a cache entry, and evicts another one if necessary.
     fn insert(&mut self, hop: Hop, mac: [u8; 6], reachable_until: Nanos, pending: HasPending, now: Nanos) -> Change {
         let class = class(&hop);
         let mut displaced = None;
@@ -346,7 +344,7 @@ mod tests {
         Advertisement { address: Ipv4Addr::LOCALHOST.into(), mac: Some(mac), is_solicited, is_override }
     }
 
-    /// Creates an entry by an answer to a solicitation.
+    /// Creates an entry from a solicited advertisement.
     fn find(cache: &mut NeighbourCache, hop: Hop, now: Nanos) -> Change {
         cache.observe(hop, &advertisement(A, true, true), HasPending::Yes, now)
     }

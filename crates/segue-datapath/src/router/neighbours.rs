@@ -25,7 +25,7 @@ const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 
 impl Router {
-    /// Handles all messages that wait in the feed.
+    /// Handles all messages that are queued in the feed.
     pub(super) fn read_feed(&mut self, now: Nanos) {
         while let Some(message) = self.feed.next() {
             match message {
@@ -113,8 +113,8 @@ impl Router {
         }
     }
 
-    /// Returns a received frame or packet that is to be routed. Others are read as neighbour messages, or left to the
-    /// host's stack. TCP and UDP over plain IP to the port's own link address are not parsed for that.
+    /// Filters a received frame or packet: returns it if it is to be routed. Others are read as neighbour messages, or
+    /// left to the host's stack. TCP and UDP over plain IP to the port's own link address are not parsed for that.
     pub(super) fn accept_received(&mut self, from: usize, received: Received, now: Nanos) -> Option<Received> {
         if let Received::Frame(frame) = &received {
             let bytes = frame.bytes.bytes();
@@ -127,7 +127,8 @@ impl Router {
         self.accept(from, packet, now).map(Received::Packet)
     }
 
-    /// Returns a packet that is to be routed. Others are read as neighbour messages, or left to the host's stack.
+    /// Filters a packet: returns it if it is to be routed. Others are read as neighbour messages, or left to the host's
+    /// stack.
     pub(super) fn accept(&mut self, from: usize, packet: Boxed, now: Nanos) -> Option<Boxed> {
         let head = packet.head.bytes();
         let to: Option<&[u8; 6]> = head.first_chunk();
@@ -160,8 +161,8 @@ impl Router {
         None
     }
 
-    /// Updates the neighbour cache by a message, unless the sender claims an address that cannot be a neighbour's: one
-    /// of this router's own, or one that no host may have, such as a loopback or a multicast address.
+    /// Updates the neighbour cache by a message, unless the sender claims an address that no neighbour may have: one of
+    /// this router's own, or a loopback or multicast address, for example.
     fn observe(&mut self, from: usize, message: &NeighbourMessage, now: Nanos) {
         let NeighbourMessage { advertisement, target } = *message;
         let is_own = |address: IpAddr| match address {
@@ -199,7 +200,7 @@ impl Router {
         self.send_frame(from, &frame)
     }
 
-    /// Routes the packets that waited for a neighbour.
+    /// Routes the packets that were queued for a resolved neighbour.
     fn again(&mut self, held: impl IntoIterator<Item = Held>, now: Nanos) {
         for (from, packet) in held {
             self.forward(from, vec![packet], now);
@@ -228,7 +229,7 @@ impl Router {
         self.pair.rx.pool.put(packet);
     }
 
-    /// Sends an ARP announcement of the outside address, where one is due.
+    /// Sends an ARP announcement of the outside address when one is due.
     pub(super) fn announce(&mut self, now: Nanos) {
         let Some((_, own)) = self.nat.as_ref().filter(|_| self.announcements > 0) else { return };
         if now < self.next_announcement {
@@ -257,7 +258,7 @@ impl Router {
         self.stats[port].questions += u64::from(self.send_frame(port, &frame));
     }
 
-    /// Passes a frame that the router has created to a port; returns whether there was a page for it.
+    /// Sends a frame created by the router on a port; returns whether a page was available.
     fn send_frame(&mut self, port: usize, bytes: &[u8]) -> bool {
         let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return false };
         let mut packet = self.pair.rx.pool.take();

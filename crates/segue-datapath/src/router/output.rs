@@ -26,7 +26,7 @@ impl Router {
         empty
     }
 
-    /// Routes packets that the router itself made. An ICMP error about a hairpinned packet may be addressed to the
+    /// Routes packets that the router itself created. An ICMP error about a hairpinned packet may be addressed to the
     /// outside address and is translated first.
     pub(super) fn route_made(&mut self, now: Nanos) {
         if !self.made.is_empty() {
@@ -36,8 +36,8 @@ impl Router {
         }
     }
 
-    /// Drops packets whose source is forged: an address of this router (RFC 1812, section 5.3.8), or from inside one
-    /// that is not routed there. Packets for the host itself are left to its own check.
+    /// Drops packets with a forged source: an address of this router (RFC 1812, section 5.3.8), or on the inside an
+    /// address that is not routed there. Packets for the host itself are left to its own check.
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
         let Router { addrs, nat, stats, pair, source_check, forwarder, .. } = self;
         let is_own = |source: IpAddr| match source {
@@ -76,7 +76,7 @@ impl Router {
         kept
     }
 
-    /// Routes the packets of a batch: each is sent, dropped or kept. Returns the empty batch, for its memory.
+    /// Forwards the packets of a batch: each is sent, dropped or kept. Returns the empty batch, for its memory.
     pub(super) fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         batch.iter().for_each(|packet| self.stats[counted].route.add(packet));

@@ -13,11 +13,11 @@ use crate::napi::PollPolicy;
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::port_pair::PortPair;
 
-/// Interval of timers, nanoseconds.
+/// Interval of the router's timers, nanoseconds.
 const TICK: u64 = 250_000_000;
 
 impl Router {
-    /// Receives at most `left` packets from one port and routes them; `left` is reduced by as many.
+    /// Receives at most `left` packets from one port and routes them; `left` is reduced by their number.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.transmit()?;
         if self.pair.is_blocked() {
@@ -68,7 +68,7 @@ impl Router {
         ends.iter_mut().zip(split_drops).try_for_each(|(end, drops)| end.transmit(rx, drops))
     }
 
-    /// Runs the timers: NAT and neighbour timeouts, waiting fragments, announcements.
+    /// Runs the router's timers: NAT and neighbour timeouts, waiting fragments, announcements.
     fn tick(&mut self, now: Nanos) -> io::Result<()> {
         if now < self.next_tick {
             return Ok(());

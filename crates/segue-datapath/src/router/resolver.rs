@@ -13,18 +13,18 @@ use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, Neighbou
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-/// Largest number of neighbours of one family in resolution, most packets that wait for one neighbour, and most packets
-/// that wait for all of a family.
+/// Limits of resolution per family: neighbours in resolution, packets queued for one neighbour, and packets queued for
+/// all.
 const MAX_HOPS: usize = 256;
 const MAX_PACKETS: usize = 32;
 const MAX_HELD: usize = 256;
 
-/// A waiting packet with its ingress port.
+/// A queued packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
 #[derive(Debug)]
 struct PendingResolution {
-    /// Serial number, in the order of creation.
+    /// Serial number of the resolution, in the order of creation.
     number: u64,
     held: VecDeque<Held>,
     asked: u8,
@@ -36,7 +36,7 @@ struct PendingResolution {
 pub(super) struct Learned {
     /// Effect on the neighbour cache.
     pub(super) change: neighbour_cache::Change,
-    /// Packets that waited for the neighbour.
+    /// Packets that were queued for the neighbour.
     pub(super) ready: VecDeque<Held>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Learned {
 pub(super) struct TimerActions {
     /// Neighbours to solicit: unicast to the link address, or else multicast.
     pub(super) solicit: Vec<(Hop, Option<[u8; 6]>)>,
-    /// Neighbours that were deleted.
+    /// Neighbours that were deleted from the table.
     pub(super) gone: Vec<Hop>,
     /// Packets whose next hop did not answer.
     pub(super) failed: Vec<Held>,
@@ -59,20 +59,20 @@ pub(super) struct Resolver {
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
-    /// The neighbours in resolution by family, with their serial numbers, oldest first (an entry whose number differs
-    /// from the neighbour's is stale and skipped), their number, and the number of waiting packets.
+    /// Neighbours in resolution by family, with their serial numbers, oldest first (an entry whose number differs from
+    /// the neighbour's is stale and skipped), their number, and the number of queued packets.
     order: [VecDeque<(u64, Hop)>; 2],
     asked: [usize; 2],
     held: [usize; 2],
 }
 
 impl Resolver {
-    /// Returns whether one more packet may wait for a neighbour.
+    /// Returns whether one more packet may be queued for a neighbour.
     pub(super) fn takes(&self, hop: &Hop) -> bool {
         self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MAX_PACKETS)
     }
 
-    /// Makes room for one more packet that waits for a neighbour. Returns the packets that were evicted.
+    /// Makes room for one more packet queued for a neighbour. Returns the packets that were evicted.
     pub(super) fn make_room(&mut self, hop: &Hop) -> VecDeque<Held> {
         let family = usize::from(hop.is_v4);
         let mut gone = VecDeque::new();
@@ -187,7 +187,8 @@ mod tests {
         Hop { port: 1, is_v4, address }
     }
 
-    /// Handles an answer of a neighbour. Returns how many packets waited, `None` where it was not in resolution.
+    /// Handles a neighbour's answer to a solicitation. Returns how many packets waited, `None` where it was not in
+    /// resolution.
     fn answer(resolver: &mut Resolver, hop: Hop) -> Option<usize> {
         let address = std::net::Ipv4Addr::from_bits(hop.address as u32).into();
         let advertisement = Advertisement { address, mac: Some([2; 6]), is_solicited: true, is_override: true };

@@ -1,33 +1,33 @@
 //! The check of source addresses from inside against the routes back to them (BCP 38, RFC 3704; `rp_filter` in Linux),
-//! so that one station cannot use up the resources that are limited per host.
+//! so that no station can exhaust resources that are limited per host.
 
 use std::net::IpAddr;
 
 use crate::route::{Action, Routes};
 
-/// The settings of the check; their index is the value of the knob.
+/// Modes of the check; the knob's value is an index into this list.
 pub(super) const MODES: &[&str] = &["off", "strict", "loose"];
 const OFF: u64 = 0;
 const STRICT: u64 = 1;
 /// Number of results that are cached; a further one replaces another.
 const REMEMBERED: usize = 256;
 
-/// The check, with the results for the last sources.
+/// A check of source addresses, with cached results.
 #[derive(Debug)]
 pub(super) struct SourceCheck {
-    /// Index in [`MODES`].
+    /// Index of the mode in [`MODES`].
     pub(super) mode: u64,
     results: Box<[Option<(IpAddr, bool)>; REMEMBERED]>,
     seed: u64,
 }
 
 impl SourceCheck {
-    /// Returns a strict check. `seed` should be random: it decides which sources share a place.
+    /// Creates a source check in strict mode. `seed` should be random: it decides which sources share a place.
     pub(super) fn new(seed: u64) -> SourceCheck {
         SourceCheck { mode: STRICT, results: Box::new([None; REMEMBERED]), seed: seed | 1 }
     }
 
-    /// Clears the cache: the routes or the mode have changed.
+    /// Clears the cached results, after a change of the routes or of the mode.
     pub(super) fn forget(&mut self) {
         self.results.fill(None);
     }

@@ -39,7 +39,7 @@ pub struct Parts {
     pub ports: [PortConfig; 2],
     /// Largest number of frames taken from one port in one round: the initial weight of both.
     pub budget: usize,
-    /// Pages to receive into.
+    /// Pages that received packets are read into.
     pub pages: PagePool,
     /// Source of the kernel's tables. Nothing is forwarded before the first ones have come.
     pub feed: Feed,
@@ -62,7 +62,7 @@ pub struct Router {
     pub(super) pair: PortPair,
     pub(super) feed: Feed,
     pub(super) forwarder: Forwarder,
-    /// Whether packets are looked up by groups, see [`group`](crate::group).
+    /// Whether routes are looked up once per packet group, see [`group`](crate::group).
     pub(super) by_groups: bool,
     pub(super) addrs: [InterfaceAddrs; 2],
     pub(super) resolver: Resolver,
@@ -72,12 +72,12 @@ pub struct Router {
     pub(super) source_check: SourceCheck,
     pub(super) nat_limits: NatLimits,
     pub(super) next_tick: Nanos,
-    /// Number of announcements of the outside address that are still to be sent, and when the next one is due.
+    /// Number of announcements of the outside address still to send, and the time of the next one.
     pub(super) announcements: u8,
     pub(super) next_announcement: Nanos,
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,
-    /// Packets made by the router itself that are still to be routed.
+    /// Packets created by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
     pub(super) stats: [Stats; 2],
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// Returns the knobs that a router between ports of these names will have; `budget` as in [`Parts`].
+/// Returns the knobs of a router between the named ports, before it is created; `budget` as in [`Parts`].
 pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize, has_nat: bool) -> Knobs {
     port_pair::knobs(names, gro, budget, |dial| {
         tune_groups(dial, &mut true);
@@ -107,7 +107,7 @@ pub(super) fn tune_source_check(dial: &mut Dial<'_>, mode: &mut u64) {
     dial.number(|| Knob { values, ..Knob::switch("net.route.source_check", help) }, mode);
 }
 
-/// The limits of the NAT's table, as knobs.
+/// Limits of the NAT's table, set by knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NatLimits {
     most: u64,

@@ -1,4 +1,4 @@
-//! The kernel's tables in the router's form, and the messages by which they and requests reach the router.
+//! The kernel's tables in the router's form, and the messages that carry tables and requests to the router.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::SyncSender;
@@ -11,9 +11,9 @@ use crate::route::{Hop, Routes};
 /// Addresses and MTU of a port's interface, from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceAddrs {
-    /// Link address.
+    /// Ethernet address of the interface.
     pub mac: [u8; 6],
-    /// MTU, bytes.
+    /// MTU of the interface, bytes.
     pub mtu: u32,
     /// IPv4 addresses with the lengths of their prefixes.
     pub v4: Vec<(Ipv4Addr, u8)>,
@@ -67,7 +67,7 @@ pub enum NeighbourEvent {
     Removed(Hop),
 }
 
-/// The kernel's tables at one time.
+/// Snapshot of the kernel's tables.
 #[derive(Debug)]
 pub struct Tables {
     /// Routes of both families.
@@ -84,7 +84,7 @@ pub type Mappings = (Nanos, Vec<Mapping>);
 /// A message to a router.
 #[derive(Debug)]
 pub enum Message {
-    /// Replaces all tables.
+    /// Replacement of all tables.
     Tables(Box<Tables>),
     /// Changes of single neighbours, in their order.
     Neighbours(Vec<NeighbourEvent>),

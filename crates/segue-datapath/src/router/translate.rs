@@ -26,7 +26,7 @@ impl Router {
         kept
     }
 
-    /// Sends a packet that has its link header, after translation if it leaves by the outside port.
+    /// Sends a packet with its link header, after translation if it leaves by the outside port.
     pub(super) fn leave(&mut self, from: u16, port: usize, packet: Boxed, mtu: u32, now: Nanos) {
         let own = self.outside_address();
         // A packet from the outside address was translated already, before the routing decision.
@@ -46,7 +46,7 @@ impl Router {
         self.nat.as_ref().map(|(_, own)| *own)
     }
 
-    /// Translates a packet and passes it to `next`, and then the fragments that have waited for it.
+    /// Translates a packet and passes it to `next`, followed by the fragments that waited for it.
     fn translate(
         &mut self,
         from: u16,

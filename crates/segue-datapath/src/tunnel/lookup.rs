@@ -12,10 +12,11 @@ pub(super) struct Target {
     pub(super) remote: u16,
 }
 
-/// The tunnels that have one remote in common.
+/// Tunnels that share one remote.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    /// The first tunnel. It also gets datagrams of an unknown identity, to drop them under the reason that fits.
+    /// The first tunnel, which receives by default. It also gets datagrams of an unknown identity, to drop them under
+    /// the reason that fits.
     first: Target,
     /// Tunnels by the identity of their datagrams; empty where there is only one.
     by_identity: HashMap<Identity, Target>,
@@ -24,17 +25,17 @@ pub(super) struct Tunnels {
 /// The lookup table of the tunnels on one port: by sender, then by the identity of the datagram.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// Configuration of any of the tunnels: all have the identity at the same offset in a datagram.
+    /// Configuration of one of the tunnels: all have the identity at the same offset in a datagram.
     config: Config,
     by_sender: HashMap<IpAddr, usize>,
     tunnels: Vec<Tunnels>,
-    /// Sender of the last datagram, which most often is that of the next one too.
+    /// Sender of the last datagram, usually that of the next one too.
     last: Option<(IpAddr, usize)>,
 }
 
 impl Lookup {
-    /// Creates the table for tunnels with these remotes. Of two tunnels that accept the same datagrams the first gets
-    /// them.
+    /// Creates the lookup table for tunnels with the given remotes. Of two tunnels that accept the same datagrams the
+    /// first gets them.
     pub(super) fn new<'a>(config: Config, members: impl Iterator<Item = (&'a Config, &'a [IpAddr])>) -> Lookup {
         let mut made = Lookup { config, by_sender: HashMap::new(), tunnels: Vec::new(), last: None };
         for (member, (config, remotes)) in members.enumerate() {
@@ -57,7 +58,7 @@ impl Lookup {
         made
     }
 
-    /// Returns the index of the tunnels with the remote `sender`, or `None` for an unknown sender.
+    /// Returns the index of the tunnels with the remote `sender`, or `None` if it is unknown.
     #[inline]
     pub(super) fn of(&mut self, sender: IpAddr) -> Option<usize> {
         match self.last {
@@ -70,13 +71,13 @@ impl Lookup {
         }
     }
 
-    /// Returns the tunnel with this identity among those that [`of`](Self::of) returned; the first one where none has.
+    /// Returns the tunnel with the given identity among those returned by [`of`](Self::of), or else the first one.
     pub(super) fn with(&self, at: usize, identity: Identity) -> Target {
         let Tunnels { first, by_identity } = &self.tunnels[at];
         by_identity.get(&identity).copied().unwrap_or(*first)
     }
 
-    /// Returns the tunnel for `datagram` among those that [`of`](Self::of) returned. Where there is only one the bytes
+    /// Returns the tunnel for `datagram` among those returned by [`of`](Self::of). Where there is only one the bytes
     /// are not looked at.
     #[inline]
     pub(super) fn to(&self, at: usize, datagram: &(impl AsRef<[u8]> + ?Sized)) -> Target {

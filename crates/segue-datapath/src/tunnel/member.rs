@@ -37,9 +37,9 @@ const ERRORS: (u32, u32) = (10_000, 1000);
 /// four times a second.
 const ANSWERS: (u32, u32) = (8, 8);
 
-/// Key of the number of datagrams from the other end that a tunnel has decapsulated.
+/// Key of the counter of datagrams from the remote end that a tunnel has decapsulated.
 pub const RECEIVED: &str = "received";
-/// Key of the number of datagrams from the other end that a tunnel has refused.
+/// Key of the counter of datagrams from the remote end that a tunnel has refused.
 pub const REFUSED: &str = "refused";
 /// Key of the reason of the last refusal: 0 without one, else 1 more than its [`index`](Reason::index) among
 /// [`DecapRefusal`].
@@ -85,7 +85,7 @@ pub(super) struct Member {
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     joins: bool,
-    /// Whether GRO is on and receives inner packets unparsed, since it looks for no tunnels inside them.
+    /// Whether GRO is on and receives inner packets unparsed, because it looks for no tunnels inside them.
     takes_frames: bool,
     path_mtu: PathMtu,
     probe: Option<Arc<Probe>>,
@@ -98,13 +98,13 @@ pub(super) struct Member {
     encap_drops: Counts<EncapRefusal>,
     arrivals: Arrivals,
     pub(super) split_drops: Counts<gso::Refusal>,
-    /// Whether ICMP errors wait to be sent inside.
+    /// Whether ICMP errors to inner senders are queued.
     told_senders: bool,
-    /// The part of the member's summed bytes and learned addresses that the common counters already contain.
+    /// Share of the member's summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
-    /// Whether the tunnel is in the list of those that have packets to deliver.
+    /// Whether the tunnel is in the list of tunnels with packets to deliver.
     pub(super) is_due: bool,
-    /// Whether a counter may have changed since the counters were published.
+    /// Whether counters may have changed since they were last published.
     moved: Cell<bool>,
 }
 
@@ -143,7 +143,7 @@ impl Member {
         }
     }
 
-    /// Reads the state of the guest or the interface that the inside port follows.
+    /// Reads the state of the guest or interface behind the inside port.
     pub(super) fn follow(&mut self, looks: bool) {
         self.inside.listen(looks);
         self.moved.set(true);
@@ -196,7 +196,7 @@ impl Member {
         self.outward.share_cuts(&mut common.cuts);
     }
 
-    /// Sends the ICMP errors about packets that were too big.
+    /// Sends the queued ICMP errors about packets that were too big.
     pub(super) fn tell_senders(&mut self, common: &mut Common) -> io::Result<()> {
         if std::mem::take(&mut self.told_senders) && !self.inside.blocked {
             self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
@@ -240,7 +240,7 @@ impl Member {
         common.rx.pool.put(packet);
     }
 
-    /// Sends a packet through the tunnel, or a frame to each remote that should get it.
+    /// Sends a packet through the tunnel, or a frame to each of its remotes.
     fn wrap(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         let Some(fdb) = &self.fdb else { return self.send(packet, common) };
         let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
@@ -322,7 +322,7 @@ impl Member {
         }
     }
 
-    /// Passes an inner packet to GRO that is not parsed yet.
+    /// Passes an unparsed inner packet to GRO.
     #[inline(always)]
     fn take_frame(&mut self, frame: Frame<Page>, remote: u16, common: &mut Common, now: Nanos) {
         self.arrivals.received += 1;
@@ -343,7 +343,7 @@ impl Member {
         self.probe.is_some()
     }
 
-    /// Handles a GUE control message from `remote`: a `message` of the probe, or one that is not known.
+    /// Handles a GUE control message from `remote`: a `message` of the probe, or an unknown one.
     pub(super) fn control(&mut self, message: Option<Message>, remote: u16, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         let probe = self.probe.as_ref().filter(|probe| probe.interval() != 0).map(Arc::clone);
@@ -383,7 +383,7 @@ impl Member {
         }
     }
 
-    /// Sends a control message to `remote`; without memory it is lost, as it could be on the path.
+    /// Sends a control message to `remote`; without memory it is dropped, which the path could do too.
     fn send_control(&mut self, bytes: &[u8], remote: u16, common: &mut Common) {
         let Some(mut page) = common.rx.pages.take() else { return };
         page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -398,7 +398,8 @@ impl Member {
         common.outside.push(packet, &mut common.rx, &mut self.split_drops);
     }
 
-    /// Learns the sender of an Ethernet frame. Returns `false` for a frame that this end has sent itself.
+    /// Learns the sender of an Ethernet frame, and returns whether the frame is accepted. Returns `false` for a frame
+    /// that this end has sent itself.
     fn accepts(&mut self, frame: &[u8], remote: u16, now: Nanos) -> bool {
         if self.encap.config().mode.is_ethernet()
             && let Some(source) = frame.get(ethernet::SRC).and_then(|mac| mac.first_chunk())
@@ -436,7 +437,7 @@ impl Member {
         inward.swap_traffic(&mut common.entered);
     }
 
-    /// Delivers a packet that has waited, without its first segment if that is to be dropped.
+    /// Delivers a queued packet, without its first segment if that is to be dropped.
     pub(super) fn enter_waiting(
         &mut self,
         packet: Box<Packet<Page>>,
@@ -527,7 +528,7 @@ impl Member {
         }
     }
 
-    /// Writes the tunnel's counters, or skips them if `count`, their number, is known and none has changed.
+    /// Writes the tunnel's counters; skips them if `count`, their number, is known and none has changed.
     pub(super) fn collect(&self, count: Option<usize>, sink: &mut Sink<'_>) {
         if !self.moved.replace(false) && count.is_some_and(|count| sink.skip(count)) {
             return;

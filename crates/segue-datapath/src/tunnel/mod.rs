@@ -1,4 +1,4 @@
-//! The pipeline of tunnels: one inside packet port for each, and one outside datagram port for all of them.
+//! The pipeline of tunnels: one inside packet port for each, and one outside datagram port shared by all.
 //!
 //! Outbound: read trains inside, encapsulate, split for the datagram port. Inbound: take bursts apart, decapsulate,
 //! join with GRO, write trains inside. Between the two ports no stage looks at single segments.

@@ -1,4 +1,4 @@
-//! The parts that tunnels are made of, and their knobs.
+//! Parts and knobs of tunnels.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::probe::Probe;
 use crate::knobs::{Dial, Knobs};
 use crate::tuning::{QueueSettings, Remcsum, Settings};
 
-/// Returns the knobs that tunnels between ports of these names will have, each inside one with the interval of its
-/// probe where it can have one; `remcsum` where one of them uses remote checksum offload, `budget` as in [`Outside`].
+/// Returns the knobs of tunnels between the named ports; each inside port has the interval of its probe if it can have
+/// one; `remcsum` states whether a tunnel uses remote checksum offload; `budget` as in [`Outside`].
 pub fn knobs(
     insides: &[(&str, Option<u64>)],
     outside: &str,
@@ -31,7 +31,7 @@ pub fn knobs(
     Knobs::of(|dial| tune(&mut all, dial))
 }
 
-/// Returns the initial settings of a tunnel between ports of these names.
+/// Returns the initial settings of a tunnel between the named ports.
 pub(super) fn settings(names: [String; 2], gro: Option<gro::Config>, remcsum: Remcsum, budget: usize) -> Settings {
     Settings { queue: Some(QueueSettings::default()), ..Settings::new(names, [gro, None], remcsum, budget) }
 }
@@ -44,11 +44,12 @@ pub(super) fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
     }
 }
 
-/// The outside of a pipeline.
+/// The outside part of a tunnel pipeline.
 pub struct Outside {
     /// Name of the port in statistics.
     pub name: String,
-    /// The datagram port. Its peers are the remotes of all tunnels, one tunnel after the other.
+    /// The port that receives and sends datagrams. Its peers are the remotes of all tunnels, one tunnel after the
+    /// other.
     pub port: Box<dyn Port>,
     /// The state of the outer checksum of datagrams with a remote checksum option, as verified by the port.
     pub csum: OuterCsum,
@@ -64,7 +65,7 @@ pub struct Outside {
 pub struct Parts {
     /// Name of the inside port in statistics: the interface.
     pub inside_name: String,
-    /// The packet port inside.
+    /// The port for inner packets.
     pub inside: Box<dyn Port>,
     /// The sending half of the tunnel.
     pub encap: Encapsulator,

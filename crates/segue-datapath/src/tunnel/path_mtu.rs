@@ -13,15 +13,15 @@ const QUERY_INTERVAL: u64 = 100_000_000;
 #[derive(Debug, Default)]
 pub(super) struct PathMtu {
     asked: Option<Nanos>,
-    /// Bytes of inner IP that fit. The interface's own MTU may be larger, by configuration or because the path MTU has
-    /// decreased since.
+    /// Largest inner IP packet that fits, bytes. The interface's own MTU may be larger, by configuration or because the
+    /// path MTU has decreased since.
     pub(super) inside: Option<usize>,
     /// Whether the outer packet of the current packet is to be fragmented.
     pub(super) fragments: bool,
 }
 
 impl PathMtu {
-    /// Queries the path MTU to these peers of the port; the smallest counts.
+    /// Queries the path MTU to the given peers of the port; the smallest counts.
     pub(super) fn query(&mut self, port: &dyn Port, peers: Range<u16>, overhead: usize, now: Nanos) {
         if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < QUERY_INTERVAL) {
             return;

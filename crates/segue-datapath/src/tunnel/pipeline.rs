@@ -37,20 +37,20 @@ pub struct Tunnel {
     lookup: Lookup,
     /// Whether control messages may be those of a probe.
     has_probes: bool,
-    /// Whether an answer to a probe waits in the outside port.
+    /// Whether a probe's answer is queued in the outside port.
     has_answers: bool,
     /// Indexes of the tunnels that have packets to deliver.
     due: Vec<usize>,
     /// Indexes of the tunnels whose inside port is blocked.
     blocked: Vec<usize>,
-    /// Poll set that finds the readable inside ports; without the set all of them are read.
+    /// Poll set that finds the readable inside ports; without it all ports are read.
     ready: Option<Ready>,
     round_robin: RoundRobin,
     /// Index of the tunnel that is read first in the next round.
     turn: usize,
     /// Whether a readable inside port has woken the loop.
     woken: bool,
-    /// Indexes of the tunnels whose inside port follows its interface, or a guest, and rounds so far.
+    /// Indexes of the tunnels whose inside port follows its interface or a guest, and the number of rounds so far.
     followed: Vec<usize>,
     rounds: u64,
     /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Tunnel {
 }
 
 impl Tunnel {
-    /// Creates the pipeline. The configurations of the tunnels must be able to share the outside port
+    /// Creates the tunnel's pipeline. The configurations of the tunnels must be able to share the outside port
     /// ([`Config::shares`](segue::encap::Config::shares)), and two tunnels with a common remote must have no identity
     /// in common.
     ///
@@ -189,7 +189,7 @@ impl Tunnel {
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// Sends packets that wait, in their order. Returns whether more of them do.
+    /// Sends queued packets in fair order. Returns whether more of them do.
     fn serve(&mut self, now: Nanos) -> io::Result<bool> {
         let Tunnel { common, members, .. } = self;
         if !common.queues.has(Direction::Outward) || common.outside.blocked {
@@ -249,7 +249,7 @@ impl Tunnel {
         Ok(if waits { Polled::More } else { polled })
     }
 
-    /// Delivers packets that wait, in their order. Returns whether more of them do.
+    /// Delivers queued packets in fair order. Returns whether more of them do.
     fn deliver_waiting(&mut self, now: Nanos) -> io::Result<bool> {
         let Tunnel { common, members, blocked, .. } = self;
         let mut bytes = 0;
@@ -267,7 +267,7 @@ impl Tunnel {
         Ok(common.queues.has(Direction::Inward))
     }
 
-    /// Returns whether packets wait for a port to be writable, or for their time.
+    /// Returns whether queued packets wait for a writable port, or for their time.
     fn has_waiting(&self) -> bool {
         self.common.outside.blocked
             || !self.blocked.is_empty()
@@ -276,7 +276,7 @@ impl Tunnel {
             || self.common.queues.has(Direction::Inward)
     }
 
-    /// Transmits on the blocked inside ports again.
+    /// Retries transmission on the blocked inside ports.
     fn unblock(&mut self) -> io::Result<()> {
         let Tunnel { common, members, blocked, .. } = self;
         let mut outcome = Ok(());
@@ -322,7 +322,7 @@ impl Tunnel {
         self.has_answers = true;
     }
 
-    /// Applies the settings. Packets that GRO holds are released first.
+    /// Applies changed settings to the ports. Packets that GRO holds are released first.
     fn settle(&mut self) {
         self.common.outside.set_egress(self.settings[0].egress[1]);
         if let Some(queue) = self.settings[0].queue {

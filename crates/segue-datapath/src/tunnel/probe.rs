@@ -13,11 +13,11 @@ use segue::wire::{gue, protocol};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Length of a message in bytes, GUE header included; all kinds have the same.
+/// Length of a probe message in bytes, GUE header included; all kinds have the same length.
 pub const MESSAGE_LEN: usize = gue::BASE_LEN + 20;
-/// The GUE control type of the messages. Other uses of the number do not begin with [`MAGIC`].
+/// GUE control type of probe messages. Other uses of the number do not begin with [`MAGIC`].
 const CONTROL_TYPE: u8 = 0xd1;
-/// The bytes after the GUE header: a name, and the version of the format in the last one.
+/// Magic number after the GUE header; its last byte is the version of the format.
 const MAGIC: [u8; 4] = *b"SGP\x01";
 /// The GUE version and the control flag, in the first byte of a datagram.
 const VERSION_AND_CONTROL: u8 = 0xe0;
@@ -27,12 +27,12 @@ const CONTROL: u8 = 0x20;
 const HAS_KEY: u8 = 1;
 const ETHERNET: u8 = 2;
 
-/// The kinds of messages.
+/// Kinds of probe messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An echo request to an end that may not understand the messages; its loss is not counted.
+    /// An echo request to a remote end that may not support the probe; its loss is not counted.
     Hello,
-    /// An echo request to an end that has replied before.
+    /// An echo request to a remote end that has replied before.
     EchoRequest,
     /// The reply to an echo request or a hello.
     EchoReply,
@@ -45,7 +45,7 @@ pub struct Message {
     pub kind: Kind,
     /// The identity of the tunnel's packets in the direction of the message.
     pub identity: Identity,
-    /// The number that a reply repeats; never 0.
+    /// Number of a request, which the reply repeats; never 0.
     pub nonce: u64,
 }
 
@@ -109,7 +109,7 @@ impl Message {
     }
 }
 
-/// Returns the identity of the tunnel's sent datagrams; `None` for a tunnel that has no probe: one without GUE.
+/// Returns the identity of the tunnel's sent datagrams; `None` for a tunnel without GUE, which has no probe.
 pub fn outgoing(config: &Config) -> Option<Identity> {
     if !matches!(config.carrier, Carrier::Gue { .. }) {
         return None;
@@ -122,12 +122,12 @@ pub fn outgoing(config: &Config) -> Option<Identity> {
 /// seconds at least.
 const MOST_OUTSTANDING: usize = 8;
 
-/// An outstanding request.
+/// An echo request that awaits its answer.
 #[derive(Debug, Default)]
 struct Outstanding {
     /// The nonce of the request; 0 where this entry is free.
     nonce: AtomicU64,
-    /// The time at which the request left, on the monotonic clock.
+    /// Time at which the request was sent, on the monotonic clock.
     sent: AtomicU64,
     /// Whether the loss of the request counts: 1 for an echo request, 0 for a hello.
     counts: AtomicU64,
@@ -144,9 +144,9 @@ pub struct Probe {
     replies: AtomicU64,
     /// Time of the last reply, 0 without one.
     reply_at: AtomicU64,
-    /// Time of the last request from the other end, 0 without one.
+    /// Time of the last request from the remote end; 0 without one.
     peer_request_at: AtomicU64,
-    /// The last round trip and their smoothed mean, nanoseconds.
+    /// Last round trip and smoothed mean of round trips, nanoseconds.
     round_trip: AtomicU64,
     mean: AtomicU64,
 }
@@ -156,15 +156,15 @@ pub struct Probe {
 pub struct Measured {
     /// Seconds between two requests; 0 where the probe is off.
     pub interval: u64,
-    /// Echo requests sent.
+    /// Number of echo requests sent.
     pub requests: u64,
-    /// Replies to echo requests and hellos.
+    /// Number of replies to echo requests and hellos.
     pub replies: u64,
-    /// Echo requests without a reply.
+    /// Number of echo requests without a reply.
     pub lost: u64,
     /// Nanoseconds since the last reply.
     pub reply_age: Option<u64>,
-    /// Nanoseconds since the last request from the other end.
+    /// Nanoseconds since the last request from the remote end.
     pub peer_request_age: Option<u64>,
     /// The last round trip, nanoseconds.
     pub round_trip: Option<u64>,
@@ -219,13 +219,13 @@ impl Probe {
         }
     }
 
-    /// Records that a request of the other end was received.
+    /// Records a request of the remote end.
     pub(super) fn note_peer_request(&self) {
         self.peer_request_at.store(segue_port::now().0.max(1), Ordering::Relaxed);
     }
 
-    /// Removes the request with this nonce from the list, as a reply to it was received. Returns false where there is
-    /// none: the reply is forged, repeated or too late.
+    /// Removes the request with the given nonce from the list, because a reply was received. Returns false where there
+    /// is none: the reply is forged, repeated or too late.
     pub(super) fn receive_reply(&self, nonce: u64) -> bool {
         let now = segue_port::now().0;
         let Some(place) = self.outstanding.iter().find(|request| request.nonce.load(Ordering::Acquire) == nonce) else {
