@@ -51,13 +51,12 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     }))
 }
 
-/// Longest time at shutdown for sending packets that were received, nanoseconds: a blocked port must not delay the
-/// end.
+/// Longest time at shutdown for sending received packets, nanoseconds: a blocked port must not delay the end.
 const PARTING: u64 = 200_000_000;
 
-/// Runs `pipeline` until `stop` becomes readable, and then sends the packets that it has taken from its ports. Counters
-/// are published to `board` after every round, before the loop sleeps, so that those of an idle worker are exact.
-/// Values of `knobs` are in force from the round after they were set.
+/// Runs `pipeline` until `stop` becomes readable, then sends the packets already received. Counters are published to
+/// `board` after every round, before the loop sleeps, so that those of an idle worker are exact. Values of `knobs` are
+/// in force from the round after they were set.
 ///
 /// `beat` is for a supervisor in another process: it has the number of the round, doubled, and its lowest bit is set
 /// while the loop waits. It is never zero from the first round on.
@@ -153,9 +152,9 @@ pub fn run(
 enum Woken {
     /// The descriptor that was added first is ready.
     Stop,
-    /// Other descriptors are ready.
+    /// Descriptors other than the notification are ready.
     Ports,
-    /// The timeout has expired.
+    /// The timeout of the wait has expired.
     Time,
     /// The wait failed: a signal arrived, or the kernel had no memory; no descriptor was checked.
     Failed,

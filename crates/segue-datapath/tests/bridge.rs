@@ -38,7 +38,7 @@ fn trains() -> Limits {
     Limits { csum: true, tso4: true, tso6: true, uso: true, ..count }
 }
 
-/// Returns a bridge whose first port is that of an interface with the address of station 200.
+/// Creates a bridge whose first port belongs to an interface with the address of station 200.
 fn bench(limits: &[Limits], pages: usize) -> Bench {
     let (mut ports, mut wires) = (Vec::new(), Vec::new());
     for (at, limits) in limits.iter().enumerate() {
@@ -62,14 +62,13 @@ impl Bench {
         self.wires[port].borrow_mut().waiting.extend(frames);
     }
 
-    /// Runs a round so long after the one before that no port is muted: the ports of these tests wake the loop all the
-    /// time.
+    /// Runs a round after a pause long enough to unmute all ports, which in these tests wake the loop all the time.
     fn round(&mut self) -> Round {
         self.now += 60 * MS;
         self.bridge.round(Nanos(self.now)).unwrap()
     }
 
-    /// Passes one frame to a port and returns how many frames each port has sent after a round.
+    /// Passes one frame to a port and returns the number of frames that each port has sent after a round.
     fn pass(&mut self, port: usize, to: [u8; 6], from: [u8; 6]) -> Vec<usize> {
         self.give(port, [frame(to, from, 100, 0)]);
         self.round();

@@ -52,7 +52,8 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns sixteen routes of 198.18.0.0/15 and of 2001:db8:1::/48 by sixteen routers, and some without a next hop.
+/// Creates a forwarder with sixteen routes of 198.18.0.0/15 and of 2001:db8:1::/48 by sixteen routers, and some without
+/// a next hop.
 fn forwarder(reads: Reads, link: Link) -> Forwarder {
     let (mut routes, mut neighbours) = (Routes::new(1000), Neighbours::new(1000));
     for net in 0..16 {

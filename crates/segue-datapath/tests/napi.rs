@@ -21,8 +21,7 @@ use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
 use segue_port::{Counters, OffloadState, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
-/// A port over a socket that delivers all waiting frames regardless of its budget, as a device with large transfers
-/// does.
+/// A port over a socket that delivers all queued frames regardless of its budget, like a device with large transfers.
 struct Greedy {
     socket: UnixDatagram,
     counters: Counters,
@@ -67,7 +66,7 @@ impl Port for Greedy {
     }
 }
 
-/// The other end of a port under test, with the budgets given to the port and the frames that it sent.
+/// The peer of a port under test, with the budgets given to the port and the frames that it sent.
 struct RemotePort {
     far: UnixDatagram,
     asked: Rc<RefCell<Vec<usize>>>,
@@ -177,7 +176,7 @@ fn a_flood_at_one_port_leaves_the_other_its_turn_whatever_the_budget() {
     }
 }
 
-/// Runs a loop in this thread while another one sends frames, each after the one before was received. Returns the
+/// Runs a loop in this thread while another thread sends frames, each after the preceding one was received. Returns the
 /// loop's counters.
 fn run(assignments: &[(&str, u64)]) -> [u64; 4] {
     const FRAMES: u64 = 10;

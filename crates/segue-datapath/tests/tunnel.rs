@@ -82,7 +82,7 @@ fn segments(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| sender.send(1000, 0).bytes()).collect()
 }
 
-/// Returns the same packets as they leave the tunnel of the other host.
+/// Returns the packets encapsulated as the tunnel of the other host sends them.
 fn datagrams(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut there = bench(packets.len());
     there.inside.borrow_mut().waiting.extend(packets.iter().cloned());
@@ -265,7 +265,7 @@ fn many_with(keys: u32, gro: gro::Config) -> Many {
     Many { tunnel, insides, outside: wire, configs }
 }
 
-/// Returns the datagrams that the other end of a tunnel sends for these packets, from the UDP header on.
+/// Returns the datagrams in which the remote end of a tunnel sends the given packets, from the UDP header on.
 fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut encap = Encapsulator::new(*config).unwrap();
     let wrap = |bytes: &Vec<u8>| {
@@ -406,7 +406,7 @@ fn message(kind: Kind, key: Option<u32>, nonce: u64) -> Message {
     Message { kind, identity: Identity::Gre(key, false), nonce }
 }
 
-/// Returns a tunnel with a probe of this interval.
+/// Creates a tunnel with a probe of the given interval.
 fn probing(interval: u64) -> (Bench, Arc<Probe>) {
     let (inside_port, inside) = Memory::port(Carries::Ip, trains());
     let (outside_port, outside) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
@@ -486,7 +486,7 @@ fn a_probe_that_is_off_answers_nothing_and_is_no_fault_of_the_other_end() {
     assert_eq!(here.receives(&message(Kind::Hello, None, 5).bytes()).len(), 1);
 }
 
-/// Returns packets of one flow, each as long as a train.
+/// Returns packets of one flow, each as long as a maximal train.
 fn long(count: usize) -> Vec<Vec<u8>> {
     let mut sender = Sender::tcp(Ip::V4(V4 { tos: 2, ..V4::new(1, 1, 2) }), 0, 1000, Vec::new());
     (0..count).map(|_| sender.send(60_000, 0).bytes()).collect()

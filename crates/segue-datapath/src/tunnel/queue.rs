@@ -1,4 +1,4 @@
-//! The packets that wait for the outside port or for the inside ports, in queues by flow.
+//! Packets queued by flow for the outside port or for the inside ports.
 
 use segue::encap::mark_congestion;
 use segue::hash::Key;
@@ -13,14 +13,14 @@ use crate::fq::{FlowQueues, Signalled};
 use crate::ingress::packets;
 use crate::tuning::QueueSettings;
 
-/// Bytes of one poll from which on its packets are put in order by flow even with empty queues: they would delay a
-/// packet that follows them noticeably.
+/// Number of bytes in one poll from which on the packets are queued by flow even if the queues are empty, because they
+/// would noticeably delay a following packet.
 const MANY: usize = 128 << 10;
 
-/// A packet, and the index of the tunnel that it is for.
+/// A queued packet, and the index of its tunnel.
 type Waiting = (usize, Box<Packet<Page>>);
 
-/// A packet that is to be sent.
+/// The next packet to send.
 pub(super) struct Next {
     pub(super) member: usize,
     pub(super) packet: Box<Packet<Page>>,
@@ -37,17 +37,17 @@ pub(super) enum Direction {
     Inward,
 }
 
-/// The queues of all tunnels that share an outside port: packets that wait for it, and packets that it has received.
+/// Queues of all tunnels that share an outside port: for packets to it, and for packets received from it.
 #[derive(Debug)]
 pub(super) struct Queues {
     directions: [FlowQueues<Waiting>; 2],
     key: Key,
     settings: QueueSettings,
-    /// Packets and trains that waited.
+    /// Number of packets and trains that were queued.
     queued: u64,
-    /// Packets that were marked.
+    /// Number of packets that CoDel marked.
     marked: u64,
-    /// Rounds in which a port was not read because its queues were full.
+    /// Number of rounds in which a port was not read because its queues were full.
     full: u64,
 }
 
@@ -58,38 +58,38 @@ impl Queues {
         Queues { directions, key, settings, queued: 0, marked: 0, full: 0 }
     }
 
-    /// Applies the settings. What waits is sent in its order, even where queues are off from now on.
+    /// Applies changed queue settings. What waits is sent in its order, even where queues are off from now on.
     pub(super) fn settle(&mut self, settings: QueueSettings) {
         self.settings = settings;
         self.directions.iter_mut().for_each(|queues| queues.configure(settings.config()));
     }
 
-    /// Returns whether packets wait.
+    /// Returns whether packets are queued in the direction.
     pub(super) fn has(&self, direction: Direction) -> bool {
         !self.directions[direction as usize].is_empty()
     }
 
-    /// Returns whether no more is to be read, because queues are full or `is_short`, which is counted.
+    /// Returns whether reading must stop, because queues are full or `is_short`, and counts it.
     pub(super) fn is_full(&mut self, direction: Direction, is_short: bool) -> bool {
         let is_full = is_short || self.directions[direction as usize].is_full();
         self.full += u64::from(is_full);
         is_full
     }
 
-    /// Returns whether the `count` packets that a poll has read have to pass the queues.
+    /// Returns whether the `count` packets read by a poll must pass the queues.
     pub(super) fn wants(&self, direction: Direction, count: usize, bytes: impl FnOnce() -> usize) -> bool {
         self.has(direction) || self.settings.on && count > 1 && bytes() > MANY
     }
 
-    /// Takes a packet for the tunnel with this index.
+    /// Queues a packet for the tunnel with the given index.
     pub(super) fn push(&mut self, direction: Direction, member: usize, packet: Box<Packet<Page>>, now: Nanos) {
         let (hash, bytes) = (flow(&packet, self.key), packet.len());
         self.directions[direction as usize].push((member, packet), hash, bytes, now);
         self.queued += 1;
     }
 
-    /// Returns the packet whose turn it is. Where its flow has waited for long, its sender is told, by a mark or by the
-    /// loss of one packet.
+    /// Returns the next packet in fair order. Where its flow has waited for long, its sender is told, by a mark or by
+    /// the loss of one packet.
     pub(super) fn next(
         &mut self,
         direction: Direction,
@@ -123,7 +123,7 @@ impl Queues {
     }
 }
 
-/// Returns the hash of a packet's flow: addresses and ports, the MAC addresses where there is no IP.
+/// Returns the flow hash of a packet: over addresses and ports, or MAC addresses where there is no IP.
 fn flow(packet: &Packet<Page>, key: Key) -> u64 {
     let head = packet.head.bytes();
     let Some(ip) = packet.layout.outer_ip() else { return key.hash(&head[..head.len().min(14)]) };

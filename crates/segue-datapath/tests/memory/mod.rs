@@ -1,4 +1,4 @@
-//! Ports in memory.
+//! Test ports that keep packets in memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::cell::{Cell, RefCell};
@@ -29,14 +29,14 @@ pub(crate) enum Gives {
     /// Unparsed frames, as real ports deliver them.
     #[default]
     Frames,
-    /// Parsed packets.
+    /// The port hands over parsed packets.
     Packets,
 }
 
-/// State that a port in memory shares with the test.
+/// State that a memory port shares with the test.
 #[derive(Default)]
 pub(crate) struct Wire {
-    /// Packets that wait to be received: whole packets inside, datagrams outside.
+    /// Packets to be received: whole packets inside, datagrams outside.
     pub(crate) waiting: VecDeque<Vec<u8>>,
     /// Packets that were sent, without the headers that the port does not send.
     pub(crate) sent: Vec<Vec<u8>>,

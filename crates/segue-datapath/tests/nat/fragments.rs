@@ -7,7 +7,7 @@ use super::*;
 
 const LONG: usize = 5000;
 
-/// Translates pieces in order of arrival; those before the first fragment are tried again after it.
+/// Translates fragments in order of arrival; those before the first fragment are retried after it.
 fn through(nat: &mut Nat, pieces: &[Vec<u8>], is_outbound: bool) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut done = Vec::new();
     let mut waiting: Vec<Boxed> = Vec::new();
@@ -173,7 +173,7 @@ fn a_flood_of_first_fragments_takes_no_more_than_its_room() {
     assert_eq!(later(&mut nat, 0), Ok(Done::Translated), "in order they pass all the same");
 }
 
-/// Returns the first fragment of a datagram that a host sends, with this identification.
+/// Returns the first fragment of a datagram from a host, with the given identification.
 fn first_of(host: u8, id: u16) -> Vec<u8> {
     fragments(&numbered(udp(([198, 18, 7, host], 1), SERVER, 1500), id).bytes(), 1500, 0).swap_remove(0)
 }

@@ -9,12 +9,12 @@ use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, echo, error, into, 
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
 
-/// Returns the endpoint of the client with this port.
+/// Returns the client's endpoint with the given port.
 fn own(port: u16) -> Endpoint {
     (CLIENT.0, port)
 }
 
-/// Returns the endpoint of another host with this port.
+/// Returns another host's endpoint with the given port.
 fn other(port: u16) -> Endpoint {
     ([198, 18, 0, 2], port)
 }

@@ -1,4 +1,4 @@
-//! Tests of translation, judged by the oracle and by a client and a server that are unaware of it.
+//! Tests of translation, judged by the oracle and by a client and a server that do not know of it.
 
 mod fragments;
 mod limits;
@@ -45,12 +45,12 @@ fn tcp(from: Endpoint, to: Endpoint, flags: u8, len: usize) -> build::Packet {
     build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
 }
 
-/// The sequence numbers of both ends of some connections, and packets that have them.
+/// Sequence numbers of both sides of some connections, and packets that carry them.
 #[derive(Default)]
 struct Talk(BTreeMap<Endpoint, [u32; 2]>);
 
 impl Talk {
-    /// Returns the next segment of a connection between the client and `with`, as it is sent inside or arrives outside.
+    /// Returns the next segment of a connection between the client and `with`, in its form before translation.
     fn segment(&mut self, is_outbound: bool, with: Endpoint, flags: u8, len: usize) -> build::Packet {
         let next = self.0.entry(with).or_insert([1000, 0xffff_fff0]);
         let (own, other) = if is_outbound { (0, 1) } else { (1, 0) };
@@ -83,7 +83,7 @@ fn echo(from: [u8; 4], to: [u8; 4], kind: u8, id: u16) -> build::Packet {
     build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 0, [a, b, 0, 9]), data: vec![7; 57] }
 }
 
-/// Returns an error about `quoted`, of which the first bytes are quoted.
+/// Returns an ICMP error that quotes the first bytes of `quoted`.
 fn error(from: [u8; 4], to: [u8; 4], kind: u8, quoted: &[u8], len: usize) -> build::Packet {
     build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 1, [0; 4]), data: quoted[..len.min(quoted.len())].to_vec() }
 }
@@ -108,7 +108,7 @@ fn judge(bytes: &[u8]) -> Report {
     verify(bytes, oracle::Start::Ip, &Ports { gue: vec![6080], ..Ports::default() }).unwrap()
 }
 
-/// Returns the translation of an outbound packet.
+/// Translates a packet outbound and returns it.
 fn out(nat: &mut Nat, packet: &build::Packet, now: u64) -> Result<Vec<u8>, Refusal> {
     let mut packet = load(&packet.bytes());
     match nat.outbound(&mut packet, Nanos(now), &mut copy)? {

@@ -10,14 +10,14 @@ use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, judge, nat, o
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
 
-/// Sends a packet of UDP to the server; returns the outside port.
+/// Sends a UDP packet to the server through the NAT; returns the outside port.
 fn query(nat: &mut Nat, from: Endpoint, now: u64) -> Result<u16, Refusal> {
     let left = out(nat, &udp(from, SERVER, 1), now)?;
     let oracle::Report { transport, .. } = judge(&left);
     Ok(transport.unwrap().ports.0)
 }
 
-/// Sends a packet of UDP to the server, which answers.
+/// Sends a UDP packet to the server, which answers.
 fn query_and_answer(nat: &mut Nat, from: Endpoint, now: u64) -> Result<(), Refusal> {
     let port = query(nat, from, now)?;
     into(nat, &udp(SERVER, (OUTSIDE, port), 1), now).map(drop)
@@ -158,7 +158,7 @@ fn inbound_packets_do_not_refresh_a_mapping() {
     }
 }
 
-/// Opens a connection to the server.
+/// Returns a NAT with an open connection to the server.
 fn opened() -> (Nat, Talk) {
     let (mut nat, mut talk) = (nat(|_| ()), Talk::default());
     for (is_outbound, flags, len) in

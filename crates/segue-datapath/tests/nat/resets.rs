@@ -9,7 +9,7 @@ use segue_testkit::fragment::fragments;
 use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, into_bytes, nat, out, tcp};
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
-/// Initial sequence numbers of the client and of the server.
+/// Initial sequence numbers of client and server.
 const MINE: u32 = 1000;
 const ITS: u32 = 0xffff_fff0;
 const SYN: u8 = 2;
@@ -44,7 +44,7 @@ fn state(nat: &Nat) -> TcpState {
     nat.mappings(Nanos(0)).next().unwrap().connections.state()
 }
 
-/// The steps that open a connection, in which neither side has sent data.
+/// Steps that open a connection without data.
 const OPEN: [Step; 3] = [(true, SYN, 0, 0, 0), (false, 0x12, 0, 1, 0), (true, ACK, 1, 1, 0)];
 
 /// Checks whether a reset counts as the last of these steps.
