@@ -11,7 +11,7 @@ use segue_host::prefix::Prefix;
 
 use crate::report::Report;
 
-/// Changes to one link, each reported as the command that a person could type.
+/// Changes to one link, each reported as an equivalent shell command.
 pub struct Changes<'a> {
     /// The connection to the kernel.
     pub netlink: &'a mut Netlink,
@@ -26,7 +26,7 @@ pub struct Changes<'a> {
 }
 
 impl Changes<'_> {
-    /// Sets the MTU, bytes.
+    /// Sets the MTU of the interface, bytes.
     pub fn mtu(&mut self, mtu: u32) -> io::Result<()> {
         self.out.change(&format!("{} link set dev {} mtu {mtu}", self.ip, self.name), "RTM_NEWLINK IFLA_MTU");
         let message = self.link(vec![LinkAttribute::Mtu(mtu)]);
@@ -51,7 +51,8 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Adds an address. An IPv6 address skips duplicate address detection: no other host is on a tunnel.
+    /// Adds an address to the interface. An IPv6 address skips duplicate address detection: no other host is on a
+    /// tunnel.
     pub fn address(&mut self, prefix: Prefix) -> io::Result<()> {
         let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
         self.out.change(&format!("{} addr add {prefix} dev {}{nodad}", self.ip, self.name), "RTM_NEWADDR");
@@ -67,7 +68,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Sets the hardware address.
+    /// Sets the hardware address of the interface.
     pub fn mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
         let text = mac.map(|byte| format!("{byte:02x}")).join(":");
         self.out.change(&format!("{} link set dev {} address {text}", self.ip, self.name), "RTM_NEWLINK IFLA_ADDRESS");
@@ -75,7 +76,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Brings the link up.
+    /// Brings the interface up.
     pub fn up(&mut self) -> io::Result<()> {
         self.out.change(&format!("{} link set dev {} up", self.ip, self.name), "RTM_NEWLINK IFF_UP");
         let mut message = self.link(Vec::new());

@@ -1,4 +1,4 @@
-//! Threads that close the interfaces of an instance side by side.
+//! Threads that close the interfaces of an instance in parallel.
 //!
 //! The kernel removes an interface when its last descriptor is closed, and most of the 25 ms that this takes it waits
 //! for other processors, which many threads can do at once. The threads begin with the instance, because the filters of
@@ -12,7 +12,7 @@ use crate::started;
 
 /// Number of interfaces for each thread.
 const EACH: usize = 8;
-/// Largest number of threads.
+/// Largest number of closing threads.
 const MOST: usize = 64;
 
 /// Threads that wait for descriptors to close.

@@ -10,7 +10,7 @@ use segue_control::protocol::{REQUEST_LEN, TABLE_BEGIN, TABLE_LEN};
 use segue_host::peer;
 use segue_host::sys::Want;
 
-/// Longest time for a request, and again for the reading of an answer.
+/// Longest time for a request, and again for reading an answer.
 pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
 
 /// A non-blocking connection of one client.
@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     sent: usize,
     /// Whether the client may make changes: it is root or the owner.
     pub(crate) may_change: bool,
-    /// The time at which the connection is closed, even if the request or the answer is not complete.
+    /// Time at which the connection is closed, even with an incomplete request or answer.
     pub(crate) until: Instant,
 }
 
@@ -36,8 +36,8 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Connection {
-    /// Accepts a connection of root, of the user `owner`, or of a member of the group `readers`; `None` where it is of
-    /// another process.
+    /// Accepts a connection of root, of the user `owner`, or of a member of the group `readers`; `None` for other
+    /// processes.
     ///
     /// # Errors
     /// Where none can be accepted at the moment.
@@ -55,7 +55,7 @@ impl Connection {
         Ok(is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until }))
     }
 
-    /// Returns a connection whose request the program before this one has read, and which is to be answered.
+    /// Returns a connection whose request the preceding program has read, to answer it.
     pub(crate) fn kept(fd: OwnedFd, until: Instant) -> Connection {
         let (stream, request, answer) = (UnixStream::from(fd), Vec::new(), Vec::new());
         Connection { stream, request, answer, sent: 0, may_change: true, until }
@@ -66,7 +66,7 @@ impl Connection {
         self.stream.as_fd()
     }
 
-    /// Returns the event to wait for: the request, or room for the answer.
+    /// Returns the event to wait for: input, or room for the answer.
     pub(crate) fn want(&self) -> Want {
         if self.is_answered() { Want::Write } else { Want::Read }
     }
@@ -101,13 +101,13 @@ impl Connection {
         }
     }
 
-    /// Sets the answer, a line without its end. The time to read it begins.
+    /// Sets the answer, a line without a line feed. The time to read it begins.
     pub(crate) fn reply(&mut self, line: &str) {
         self.answer = format!("{line}\n").into_bytes();
         self.until = Instant::now() + CLIENT_TIME;
     }
 
-    /// Writes as much of the answer as is possible; returns `false` at the end of the connection.
+    /// Writes as much of the answer as possible; returns `false` at the end of the connection.
     pub(crate) fn write(&mut self) -> bool {
         match self.stream.write(&self.answer[self.sent..]) {
             Ok(len) => {

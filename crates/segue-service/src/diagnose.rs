@@ -15,16 +15,16 @@ use segue_port::tun;
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
 
-/// The purpose of a device, on which the remedy after a refusal depends.
+/// Purpose of a device, on which the remedy after a refusal depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The interface of a tunnel.
     Tunnel,
-    /// A TAP: an end of a gateway, an adapter's interface or the end of a model's cable.
+    /// A TAP: an end of a gateway, an adapter's interface, or the end of a model's cable.
     Tap {
         /// Whether the device has the virtio-net header.
         vnet_hdr: bool,
-        /// The MTU, bytes.
+        /// MTU of the interface, bytes.
         mtu: u32,
         /// Whether the TAP is the interface of an adapter, and so has the address of the adapter.
         is_adapter: bool,
@@ -49,7 +49,7 @@ impl Purpose {
         }
     }
 
-    /// Returns the remedy by which a user without CAP_NET_ADMIN gets the interface `dev`.
+    /// Returns the remedy that gives a user without CAP_NET_ADMIN the interface `dev`.
     fn without_rights(self, dev: &str) -> String {
         match self {
             Purpose::Tunnel => format!(
@@ -79,17 +79,17 @@ impl Purpose {
 /// The container engine around this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// No container is visible.
+    /// The process runs in no container that shows.
     No,
     /// Docker, or an engine that leaves the same marker file.
     Docker,
-    /// Podman.
+    /// The container engine is Podman.
     Podman,
-    /// LXC or Incus.
+    /// The container engine is LXC or Incus.
     Lxc,
-    /// systemd-nspawn.
+    /// The container engine is systemd-nspawn.
     Nspawn,
-    /// Another container engine.
+    /// The container engine is another one.
     Other,
 }
 
@@ -118,7 +118,7 @@ impl Container {
         }
     }
 
-    /// Returns the human-readable name.
+    /// Returns the container engine's name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Container::No => "none",
@@ -257,13 +257,13 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the error for an existing device whose properties are not those that segue needs.
+/// Returns the error for an existing device whose properties differ from the needed ones.
 fn as_made(made: Error, dev: &str, (why, delete, options): (String, String, &str)) -> Error {
     let hint = format!("{delete}\nand make it anew: sudo ip tuntap add dev {dev} mode tun user $USER {options}");
     with(made.kind(Kind::InUse), why, hint)
 }
 
-/// Returns how an existing TUN or TAP device differs from the one that segue needs, with several `queues` or one, the
+/// Returns the differences of an existing TUN or TAP device from the needed one, with several `queues` or one, the
 /// command that removes it, and the options with which it is to be created.
 fn made_otherwise(dev: &str, queues: bool) -> Option<(String, String, &'static str)> {
     // Bits of linux/if_tun.h.
@@ -355,7 +355,7 @@ pub fn raw_socket(error: &io::Error) -> Error {
     }
 }
 
-/// Explains why a change to the interface `dev` failed; `what` names the change.
+/// Explains why the change `what` of the interface `dev` failed.
 pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
     change_for(Purpose::Tunnel, dev, what, error)
 }

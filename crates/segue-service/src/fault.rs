@@ -16,10 +16,10 @@ use segue_host::process;
 use crate::heartbeat::{Heartbeat, Thread};
 use crate::report::Report;
 
-/// The environment variable that makes an instance take requests for faults.
+/// Environment variable that makes an instance accept requests for faults.
 pub const VARIABLE: &str = "SEGUE_FAULTS";
 
-/// Describes a panic.
+/// Formats a panic for the log.
 pub fn describe(info: &PanicHookInfo<'_>) -> Error {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     let payload = info.payload();
@@ -28,7 +28,7 @@ pub fn describe(info: &PanicHookInfo<'_>) -> Error {
     Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j").why(what)
 }
 
-/// Makes a panic of any thread end this process with status 1. A thread that unwinds alone would leave an instance that
+/// Installs a panic hook that ends this process with status 1. A thread that unwinds alone would leave an instance that
 /// answers and moves nothing.
 pub(crate) fn end_on_panic(out: &Arc<dyn Report>) {
     let out = Arc::clone(out);
@@ -46,13 +46,13 @@ enum Injected {
     Panic,
     /// A loop that uses the processor and never ends.
     Loop,
-    /// A wait that never ends.
+    /// The thread waits for ever.
     Hang,
     /// The failure of the thread's requests to the kernel, until another fault is injected.
     Fail,
 }
 
-/// The state of an instance's threads: their heartbeat, and the faults that are injected into them.
+/// State of an instance's threads: their heartbeat, and the faults injected into them.
 #[derive(Clone, Debug)]
 pub struct Vitals {
     /// The heartbeat of the threads.

@@ -1,4 +1,4 @@
-//! The heartbeat: each thread of an instance counts its rounds in memory that its supervisor reads.
+//! The heartbeat: each thread of an instance counts its rounds in memory shared with its supervisor.
 //!
 //! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
 //! round, or one of whose threads neither waits nor makes progress for [`Limits::wall`]. Wall time counts only as far
@@ -72,9 +72,9 @@ impl fmt::Display for Thread {
 
 /// The round number of a thread that has not begun.
 const NOT_BEGUN: u64 = 0;
-/// A number of a thread that has ended as it should.
+/// Value for a thread that has ended normally.
 const OVER: u64 = u64::MAX;
-/// The bit of a thread that waits; the other bits count.
+/// Bit that marks a waiting thread; the other bits count rounds.
 pub const WAITS: u64 = 1;
 
 /// The numbers of an instance, for the threads and for the supervisor.
@@ -103,7 +103,7 @@ impl Heartbeat {
         &self.numbers[thread.place()]
     }
 
-    /// Records the processor time that a further worker has used in its present round.
+    /// Records the processor time that a further worker has used in its current round.
     fn note_cpu(&self, worker: u16, used: Duration) {
         let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
         self.cpu_of(worker).store(nanos, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Heartbeat {
         number.store((number.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Records that a thread waits for an event that may never come.
+    /// Marks a thread as waiting for an event that may never come.
     pub fn wait(&self, thread: Thread) {
         self.of(thread).fetch_or(WAITS, Ordering::Relaxed);
     }
@@ -147,15 +147,15 @@ impl Heartbeat {
     }
 }
 
-/// The processor time of the further workers, which their own process measures: its supervisor cannot open the clocks
-/// of threads that start after it dropped its privileges.
+/// Processor times of the further workers, measured by their own process: its supervisor cannot open the clocks of
+/// threads that start after it dropped its privileges.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     heartbeat: Heartbeat,
     clocks: Vec<Clock>,
 }
 
-/// The clock of a further worker, with the number of its round and its processor time when that was first seen.
+/// Clock of a further worker, with the number of its round and its processor time when that round was first seen.
 #[derive(Debug)]
 struct Clock {
     clock: ThreadClock,
@@ -192,7 +192,7 @@ impl Clocks {
 pub struct Limits {
     /// Processor time of the packet loop without a round.
     pub cpu: Duration,
-    /// Time for which a thread that does not wait has made no progress.
+    /// Time without progress of a thread that does not wait.
     pub wall: Duration,
 }
 
@@ -208,18 +208,18 @@ const LATE: Duration = Duration::from_millis(500);
 /// A fault that the supervisor found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// The thread without progress.
+    /// Thread that makes no progress.
     pub thread: Thread,
-    /// Time that passed without progress.
+    /// Kind of time that passed without progress.
     pub how: How,
 }
 
 /// The measure of a thread's time without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Processor time without progress.
+    /// Processor time that passed without progress.
     Cpu(Duration),
-    /// Wall-clock time without progress.
+    /// Wall-clock time that passed without progress.
     Wall(Duration),
 }
 
@@ -228,7 +228,7 @@ pub enum How {
 pub struct Watch {
     heartbeat: Heartbeat,
     limits: Limits,
-    /// The file in `/proc` with the state and the processor time of the main thread, where there is one.
+    /// File in `/proc` with state and processor time of the main thread, if there is one.
     stat: Option<File>,
     seen: Vec<LastBeat>,
 }
@@ -237,7 +237,7 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, Default)]
 struct LastBeat {
     number: u64,
-    /// Processor time at the change.
+    /// Processor time when the heartbeat last changed.
     cpu: Option<Duration>,
     /// Time since the change during which the supervisor itself ran.
     wall: Duration,

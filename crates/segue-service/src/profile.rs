@@ -3,7 +3,7 @@
 use segue::gro::{Generation, Profile};
 use serde::Serializer;
 
-/// The values that `--profile` takes.
+/// Error text with the values of `--profile`.
 const EXPECTED: &str = "expected strict, linux, linux:VERSION (as linux:6.12) or lro";
 
 /// Parses `strict`, `linux`, `lro`, or `linux:VERSION` for the rules of that kernel.

@@ -1,4 +1,4 @@
-//! Every reason that an instance counts, with its sentence: the one list that metrics, help and manual use.
+//! Every reason that an instance counts, with its description: the single list behind metrics, help and manual.
 
 use segue::encap::{DecapRefusal, EncapRefusal};
 use segue::gro::{Flush, Mismatch, RefusalReason};
@@ -15,7 +15,7 @@ use segue_lan78xx::frame::rx::Malformed;
 use segue_port::vhost::{GuestDrop, Stop};
 use segue_port::{Drop, Fallback};
 
-/// A reason for which packets are dropped or not merged: its name and its sentence.
+/// A reason why packets are dropped or not merged: its name and its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The key of its counters in the document of `segue stat`: `drops`, `flushes`, `refusals`, `mismatches`,
@@ -66,7 +66,8 @@ fn of<R: Reason>(group: &'static str, stage: &'static str) -> impl Iterator<Item
     R::ALL.iter().map(move |reason| Entry { group, stage, name: reason.name(), sentence: reason.help() })
 }
 
-/// Returns every reason. A name may be there several times: a drop that two stages count, or a name in two groups.
+/// Returns every counted reason. A name may be there several times: a drop that two stages count, or a name in two
+/// groups.
 pub fn all() -> impl Iterator<Item = Entry> {
     of::<DecapRefusal>("drops", "decapsulation")
         .chain(of::<EncapRefusal>("drops", "encapsulation"))

@@ -11,15 +11,15 @@ use serde_json::Value;
 pub trait Report: Send + Sync {
     /// Returns whether events are written as JSON; human-readable lines are then left out.
     fn is_json(&self) -> bool;
-    /// Returns whether lines are written for a log: one for each event, with its id.
+    /// Returns whether lines are written as a log: one for each event, with the event's id.
     fn is_log(&self) -> bool {
         false
     }
-    /// Writes one event.
+    /// Writes one event to the output.
     fn value(&self, value: &Value);
     /// Writes an event as a human-readable line or a line of a log. A quiet program leaves out what is no warning.
     fn event(&self, line: &LogEntry<'_>);
-    /// Writes a note ([`LogEvent::Note`]).
+    /// Writes a note, the event [`LogEvent::Note`].
     fn note(&self, text: &str) {
         self.event(&LogEntry::new(LogEvent::Note, text));
     }

@@ -1,5 +1,5 @@
-//! Faults of a router's copy of the kernel's tables, as HEALTH shows them: tables that are stale, and routes that the
-//! kernel has and the router does not use.
+//! Faults of a router's copy of the kernel's tables, as shown in HEALTH: stale tables, and kernel routes that the
+//! router does not use.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -47,7 +47,7 @@ impl TableFaults {
         self.state().unused = unused;
     }
 
-    /// Returns the present problems.
+    /// Returns the current problems of the tables.
     pub fn complaints(&self) -> Vec<Complaint> {
         let state = self.state();
         let stale = state.stale.as_ref().map(|(since, why)| Complaint {

@@ -1,4 +1,4 @@
-//! The file of a control socket, which is removed together with its socket and only if it is that socket's.
+//! The file of a control socket, which is removed together with its socket unless another socket has replaced it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,24 @@ use segue_host::file::Identity;
 #[derive(Clone, Debug)]
 pub struct SocketFile {
     pub(crate) path: PathBuf,
-    /// The device and the inode of the file: a later instance may have replaced it with a socket of the same name.
-    /// `None` for a socket of the service manager, which keeps the file.
+    /// Device and inode of the file: a later instance may have replaced it with a socket of the same name. `None` for a
+    /// socket of the service manager, which keeps the file.
     pub(crate) is: Option<Identity>,
 }
 
 impl SocketFile {
-    /// Identifies the socket at `made`, which stays there or is renamed to `path`.
+    /// Identifies the socket at `made`, which is later renamed to `path`, unless they are equal.
     pub(crate) fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
         Ok(SocketFile { path, is: Some(Identity::of(made)?) })
     }
 
-    /// Identifies the socket at `path`, whose file this program has made or not.
+    /// Identifies the socket at `path`; the file was created by this program or not.
     pub(crate) fn kept(path: PathBuf, made: bool) -> io::Result<SocketFile> {
         let is = made.then(|| Identity::of(&path)).transpose()?;
         Ok(SocketFile { path, is })
     }
 
-    /// Returns the path of the socket, and whether this program has made its file.
+    /// Returns the path of the socket, and whether this program created its file.
     pub(crate) fn made(&self) -> (&Path, bool) {
         (&self.path, self.is.is_some())
     }
@@ -46,7 +46,7 @@ impl SocketFile {
     }
 }
 
-/// A guard that removes the file of the socket when it is dropped, if this process is permitted to.
+/// A guard that removes the file of the socket on drop, if this process is permitted to.
 #[derive(Debug)]
 pub(crate) struct Removed(pub(crate) SocketFile);
 
@@ -56,7 +56,7 @@ impl Drop for Removed {
     }
 }
 
-/// Returns the path that the socket of a successor has until it replaces `path`.
+/// Returns the path of a successor's socket until it replaces `path`.
 pub(crate) fn next(path: &Path) -> PathBuf {
     path.with_extension("next")
 }

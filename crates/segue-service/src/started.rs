@@ -1,5 +1,5 @@
-//! Threads that run before their creator continues: the seccomp filters that are installed next do not allow the calls
-//! by which the C library starts a thread.
+//! Threads that run before their creator continues, because the seccomp filters installed next forbid the calls by
+//! which the C library starts a thread.
 
 use std::io;
 use std::sync::mpsc::{RecvError, channel};
@@ -9,7 +9,7 @@ fn lost(_: RecvError) -> io::Error {
     io::Error::other("a thread ended before it began")
 }
 
-/// Starts a thread of this name, and returns once it runs `work`.
+/// Starts a thread with the given name, and returns once it runs `work`.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -23,7 +23,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     Ok(thread)
 }
 
-/// Starts a thread of this name in a scope, and returns once it runs `work`.
+/// Starts a thread with the given name in a scope, and returns once it runs `work`.
 pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,

@@ -16,7 +16,7 @@ pub(crate) fn steering_program(dev: &str, is_ethernet: bool) -> Result<OwnedFd, 
     steering(is_ethernet, seed).map_err(|error| unsteered(dev, &error))
 }
 
-/// Attaches the program to the queues of a device, which keeps it as long as it exists.
+/// Attaches the steering program to the queues of a device, which keeps it for its lifetime.
 pub(crate) fn steer(queues: &[TunPort], program: &OwnedFd, dev: &str) -> Result<(), Error> {
     let steered = queues.first().map_or(Ok(()), |queue| queue.steer(program.as_fd()));
     steered.map_err(|error| unsteered(dev, &error))

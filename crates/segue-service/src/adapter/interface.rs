@@ -21,22 +21,22 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_host::sys::{self, Want};
 use segue_lan78xx::driver::{Host, Interface};
 
-/// Interval at which the thread requests the state of the interface.
+/// Interval at which the thread queries the state of the interface.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a pending message could not be read, or a state could not be passed on.
+/// Pause after a failure to read a pending message or to pass on a state.
 const FAILED_PAUSE: Duration = Duration::from_millis(10);
 /// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
 /// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
 const ROOM: usize = 64 << 10;
 
-/// The driver's end of the channel from the watching thread: it yields the states of the interface.
+/// The driver's end of the channel from the watching thread, which yields the states of the interface.
 #[derive(Debug)]
 pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
     /// A pipe with one byte for each state, written before the state is sent.
     bell: PipeReader,
-    /// Number of states that were taken and whose wake-up byte was not read yet.
+    /// Number of states taken whose wake-up byte was not read yet.
     owed: usize,
 }
 
@@ -57,7 +57,7 @@ impl Host for InterfaceStates {
     }
 }
 
-/// The watching thread's end: it is opened before the process drops its privileges.
+/// The watching thread's end, opened before the process drops its privileges.
 pub(super) struct Watcher {
     socket: Socket,
     view: View,
@@ -65,7 +65,7 @@ pub(super) struct Watcher {
     bell: PipeWriter,
 }
 
-/// Prepares to watch the interface with this index and name, which is that of `tap`.
+/// Prepares to watch the interface with the given index and name, which belongs to `tap`.
 pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(InterfaceStates, Watcher)> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -116,7 +116,7 @@ impl Watcher {
         }
     }
 
-    /// Hands a state to the driver. Returns whether the driver is still there.
+    /// Passes a state to the driver. Returns whether the driver is still there.
     fn hand_on(&mut self, state: Interface) -> bool {
         while let Err(error) = self.bell.write_all(b"!") {
             if error.kind() == io::ErrorKind::BrokenPipe {
@@ -162,7 +162,7 @@ impl View {
         View { index, name: name.to_owned(), tap, last: None, away: false }
     }
 
-    /// Reads a datagram of the kernel. Returns the settings where they are new.
+    /// Updates the view from a datagram of the kernel. Returns the settings where they are new.
     fn update(&mut self, datagram: &[u8]) -> Option<Interface> {
         let mut rest = datagram;
         let before = self.last;
@@ -203,7 +203,7 @@ impl View {
         }
     }
 
-    /// Handles the loss of the interface: it may be in use elsewhere, unless it was deleted.
+    /// Handles the loss of the interface: it may be in use in another namespace, unless it was deleted.
     fn miss(&mut self) {
         let is_deleted = self.is_deleted();
         let Some(last) = &mut self.last else { return };

@@ -38,7 +38,7 @@ const BUS_ID: &str = "1-1";
 /// Name of the USB side in statistics.
 const USB: &str = "usb";
 
-/// Returns the command that attaches the model on this host.
+/// Returns the shell command that attaches the model on this host.
 fn attach(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -163,11 +163,11 @@ struct Commands {
     ended: bool,
 }
 
-/// Longest command, bytes.
+/// Longest command of the model, bytes.
 const MAX_LINE: usize = 256;
 
 impl Commands {
-    /// Adds bytes, none at the end of the input, and returns the lines that are complete. The last line needs no line
+    /// Adds input bytes (none at the end of the input), and returns the complete lines. The last line needs no line
     /// feed.
     fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         self.ended = bytes.is_empty();
@@ -183,7 +183,7 @@ impl Commands {
     }
 }
 
-/// Returns a line in a form that is safe to show.
+/// Returns a line in a form that is safe to print.
 fn shown(line: &str) -> String {
     line.split_ascii_whitespace().map(printable).collect::<Vec<_>>().join(" ")
 }
@@ -398,7 +398,7 @@ fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction
 mod tests {
     use super::*;
 
-    /// A report without output.
+    /// A report that prints nothing.
     struct Silent;
 
     impl Report for Silent {

@@ -21,12 +21,12 @@ use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
 use crate::sandbox::{AccessRights, Helper, NewUser, confine};
 
-/// The location at which a device that was unplugged is looked up.
+/// Location at which an unplugged device is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// USB port of this machine.
     Here(String),
-    /// One of the addresses of a USB/IP server, with this bus id.
+    /// One of the addresses of a USB/IP server, with the given bus id.
     Usbip { server: Vec<SocketAddr>, bus_id: String },
 }
 
@@ -38,7 +38,7 @@ const IMPORTED: u8 = 2;
 const OTHER: u8 = 3;
 const ANSWER_LEN: usize = 1 + RECORD_LEN;
 
-/// Pause of the process that opens devices after an error that may be over at the next attempt.
+/// Pause of the opener process after a transient error.
 const FAILED_PAUSE: Duration = Duration::from_millis(10);
 
 /// The client's end of the connection to the process that opens devices.
@@ -50,7 +50,7 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    /// Starts the process. This process must have one thread.
+    /// Starts the process that opens adapters. This process must have one thread.
     pub(super) fn start(source: Source, name: &str, is_weak: bool) -> Result<(Opener, Helper), Error> {
         let failed = |error: io::Error| {
             Error::system("cannot start the process that opens an adapter again", &error, "segue doctor")
@@ -90,13 +90,13 @@ impl Opener {
         }
     }
 
-    /// Returns a descriptor that hangs up when the process has ended.
+    /// Returns a descriptor that hangs up when the opener process has ended.
     pub(super) fn line(&self) -> io::Result<UnixStream> {
         self.socket.try_clone()
     }
 
-    /// Returns the device, once it is connected again with this chip. The call does not wait: a later one returns the
-    /// answer to an earlier one.
+    /// Returns the device, once it is connected again with the given chip. The call does not wait: a later one returns
+    /// the answer to an earlier one.
     pub(super) fn lookup(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
         let mut found = LookupResult::Unknown;
@@ -177,8 +177,8 @@ impl Source {
         confine(&reach, is_weak)
     }
 
-    /// Opens the device, if it is there with this chip; returns it with its identity. A device with another chip is
-    /// not taken from its user, not even for a moment.
+    /// Opens the device, if it is present with the given chip; returns it with its identity. A device with another chip
+    /// is not taken from its user, not even for a moment.
     fn open(&self, chip: Chip) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let is_it = |(vendor, product)| Chip::of(vendor, product) == Some(chip);
         match self {
@@ -219,7 +219,7 @@ fn with_identity(word: u8, (vendor, product): (u16, u16)) -> Vec<u8> {
     vec![word, v0, v1, p0, p1]
 }
 
-/// Opens the device on each request, until the other process has ended.
+/// Opens the device on each request, until the requesting process has ended.
 fn serve(socket: UnixStream, source: &Source) -> io::Result<()> {
     match answer(socket, source) {
         // The other process ended with an answer unread, or before the answer.

@@ -11,7 +11,7 @@ use crate::tap::Tap;
 /// Largest number of packets from one side in one round in standard mode, whose driver has no budget.
 const BUDGET: usize = 256;
 
-/// The properties of the adapter that the set-up has determined.
+/// Properties of the adapter as determined by the set-up.
 pub(super) struct Found {
     pub(super) chip: &'static str,
     pub(super) speed: Speed,
@@ -45,7 +45,7 @@ pub struct Plan {
     pub eee: bool,
     /// Knobs to set at the start.
     pub set: Vec<(String, String)>,
-    /// Whether the process that opens the adapter again runs without a part of its sandbox if the kernel lacks it.
+    /// Whether the opener process runs without a part of its sandbox if the kernel lacks it.
     pub is_weak: bool,
     pub(super) found: std::cell::OnceCell<Found>,
 }
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// Returns the driver's configuration for a bus of this speed.
+    /// Returns the driver's configuration for a bus of the given speed.
     pub fn config(&self, speed: Speed) -> driver::Config {
         let base = if self.standard { driver::Config::standard(speed) } else { driver::Config::napi(speed) };
         driver::Config {
@@ -95,7 +95,7 @@ impl Plan {
         self.budget.map(|budget| budget as usize).or(usual).unwrap_or(BUDGET)
     }
 
-    /// Refuses an MTU that Linux's driver refuses on such a bus, before the adapter is set up.
+    /// Refuses an MTU that Linux's driver refuses on the same bus, before the adapter is set up.
     pub fn check_mtu(&self, speed: Speed) -> Result<(), Error> {
         let mtu = self.tap.mtu;
         if !is_awkward_mtu(mtu as usize, speed.max_packet()) {

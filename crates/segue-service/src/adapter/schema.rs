@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The schema id of what `up` and `model` print, one object for each event.
+/// Schema id of the events that `up` and `model` print, one object for each.
 pub const EVENTS: &str = "segue.lan78xx/1";
 /// The plan of `segue lan78xx up`.
 #[derive(Serialize, JsonSchema)]
@@ -14,17 +14,17 @@ pub struct Adapter {
     pub name: String,
     /// The place of the adapter: a port, a `usbip://` address, `auto` or `model`.
     pub usb: String,
-    /// `napi` or `standard`.
+    /// Driver mode: `napi` or `standard`.
     pub mode: String,
-    /// Name of the chip.
+    /// Name of the adapter's chip.
     pub chip: Option<String>,
-    /// `full`, `high` or `super`.
+    /// USB speed: `full`, `high` or `super`.
     pub speed: Option<String>,
-    /// The hardware address.
+    /// Hardware address of the interface.
     pub mac: Option<String>,
     /// The source of the hardware address.
     pub mac_from: Option<String>,
-    /// The MTU, bytes.
+    /// MTU of the interface, bytes.
     pub mtu: u32,
 }
 
@@ -37,11 +37,11 @@ pub struct Model {
     pub usbip: String,
     /// The bus id of the device.
     pub bus_id: String,
-    /// Name of the chip.
+    /// Name of the model's chip.
     pub chip: String,
-    /// `full`, `high` or `super`.
+    /// USB speed: `full`, `high` or `super`.
     pub speed: String,
-    /// The TAP at the other end of the cable.
+    /// TAP at the other end of the model's cable.
     pub wire: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct Notes {
     pub schema: String,
     /// The name of the event, always `notes`.
     pub event: String,
-    /// Whether a client has the device.
+    /// Whether a client has imported the device.
     pub attached: bool,
     /// The speed of the link, Mbit/s, once the link is up.
     pub link_mbit: Option<u32>,

@@ -41,14 +41,14 @@ const SET_UP: Duration = Duration::from_secs(60);
 /// Pages of memory for packets in the pipeline: at most 128 MiB.
 const PAGES: usize = 1024;
 
-/// Longest duration of one round: where the adapter comes back, the driver sets it up again in between, which takes
-/// some hundred round trips over a network.
+/// Longest duration of one round: when the adapter reappears, the driver sets it up again in between, which takes some
+/// hundred round trips over a network.
 const ROUND: Duration = Duration::from_secs(90);
 
 type AnyDriver = Driver<Box<dyn Transport>>;
 
 impl Plan {
-    /// Makes the driver follow the settings of the interface.
+    /// Connects the driver to the settings of the interface.
     fn watch(&self, netlink: &mut Netlink, driver: &mut AnyDriver, tap: OwnedFd) -> Result<interface::Watcher, Error> {
         let watched = netlink.link_named(&self.tap.name).and_then(|link| {
             let (states, watcher) = interface::watch(link.ok_or(io::ErrorKind::NotFound)?.index, &self.tap.name, tap)?;
@@ -151,18 +151,18 @@ fn guard(longest: Duration) -> io::Result<Arc<Guard>> {
     Ok(Arc::new(Guard::new(signals.as_fd().try_clone_to_owned()?, longest)))
 }
 
-/// The connection to a USB/IP server, to be closed from another thread when a request does not end.
+/// A connection to a USB/IP server that another thread can close when a request does not end.
 #[derive(Clone, Default)]
 struct Lifeline(Arc<Mutex<Option<OwnedFd>>>);
 
 impl Lifeline {
-    /// Replaces the connection.
+    /// Replaces the lifeline's USB connection.
     fn take(&self, usb: &dyn Transport) {
         let fd = usb.fd().and_then(|fd| fd.try_clone_to_owned().ok());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fd;
     }
 
-    /// Closes the connection: every request fails at once.
+    /// Closes the connection, so that every request fails at once.
     fn cut(&self) {
         if let Some(fd) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // The connection may be closed already.

@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The sources of events of the control loop, and the state from which it answers them.
+/// Event sources of the control loop, and the state from which it answers requests.
 pub(super) struct ControlLoop<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) line: Option<&'a Line>,
@@ -34,7 +34,7 @@ pub(super) struct ControlLoop<'a> {
     pub(super) hurry: Option<Box<dyn Fn() + Send>>,
     pub(super) forwarding: Option<Forwarding>,
     pub(super) vitals: &'a Vitals,
-    /// The processor time of the workers from 1 on, for the supervisor.
+    /// Processor time of the workers from 1 on, for the supervisor.
     pub(super) clocks: Option<Clocks>,
 }
 
@@ -86,13 +86,13 @@ pub(super) fn wait(
     }
 }
 
-/// Ends the process at once; the kernel removes the interface when its descriptor closes.
+/// Ends the process at once; the kernel removes the interface with its descriptor.
 fn leave_now(socket: &SocketFile) -> ! {
     socket.remove();
     process::exit(i32::from(Kind::Interrupted.exit_code()))
 }
 
-/// Waits for the packet loop to end; after a while, interrupts the loop's waits.
+/// Waits for the packet loop to end; interrupts the loop's waits after a while.
 pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
     let Some(hurry) = &control.hurry else { return };
     let until = Instant::now() + PATIENCE;

@@ -17,13 +17,13 @@ use crate::started;
 pub(super) struct Crew<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, Result<(), Error>>>,
     clocks: Vec<ThreadClock>,
-    /// Senders of the start message of each thread; a thread ends when its sender is dropped.
+    /// Senders of each thread's start message; a thread ends when its sender is dropped.
     go: Vec<Sender<()>>,
 }
 
 impl<'scope> Crew<'scope> {
-    /// Starts the threads, and returns once each has assembled its pipeline: the seccomp filter that is installed next
-    /// does not allow the calls that this needs. Where one of them ends later, `stopper` ends all.
+    /// Starts the threads, and returns once each has assembled its pipeline, because the seccomp filter installed next
+    /// forbids the necessary calls. Where one of them ends later, `stopper` ends all.
     pub(super) fn start(
         scope: &'scope Scope<'scope, '_>,
         further: impl Iterator<Item = (Further, AssembleMore)>,

@@ -1,4 +1,4 @@
-//! The interface between the kinds of instances and the code that runs them.
+//! The interface between kinds of instances and their common lifecycle.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::peers::Keeper;
 use crate::report::Report;
 use crate::sandbox::{Helper, Sandbox};
 
-/// The usage of tunnels and gateways with another name, for messages.
+/// Usage of tunnels and gateways with another name, for messages.
 pub const NAMING: &str = "segue tunnel dev NAME, segue gateway --name NAME";
 
 /// A kind of long-running instance: tunnels, a gateway, an adapter or a model.
 pub trait Daemon {
     /// Returns the name for `segue stat`, which is that of the control socket.
     fn name(&self) -> &str;
-    /// Returns the kind of the instance in one word.
+    /// Returns the kind of the instance as one word.
     fn kind(&self) -> &'static str;
     /// Returns the schema id of the JSON that the command prints, one object for each event.
     fn schema(&self) -> &'static str;
@@ -39,7 +39,7 @@ pub trait Daemon {
     fn naming(&self) -> &'static str {
         NAMING
     }
-    /// Returns the ports, with the names that they have in the pipeline.
+    /// Returns the ports with their names in the pipeline.
     fn ports(&self) -> Vec<(String, Side)>;
     /// Returns the knobs at the start; empty where nothing can be changed at run time.
     fn knobs(&self) -> Result<Knobs, Error> {
@@ -53,22 +53,22 @@ pub trait Daemon {
     fn ioctls(&self) -> &'static [u64] {
         &[]
     }
-    /// Returns how long a thread may make no progress before the supervisor ends the instance.
+    /// Returns the time without progress after which the supervisor ends the instance.
     fn limits(&self) -> Limits {
         Limits::default()
     }
-    /// Opens and sets up all devices with all rights. On success the instance is ready to move packets.
+    /// Opens and sets up all devices, with full privileges. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
     /// Returns the human-readable lines that report that the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String;
-    /// Returns the keys of the up event in addition to those that all instances have.
+    /// Returns the keys of the up event in addition to those of all instances.
     fn up_json(&self) -> Value;
 }
 
-/// The role of an instance in a handover: the ports that it takes over, and whether it keeps its own for a successor.
+/// The role of an instance in a handover: the ports it takes over, and whether it keeps its own for a successor.
 #[derive(Debug, Default)]
 pub struct Succession {
-    /// Ports that are open and set up.
+    /// Open ports that are already set up.
     pub inherited: Ports,
     /// Whether the ports are kept for a successor.
     pub has_successors: bool,
@@ -85,7 +85,7 @@ pub type Assemble = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Error>>
 /// A function that assembles the pipeline of a further worker, in its thread.
 pub type AssembleMore = Box<dyn FnOnce(&Vitals) -> Result<Box<dyn Pipeline>, Error> + Send>;
 
-/// Devices that are open and not in use yet.
+/// Open devices that are not in use yet.
 pub struct Opened {
     /// The offloads of the kernel.
     pub offloads: Offloads,
@@ -109,16 +109,16 @@ pub struct Opened {
     pub complaints: Option<Complaints>,
     /// The sources of evidence on the health of tunnels.
     pub(crate) health: Option<Sources>,
-    /// Interrupts a wait of the packet loop, where it may wait for something other than its descriptors.
+    /// Function that interrupts a wait of the packet loop, where it may wait for something other than its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
-    /// The function that assembles the pipeline of the first worker, inside of the sandbox.
+    /// Function that assembles the pipeline of the first worker, inside of the sandbox.
     pub assemble: Assemble,
     /// The functions that assemble the pipelines of the other workers.
     pub more: Vec<AssembleMore>,
 }
 
 impl Opened {
-    /// Creates a value with the parts that every instance has.
+    /// Creates a value with the parts common to all instances.
     pub fn new(offloads: Offloads, assemble: Assemble) -> Opened {
         Opened {
             offloads,

@@ -1,4 +1,4 @@
-//! A pipeline that has the faults that a test injects.
+//! A pipeline with faults injected by a test.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! State of the kernel that concerns an instance, read from `/proc`: UDP checksum errors, and forwarding settings.
+//! Kernel state that concerns an instance, read from `/proc`: UDP checksum errors, and forwarding settings.
 //!
 //! The kernel drops datagrams of a UDP tunnel before any of its sockets sees them when their outer checksum is wrong,
 //! or missing where one is required. Linux counts them for a whole network namespace only. The kernel may also be set
@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// Finds the number of received datagrams that were dropped for their UDP checksum.
+    /// Finds the number of received datagrams dropped for their UDP checksum.
     fn find(self, text: &str) -> Option<u64> {
         let value = match self {
             Table::V4 => {
@@ -91,7 +91,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Opens the settings of these interfaces that exist in `/proc`.
+    /// Opens those settings of the given interfaces that exist in `/proc`.
     pub fn open(interfaces: [&str; 2]) -> Forwarding {
         let settings = interfaces.into_iter().flat_map(|name| ["ipv4", "ipv6"].map(|family| (family, name)));
         let file = |(family, name)| {

@@ -11,7 +11,7 @@ use segue_datapath::knobs::{Knobs, Values};
 pub struct SharedKnobs(Arc<Knobs>);
 
 impl SharedKnobs {
-    /// Creates a handle to these knobs.
+    /// Creates a handle to the given knobs.
     pub fn new(knobs: Arc<Knobs>) -> SharedKnobs {
         SharedKnobs(knobs)
     }
@@ -106,7 +106,7 @@ pub fn failure(wrong: &model::Wrong) -> Error {
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)
 }
 
-/// Parses `KNOB=VALUE`.
+/// Parses a command-line word `KNOB=VALUE`.
 pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),

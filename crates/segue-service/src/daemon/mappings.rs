@@ -8,7 +8,7 @@ use segue_control::mapping::Mapping;
 use segue_datapath::nat::{self, Protocol, TcpState};
 use segue_datapath::router::{FeedSender, Message};
 
-/// Longest wait for the thread that moves packets.
+/// Longest wait for the packet thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns `tcp`, `udp` or `icmp`.
@@ -20,7 +20,7 @@ pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Requests the mappings of the thread that moves packets, from another thread.
+/// Requests the mappings from the packet thread, from another thread.
 pub fn request(sender: &FeedSender) -> Option<Vec<Mapping>> {
     let (reply, answer) = sync_channel(1);
     if !sender.send(Message::Mappings(reply)) {
@@ -32,7 +32,7 @@ pub fn request(sender: &FeedSender) -> Option<Vec<Mapping>> {
     Some(all)
 }
 
-/// Returns a mapping in the form of the control socket.
+/// Formats a mapping for the control socket.
 fn shown(mapping: &nat::Mapping, now: u64) -> Mapping {
     let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
         (true, ..) => Some("static"),

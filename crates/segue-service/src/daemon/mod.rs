@@ -48,7 +48,7 @@ use crate::report::Report;
 use crate::sandbox::{self, Helper, Sandbox, SandboxConfig};
 use crate::started;
 
-/// Longest round of the packet loop that the control socket does not report as a problem.
+/// Longest round of the packet loop that is not reported as a problem.
 const STUCK: Duration = Duration::from_millis(250);
 
 /// Largest number of workers of an instance.
@@ -56,7 +56,8 @@ pub const MOST_WORKERS: u16 = 64;
 /// Largest default number of workers, with one for each processor.
 const USUAL_WORKERS: u16 = 16;
 
-/// Returns one worker for each processor that this process may use, at most 16: each has memory and queues of its own.
+/// Returns the default number of workers: one for each processor that this process may use, at most 16, because each
+/// has memory and queues of its own.
 pub fn usual_workers() -> u16 {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     u16::try_from(processors).unwrap_or(u16::MAX).min(USUAL_WORKERS)
@@ -79,7 +80,7 @@ pub struct Start {
     pub is_weak: bool,
 }
 
-/// Makes this process end with its supervisor, if it has one.
+/// Ties the end of this process to that of its supervisor, if it has one.
 pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
@@ -117,8 +118,8 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     }
 }
 
-/// Runs an instance from its start to its end: opens its devices, drops the privileges that are no longer needed, and
-/// moves packets until a signal.
+/// Runs an instance from start to end: opens its devices, drops unneeded privileges, and forwards packets until a
+/// signal.
 pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
     let Start { watched, is_weak } = start;
     let out = &**report;
@@ -258,7 +259,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// Permits or forbids the path through the kernel, by its knob.
+    /// Permits or forbids the in-kernel path, by its knob.
     fn permit(&self) {
         let Some(fastpath) = &self.fastpath else { return };
         let knobs = self.knobs.list();
@@ -310,7 +311,7 @@ impl KnobControl for Announced {
     }
 }
 
-/// Moves packets on this thread, and on those of further workers, while another one handles signals, until one of
+/// Forwards packets on this thread and on those of further workers, while another one handles signals, until one of
 /// them ends. `settle` gives up what only the start needed, before the first packet.
 fn work(
     running: &mut Running,

@@ -1,4 +1,4 @@
-//! The events that all instances have, as JSON and as text: up, changed, down.
+//! Events common to all instances, as JSON and as text: up, changed, down.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use super::definition::Daemon;
 use super::running::{Offloads, Running};
 use crate::sandbox::Sandbox;
 
-/// Returns the up event.
+/// Returns the event `up` as JSON.
 pub(super) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),
@@ -48,7 +48,7 @@ pub(super) fn successor_json(daemon: &impl Daemon) -> Value {
     })
 }
 
-/// Returns the down event. Where packets have sequence numbers it has the next number by interface.
+/// Returns the event `down` as JSON. Where packets have sequence numbers it has the next number by interface.
 pub(super) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Running, after: Duration) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 pub use self::probe::all;
 
-/// The outcome of a check.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -22,7 +22,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the word of the table.
+    /// Returns the outcome's word in the table.
     pub fn word(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -40,12 +40,12 @@ pub struct Check {
     pub name: &'static str,
     /// Outcome of the check.
     pub status: Status,
-    /// State that was found.
+    /// Description of the state that was found.
     pub found: String,
     /// Consequence or cause of the state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Command that fixes it.
+    /// Command that fixes the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The kernel path's counters, added to those of the ports.
+//! Counters of the in-kernel path, added to those of the ports.
 
 use segue_control::model::{self, Flow, Instance};
 use segue_fastpath::{Counts, Traffic};
@@ -28,8 +28,7 @@ fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
     flow.segments += traffic.segments;
 }
 
-/// Adds the packets that the path has dropped on behalf of the daemon to those of the outside port, which has
-/// received them.
+/// Adds the packets dropped by the path on behalf of the daemon to those of the outside port, which has received them.
 pub(super) fn put_dropped(port: &mut model::Port, dropped: &[(&str, u64)]) {
     for (reason, count) in dropped {
         *port.drops.entry((*reason).to_owned()).or_default() += count;
@@ -38,7 +37,7 @@ pub(super) fn put_dropped(port: &mut model::Port, dropped: &[(&str, u64)]) {
     }
 }
 
-/// Adds the packets that were left to the daemon to those of a port.
+/// Adds the packets left to the daemon to those of a port.
 pub(super) fn put_left(port: &mut model::Port, counts: &Counts) {
     for (reason, count) in counts.left.iter().filter(|(_, count)| *count > 0) {
         *port.left.entry((*reason).to_owned()).or_default() += count;

@@ -1,4 +1,4 @@
-//! Filters of interfaces as the path needs them, on kernels without tcx links (before Linux 6.6).
+//! Interface filters for the in-kernel path, on kernels without tcx links (before Linux 6.6).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,7 +7,7 @@ use segue_fastpath::{Filters, Hook, is_left_over, is_own};
 use segue_host::netlink::Netlink;
 use segue_host::netlink::filters;
 
-/// The kind of the queueing discipline that has the filters of programs.
+/// Kind of the queueing discipline to which filters with programs are attached.
 const CLSACT: &str = "clsact";
 
 /// A connection to the kernel by which filters are added.
@@ -23,8 +23,8 @@ impl Filters for Added<'_> {
     }
 }
 
-/// Removes the filters of the path that processes have left on an interface at their ends. What cannot be looked at or
-/// removed stays, and passes all packets on.
+/// Removes the path's filters that ended processes have left on an interface. What cannot be looked at or removed
+/// stays, and passes all packets on.
 pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
     if !netlink.queueing(interface).is_ok_and(|kinds| kinds.iter().any(|kind| kind == CLSACT)) {
         return;
@@ -36,8 +36,8 @@ pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
     }
 }
 
-/// Returns the kind of other software's filters at an interface, given the kinds of its queueing disciplines; `None`
-/// where it has none. One that may have filters counts as such, unless they are all of the path.
+/// Returns the kind of other software's filters at an interface, given the kinds of its queueing disciplines; `None` if
+/// there are none. One that may have filters counts as such, unless they are all of the path.
 pub(super) fn of_others(interface: u32, kinds: &[String], netlink: &mut Netlink) -> Option<String> {
     let kind = kinds.iter().find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
     let filters = netlink.filters(interface).unwrap_or_default();

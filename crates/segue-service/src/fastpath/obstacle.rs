@@ -1,4 +1,4 @@
-//! Obstacles of the kernel's path: rules and filters that the packets would bypass.
+//! Obstacles of the in-kernel path: rules and filters that its packets would bypass.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use segue_host::netlink::Netlink;
 use super::filters;
 use super::request::Request;
 
-/// Returns a filter or a queueing discipline on the interfaces of the tunnels that packets would leave out.
+/// Returns a filter or a queueing discipline on the tunnels' interfaces that packets would bypass.
 pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<String> {
     let usual = fs::read_to_string("/proc/sys/net/core/default_qdisc").unwrap_or_default();
     for dev in request.devs() {
@@ -32,7 +32,7 @@ pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<
     None
 }
 
-/// Returns another software's BPF program on an interface, which packets on the path might bypass; needs CAP_BPF.
+/// Returns another software's BPF program on an interface that packets on the path might bypass; needs CAP_BPF.
 pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
     let program = foreign_programs(interface).ok()?.into_iter().next()?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
@@ -44,7 +44,7 @@ fn is_usual(kind: &str, default: &str) -> bool {
     kind == default || matches!(kind, "noqueue" | "pfifo_fast" | "mq")
 }
 
-/// Returns rules of the host that the outer packets would leave out.
+/// Returns rules of the host that outer packets would bypass.
 pub(super) fn of_host(is_v4: bool) -> Option<String> {
     let unreadable = |what: &str, error: &std::io::Error| {
         Some(format!("{what} cannot be read, and might see the outer packets: {}", os_text(error)))

@@ -21,7 +21,7 @@ pub struct Request {
     pub sources: Vec<u16>,
     /// Whether the programs of a predecessor may still be attached.
     pub is_successor: bool,
-    /// Setting that needs the daemon, as the reason why the path is not taken; `None` if there is none.
+    /// Setting that needs the daemon, as the reason why the in-kernel path is not taken; `None` if there is none.
     pub prevented: Option<String>,
 }
 

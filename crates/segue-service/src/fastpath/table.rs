@@ -1,4 +1,4 @@
-//! The path of a tunnel with a peer table: its peers, their routes and their counters.
+//! The in-kernel path of a tunnel with a peer table: its peers, their routes and their counters.
 
 use segue::encap::Config;
 use segue_control::model::{self, Instance};
@@ -20,13 +20,13 @@ pub(crate) const OF_PEERS: &str =
 /// A tunnel with a peer table, in the form for the path through the kernel.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Name of the interface.
+    /// Name of the tunnel's interface.
     pub dev: String,
     /// Index of the interface that has the tunnel's local address.
     pub underlay: u32,
     /// The listeners, in the order of the peer table.
     pub listeners: Vec<Listener>,
-    /// The Ethernet address of this end.
+    /// Local Ethernet address of the tunnel.
     pub station: [u8; 6],
 }
 
@@ -81,7 +81,7 @@ pub(super) fn idle(served: &Served) -> Option<String> {
     }
 }
 
-/// Returns the numbers of peers by the path that their packets take.
+/// Returns the numbers of peers by the path of their packets.
 pub(super) fn shown(served: &Served) -> model::FastpathPeers {
     let segue = served.daemon.iter().map(|(why, peers)| ((*why).to_owned(), *peers)).collect();
     model::FastpathPeers { kernel: served.kernel, segue }

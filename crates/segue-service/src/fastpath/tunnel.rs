@@ -8,17 +8,17 @@ use segue_control::error::os_text;
 use segue_fastpath::Route;
 use segue_host::netlink::Netlink;
 
-/// One tunnel in the form for the path through the kernel.
+/// A tunnel in the form needed for the in-kernel path.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// Name of the interface.
+    /// Name of the tunnel's interface.
     pub dev: String,
     /// The configuration of the tunnel's encapsulation in the daemon.
     pub config: Config,
 }
 
-/// Returns the link address of a tunnel's interface for which the host itself takes frames; `None` where no frames are
-/// inside, or where the interface is a port of a bridge or bond, which may forward them.
+/// Returns the link address of a tunnel's interface for which the host itself accepts frames; `None` where no frames
+/// are inside, or where the interface is a port of a bridge or bond, which may forward them.
 pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]> {
     if !tunnel.config.mode.is_ethernet() {
         return None;

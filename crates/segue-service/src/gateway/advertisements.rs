@@ -1,5 +1,5 @@
-//! Router advertisements on the interfaces of a router: the kernel is made to ignore them, where this process has the
-//! right to.
+//! Router advertisements on the interfaces of a router: the kernel is set to ignore them, if this process is permitted
+//! to.
 
 use std::fs;
 use std::io;

@@ -53,7 +53,7 @@ pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error
 enum Refused {
     /// A gateway has the claim.
     Gateway,
-    /// This socket accepted no connection, and may belong to a gateway.
+    /// A socket accepted no connection, and may belong to a gateway.
     Busy(String),
     Socket(io::Error),
 }
@@ -61,8 +61,8 @@ enum Refused {
 /// An interface: its name and index.
 type NamedInterface<'a> = (&'a str, u32);
 
-/// Takes the claim. Of two gateways that start at the same time at least one finds the other: each listens before it
-/// looks.
+/// Takes the claim on the interfaces. Of two gateways that start at the same time at least one finds the other: each
+/// listens before it looks.
 fn take(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Refused> {
     let name = name(ends.map(|(_, index)| index));
     let mut patience = QUESTIONS;
@@ -106,7 +106,7 @@ fn bind(name: &str) -> io::Result<UnixListener> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     User(u32),
-    /// The socket has closed meanwhile, or is not a listening socket like a gateway's.
+    /// The socket has closed in the meantime, or is not a listening socket like a gateway's.
     Free,
     /// The queue of the socket is full, or this process cannot open another socket.
     Unknown,

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::daemon::mappings::protocol_name;
 use crate::daemon::{MOST_WORKERS, usual_workers};
 
-/// Largest train by default, bytes.
+/// Default size of the largest train, bytes.
 pub const MAX_BYTES: u32 = 65_535;
 /// Largest number of packets in a train by default.
 pub const MAX_PACKETS: u32 = 1000;
@@ -39,13 +39,13 @@ impl Spelling {
 pub struct Config {
     /// The end IN: an interface, `tap:NAME[@NETNS]`, or `vhost:PATH` with options.
     pub from: String,
-    /// The end OUT, in the same form.
+    /// The end OUT, in the form of IN.
     pub to: String,
-    /// Further ends, in the same form. With any the gateway is a bridge.
+    /// Further ends, in the form of IN. With any the gateway is a bridge.
     pub more: Vec<String>,
     /// Whether received packets are forwarded without being joined.
     pub no_lro: bool,
-    /// The rules by which packets are joined, where they are given.
+    /// Profile by which packets are joined, if given.
     pub profile: Option<Profile>,
     /// Whether a newer pure acknowledgment replaces older ones.
     pub ack_aggregation: bool,
@@ -55,13 +55,13 @@ pub struct Config {
     pub page_kib: Option<usize>,
     /// Longest wait of a packet for the next one, microseconds.
     pub hold_us: u64,
-    /// Largest train, bytes.
+    /// Size of the largest train, bytes.
     pub max_bytes: u32,
     /// Largest number of packets in a train.
     pub max_packets: u32,
-    /// MTU of a TAP that the gateway creates, or of a guest, bytes; by default the MTU of the other end.
+    /// MTU in bytes of a TAP that the gateway creates, or of a guest; by default the MTU of the other end.
     pub tap_mtu: Option<u32>,
-    /// Whether packets that are too long for the other end are fragmented.
+    /// Whether packets that exceed the MTU of the other end are fragmented.
     pub fragment: bool,
     /// Whether the gateway forwards at layer 3 by the kernel's routes.
     pub route: bool,
@@ -93,7 +93,7 @@ impl Config {
 /// A number of threads that move packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// A number of workers.
+    /// A fixed number of workers.
     Count(u16),
     /// One worker for each processor ([`usual_workers`]) if several can be used.
     Auto,
@@ -121,7 +121,7 @@ pub fn parse_workers(text: &str) -> Result<Workers, String> {
 /// A port of the outside address that is forwarded to a host inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortForward {
-    /// TCP or UDP.
+    /// Forwarded protocol: TCP or UDP.
     pub protocol: Protocol,
     /// Outside port of the forward.
     pub outside: u16,
@@ -144,9 +144,9 @@ impl Serialize for PortForward {
 /// The configuration of a NAT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NatPlan {
-    /// The outside address.
+    /// Outside address of the NAT.
     pub address: Ipv4Addr,
-    /// Ports that are forwarded.
+    /// Ports that are forwarded to the inside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<PortForward>,
 }

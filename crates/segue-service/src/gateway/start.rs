@@ -34,12 +34,12 @@ use crate::report::Report;
 use crate::tap::Tap;
 use crate::vhost;
 
-/// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
+/// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, and some more.
 const BUDGET: usize = 64;
 /// Memory for trains in the pipeline, bytes, in addition to the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Numbers of file descriptors needed by a port other than a guest's, and by the rest of the gateway.
+/// Numbers of file descriptors needed by a port other than a guest's, and by the remaining parts of the gateway.
 const FILES: (u64, u64) = (48, 256);
 
 /// Claims and opens all ends, and prepares the assembly of the pipeline.
@@ -127,7 +127,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     Ok(Opened { claims, more, helpers, complaints: complaints(plan), ..Opened::new(offloads, assemble) })
 }
 
-/// Returns the function that reports the problems of guests, where an end is one.
+/// Returns the function that reports the problems of guests, if an endpoint is one.
 fn complaints(plan: &Plan) -> Option<Complaints> {
     let guest = |end: &Endpoint| match &end.what {
         EndpointKind::Vhost(spec) => Some((end.name.clone(), spec.clone())),
@@ -151,10 +151,10 @@ impl Side {
     }
 }
 
-/// A port of a worker from 1 on, which makes it in its thread.
+/// A packed port of a further worker, which unpacks it in its thread.
 type Packed = Box<dyn FnOnce() -> Result<Box<dyn Port>, Error> + Send>;
 
-/// The port of the first worker, and those of the others.
+/// The port of the first worker, and the packed ports of further workers.
 type OpenedEndpoint = (Box<dyn Port>, Vec<Packed>);
 
 /// The claims to interfaces, two by two.
@@ -254,7 +254,7 @@ pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Err
     prepare(all, &preset, assignments)
 }
 
-/// Returns the configuration of GRO.
+/// Returns the engine's configuration of GRO for the plan.
 fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let default = gro::Config::default();
     // With trains of one packet only acknowledgments are joined.

@@ -1,4 +1,4 @@
-//! Handover of open interfaces and sockets from an instance to its successor, so that no packet is lost in between.
+//! Handover of open interfaces and sockets from an instance to its successor, so that no packet is lost meanwhile.
 //!
 //! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard
 //! input. It asks the running instance for the ports over its line and passes them to the successor over the
@@ -21,7 +21,7 @@ use crate::closing::Closing;
 const RECORD_LEN: usize = 24;
 /// Longest name of an interface, bytes.
 const NAME_LEN: usize = 15;
-/// Longest wait for the peer to make room for a record, or to send the next one.
+/// Longest wait until the peer makes room for a record, or sends the next one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A message on a line.
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Record {
     /// A request for the ports of the instance.
     Request,
-    /// The interface of this name, with its descriptor.
+    /// The interface with the given name, with its descriptor.
     Interface(String),
     /// A receiving socket, with its descriptor.
     Receive,
@@ -41,7 +41,7 @@ pub enum Record {
     EndOfPorts,
     /// The next GRE sequence number of the interface's packets.
     Sequence(String, u32),
-    /// The successor may begin.
+    /// The successor may start forwarding.
     Go,
 }
 
@@ -88,7 +88,7 @@ impl Record {
     }
 }
 
-/// One end of the socket pair between an instance and its supervisor.
+/// One end of the socket pair between an instance and its supervisor, which carries records.
 #[derive(Debug)]
 pub struct Line(UnixStream);
 
@@ -112,7 +112,7 @@ impl Line {
         Ok(Line(UnixStream::from(fd)))
     }
 
-    /// Sends a record.
+    /// Sends a handover record.
     pub fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         sys::send(&self.0, &record.emit(), fd)
     }
@@ -146,11 +146,11 @@ impl AsFd for Line {
 /// The ports of an instance.
 #[derive(Debug, Default)]
 pub struct Ports {
-    /// The interfaces, by name.
+    /// Interface descriptors by name.
     pub interfaces: Vec<(String, OwnedFd)>,
-    /// The outside sockets.
+    /// Sockets for outer packets.
     pub sockets: Sockets,
-    /// The peer table of a tunnel that has one.
+    /// Shared memory of the peer table, of a tunnel that has one.
     pub peers: Option<OwnedFd>,
 }
 
@@ -191,18 +191,18 @@ impl Ports {
         }
     }
 
-    /// Closes all ports; the interfaces are gone afterwards, unless another process has them open.
+    /// Closes all ports, which removes the interfaces unless another process has them open.
     pub(crate) fn close(self, closing: Closing) {
         closing.close(self.interfaces.into_iter().map(|(_, fd)| fd).collect());
     }
 
-    /// Takes the interface `name` out.
+    /// Removes and returns the interface `name`.
     pub fn interface(&mut self, name: &str) -> Option<OwnedFd> {
         let at = self.interfaces.iter().position(|(known, _)| known == name)?;
         Some(self.interfaces.swap_remove(at).1)
     }
 
-    /// Removes and returns the sockets, where there are any.
+    /// Removes and returns the sockets, if there are any.
     pub fn outside(&mut self) -> Option<Sockets> {
         (!self.sockets.receive.is_empty()).then(|| std::mem::take(&mut self.sockets))
     }

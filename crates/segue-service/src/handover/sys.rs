@@ -81,8 +81,8 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Opti
     Ok((len, fds.pop()))
 }
 
-/// Returns whether an error of the connection may be over at the next attempt, as that of a kernel without memory is:
-/// the process at the other end has not ended, and has not sent an invalid message.
+/// Returns whether an error of the connection is transient, like lack of kernel memory: the process at the other end
+/// has not ended, and has not sent an invalid message.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected, WriteZero};
     !matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | NotConnected | WriteZero)
@@ -154,7 +154,7 @@ mod tests {
         assert!(matches!(receive(&right, &mut bytes), Ok((0, None))), "the other end is closed");
     }
 
-    /// Sends bytes with these descriptors in one message, as no process of segue does.
+    /// Sends bytes with the given descriptors in one message, which no process of segue does.
     fn send_several(socket: &UnixStream, bytes: &[u8], fds: &[c_int]) {
         let mut place = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut room = [0u64; 32];

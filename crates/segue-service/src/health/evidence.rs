@@ -14,19 +14,19 @@ use super::flow::Flow;
 pub(crate) struct Monitored {
     /// The name of the interface.
     pub(crate) name: String,
-    /// The index of the interface, 0 where it is not known.
+    /// Index of the interface; 0 if unknown.
     pub(crate) index: u32,
     /// The mode and the encapsulation, for output.
     pub(crate) kind: String,
-    /// The address of this end.
+    /// Local address of the tunnel.
     pub(crate) local: IpAddr,
-    /// The addresses of the other ends, the first one being that of the plan.
+    /// Addresses of the remote ends; the first one is that of the plan.
     pub(crate) remotes: Vec<IpAddr>,
     /// The first remote with its port, for output.
     pub(crate) remote_name: String,
     /// The index of the link of link-local addresses; `None` where there are none.
     pub(crate) zone: Option<u32>,
-    /// The UDP port that is listened on, and that of the other end, where there is UDP.
+    /// UDP ports of the local and the remote end, for tunnels over UDP.
     pub(crate) ports: Option<(u16, u16)>,
     /// The MTU of the interface at the start, bytes.
     pub(crate) mtu: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Monitored {
     pub(crate) path_mtu: u32,
     /// Whether the daemon passes datagrams to the kernel in trains, which needs the link's checksum offload.
     pub(crate) sends_trains: bool,
-    /// Whether received packets are joined.
+    /// Whether received packets are joined into trains.
     pub(crate) joins: bool,
     /// Whether the interface takes trains from the local stack.
     pub(crate) takes_trains: bool,
@@ -47,11 +47,11 @@ pub(crate) struct Monitored {
 /// The kinds of ICMP errors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// No program listens on the UDP port.
+    /// No program listens on the remote's UDP port.
     Port,
-    /// No program accepts the IP protocol.
+    /// No program at the remote accepts the IP protocol.
     Protocol,
-    /// A filter refuses.
+    /// A packet filter refuses the packets.
     Filtered,
     /// The host or its network is not reachable.
     Unreachable,
@@ -79,7 +79,7 @@ impl Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub(super) kind: Refusal,
-    /// The sender of the error.
+    /// Sender of the ICMP error.
     pub(super) from: Option<IpAddr>,
     pub(super) at: Instant,
 }
@@ -93,7 +93,7 @@ pub(super) struct LinkView {
     pub(super) has_carrier: bool,
     pub(super) mtu: u32,
     /// Whether transmit checksum offload, TCP segmentation offload and generic segmentation offload are on; `None`
-    /// where they cannot be read, or cannot be switched on.
+    /// where they are unreadable or cannot be switched on.
     pub(super) tx: Option<bool>,
     pub(super) tso: Option<bool>,
     pub(super) gso: Option<bool>,
@@ -130,11 +130,11 @@ pub(super) struct View {
     /// The last path to each remote, and whether the kernel still has a route.
     pub(super) paths: HashMap<IpAddr, (Option<PathState>, bool)>,
     pub(super) links: HashMap<u32, LinkView>,
-    /// The local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
+    /// Local addresses of the tunnels, with their prefix lengths at the start, and whether the host has them.
     pub(super) locals: HashMap<IpAddr, (Option<u8>, bool)>,
 }
 
-/// The observations at one time.
+/// Observations at one time.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// The traffic of each tunnel, in the order of the facts.

@@ -1,4 +1,4 @@
-//! The traffic of one tunnel as evidence: when it was last sent, answered and refused.
+//! Traffic of one tunnel as evidence: when it was last sent, answered and refused.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) why: Option<&'static str>,
 }
 
-/// ICMP errors about a tunnel's datagrams, each soon after the one before.
+/// ICMP errors about a tunnel's datagrams, each one soon after the preceding one.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
     first: Instant,
@@ -38,24 +38,24 @@ pub(super) struct Flow {
     pub(super) last_refused: Option<Instant>,
     /// The time of the first packet sent since one was received, and the number of packets sent since then.
     unanswered: Option<(Instant, u64)>,
-    /// Datagrams that were refused since one was taken.
+    /// Number of datagrams refused since the last accepted one.
     refused_in_a_row: u64,
-    /// The verdict of the probe, where it is on, and the time of the last reply.
+    /// Verdict of the probe, if it is on, and the time of the last reply.
     pub(super) probe: Option<Verdict>,
     pub(super) last_reply: Option<Instant>,
 }
 
 /// Time of sending without an answer from which on a tunnel counts as unanswered.
 const UNANSWERED: Duration = Duration::from_secs(10);
-/// Time after which refused datagrams no longer count, where no further ones arrive.
+/// Time after which refused datagrams no longer count, unless further ones arrive.
 const STALE: Duration = Duration::from_secs(60);
-/// Longest time between two ICMP errors of which the later one still belongs to the earlier one.
+/// Longest time between two ICMP errors that belong together.
 const REFUSALS: Duration = Duration::from_secs(10);
-/// Number of refused datagrams that make a problem; a single one may be a stray.
+/// Number of refused datagrams that count as a problem; a single one may be a stray.
 const STRAY: u64 = 2;
 
 impl Flow {
-    /// Takes the counters of this moment.
+    /// Updates the flow with the current counters.
     pub(super) fn update(&mut self, counts: Counts, now: Instant) {
         let before = std::mem::replace(&mut self.counts, counts);
         let risen = |now: u64, before: u64| now.saturating_sub(before);
@@ -96,7 +96,7 @@ impl Flow {
         }
     }
 
-    /// Returns whether the other end sent nothing while it refused packets, and packets were received after the last
+    /// Returns whether the remote end sent nothing while it refused packets, and packets were received after the last
     /// ICMP error. An end that sends all the time although another port of it is asked says nothing by that.
     pub(super) fn is_heard_again(&self) -> bool {
         let is_after = |refusals: Refusals| self.received_after.is_some_and(|after| after >= refusals.last);

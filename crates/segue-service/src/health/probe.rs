@@ -15,33 +15,33 @@ use segue::encap::Identity;
 use segue::hash;
 use segue_datapath::tunnel::probe::{Kind, Measured, Message, Probe};
 
-/// Tenths of an interval without a reply after which the other end counts as silent. One lost message makes twenty.
+/// Tenths of an interval without a reply after which the remote end counts as silent. One lost message makes twenty.
 const SILENT: u32 = 24;
-/// Shortest time between two requests.
+/// Shortest time between two echo requests.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Number of hellos that are sent at the normal interval to a remote that has never announced support for them.
+/// Number of hellos sent at the normal interval to a remote that has never announced support for the probe.
 const FIRST_HELLOS: u32 = 3;
 /// Shortest time between two hellos after the first [`FIRST_HELLOS`].
 const LATER_HELLOS: Duration = Duration::from_secs(10);
 /// Time after which a request counts as lost, where the interval is shorter.
 const LATE: Duration = Duration::from_secs(2);
-/// Age of a request of the other end that counts as fresh.
+/// Age below which a request of the remote end counts as fresh.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The verdict of a probe on the other end.
+/// Verdict of a probe on the remote end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Replies arrive, or are not overdue.
     Answers,
-    /// No replies arrive.
+    /// The remote sends no replies.
     Silent {
         /// The time for which requests had no reply.
         span: Duration,
-        /// Whether the other end has ever replied.
+        /// Whether the remote end has ever replied.
         has_replied: bool,
         /// The last part of `span`, in which a remote that is gone sends nothing.
         quiet: Duration,
-        /// Whether the other end's own requests arrive.
+        /// Whether the remote end's own requests arrive.
         sends_requests: bool,
     },
 }
@@ -56,9 +56,9 @@ pub(crate) struct Prober {
     due: Option<Instant>,
     /// The time of the first request since the probe is on.
     began: Option<Instant>,
-    /// Requests sent since the probe is on.
+    /// Number of requests sent since the probe is on.
     hellos: u32,
-    /// Requests sent in all.
+    /// Number of requests sent in all.
     pub(super) sent: u64,
 }
 
@@ -119,12 +119,12 @@ impl Prober {
     }
 }
 
-/// Returns the time without a reply: since the last one, or since the probe was switched on where that is shorter.
+/// Returns the time without a reply: since the last one, or since the probe was switched on if that is later.
 fn without_reply(measured: &Measured, sending: Duration) -> Duration {
     measured.reply_age.map_or(sending, |age| Duration::from_nanos(age).min(sending))
 }
 
-/// Returns the time from a request to the next one, after `hellos` of them in the time `sending`.
+/// Returns the time from a request to the next one, after `hellos` hellos in the time `sending`.
 fn pause(interval: Duration, measured: &Measured, hellos: u32, sending: Duration) -> Duration {
     let age = without_reply(measured, sending);
     match (measured.reply_age, measured.peer_request_age) {

@@ -17,12 +17,12 @@ const GGSO: u32 = 0x23;
 const GGRO: u32 = 0x2b;
 /// The features that `tx` switches, as `ethtool -k` names them.
 const TX: &[&str] = &["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
-/// The features that `tso` switches.
+/// Features that `ethtool -K DEV tso` switches.
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
-/// The feature that `gro` switches.
+/// Feature that `ethtool -K DEV gro` switches.
 const GRO: &[&str] = &["rx-gro"];
 
-/// A reader of the underlay. It is opened with all rights and needs none later.
+/// A reader of the underlay's state. It is opened with all rights and needs none later.
 pub(super) struct Underlay {
     netlink: Netlink,
     /// Any socket, for the ioctl of ethtool.
@@ -127,7 +127,7 @@ impl Underlay {
     }
 }
 
-/// Returns whether transmit checksum offload is on for a link; `None` where it cannot be read, or is off and was not
+/// Returns whether transmit checksum offload is on for a link; `None` where it is unreadable, or is off and was never
 /// switched off.
 pub(crate) fn has_tx_csum(link: &str) -> Option<bool> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;

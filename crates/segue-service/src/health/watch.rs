@@ -32,7 +32,7 @@ use crate::started;
 
 /// Interval at which the counters are read and the tunnels judged.
 const TICK: Duration = Duration::from_millis(500);
-/// Time for which notices and errors are not read after some were read: it limits the cost of a flood of them.
+/// Pause after notices and errors were read, which limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice: the kernel reports no learned path MTU.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,12 +41,12 @@ const MOST_ERRORS: usize = 64;
 /// The share of its time that the thread spends on the underlay at most, as a divisor.
 const SHARE: u32 = 50;
 
-/// The sockets of the watch, opened before the process drops its privileges.
+/// Sockets of the watch, opened before the process drops its privileges.
 pub(crate) struct Sources {
     monitored: Vec<Monitored>,
     underlay: Underlay,
     changes: Changes,
-    /// The sockets that send.
+    /// Descriptors of the sending sockets.
     senders: Vec<OwnedFd>,
     probes: Probes,
     evidence: Evidence,
@@ -61,7 +61,7 @@ struct Probes {
 }
 
 impl Probes {
-    /// Sends the messages that are due, and returns the time of the next ones; `None` where all probes are off.
+    /// Sends the probe messages that are due, and returns the time of the next ones; `None` if all probes are off.
     fn send_due(&mut self, now: Instant) -> Option<Instant> {
         let Probes { probers, nonces, socket } = self;
         let socket = socket.as_ref()?;
@@ -76,8 +76,8 @@ impl Probes {
 }
 
 impl Sources {
-    /// Opens the connections to the kernel; `senders` are duplicates of the sockets that send, of one family, `probers`
-    /// send through the first of them, with numbers of `key`.
+    /// Opens the connections to the kernel; `senders` are duplicates of the sending sockets, of one family; `probers`
+    /// send through the first one, with nonces from `key`.
     pub(crate) fn open(
         monitored: Vec<Monitored>,
         senders: Vec<OwnedFd>,
@@ -99,8 +99,8 @@ impl Sources {
         Ok(Sources { monitored, underlay, changes, senders, probes, evidence })
     }
 
-    /// Starts the thread, which ends with the process; `boards` have the counters of the packet loops, `fastpath` those
-    /// of the path through the kernel. Beginning and end of each problem are logged.
+    /// Starts the watching thread, which ends with the process; `boards` have the counters of the packet loops,
+    /// `fastpath` those of the in-kernel path. Beginning and end of each problem are logged.
     pub(crate) fn watch(self, boards: Boards, fastpath: Option<Fastpath>, out: &Arc<dyn Report>) -> io::Result<Health> {
         let published = Arc::new(Mutex::new(Published::default()));
         let places = places(&self.monitored, &boards);
@@ -252,7 +252,7 @@ impl Watch {
         }
     }
 
-    /// Reads the error queues. Returns whether the underlay may have changed.
+    /// Reads the sockets' error queues. Returns whether the underlay may have changed.
     fn errors(&mut self, now: Instant) -> bool {
         let mut is_stale = false;
         let mut left = MOST_ERRORS;
@@ -369,7 +369,7 @@ fn tunnel(monitored: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
     }
 }
 
-/// Returns the measurements of a probe in the form of `segue stat -j`; `None` where it is off.
+/// Returns the measurements of a probe as in `segue stat -j`; `None` if it is off.
 fn probe(prober: &Prober) -> Option<Probe> {
     let measured = prober.measured();
     let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();

@@ -10,9 +10,9 @@ use segue_control::protocol::TABLE_LEN;
 use segue_host::memory::SharedNumbers;
 use segue_host::sys::memory_file;
 
-/// Size of one number, bytes.
+/// Size of a number in the shared memory, bytes.
 const EACH: usize = size_of::<u64>();
-/// Numbers for the longest table, and a leading one for its length. Memory that is never written takes none.
+/// Number of values for the longest table, plus a leading one for its length. Memory that is never written takes none.
 const COUNT: usize = 1 + TABLE_LEN / EACH;
 
 /// A table in a file that is memory only. The process that moves packets writes it after each change, without a system
@@ -24,7 +24,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Creates an empty table.
+    /// Creates an empty shared peer table.
     ///
     /// # Errors
     /// Where the kernel has no such files.
@@ -48,7 +48,7 @@ impl Kept {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Replaces the table. The length in front is zero meanwhile, so that no half of it is read.
+    /// Replaces the kept peer table. The length in front is zero meanwhile, so that no half of it is read.
     pub(super) fn write(&self, table: &Table) {
         let text = serde_json::to_vec(table).unwrap_or_default();
         let Some((len, words)) = self.words.split_first() else { return };
@@ -65,7 +65,7 @@ impl Kept {
         len.store(text.len() as u64, Ordering::Release);
     }
 
-    /// Returns the table; `None` where there is none, or an incomplete one.
+    /// Returns the kept table; `None` where there is none, or an incomplete one.
     pub(super) fn read(&self) -> Option<Table> {
         let (len, words) = self.words.split_first()?;
         let len = usize::try_from(len.load(Ordering::Acquire)).ok().filter(|len| (1..=TABLE_LEN).contains(len))?;

@@ -12,7 +12,7 @@ use segue_datapath::router::Neighbour;
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::prefix::Prefix;
 
-/// The key of a route: its table, its prefix, and the length of the prefix.
+/// Key of a route: its table, its prefix, and the length of the prefix.
 pub type RouteKey = (Table, IpAddr, u8);
 
 fn port_of(index: u32, ports: [u32; 2]) -> Option<u16> {
@@ -39,8 +39,8 @@ pub(super) fn is_advertised(message: &AddressMessage) -> bool {
 }
 
 /// Returns whether the kernel has learned a route from a router advertisement: a default route and the routes of RFC
-/// 4191 are marked as such; the prefix of a link is a route of the kernel without a gateway, as the prefix of an
-/// address is, but belongs to none of the `configured` addresses.
+/// 4191 are marked as such; the prefix of a link is a kernel route without a gateway, like the prefix of an address,
+/// but belongs to none of the `configured` addresses.
 pub(super) fn comes_from_advertisement(
     message: &RouteMessage,
     to: RouteKey,
@@ -167,7 +167,7 @@ pub(super) fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Opt
     Some(Neighbour { hop, mac, is_permanent })
 }
 
-/// Returns the next hop that a neighbour message describes, where it is on one of the ports.
+/// Returns the next hop that a neighbour message describes, if it is on one of the ports.
 pub(super) fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
     let port = port_of(message.header.ifindex, ports)?;
     let address = message.attributes.iter().find_map(|attribute| match attribute {

@@ -82,7 +82,7 @@ impl Follower {
         Arc::clone(&self.faults)
     }
 
-    /// Sends the router the present tables, and then every change, on a thread of its own that ends with the router.
+    /// Sends the current tables to the router, and then every change, on a separate thread that ends with the router.
     /// `vitals` may have a fault of that thread, which a test has injected.
     pub fn start(mut self, sender: FeedSender, vitals: Vitals) -> io::Result<()> {
         let first = self.read()?;
@@ -142,7 +142,7 @@ impl Follower {
         thread::sleep(RETRY);
     }
 
-    /// Waits for a change, and a little longer for further ones of the same batch.
+    /// Waits for a change, and a little longer for further ones of its batch.
     fn wait(&mut self) -> io::Result<TableChanges> {
         let mut changed = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
@@ -176,8 +176,8 @@ impl Follower {
         Ok(Tables { routes, neighbours: self.neighbours()?, ports: [from, to] })
     }
 
-    /// Returns the addresses of an interface, and the IPv6 prefixes of those that were configured there: not by a
-    /// router advertisement.
+    /// Returns the addresses of an interface, and the IPv6 prefixes of those that were configured there, rather than by
+    /// a router advertisement.
     fn addrs(&mut self, index: u32) -> io::Result<(InterfaceAddrs, Vec<Prefix>)> {
         let (mut addrs, mut configured) = (InterfaceAddrs::default(), Vec::new());
         let mut message = LinkMessage::default();
@@ -292,12 +292,12 @@ impl Drop for Ended {
 pub struct TableChanges {
     /// Changes of neighbours, in the order of the messages.
     pub changes: Vec<NeighbourEvent>,
-    /// Whether there were other changes, so that all tables are read again.
+    /// Whether there were further changes, which require that all tables are read again.
     pub is_more: bool,
 }
 
 impl TableChanges {
-    /// Adds the changes of one netlink datagram, for a router between the interfaces with these indexes.
+    /// Adds the changes of one netlink datagram, for a router between the interfaces with the given indexes.
     pub fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
         while !rest.is_empty() {

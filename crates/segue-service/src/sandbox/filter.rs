@@ -93,7 +93,7 @@ const STARTING: &[libc::c_long] = &[
 /// System calls that only the tables of older architectures have.
 #[cfg(target_arch = "x86_64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_unlink, libc::SYS_time, libc::SYS_newfstatat];
-/// The system call that `fstat` of the C library makes where the architecture has no older one.
+/// System call that `fstat` of the C library uses on architectures without an older one.
 #[cfg(target_arch = "aarch64")]
 const STARTING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -153,8 +153,8 @@ const IOCTLS: &[u64] = &[
     libc::TUNSETCARRIER as u64,
 ];
 
-/// Socket options that are set while packets move, each with its level: whether the next datagrams may be fragmented,
-/// and those of a new connection of USB/IP.
+/// Socket options set while packets move, each with its level: whether the next datagrams may be fragmented, and those
+/// of a new connection of USB/IP.
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -169,27 +169,27 @@ const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
 ];
 
-/// Commands of `fcntl` on an open descriptor: its flags, and a copy of it.
+/// Commands of `fcntl` on an open descriptor: reading its flags, and duplication.
 const DESCRIPTOR: &[libc::c_int] = &[libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD, libc::F_DUPFD_CLOEXEC];
 
 /// Additional system calls of a process that moves packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed<'a> {
-    /// The ioctls of its devices, besides those of TUN.
+    /// Ioctls of the instance's devices, besides those of TUN.
     pub ioctls: &'a [u64],
     /// Whether it may look up, update and delete entries of BPF maps.
     pub maps: bool,
-    /// Whether a process that opens devices for another one accepts connections at an open socket, and reads the types
-    /// of the files received over them.
+    /// Whether a process that opens devices for another one accepts connections on an open socket, and reads the types
+    /// of files received over them.
     pub accepts: bool,
 }
 
-/// The purpose of a process.
+/// Purpose of a filtered process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The process starts threads that will move packets.
     Starting,
-    /// The process moves packets.
+    /// A process that moves packets.
     Packets,
     /// The process opens devices for another one.
     Opening,
@@ -239,7 +239,7 @@ fn program(purpose: Purpose, more: &Allowed<'_>) -> Result<BpfProgram, seccompil
     filter.try_into()
 }
 
-/// Returns the allowed system calls with the arguments that they may have; any where there is no rule.
+/// Returns the allowed system calls with their permitted arguments; without a rule, any arguments are permitted.
 fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = purpose.calls().map(|call| (call, Vec::new())).collect();
     let ioctls = IOCTLS.iter().chain(more.ioctls);
@@ -283,7 +283,7 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
     Ok(rules)
 }
 
-/// Returns rules that allow each of these values of one argument.
+/// Returns rules that allow each of the given values of one argument.
 fn one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     values.into_iter().map(|value| when(&[(argument, SeccompCmpOp::Eq, value)])).collect()
 }

@@ -37,8 +37,8 @@ pub use helper::Helper;
 pub use opening::{AccessRights, NewUser, confine};
 pub use service::refuse_calls;
 
-/// Forks the process that moves packets, which drops the privileges that it no longer needs, and returns in it; the
-/// supervisor never returns. The process must have one thread.
+/// Forks the packet process, which drops the privileges that it no longer needs, and returns in it; the supervisor
+/// never returns. The process must have one thread.
 ///
 /// # Errors
 /// Where a right cannot be given up, which also ends the instance, unless [`SandboxConfig::is_weak`] allows it.
@@ -96,8 +96,8 @@ pub fn enter(
     Ok(sandbox)
 }
 
-/// Restricts this process to the system calls of moving packets, once all of its threads run. Nothing changes where
-/// [`enter`] could not filter any.
+/// Restricts this process to the system calls needed for moving packets, once all of its threads run. Nothing changes
+/// where [`enter`] could not filter any.
 ///
 /// # Errors
 /// Where the kernel refuses.

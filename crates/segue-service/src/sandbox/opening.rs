@@ -28,7 +28,7 @@ pub struct AccessRights<'a> {
     pub accepts: bool,
 }
 
-/// The user that a process that opens a device again changes to, where it changes.
+/// User to which the process that reopens a device changes, if it changes.
 #[derive(Debug, Default)]
 pub struct NewUser(Option<(User, Option<Lock>)>);
 
@@ -52,8 +52,9 @@ impl NewUser {
     }
 }
 
-/// Confines this process to `reach`. The process must have one thread; where this fails, it must end. Where the kernel
-/// has no Landlock, or no filters of system calls, it continues only if `is_weak` allows that.
+/// Confines this process to the files and sockets in `reach`. The process must have one thread; where this fails, it
+/// must end. Where the kernel has no Landlock, or no filters of system calls, it continues only if `is_weak` allows
+/// that.
 pub fn confine(reach: &AccessRights<'_>, is_weak: bool) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     process::forget_environment();

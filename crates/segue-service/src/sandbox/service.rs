@@ -1,6 +1,6 @@
-//! The system calls that are forbidden to a service and all processes that it starts: those that change the machine
-//! beyond its interfaces, or access other processes. Its instances start with all rights of root, and filters stay, so
-//! that this list names what none of them ever needs.
+//! The system calls forbidden to a service and all of its processes: those that change the machine beyond its
+//! interfaces, or access other processes. Its instances start with all rights of root, and filters stay, so that this
+//! list names what none of them ever needs.
 
 use std::collections::BTreeMap;
 
@@ -55,8 +55,8 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_keyctl,
 ];
 
-/// Denies these system calls to this process and to all processes that it starts from now on. The process must have one
-/// thread and CAP_SYS_ADMIN; what it starts keeps the rights that it would have.
+/// Denies the given system calls to this process and to all processes that it starts from now on. The process must have
+/// one thread and CAP_SYS_ADMIN; what it starts keeps the rights that it would have.
 ///
 /// # Errors
 /// Where the kernel has no filters of system calls, or refuses.

@@ -1,4 +1,4 @@
-//! The user of a process that moves packets: a user of its own, so that no other process can signal it.
+//! The user of a packet process, which no other process has, so that no other process can signal it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,8 @@ use segue_host::sys;
 
 /// The user that a package makes for segue. Where there is none, each instance takes a number of its own.
 const NAME: &str = "segue";
-/// User ids that are not allocated otherwise: those between the ranges of systemd for homes and for users of
-/// containers, and for its dynamic users (systemd's UIDS-GIDS document).
+/// Range of user ids that are not allocated otherwise: between systemd's ranges for homes and for users of containers,
+/// and for its dynamic users (systemd's UIDS-GIDS document).
 const RANGE: RangeInclusive<u32> = 60_706..=61_183;
 
 /// The user and the group that a process changes to.
@@ -24,7 +24,7 @@ pub(super) struct User {
     pub(super) gid: u32,
 }
 
-/// Chooses the user for the instance `name`, where this process is root and may change its user. A number that no other
+/// Chooses the user for the instance `name`, if this process is root and may change its user. A number that no other
 /// process has comes with the lock of `folder`, to be held until a process has that user.
 pub(super) fn other(name: &str, folder: &Path) -> Result<Option<(User, Option<Lock>)>, Error> {
     if sys::euid() != 0 || !may_change() {
@@ -87,7 +87,7 @@ fn named(passwd: &str) -> Option<User> {
     })
 }
 
-/// Returns a user id of [`RANGE`] that neither the passwd file nor a process has, the same one for a name where
+/// Returns a user id of [`RANGE`] that neither the passwd file nor a process has, always the same one for a name if
 /// possible.
 fn free(name: &str, passwd: &str, in_use: &BTreeSet<u32>) -> Option<u32> {
     let known: BTreeSet<u32> = passwd.lines().filter_map(|line| line.split(':').nth(2)?.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! The process of an instance: one that this service has started, or one that it inherited from its previous program.
+//! The process of an instance: started by this service, or inherited from its preceding program.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -8,14 +8,14 @@ use std::process::{Child, ExitStatus};
 use segue_host::sys::{self, Ended, Pid};
 use serde::{Deserialize, Serialize};
 
-/// A child process.
+/// A handle of a child process.
 #[derive(Debug)]
 pub(super) enum Handle {
     /// A process that was started by this program.
     Started(Child),
-    /// A process that was started by the program that this service had before.
+    /// A process that the preceding program of this service started.
     Kept {
-        /// The process id.
+        /// Process id of the child.
         pid: u32,
         /// The exit status, once it was read.
         status: Option<ExitStatus>,
@@ -57,7 +57,7 @@ impl Handle {
     }
 }
 
-/// Returns the status as wait(2) has it.
+/// Returns the exit status in the encoding of wait(2).
 fn status_of(ended: Ended) -> ExitStatus {
     ExitStatus::from_raw(match ended {
         Ended::Exit(status) => status << 8,
@@ -68,13 +68,13 @@ fn status_of(ended: Ended) -> ExitStatus {
 /// A process that continues while its supervisor changes its program, with the numbers of its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptProcess {
-    /// The process id.
+    /// Process id of the child.
     pub(super) pid: u32,
     /// The line to the standard input of the process.
     pub(super) line: RawFd,
     /// The standard output of the process.
     pub(super) stdout: RawFd,
-    /// Output that was read and has no end of line yet.
+    /// Output that was read and lacks a line end so far.
     pub(super) text: Vec<u8>,
     /// Whether the process is up.
     pub(super) is_up: bool,

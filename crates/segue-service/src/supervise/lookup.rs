@@ -12,12 +12,12 @@ pub(super) const ANSWER: Duration = Duration::from_millis(300);
 /// Longest time for the answers, which is longer than resolvers try.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A lookup of names, which may take as long as the resolver waits.
+/// A lookup of names, which may take as long as the resolver needs.
 #[derive(Debug)]
 pub(super) struct Lookup(JoinHandle<Names>);
 
 impl Lookup {
-    /// Begins to look `hosts` up; `None` where there are none, or no thread can be started.
+    /// Starts a lookup of `hosts`; `None` if there are none, or no thread can be started.
     pub(super) fn begin(hosts: Vec<String>) -> Option<Lookup> {
         if hosts.is_empty() {
             return None;
@@ -25,7 +25,7 @@ impl Lookup {
         started::spawn("names", move || Names::look_up(hosts, LIMIT)).ok().map(Lookup)
     }
 
-    /// Returns whether there are answers.
+    /// Returns whether all answers have arrived.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_finished()
     }
@@ -44,7 +44,7 @@ pub(super) struct LateAnswers {
 }
 
 impl LateAnswers {
-    /// Keeps the lookups; `None` where all answers are there.
+    /// Keeps the pending lookups; `None` if all answers have arrived.
     pub(super) fn of(lookups: Lookups) -> Option<LateAnswers> {
         let until = Instant::now() + LIMIT;
         (!lookups.is_over()).then_some(LateAnswers { lookups, until })

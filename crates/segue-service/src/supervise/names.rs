@@ -12,9 +12,9 @@ use super::service::Service;
 use super::spec::InstanceSpec;
 use crate::tunnel::group;
 
-/// Most lookups for absent tunnels at a time, and most for those that are started again.
+/// Largest numbers of concurrent lookups: for absent tunnels, and for restarted ones.
 const MOST_LOOKUPS: usize = 16;
-/// Longest pause before a start within which another tunnel of the same port is waited for.
+/// Longest pause before a start within which another tunnel of the same port is awaited.
 const SOON: Duration = Duration::from_secs(3);
 
 impl Instance {
@@ -23,7 +23,7 @@ impl Instance {
         self.lookup.as_ref().is_some_and(|lookup| !lookup.is_over())
     }
 
-    /// Looks the name of the remote up, or looks for the answer; `None` until there is one.
+    /// Looks up the remote's name, or checks for the answer; `None` until there is one.
     fn look_up(&mut self) -> Option<Names> {
         let host = self.spec.unresolved.as_ref()?.host.clone();
         self.lookup = self.lookup.take().or_else(|| Lookup::begin(vec![host]));
@@ -78,8 +78,8 @@ impl Service {
         }
     }
 
-    /// Looks names up in the pause before an instance is started again, and gives it their addresses at its end. A name
-    /// without one keeps its address, so that no tunnel stays down for it.
+    /// Looks names up during the pause before a restart, and gives the instance their addresses at the pause's end. A
+    /// name without one keeps its address, so that no tunnel stays down for it.
     pub(super) fn renew_addresses(&mut self) {
         let now = Instant::now();
         let is_paused = |instance: &&Instance| instance.spec.unresolved.is_none() && instance.is_looked_up();
@@ -110,8 +110,8 @@ impl Service {
         }
     }
 
-    /// Starts an absent tunnel, whose remote has an address now: in the process that serves its port, if there is one,
-    /// else in a process of its own.
+    /// Starts an absent tunnel whose remote now has an address: in the process that serves its port, if there is one,
+    /// else in a separate process.
     fn take_in(&mut self, spec: InstanceSpec) -> Result<(), Error> {
         let name = spec.name.clone();
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Sender of notifications; it does nothing where no service manager has started this process.
+/// A sender of notifications to the service manager; it does nothing if no service manager has started this process.
 #[derive(Debug)]
 pub(super) struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
@@ -45,7 +45,7 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", segue_port::now().0 / 1000));
     }
 
-    /// Reports that the end has begun.
+    /// Notifies the service manager that the service is stopping.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1");
     }

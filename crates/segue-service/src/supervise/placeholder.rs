@@ -41,7 +41,7 @@ impl Placeholder {
     }
 }
 
-/// Returns the state of an instance that does not run, for this reason since this time.
+/// Returns the state of an instance that does not run, with the reason and the time since when.
 pub(super) fn state(spec: &InstanceSpec, since: SystemTime, error: &Error) -> model::Instance {
     let why = error.why.as_deref().unwrap_or("it does not start");
     // A hint of several lines begins with what is most likely.

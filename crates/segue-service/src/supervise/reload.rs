@@ -21,18 +21,17 @@ use super::spec::InstanceSpec;
 use super::tables;
 use crate::control_server::{forget_next, take_name};
 
-/// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one whose interface was
-/// deleted needs half a second.
+/// Longest wait for the end of an instance that no longer answers, beyond [`STOP_EACH`]: one with a deleted interface
+/// needs half a second.
 const PARTING: Duration = Duration::from_secs(3);
 
-/// Knobs with their values.
+/// Knob names with their values.
 type Assignments = Vec<(String, String)>;
 
-/// Longest wait of a reload for the resolver: the tunnels of other names, and those whose names have addresses from
-/// lookups before, are not to wait for one that is silent.
+/// Longest wait of a reload for the resolver: the other tunnels should not wait for one silent name.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// Longest wait for a name without an address whose tunnel is to replace a running one: longer than the
-/// 5 seconds after which resolvers ask the next server.
+/// Longest wait for a name without an address whose tunnel replaces a running one: longer than the 5 seconds after
+/// which resolvers ask the next server.
 const LONG_LOOKUP: Duration = Duration::from_secs(6);
 
 /// An instance whose tunnels continue, in part, in another instance.
@@ -69,7 +68,7 @@ impl Service {
         self.tell_reload(&followed);
     }
 
-    /// Applies answers of the resolver that arrived after a reload, where names of tunnels have other addresses now.
+    /// Applies answers of the resolver that arrived after a reload, if names of tunnels now have other addresses.
     /// Absent tunnels have lookups of their own.
     pub(super) fn apply_late_answers(&mut self) {
         let Some(late) = self.late.take() else { return };
@@ -97,7 +96,7 @@ impl Service {
         self.instances.iter().flat_map(|instance| instance.spec.cached_addresses()).collect()
     }
 
-    /// Reports the outcome of a reload, to the clients that wait for it too.
+    /// Reports the outcome of a reload, also to the clients that wait for it.
     fn tell_reload(&mut self, followed: &Result<Reloaded, Error>) {
         let text = match followed {
             Ok(done) => {
@@ -120,7 +119,7 @@ impl Service {
         self.notify.ready(&self.reported);
     }
 
-    /// Loads the configuration, asks the resolver for its names, and applies it.
+    /// Loads the configuration, resolves its names, and applies it.
     fn follow(&mut self) -> Result<Reloaded, Error> {
         self.late = None;
         self.configuration.load()?;
@@ -139,7 +138,7 @@ impl Service {
         Ok(outcome)
     }
 
-    /// Returns whether a tunnel of this specification runs, maybe with other words.
+    /// Returns whether a tunnel of this specification runs, possibly with other keywords.
     fn runs_any_of(&self, spec: &InstanceSpec) -> bool {
         let devs = spec.devs();
         self.instances.iter().any(|old| old.runs() && old.spec.devs().iter().any(|dev| devs.contains(dev)))
@@ -319,10 +318,10 @@ impl Service {
         together(errors).map_or(Ok(difference), Err)
     }
 
-    /// Hands every instance over to its successor: first with the shared tunnels alone, then with all of them. A
-    /// tunnel that moves between instances has left the one before it joins the other. Where only the order of the
-    /// tunnels differs, the successor has their knobs. Returns the names of those that had nothing to take over and
-    /// started anew.
+    /// Hands every instance over to its successor: first only with the shared tunnels, then with all of them. A tunnel
+    /// that moves between instances has left the one before it joins the other. Where only the order of the tunnels
+    /// differs, the successor has their knobs. Returns the names of those that had nothing to take over and started
+    /// anew.
     fn hand_over(&mut self, handovers: &[Handover]) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         let mut anew = Vec::new();
@@ -357,7 +356,7 @@ impl Service {
         Ok(anew)
     }
 
-    /// Returns whether the instance `name` has the tunnels of `spec`, in that order and with those addresses.
+    /// Returns whether the instance `name` has the tunnels of `spec`, in equal order and with equal addresses.
     fn has(&self, name: &str, spec: &InstanceSpec) -> bool {
         let is = |old: &InstanceSpec| old.words() == spec.words() && old.remotes() == spec.remotes();
         self.instances.iter().any(|old| old.spec.name == name && is(&old.spec))
@@ -386,8 +385,8 @@ impl Service {
         }
     }
 
-    /// Starts `spec` instead of the instance `at`, which has ended by itself; where that fails, the old one is
-    /// restarted after its pause.
+    /// Starts `spec` instead of the instance `at`, which has ended by itself; if that fails, the old one is restarted
+    /// after its pause.
     fn start_instead(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
         let mut ended = self.instances.remove(at);
         let outcome = self.start_all(vec![Instance::new(spec.clone())]);
@@ -481,7 +480,8 @@ impl Service {
     }
 }
 
-/// Records which tunnels differ between an instance and its successor, which share those with the interfaces `shared`.
+/// Records the tunnels that differ between an instance and its successor, which share those with the interfaces
+/// `shared`.
 fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &InstanceSpec, shared: &[String]) {
     let (had, has) = (old.devs(), new.devs());
     let (changed, added): (Vec<String>, Vec<String>) =
@@ -492,7 +492,7 @@ fn note_tunnels(tunnels: &mut ChangedTunnels, old: &InstanceSpec, new: &Instance
 }
 
 /// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the
-/// initial values for those that the configuration no longer has.
+/// initial values of those removed from it.
 fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
     let (before, assignments) = (old.knobs(), new.knobs());
     if before == assignments {
@@ -514,8 +514,8 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
     Ok(all)
 }
 
-/// Returns the initial knobs of `new` where it takes over interfaces of `old`: those of the configuration, and
-/// those that were set at run time and that the configuration has not changed since.
+/// Returns the initial knobs of `new` where it takes over interfaces of `old`: those of the configuration, and those
+/// set at run time that the configuration has not changed since.
 fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error> {
     let (before, mut assignments) = (old.knobs(), new.knobs());
     let said = |assignments: &Assignments, name: &str| {

@@ -1,5 +1,5 @@
 //! Requests to a service: a control socket separate from those of its instances, on which a client requests a reload or
-//! an upgrade and waits for its outcome.
+//! an upgrade and waits for the outcome.
 //!
 //! The service serves it between its other events, so that it is answered when all of it is done. All resources are
 //! bounded: clients at a time, bytes of a request, and the time for it.
@@ -32,10 +32,10 @@ pub(super) enum Change {
     Upgrade,
 }
 
-/// The socket and the waiting clients, with the numbers of their descriptors, while the service changes its program.
+/// The socket and the waiting clients, with the numbers of their descriptors, during the service's change of program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptRequests {
-    /// The listener, the path of its file, and whether this service has made that.
+    /// The listener, the path of its file, and whether this service created the file.
     socket: Option<(RawFd, PathBuf, bool)>,
     clients: Vec<RawFd>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Client {
     connection: Connection,
-    /// The change that the client has requested and whose outcome it waits for.
+    /// Change that the client has requested and whose outcome it awaits.
     waits: Option<Change>,
     /// Whether the requested change is being made.
     is_served: bool,
@@ -62,7 +62,7 @@ impl Requests {
         Ok(Requests { bound: Some(Bound::service(&service_name(file))?), clients: Vec::new() })
     }
 
-    /// Describes the socket and the clients that wait for an upgrade, with their descriptors.
+    /// Describes the socket and the clients that await an upgrade, with their descriptors.
     pub(super) fn kept(&self) -> (KeptRequests, Vec<BorrowedFd<'_>>) {
         let waiting = self.clients.iter().filter(|client| client.waits == Some(Change::Upgrade));
         let mut fds: Vec<BorrowedFd<'_>> = waiting.map(|client| client.connection.fd()).collect();
@@ -75,7 +75,7 @@ impl Requests {
         (KeptRequests { socket, clients }, fds)
     }
 
-    /// Returns the socket and the clients of the program before this one, whose upgrade is being made.
+    /// Returns the socket and the clients of the preceding program, whose upgrade is in progress.
     pub(super) fn of_kept(kept: KeptRequests) -> io::Result<Requests> {
         let bound = kept.socket.map(|(fd, path, made)| {
             take_inherited(fd).ok_or(io::ErrorKind::NotFound.into()).and_then(|fd| Bound::kept(fd, path, made))
@@ -87,7 +87,7 @@ impl Requests {
         Ok(Requests { bound: bound.transpose()?, clients })
     }
 
-    /// Returns the descriptors to wait for: those of the clients, then that of the socket.
+    /// Returns the descriptors to wait for: those of the clients, then the socket's.
     pub(super) fn fds(&self) -> Vec<(BorrowedFd<'_>, Want)> {
         let mut fds: Vec<_> =
             self.reading().map(|(_, client)| (client.connection.fd(), client.connection.want())).collect();
@@ -97,12 +97,12 @@ impl Requests {
         fds
     }
 
-    /// Returns the clients whose requests are read: one that waits for a change sends nothing.
+    /// Returns the clients whose requests are read: a client that awaits a change sends nothing.
     fn reading(&self) -> impl Iterator<Item = (usize, &Client)> {
         self.clients.iter().enumerate().filter(|(_, client)| client.waits.is_none())
     }
 
-    /// Returns when the next client has had its time.
+    /// Returns the time at which the next client's time limit ends.
     pub(super) fn due(&self) -> Option<Instant> {
         self.reading().map(|(_, client)| client.connection.until).min()
     }
@@ -127,17 +127,17 @@ impl Requests {
         }
     }
 
-    /// Returns whether a client has requested a change that has not started.
+    /// Returns whether a client has requested a change that has not begun.
     pub(super) fn wants(&self, change: Change) -> bool {
         self.clients.iter().any(|client| client.waits == Some(change) && !client.is_served)
     }
 
-    /// Records that a change begins: its outcome is for the clients that have requested it until now.
+    /// Records the start of a change: its outcome is for the clients that have requested it until now.
     pub(super) fn begin(&mut self, change: Change) {
         self.clients.iter_mut().for_each(|client| client.is_served = client.waits == Some(change));
     }
 
-    /// Sends the outcome of the change to the clients that wait for it; `text` is the human-readable error.
+    /// Sends the outcome of the change to the clients that await it; `text` is the human-readable error.
     pub(super) fn answer(&mut self, outcome: Result<ServiceResponse, &Error>, text: &str) {
         let response = outcome.unwrap_or_else(|error| ServiceResponse::refused(error, text));
         for client in self.clients.iter_mut().filter(|client| client.is_served) {

@@ -27,35 +27,34 @@ use super::spec::{InstanceSpec, Kind as InstanceKind};
 use crate::report::Report;
 use crate::sandbox;
 
-/// The schema id of the JSON that `segue run -j` prints, one object for each event; instances have schemas of their
-/// own.
+/// Schema id of the events that `segue run -j` prints, one object for each; instances have separate schemas.
 pub const SCHEMA: &str = "segue.run/1";
-/// Longest time in which an instance must end before it is killed.
+/// Longest time until an instance has ended, after which it is killed.
 const STOP: Duration = Duration::from_secs(10);
-/// Additional time to end for each interface: the kernel may remove them one by one.
+/// Additional time to end per interface: the kernel may remove them one by one.
 pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 /// Longest time in which an instance must end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// The configuration of a service, such as a file.
 pub trait Configuration {
-    /// Returns the human-readable name.
+    /// Returns the configuration's name for messages.
     fn name(&self) -> String;
     /// Returns the name that is the same in every folder, for clients of the service.
     fn path(&self) -> String {
         self.name()
     }
-    /// Loads the present content.
+    /// Loads the current content of the configuration.
     fn load(&mut self) -> Result<(), Error>;
     /// Returns the names of remotes in the content that was loaded last.
     fn hosts(&self) -> Vec<String>;
     /// Returns the instances of the content that was loaded last, or all errors that can be found without a query to
     /// the system. Names of remotes have the addresses of `names`.
     fn specs(&self, names: &Names) -> Result<Vec<InstanceSpec>, Error>;
-    /// Checks whether `specs` can run on this host at the same time as `others`, which are running. Returns all errors,
-    /// and changes nothing.
+    /// Checks whether `specs` can run on this host together with `others`, which are running. Returns all errors, and
+    /// changes nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
-    /// Returns the instance of this kind and name with these words and knobs, which the previous configuration had.
-    /// Names of remotes have the addresses of `names`.
+    /// Returns the instance with the given kind, name, words and knobs from the preceding configuration. Names of
+    /// remotes have the addresses of `names`.
     fn spec(
         &self,
         kind: InstanceKind,
@@ -64,11 +63,11 @@ pub trait Configuration {
         knobs: &[(String, String)],
         names: &Names,
     ) -> Result<InstanceSpec, Error>;
-    /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their previous values.
+    /// Checks whether the knobs of `spec` can be set; `known` are its knobs with their previous values.
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
 }
 
-/// Returns how long an instance may take to end.
+/// Returns the longest time for the end of an instance.
 pub(super) fn patience(instance: &Instance) -> Duration {
     STOP + STOP_EACH * u32::try_from(instance.spec.members()).unwrap_or(u32::MAX)
 }
@@ -96,7 +95,7 @@ pub struct Service {
     pub(super) options: Vec<String>,
     /// The clients of the service's own control socket.
     pub(super) requests: Requests,
-    /// Whether a signal or a client has requested a reload that is not made yet.
+    /// Whether a signal or a client has requested a reload that has not begun.
     reload: bool,
     /// The pending lookups of names, while the resolver has not answered all queries of the last reload.
     pub(super) late: Option<LateAnswers>,
@@ -141,8 +140,8 @@ impl Service {
         })
     }
 
-    /// Runs the service from its start to its end.
-    /// An instance with an error is started later, again and again, as one that does not come up.
+    /// Runs the service from start to end. An instance with an error is started later, again and again, as one that
+    /// does not come up.
     ///
     /// # Errors
     /// Where no instance comes up.
@@ -199,7 +198,8 @@ impl Service {
         self.stop_all();
     }
 
-    /// Starts the instances. One that does not come up is reported and started again later, unless none does.
+    /// Starts the instances of the service. One that does not come up is reported and started again later, unless none
+    /// does.
     fn begin(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
         let mut failed: Vec<(String, Error)> = Vec::new();
         for (spec, refused) in specs {
@@ -258,7 +258,7 @@ impl Service {
         those.map(|instance| instance.spec.name.as_str()).collect()
     }
 
-    /// Returns the state for clients.
+    /// Returns the state of the service for clients.
     fn state(&self) -> ServiceState {
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
         ServiceState {
@@ -433,7 +433,7 @@ impl Service {
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
     }
 
-    /// Restarts instances that ran before, each independently: one that does not come up is reported, and is restarted
+    /// Restarts instances that ran before, each independently: one that does not come up is reported, and restarted
     /// after its pause.
     pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
         for mut instance in gone {
@@ -472,10 +472,10 @@ impl Service {
     }
 }
 
-/// Drops the capabilities that a supervisor does not need: it signals instances whatever their user, reads its file
-/// whatever its mode, and has room for the descriptors of a handover. The instances that it starts have all rights
-/// again, but for the system calls that none of them needs. A lookup of a name of the file that has no answer yet keeps
-/// what it has until it ends by itself.
+/// Drops the capabilities that a supervisor does not need: it keeps those to signal instances of other users, to read
+/// its file regardless of the mode, and to exceed the limit of descriptors in a handover. The instances that it starts
+/// have all rights again, but for the system calls that none of them needs. A lookup of a name of the file that has no
+/// answer yet keeps what it has until it ends by itself.
 pub(super) fn confine() -> Result<(), Error> {
     // Where they would not have them, they need what this process has.
     if !process::starts_with_all_rights() {

@@ -23,13 +23,13 @@ pub const ALSO: &str = "also";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// One tunnel, or several with one port.
+    /// The instance has one tunnel, or several with one port.
     Tunnel,
-    /// A gateway.
+    /// The instance is a gateway.
     Gateway,
-    /// A LAN78xx adapter.
+    /// The instance is a LAN78xx adapter.
     Adapter,
-    /// The metrics of all instances.
+    /// The instance serves the metrics of all instances.
     Metrics,
 }
 
@@ -56,11 +56,11 @@ impl Kind {
 /// A word of a command line, and its position in the file.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The word as the file has it.
+    /// Word as spelled in the file.
     pub text: String,
     /// The range of the word in the file, bytes.
     pub span: Range<usize>,
-    /// The address of the word, where that is the name of a remote with one.
+    /// Address of the word, if the word is the name of a remote with one.
     pub address: Option<IpAddr>,
 }
 
@@ -83,11 +83,11 @@ pub struct KnobAssignment {
 /// The parsed words of an instance.
 #[derive(Clone, Debug)]
 pub enum InstancePlan {
-    /// One tunnel, or several with one port.
+    /// Plans of one tunnel, or of several with one port.
     Tunnels(Vec<Plan>),
-    /// A gateway.
+    /// Plan of a gateway.
     Gateway(Box<Config>),
-    /// An adapter with this interface; its other settings are options of the command.
+    /// Name of an adapter's interface; other settings are options of the command.
     Adapter(String),
     /// The metrics of all instances; their settings are options of the command.
     Metrics,
@@ -96,7 +96,7 @@ pub enum InstancePlan {
 /// The name of a remote that has no address now.
 #[derive(Clone, Debug)]
 pub struct Unresolved {
-    /// The name.
+    /// Host name without an address.
     pub host: String,
     /// The reason, with the position of the name.
     pub error: Box<Error>,
@@ -111,13 +111,13 @@ pub struct InstanceSpec {
     pub name: String,
     /// The words after the command, without knobs.
     pub tokens: Vec<Token>,
-    /// The knobs to set.
+    /// Knobs to set at the start.
     pub assignments: Vec<KnobAssignment>,
     /// The byte range of the heading in the file.
     pub header: Range<usize>,
     /// The parsed words of the instance.
     pub plan: InstancePlan,
-    /// The name of the remote, where it has no address; the address in the plan is then a placeholder.
+    /// Name of the remote without an address; the address in the plan is then a placeholder.
     pub unresolved: Option<Unresolved>,
 }
 
@@ -130,7 +130,8 @@ impl InstanceSpec {
         }
     }
 
-    /// Returns whether the tunnels of both receive with the same socket, so that one process has to serve them.
+    /// Returns whether the tunnels of both specifications receive on the same socket, so that one process must serve
+    /// them.
     pub(crate) fn has_socket_of(&self, other: &InstanceSpec) -> bool {
         let socket = |spec: &InstanceSpec| {
             // Without a port the address must be known.
@@ -140,7 +141,7 @@ impl InstanceSpec {
         socket(self).is_some_and(|own| socket(other) == Some(own))
     }
 
-    /// Returns the words after the command, without knobs: instances with the same words are the same.
+    /// Returns the words after the command, without knobs: equal words mean equal instances.
     pub fn words(&self) -> Vec<String> {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
@@ -162,8 +163,8 @@ impl InstanceSpec {
         tunnels.filter_map(cached).collect()
     }
 
-    /// Returns the length of the command line of the instance, bytes, as execve(2) counts it: each word with its end
-    /// and its pointer.
+    /// Returns the length of the instance's command line in bytes, as counted by execve(2): each word with its final
+    /// zero and its pointer.
     pub fn command_len(&self) -> usize {
         const EACH: usize = 1 + size_of::<*const u8>();
         let words: usize = self.process_words().iter().map(|word| word.len() + EACH).sum();
@@ -193,7 +194,7 @@ impl InstanceSpec {
         }
     }
 
-    /// Returns the interfaces of the tunnels that `old` has too, with the same words and on the same socket, so that
+    /// Returns the interfaces of those tunnels that `old` also has, with equal words and on the same socket, so that
     /// this instance can take them over. A capture belongs to its process, so that with one there are none.
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
         fn members(spec: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
@@ -223,7 +224,7 @@ impl InstanceSpec {
         members(self).into_iter().filter(same).map(|(plan, _)| plan.dev.clone()).collect()
     }
 
-    /// Returns the settings of the peer table, of a tunnel that has one.
+    /// Returns the settings of the peer table, if the tunnel has one.
     pub(crate) fn table(&self) -> Option<&PeerTable> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.first().and_then(|plan| plan.table.as_ref()),
@@ -240,7 +241,7 @@ impl InstanceSpec {
         }
     }
 
-    /// Returns the specification of the tunnels with these interfaces alone, with their knobs.
+    /// Returns the specification of only the tunnels with the given interfaces, with their knobs.
     pub fn only(&self, devs: &[String]) -> Option<InstanceSpec> {
         let InstancePlan::Tunnels(plans) = &self.plan else { return None };
         let gone: Vec<&str> = plans.iter().map(|plan| plan.dev.as_str()).filter(|dev| !has(devs, dev)).collect();
@@ -293,9 +294,9 @@ fn has(devs: &[String], dev: &str) -> bool {
 pub struct Socket {
     local: Option<IpAddr>,
     is_ipv4: bool,
-    /// The UDP port, where there is UDP.
+    /// UDP port of the tunnels, if they use UDP.
     port: Option<u16>,
-    /// The IP protocols, where there is no UDP.
+    /// IP protocols of the tunnels, if they do not use UDP.
     protocols: &'static [u8],
     /// The number of sockets that share the port.
     workers: u16,

@@ -1,5 +1,5 @@
-//! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, and one that continues gets
-//! that of its file again.
+//! Preservation of peer tables over a reload: a restarted tunnel gets its previous table, and a continuing one reloads
+//! its file.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use segue_control::peers::{Change, Table};
 
 use super::spec::InstanceSpec;
 
-/// Returns the present tables of those of `specs` that are to be restarted and have one, with their names. `before` are
+/// Returns the current tables of those `specs` that are to be restarted and have one, with their names. `before` are
 /// the running instances. A file that was not there before has the table of the start.
 pub(super) fn present<'a>(
     specs: &[InstanceSpec],
@@ -23,8 +23,7 @@ pub(super) fn present<'a>(
     stay.filter_map(|spec| Some((spec.name.clone(), client::peers(&spec.name).ok()?.table()))).collect()
 }
 
-/// Restores the tables that tunnels had before they were restarted, unless the file of the start has brought a later
-/// one. Returns the failures.
+/// Restores the tables of restarted tunnels, unless the file of the start has a later one. Returns the failures.
 pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
     let is_behind = |name: &str, table: &Table| {
         client::peers(name).is_ok_and(|now| table.generation.is_some_and(|before| before > now.generation))
@@ -33,8 +32,8 @@ pub(super) fn restore(tables: &[(String, Table)]) -> Vec<Error> {
     lost.filter_map(|(name, table)| client::peer_sync(name, table).err()).collect()
 }
 
-/// Loads the file of each tunnel again that continues and has one. Returns the failures, of which each tunnel is told
-/// too.
+/// Reloads the peer table file of each continuing tunnel that has one. Returns the failures, of which each tunnel is
+/// told too.
 pub(super) fn load<'a>(specs: impl Iterator<Item = &'a InstanceSpec>) -> Vec<Error> {
     let load = |spec: &InstanceSpec| {
         let path = spec.table()?.file.as_ref()?;

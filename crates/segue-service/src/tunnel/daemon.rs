@@ -196,8 +196,8 @@ fn steps<'a>(ready: &'a Ready, link: &Link, addresses: &[Prefix]) -> Vec<Step<'a
     steps
 }
 
-/// Sets the maximum GSO size of a tunnel's interface: the largest packet where the kernel's
-/// path sends, which sends every train whole, and otherwise what fits one send of the daemon's socket.
+/// Sets the maximum GSO size of a tunnel's interface: the largest packet if the in-kernel path sends, which sends every
+/// train unsplit, and otherwise the largest send of the daemon's socket.
 fn limit_trains(ready: &Ready, fastpath: &Fastpath, netlink: &mut Netlink, out: &dyn Report) {
     let dev = &ready.plan.dev;
     let is_whole = ready.plan.table.is_none() && fastpath.carries(Direction::Send);

@@ -48,8 +48,7 @@ pub(super) fn engine_carrier(plan: &Plan) -> Carrier {
     }
 }
 
-/// Returns the part of the engine's configuration by which a tunnel recognises its packets among those of other
-/// tunnels on the same port.
+/// Returns the identity by which a tunnel recognises its packets among those of other tunnels on the same port.
 pub fn identity(plan: &Plan) -> encap::Config {
     encap::Config::new(engine_mode(plan), engine_carrier(plan), plan.remote, plan.remote)
 }
@@ -84,7 +83,7 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
     }
 }
 
-/// Number of tunnels on one port from which on each of them gets a smaller flow table.
+/// Number of tunnels on one port from which on each gets a smaller flow table.
 const MANY: usize = 16;
 /// Number of flows for which each of many tunnels has room.
 const FEW_FLOWS: usize = 32;
@@ -100,8 +99,8 @@ pub(super) fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Co
     gro::Config { profile, key, max_flows, ..usual }
 }
 
-/// Returns the forwarding table, where there are several remotes, and the remotes that get frames without an entry:
-/// the first one, and those with an entry for the zero address.
+/// Returns the forwarding table, if there are several remotes, and the remotes for frames without an entry: the first
+/// one, and those with an entry for the zero address.
 pub(super) fn forwarding(plan: &Plan, remotes: &[IpAddr], key: hash::Key) -> (Option<Fdb>, Vec<u16>) {
     if remotes.len() < 2 {
         return (None, Vec::new());

@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use segue_control::peers::{Encap as PeerEncap, Mac};
 use serde::{Serialize, Serializer};
 
-/// The mode of a tunnel: the packets that it carries and its own header. iproute2's `ip6gre` is [`Mode::Gre`] over
-/// IPv6.
+/// Mode of a tunnel: the carried packets and the tunnel header. iproute2's `ip6gre` is [`Mode::Gre`] over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// IPv4 packets.
+    /// IPv4 packets inside (iproute2: `ipip`).
     Ipip,
-    /// IPv6 packets.
+    /// IPv6 packets inside (iproute2: `sit`).
     Sit,
     /// IPv4 and IPv6 packets after a GRE header.
     Gre,
@@ -30,7 +29,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the word.
+    /// Returns the mode's keyword.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Ipip => "ipip",
@@ -60,7 +59,7 @@ impl Mode {
         matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve | Mode::Eth)
     }
 
-    /// Returns whether the mode has a UDP header and a network identifier of its own.
+    /// Returns whether the mode includes a UDP header and a network identifier.
     pub fn is_overlay(self) -> bool {
         matches!(self, Mode::Vxlan | Mode::Geneve)
     }
@@ -83,12 +82,12 @@ pub enum Encap {
     Gue,
     /// Foo over UDP: the inner protocol follows the UDP header.
     Fou,
-    /// No encapsulation.
+    /// No encapsulation in UDP.
     None,
 }
 
 impl Encap {
-    /// Returns the word.
+    /// Returns the encapsulation's keyword.
     pub fn name(self) -> &'static str {
         match self {
             Encap::Gue => "gue",
@@ -133,19 +132,19 @@ impl<T: Serialize> Serialize for Choice<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {
-    /// The path is used where it can carry both directions and the host sees no difference except in speed.
+    /// The in-kernel path is used where it can carry both directions and the host sees no difference except in speed.
     #[default]
     Auto,
     /// The path is used wherever the kernel can.
     On,
-    /// The path is never used.
+    /// The in-kernel path is never used.
     Off,
     /// The path must carry both directions; otherwise the tunnel does not start.
     Require,
 }
 
 impl Fastpath {
-    /// Returns the word.
+    /// Returns the policy's keyword.
     pub fn name(self) -> &'static str {
         match self {
             Fastpath::Auto => "auto",
@@ -187,9 +186,9 @@ pub struct Gre {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Df {
-    /// The flag is never set.
+    /// The DF flag is never set.
     Unset,
-    /// The flag is always set.
+    /// The DF flag is always set.
     Set,
     /// The flag is that of the inner packet.
     Inherit,
@@ -232,7 +231,7 @@ pub struct Overlay {
     pub maxaddress: u32,
     /// Static entries of the forwarding table.
     pub fdb: Vec<Neighbour>,
-    /// The Don't Fragment flag.
+    /// Policy for the Don't Fragment flag.
     pub df: Df,
 }
 
@@ -254,13 +253,13 @@ impl Overlay {
 pub struct PeerTable {
     /// The file of the first table; `None` for an empty one.
     pub file: Option<PathBuf>,
-    /// The encapsulations with the UDP ports on which they are received, at least one.
+    /// Encapsulations with the UDP ports on which they are received, at least one.
     #[serde(serialize_with = "listeners")]
     pub listen: Vec<(PeerEncap, u16)>,
-    /// The Ethernet address of this end.
+    /// Local Ethernet address of the tunnel.
     #[serde(serialize_with = "text")]
     pub lladdr: Mac,
-    /// Whether datagrams have an outer checksum where the peer's entry does not specify it.
+    /// Whether datagrams have an outer checksum if the peer's entry does not specify it.
     pub outer_checksum: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Start of a tunnel with a peer table: its listeners, its table, and the datapath over them.
+//! The start of a tunnel with a peer table: its listeners, its table, and the datapath over them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};

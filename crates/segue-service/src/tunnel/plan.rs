@@ -27,26 +27,26 @@ pub struct Plan {
     pub guest: Option<Spec>,
     /// The mode: the packets that the tunnel carries.
     pub mode: Mode,
-    /// The address of the other end; its family is the outer family.
+    /// Address of the remote end; its family is the outer family.
     pub remote: IpAddr,
-    /// The interface of link-local addresses; `None` where there are none.
+    /// Interface of link-local addresses; `None` without such addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// The local address; `None` for the preferred source address of the route.
     pub local: Option<IpAddr>,
-    /// The settings of the peer table, where the tunnel has one instead of a remote. `remote` is the unspecified
-    /// address then, and `mode`, `encap`, `encap_dport` and `port` stand for the first of its encapsulations.
+    /// Settings of the peer table, if the tunnel has one instead of a remote. `remote` is the unspecified address then,
+    /// and `mode`, `encap`, `encap_dport` and `port` stand for the first of its encapsulations.
     #[serde(rename = "peers", skip_serializing_if = "Option::is_none")]
     pub table: Option<PeerTable>,
     /// The encapsulation of the tunnel.
     pub encap: Encap,
-    /// The UDP port of the other end.
+    /// UDP port of the remote end.
     #[serde(rename = "encap_dport")]
     pub dport: u16,
     /// The UDP source port; never [`Choice::Inherit`].
     #[serde(rename = "encap_sport")]
     pub sport: Choice<u16>,
-    /// The first and the last UDP source port, where a range is given.
+    /// First and last UDP source port, if a range is given.
     pub srcport: Option<(u16, u16)>,
     /// The UDP port to listen on.
     pub port: u16,
@@ -65,16 +65,16 @@ pub struct Plan {
     pub encaplimit: &'static str,
     /// The outer TOS or traffic class with the ECN bits; never [`Choice::Auto`].
     pub tos: Choice<u8>,
-    /// Whether outer packets forbid fragmentation.
+    /// Whether outer packets have the DF flag set (path MTU discovery).
     pub pmtudisc: bool,
     /// The options of GRE; `None` in other modes.
     pub gre: Option<Gre>,
     /// The settings that only VXLAN and Geneve have.
     #[serde(flatten)]
     pub overlay: Overlay,
-    /// Whether received packets are joined.
+    /// Whether received packets are joined by GRO.
     pub gro: bool,
-    /// Whether trains are sent.
+    /// Whether trains are sent unsplit.
     pub gso: bool,
     /// The packets that may form trains.
     pub profile: Profile,
@@ -82,7 +82,7 @@ pub struct Plan {
     pub fastpath: Fastpath,
     /// The number of threads that move packets.
     pub workers: u16,
-    /// The seconds between two probes of the other end; 0 for none.
+    /// Seconds between two probes of the remote end; 0 for none.
     pub probe: u16,
     /// The capture file for packets of the outside.
     pub trace: Option<PathBuf>,
@@ -150,8 +150,7 @@ impl Plan {
         parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect()
     }
 
-    /// Returns the remote's address for output, with its interface where it is link-local, and the port where there is
-    /// UDP.
+    /// Returns the remote's address for output, with its interface if it is link-local, and the port if there is UDP.
     pub(crate) fn remote_name(&self) -> String {
         match (&self.zone, self.has_udp()) {
             (Some(zone), true) => format!("[{}%{zone}]:{}", self.remote, self.dport),
@@ -166,7 +165,7 @@ impl Plan {
         self.encap != Encap::None || self.mode.is_overlay()
     }
 
-    /// Returns why one thread alone can move the packets of the tunnel; `None` where several can.
+    /// Returns the reason why only one thread can move the tunnel's packets; `None` where several can.
     pub fn only_one_worker(&self) -> Option<&'static str> {
         if self.table.is_some() {
             Some("the peer table belongs to one thread")
@@ -187,13 +186,13 @@ impl Plan {
         }
     }
 
-    /// Returns whether the other end can be probed: only GUE has control messages that a tunnel without segue ignores.
+    /// Returns whether the remote end can be probed: only GUE has control messages that a tunnel without segue ignores.
     pub fn can_probe(&self) -> bool {
         self.encap == Encap::Gue && self.table.is_none()
     }
 
-    /// Returns the setting that needs the daemon, as the reason why the path through the kernel is not taken; `None`
-    /// where there is none.
+    /// Returns the setting that needs the daemon, as the reason why the in-kernel path is not taken; `None` if there is
+    /// none.
     pub fn needs_daemon(&self) -> Option<&'static str> {
         match self {
             Plan { trace: Some(_), .. } => Some("--trace needs the daemon"),

@@ -15,7 +15,7 @@ use crate::sandbox::Helper;
 use crate::steering::{steer, steering_program};
 use crate::vhost;
 
-/// The inside of a tunnel.
+/// The inner side of a tunnel.
 pub(super) enum Inside {
     /// One queue of an interface.
     Interface(Box<TunPort>),
@@ -32,7 +32,7 @@ impl Inside {
         }
     }
 
-    /// Returns the queue itself.
+    /// Returns the queue as an interface, if it is one.
     pub(super) fn into_interface(self) -> Option<TunPort> {
         match self {
             Inside::Interface(queue) => Some(*queue),

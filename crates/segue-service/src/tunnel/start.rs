@@ -42,9 +42,9 @@ use crate::handover::Ports;
 use crate::report::Report;
 use crate::vhost;
 
-/// Largest number of reads from one port in one round: single packets that leave by one source port then fill the
-/// largest sends (46 datagrams of 1,400 bytes are 64 kB), and what one round delivers fits the usual receive buffer of
-/// a socket (some 90 of them). Trains end a round by their bytes, while they are in the cache.
+/// Largest number of reads from one port in one round: single packets on one source port then fill the largest sends
+/// (46 datagrams of 1,400 bytes are 64 kB), and the deliveries of one round fit the usual receive buffer of a socket
+/// (some 90 of them). Trains end a round by their bytes, while they are in the cache.
 pub(super) const BUDGET: usize = 64;
 /// Number of memory pages for packets in the pipeline: 16 MiB.
 pub(super) const PAGES: usize = 128;
@@ -144,8 +144,8 @@ pub(super) fn open_trace_of(plan: &Plan) -> Result<Option<TraceFile<File>>, Erro
     })
 }
 
-/// Opens a capture file: `-` is stdout, and a file that exists is overwritten. Nothing waits for the reader of a pipe
-/// once it is open.
+/// Opens the capture file of a trace: `-` is stdout, and a file that exists is overwritten. Nothing waits for the
+/// reader of a pipe once it is open.
 fn open_trace(path: &Path) -> Result<TraceFile<File>, Error> {
     let open = || {
         let file = match path.to_str() {
@@ -173,7 +173,7 @@ struct Outside {
 struct OpenedOutside {
     /// The port of the first worker.
     first: Outside,
-    /// The ports of the other workers, each of which opens its own in its thread.
+    /// Ports of the other workers, each of which opens its own in its thread.
     more: Vec<Box<dyn FnOnce() -> Outside + Send>>,
     /// The UDP ports from which the first worker sends.
     ports: Vec<u16>,

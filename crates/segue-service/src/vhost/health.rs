@@ -13,7 +13,7 @@ pub(crate) fn complaints(guests: Vec<(String, Spec)>) -> Complaints {
     Arc::new(move |instance: &Instance| guests.iter().filter_map(|(name, spec)| judge(instance, name, spec)).collect())
 }
 
-/// Returns the problem of one port: the first of those that make the others meaningless.
+/// Returns the most significant problem of a port, which makes the others meaningless.
 fn judge(instance: &Instance, name: &str, spec: &Spec) -> Option<Complaint> {
     let port = instance.ports.get(name)?;
     let number = |key: &str| port.numbers.get(key).copied().unwrap_or(0);

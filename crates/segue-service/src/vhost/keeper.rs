@@ -1,6 +1,6 @@
-//! The process that talks to the front ends of one guest. The process that moves packets can open nothing and accepts
-//! no other process; this one sees no packet. It accepts a front end, or connects to it, checks the descriptors of
-//! memory that come with its messages, and passes both on over a connection that it hands over.
+//! The process that talks to the front ends of a guest. The process that moves packets can open nothing and accepts no
+//! other process; this one sees no packet. It accepts a front end, or connects to it, checks the descriptors of memory
+//! that come with its messages, and passes both on over a connection that it hands over.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,20 +16,20 @@ use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
 use crate::sandbox::{AccessRights, Helper, NewUser, confine};
 
-/// Time from one front end to the next, at least: a front end that is refused comes back at once.
+/// Minimum time between two front ends: a refused one reconnects at once.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time between two attempts to connect to a front end that listens.
 const RETRY: Duration = Duration::from_millis(500);
 /// Pause after an error that may be over at the next attempt.
 const FAILED_PAUSE: Duration = Duration::from_millis(10);
-/// Longest wait for any event; no behaviour depends on its value.
+/// Longest wait for any event; its value does not affect the behaviour.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Arguments of the process that relays the connections of front ends.
 pub(super) struct Keeper<'a> {
     pub(super) name: &'a str,
     pub(super) path: &'a Path,
-    /// The listening socket; `None` where the front end listens.
+    /// Listening socket; `None` if the front end listens.
     pub(super) listener: Option<UnixListener>,
 }
 
@@ -78,7 +78,7 @@ impl Keeper<'_> {
     }
 }
 
-/// Serves one front end after the other, until the process that moves packets has ended.
+/// Serves one front end after the other, until the packet process has ended.
 fn serve(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io::Result<()> {
     if let Some(listener) = listener {
         listener.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ fn serve(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> i
     Ok(())
 }
 
-/// Makes a call, again after a pause where its error may be over by then. Returns `None` where the process that moves
+/// Makes a call, and repeats it after a pause if its error is transient. Returns `None` where the process that moves
 /// packets has ended.
 fn repeated<T>(supply: &UnixStream, mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
     loop {
@@ -117,7 +117,7 @@ fn repeated<T>(supply: &UnixStream, mut call: impl FnMut() -> io::Result<T>) -> 
     }
 }
 
-/// Returns the next front end; `None` where the process that moves packets has ended.
+/// Returns the next front end; `None` if the packet process has ended.
 fn next(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io::Result<Option<UnixStream>> {
     loop {
         let found = match listener {
@@ -165,7 +165,7 @@ fn pass(mut relay: Relay, supply: &UnixStream, listener: Option<&UnixListener>) 
     Ok(true)
 }
 
-/// Waits for this time, or until the process that moves packets has ended; returns whether it has.
+/// Waits for a given time, or until the packet process has ended; returns whether it has.
 fn has_ended(supply: &UnixStream, wait: Duration) -> io::Result<bool> {
     Ok(poll(&[(supply.as_fd(), Want::Hangup)], wait)? == [true])
 }
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Longest wait for anything here.
+    /// Longest wait for anything in these tests.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
