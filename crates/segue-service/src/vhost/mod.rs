@@ -17,12 +17,12 @@ use self::keeper::Keeper;
 use crate::report::Report;
 use crate::sandbox::Helper;
 
-/// Number of descriptors that a guest's port needs at most: one for each of 64 regions of memory, those of a table that
-/// replaces them and of its message, two for each ring, the connections, and those that it waits by.
+/// Largest number of descriptors needed by a guest's port: one for each of 64 regions of memory, those of a replacing
+/// table and of its message, two for each ring, the connections, and those used for waiting.
 pub(crate) const FILES: u64 = 64 + 32;
 
-/// Opens the port of a guest, and starts the process that talks to its front end. `name` is that of the port, `mtu` the
-/// longest IP packet in bytes. This process must have one thread.
+/// Opens the port of a guest, and starts the process that talks to the guest's front end. `name` is that of the port,
+/// `mtu` the longest IP packet in bytes. This process must have one thread.
 pub(crate) fn open(
     name: &str,
     spec: &Spec,
