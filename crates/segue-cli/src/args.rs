@@ -77,13 +77,13 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// make a tunnel and keep it until Ctrl-C
     Tunnel(Tunnel),
-    /// a bump in the wire that gathers packets into trains
+    /// a bump in the wire that joins packets into trains
     Gateway(Gateway),
-    /// counters of running instances, and the reasons behind them
+    /// counters of running instances, with the reason for each
     Stat(Stat),
-    /// the same as a live screen of the terminal
+    /// counters of running instances as a live screen
     Top(Top),
-    /// the same counters for Prometheus
+    /// counters of running instances for Prometheus
     Metrics(Metrics),
     /// the NAT mappings of running gateways
     Nat(Nat),
@@ -103,13 +103,13 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
-    /// tables of measurements beside what others published
+    /// tables of measurements beside published figures
     Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
     /// a USB network adapter without a kernel driver, or a model
     Lan78xx(crate::lan78xx::args::Lan78xx),
-    /// the JSON Schema of what -j prints
+    /// the JSON Schema of the output of -j
     Schema(Schema),
     /// completion for bash, zsh and fish
     Completions(Completions),
@@ -129,13 +129,13 @@ pub(crate) struct Tunnel {
     /// Write the outer packets to a capture file, pipe or - (stdout), as they pass; pcapng where its name ends so
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
-    /// Size at which the trace ends, in millions of bytes; the tunnel goes on
+    /// Size at which the trace ends, in millions of bytes; the tunnel continues
     #[arg(long, value_name = "MB", requires = "trace", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) trace_size: Option<u32>,
     /// Overwrite the capture file
     #[arg(short = 'f', long, requires = "trace")]
     pub(crate) force: bool,
-    /// Go on where the kernel has no Landlock or no seccomp filters
+    /// Start even if the kernel has no Landlock or no seccomp filters
     #[arg(long, hide_short_help = true)]
     pub(crate) weak_sandbox: bool,
     /// Initial value of a knob of segue set; may be given several times
@@ -174,7 +174,7 @@ pub(crate) struct Gateway {
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
-    /// Go on where the kernel has no Landlock or no seccomp filters
+    /// Start even if the kernel has no Landlock or no seccomp filters
     #[arg(long, hide_short_help = true)]
     pub(crate) weak_sandbox: bool,
     /// Do not merge packets into trains
@@ -213,7 +213,7 @@ pub(crate) struct Gateway {
     /// With --route: use routes from router advertisements
     #[arg(long, requires = "route")]
     pub(crate) accept_ra: bool,
-    /// With --route: IPv4 source address of what leaves OUT
+    /// With --route: IPv4 source address used on OUT
     #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = segue_service::gateway::config::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
@@ -280,7 +280,7 @@ pub(crate) struct Metrics {
     /// Serve /metrics at ADDRESS[:PORT] (port 9780), unix:/PATH or fd:NAME; may be given several times
     #[arg(long, value_name = "WHERE", value_parser = segue_metrics::listen::parse)]
     pub(crate) listen: Vec<segue_metrics::listen::Place>,
-    /// Write them to a file for node_exporter again and again
+    /// Write the metrics to a file for node_exporter periodically
     #[arg(long, value_name = "FILE.prom")]
     pub(crate) textfile: Option<PathBuf>,
     /// Seconds between two writes of the file
@@ -509,7 +509,7 @@ pub(crate) struct Completions {
 /// The arguments of `segue complete`.
 #[derive(Args, Debug)]
 pub(crate) struct Complete {
-    /// The words behind `segue`, the last one not finished
+    /// The words after `segue`; the last one may be incomplete
     #[arg(value_name = "WORD", last = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<String>,
 }

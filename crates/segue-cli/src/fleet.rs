@@ -10,7 +10,7 @@ use segue_control::error::{Error, Kind};
 
 use crate::args::Fleet;
 
-/// The name of the program.
+/// Name of the program that is started.
 const PROGRAM: &str = "segue-fleet";
 
 /// Runs `segue fleet`. Returns only where the program cannot be started.

@@ -34,7 +34,7 @@ pub(crate) enum Form {
     Text,
     /// One line for each event.
     Lines {
-        /// Whether the journal reads them.
+        /// Whether the journal reads the lines.
         is_journal: bool,
     },
 }

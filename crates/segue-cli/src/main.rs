@@ -1,4 +1,5 @@
-//! The program `segue`. The library beside it has the whole of it, so that others can call what it reads.
+//! Entry point of the program `segue`. The library beside it has the whole of it, so that others can call what it
+//! reads.
 
 use std::process::ExitCode;
 

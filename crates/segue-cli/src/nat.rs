@@ -16,7 +16,7 @@ const SCHEMA: &str = "segue.nat/1";
 /// The document that `segue nat -j` prints.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
-    /// The schema id, always `segue.nat/1`.
+    /// Schema id of the document, always `segue.nat/1`.
     schema: &'static str,
     /// Gateways that translate addresses, sorted by name.
     instances: Vec<Translating>,
@@ -25,7 +25,7 @@ pub(crate) struct Document {
 /// One gateway that translates addresses.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Translating {
-    /// Name of the instance.
+    /// Name of the translating instance.
     name: String,
     /// Mappings of the gateway, sorted by inside address, protocol and port.
     mappings: Vec<Mapping>,

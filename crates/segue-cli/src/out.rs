@@ -76,7 +76,7 @@ impl Out {
         self.unattended()
     }
 
-    /// Returns these settings for a command that continues when stdout is closed.
+    /// Returns the output settings of a command that continues when stdout is closed.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }

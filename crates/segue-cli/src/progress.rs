@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::out::to_stderr;
 
-/// The form in which progress is shown.
+/// Forms in which progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// One line on a terminal, overwritten by the next step.

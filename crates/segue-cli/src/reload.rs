@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Reload, out: &Out) -> Result<(), Error> {
     }
 }
 
-/// Prints why a service refused, and returns the error that is not printed again.
+/// Prints the reason of a service's refusal, and returns an error that is not printed again.
 fn shown(refused: &Refused, what: &str, out: &Out) -> Error {
     if out.json {
         out.value(&json!({ "error": refused.error }));

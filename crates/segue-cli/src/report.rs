@@ -82,7 +82,7 @@ fn text(made: &Comparison) -> String {
     text
 }
 
-/// Makes the page of some files.
+/// Makes one HTML page from the results in files.
 pub(crate) fn report(files: &[PathBuf], output: &Path, out: &Out) -> Result<(), Error> {
     if files.is_empty() {
         return Err(Error::new(Kind::Missing, "`bench report` needs a file", "segue bench report lro.json gso.json")
@@ -95,7 +95,7 @@ pub(crate) fn report(files: &[PathBuf], output: &Path, out: &Out) -> Result<(), 
     Ok(())
 }
 
-/// Checks before any measurement that the page's file name has the extension of a page.
+/// Checks before any measurement that the page's file name has a valid extension.
 pub(crate) fn check_output(output: &Path) -> Result<(), Error> {
     if output.extension().is_some_and(|end| end == "html") {
         return Ok(());
@@ -104,7 +104,7 @@ pub(crate) fn check_output(output: &Path) -> Result<(), Error> {
         .why("it ends in .html; the data is put beside it, in .json"))
 }
 
-/// Writes the page and the data.
+/// Writes the HTML page and the data file.
 pub(crate) fn write(all: &All, output: &Path, out: &Out) -> Result<(), Error> {
     write_page(all, output)?;
     let data = output.with_extension("json");
@@ -122,7 +122,7 @@ fn write_page(all: &All, output: &Path) -> Result<(), Error> {
     put(output, &html::page(all, &made))
 }
 
-/// Replaces the file in one step.
+/// Replaces a file in one step.
 fn put(path: &Path, text: &str) -> Result<(), Error> {
     file::replace(path, text.as_bytes(), None).map_err(|error| {
         Error::system(format!("cannot write {}", path.display()), &error, "segue bench report --output FILE.html")

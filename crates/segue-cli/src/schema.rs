@@ -1,4 +1,4 @@
-//! `segue schema`: the JSON Schema of what `-j` prints.
+//! `segue schema`: JSON Schemas of the documents that `-j` prints.
 
 use std::collections::BTreeMap;
 
@@ -51,9 +51,9 @@ struct Bench {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Skipped {
-    /// Name of the case.
+    /// Name of the skipped case.
     name: String,
-    /// Reason why it did not run.
+    /// Reason why the case did not run.
     reason: String,
 }
 

@@ -68,7 +68,7 @@ fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document)
     Ok(())
 }
 
-/// A name of ethtool for a kind of knob, of every port that has one.
+/// An ethtool name for a kind of knob, valid for every port that has one.
 #[derive(Debug)]
 struct Switch {
     name: &'static str,

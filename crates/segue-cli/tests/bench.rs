@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use common::{Place, segue, shell};
 use serde_json::{Value, json};
 
-/// Returns why benches cannot run here, or `None` if they can.
+/// Returns the obstacle to running benches here, or `None`.
 fn impossible() -> Option<&'static str> {
     let has = |line: &str| shell(line).code == Some(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -92,8 +92,8 @@ fn bench_ack_shows_fewer_acks_at_the_sender_than_came_in() {
     }
 }
 
-/// Tests that remote checksum offload with ports that accept partial checksums lets the engine sum no payload byte, in
-/// either direction.
+/// Tests that remote checksum offload with ports that accept partial checksums leaves no payload byte to sum, in either
+/// direction.
 #[test]
 fn full_size_bench_rco_sums_no_payload_with_remote_checksum_offload_and_all_of_it_without() {
     let Some(rows) = quick("rco") else { return };

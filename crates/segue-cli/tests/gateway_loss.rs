@@ -31,10 +31,10 @@ const HOLD_US: &str = "5000";
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     retransmitted: u64,
-    /// Segments retransmitted by fast recovery.
+    /// Number of segments that fast recovery retransmitted.
     fast: u64,
     timeouts: u64,
-    /// Pure ACKs that the gateway swallowed.
+    /// Number of pure ACKs that the gateway swallowed.
     swallowed: u64,
     lost: u64,
 }

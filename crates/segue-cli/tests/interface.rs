@@ -16,12 +16,12 @@ use std::{env, fs};
 use common::{Place, SEGUE, command, in_namespace};
 use serde_json::Value;
 
-/// The commit with whose interface the program must stay compatible, as `segue -V -v -j` prints it, and the number of
+/// The commit whose interface the program must stay compatible with, as `segue -V -v -j` prints it, and the number of
 /// lines of that interface.
 const BEFORE: &str = "d2d84e504881";
 const BEFORE_INTERFACE: usize = 1288;
 const BEFORE_EVENTS: usize = 286;
-/// Words that the program of that commit did not know: its answers to them are not part of the interface.
+/// Keywords that were added after [`BEFORE`]: their answers are not part of the compared interface.
 const LATER: &[&str] = &["segue peer", "peers none"];
 
 /// Commands whose `-j` has a schema.
@@ -51,7 +51,7 @@ const COMMANDS: &[&str] = &[
     "lan78xx model",
     "lan78xx list",
 ];
-/// Command lines that change nothing and whose exit status is compared.
+/// Command lines without effect on the system whose exit status is compared.
 const LINES: &[&str] = &[
     "",
     "-V",
@@ -99,8 +99,8 @@ const LINES: &[&str] = &[
     "schema nonsense",
 ];
 
-/// Command lines that print one JSON value, whose keys are compared (but `commit`, which only a build from git has, and
-/// the `fix` of a check of `doctor`, which only a machine that lacks something has: no golden file has them).
+/// Command lines that print one JSON value, whose keys are compared (except `commit`, which only a build from git has,
+/// and the `fix` of a check of `doctor`, which depends on the machine).
 const DOCUMENTS: &[&str] = &[
     "-V -v -j",
     "doctor -j",

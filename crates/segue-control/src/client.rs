@@ -25,7 +25,7 @@ pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
 /// Longest wait for the answer to a request about a peer table, which takes time to build.
 const TABLE_TIME: Duration = Duration::from_secs(30);
 
-/// The result of asking every instance.
+/// The result of a query of all instances.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The instances that answered, sorted by name.
@@ -85,7 +85,7 @@ pub fn peers(name: &str) -> Result<Listed, Error> {
     }
 }
 
-/// Returns the peer table of the tunnel `name` in short, and the id of the process that has it.
+/// Returns the short form of the peer table of the tunnel `name`, and the id of the process that has it.
 pub fn peer_table(name: &str) -> Result<(u32, PeerTable), Error> {
     let instance = one(name)?;
     instance.peers.map(|table| (instance.pid, *table)).ok_or_else(|| no_table(name))
@@ -100,7 +100,7 @@ pub fn peer_sync(name: &str, table: &Table) -> Result<Changes, Error> {
     peer_change(name, peers::Change::Sync(table.clone()))
 }
 
-/// Changes the peer table of the tunnel `name`; all but a whole table as a whole or not at all.
+/// Changes the peer table of the tunnel `name`; single entries are changed all together or not at all.
 ///
 /// # Errors
 /// As for [`peer_sync`].
@@ -257,7 +257,7 @@ fn request_within<T>(
     Err(Error::new(Kind::NotFound, format!("no running instance is called `{}`", printable(name)), hint).why(why))
 }
 
-/// Returns the name of the instance that has an interface of this name, where tunnels share a port.
+/// Returns the name of the instance that has the interface `name`, where tunnels share a port.
 fn owner(name: &str) -> Option<String> {
     let has = |instance: &Instance| instance.ports.get(name).is_some_and(|port| port.side == Side::Inside);
     all().instances.into_iter().find(has).map(|instance| instance.name)

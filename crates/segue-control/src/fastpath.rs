@@ -1,11 +1,11 @@
-//! The path of a tunnel through the kernel, as the control socket shows it.
+//! The in-kernel path of a tunnel, as the control socket shows it.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The path of a tunnel's packets through the kernel, past the process.
+/// State of a tunnel's in-kernel packet path, which bypasses the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fastpath {
     /// Requested mode: `auto`, `on`, `off`, `require`.
@@ -23,13 +23,13 @@ pub struct Fastpath {
     pub peers: Option<Box<FastpathPeers>>,
 }
 
-/// Numbers of the peers of a table by the path that their packets take.
+/// Numbers of peers in a table by the path that their packets take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FastpathPeers {
-    /// Peers whose packets the kernel carries, both ways.
+    /// Number of peers whose packets the kernel carries in both directions.
     pub kernel: u64,
-    /// Peers whose packets the process carries, by the reason.
+    /// Numbers of peers whose packets the process carries, by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub segue: BTreeMap<String, u64>,
 }

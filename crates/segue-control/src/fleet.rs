@@ -1,5 +1,5 @@
-//! The state of the agent that keeps a tunnel's peers equal to a fleet's registry: a file beside the tunnel's control
-//! socket, which the agent writes and `segue stat` reads.
+//! State of a fleet agent, which keeps a tunnel's peers equal to a registry: a file beside the tunnel's control socket,
+//! which the agent writes and `segue stat` reads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::place;
 
-/// The name of this document's schema.
+/// Name of the schema of the agent's document.
 pub const SCHEMA: &str = "segue.fleet/1";
 /// The suffix of the file name, after the name of the tunnel.
 const ENDING: &str = ".fleet.json";
 /// Longest file that is read, bytes.
 const FILE_LEN: u64 = 1 << 20;
 
-/// The state of the agent's connection to the registry.
+/// State of the agent's connection to the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -34,7 +34,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Returns its name in JSON.
+    /// Returns the state's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Starting => "starting",
@@ -81,15 +81,15 @@ pub struct FleetState {
     pub subnet: String,
     /// The address at which other hosts reach this one.
     pub address: String,
-    /// The backend: `vxlan` or `udp`.
+    /// Name of the backend: `vxlan` or `udp`.
     pub backend: String,
     /// The time to live of this host's lease, seconds; 0 for a reservation.
     pub ttl: u64,
     /// The time at which this host's lease was renewed.
     pub renewed: Option<u64>,
-    /// The number of peers.
+    /// Number of peers in the tunnel's table.
     pub peers: usize,
-    /// The generation of the tunnel's table that the agent has set.
+    /// Generation of the tunnel's table as set by the agent.
     pub generation: u64,
     /// The last failure of the tunnel to take the table, while there is one.
     pub table_error: Option<String>,
@@ -99,7 +99,7 @@ pub struct FleetState {
     pub refused: BTreeMap<String, usize>,
     /// Some of the refused entries: key and reason.
     pub refused_keys: Vec<(String, String)>,
-    /// The parts of the fleet's configuration that are not supported here.
+    /// Parts of the fleet's configuration that the agent does not support.
     pub notes: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub fn lock_file(name: &str, ending: &str) -> io::Result<fs::File> {
     options.write(true).create(true).truncate(false).mode(0o600).open(path_for_new(name, ending)?)
 }
 
-/// Writes the state, atomically.
+/// Writes the state of the fleet agent to its file, atomically.
 pub fn write(state: &FleetState) -> io::Result<()> {
     let path = path_for_new(&state.name, ENDING)?;
     let text = serde_json::to_string(state).map_err(io::Error::other)? + "\n";

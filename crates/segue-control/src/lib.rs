@@ -1,6 +1,5 @@
-//! The control protocol of a running instance: one request line and one answer line of JSON, over a socket of the
-//! instance's owner, which root can use too, and to read also the members of one group, where one is named
-//! ([`place::READERS`]).
+//! The control protocol of a running instance: one JSON request line and one JSON answer line over a socket that the
+//! instance's owner and root can use; members of one group can read, if one is named ([`place::READERS`]).
 //!
 //! Both sides use this crate, the instances that answer and the commands that ask:
 //!

@@ -16,12 +16,12 @@ use segue_host::sys;
 
 /// Name of the file in the directory; no control socket has it.
 const NAME: &str = ".lock";
-/// Longest wait for the lock. Its holders need milliseconds.
+/// Longest wait for the lock, before an error. Its holders need milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of the attempts.
+/// Interval between attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The lock, while it is held. Its file is removed with it.
+/// A lock of a directory, held until it is dropped. Its file is removed with it.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// One mapping of a NAT, with its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mapping {
-    /// `tcp`, `udp` or `icmp`.
+    /// Protocol of the mapping: `tcp`, `udp` or `icmp`.
     pub protocol: String,
     /// The inside host and its port, or the identifier of its ICMP queries.
     #[schemars(with = "String")]
@@ -21,9 +21,9 @@ pub struct Mapping {
     /// Seconds since the last packet; missing where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
-    /// Packets from inside to outside; a train counts as one.
+    /// Number of packets from inside to outside; a train counts as one.
     pub out: u64,
-    /// Packets from outside to inside; a train counts as one.
+    /// Number of packets from outside to inside; a train counts as one.
     #[serde(rename = "in")]
     pub into: u64,
 }

@@ -34,7 +34,7 @@ pub struct Document {
 /// A running instance with its state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
-    /// The name: that of the interface for a tunnel, those of both for a gateway.
+    /// Name of the instance: that of the interface for a tunnel, those of both for a gateway.
     pub name: String,
     /// Type of the instance: `tunnel`, `gateway`.
     pub kind: String,
@@ -48,10 +48,10 @@ pub struct Instance {
     /// Processor time used, user and system, seconds.
     #[serde(default)]
     pub cpu_s: f64,
-    /// The measures that keep the process from everything but its packets; missing where none runs.
+    /// Sandbox measures that restrict the process; missing where none are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// Packets dropped since the start, for all reasons and at all ports.
+    /// Number of packets dropped since the start, for all reasons and at all ports.
     #[serde(default)]
     pub drops: u64,
     /// The threads that move packets.
@@ -63,7 +63,7 @@ pub struct Instance {
     /// For tunnels: the path of packets through the kernel, past the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fastpath: Option<Fastpath>,
-    /// For a tunnel with a peer table: the table in short.
+    /// For a tunnel with a peer table: the table's summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<Box<PeerTable>>,
     /// The problems of the instance; empty when there is none.
@@ -84,23 +84,23 @@ pub struct Instance {
     pub recent: Option<Recent>,
 }
 
-/// The peer table of a tunnel in short; `segue peer list` shows it whole.
+/// Summary of a tunnel's peer table; `segue peer list` shows the whole table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PeerTable {
     /// The number of the table; 0 where none was given.
     pub generation: u64,
-    /// The number of the table that packets go by: that of the last one that changed a peer.
+    /// Generation of the table in force: the last one that changed a peer.
     pub in_force: u64,
-    /// The number of peers.
+    /// Number of peers in the table.
     pub peers: u64,
-    /// Changes that were refused.
+    /// Number of refused changes to the table.
     pub refused: u64,
-    /// The address of this end, which no peer may have.
+    /// Local address of the tunnel, which no peer may have.
     pub local: String,
     /// The encapsulations, each with its UDP port, such as `vxlan:8472`.
     pub listen: Vec<String>,
-    /// The Ethernet address of this end, where frames are among what is listened for.
+    /// Local Ethernet address of the tunnel, where a listener receives frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Whether the interface carries Ethernet frames, and peers are looked up by Ethernet addresses; otherwise IP.
@@ -132,7 +132,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Describes the sandbox, for the line that begins with "workers 1, ".
+    /// Describes the sandbox for the output line that begins with "workers 1, ".
     pub fn text(&self) -> String {
         let user = match &self.user {
             Some(user) => format!("as user {user}"),
@@ -163,8 +163,7 @@ pub struct Worker {
     /// a port was ready.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
-    /// Where there are several threads: the traffic of this one, by the name of the port; ports without any are left
-    /// out.
+    /// Traffic of the thread by port, where there are several threads; ports without any are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ports: BTreeMap<String, WorkerPort>,
 }
@@ -211,34 +210,35 @@ pub struct Complaint {
     /// The command that mends it, or shows more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// Whether this is a notice and no failure: `segue stat --health` does not fail for it unless `--strict` is given.
+    /// Whether the complaint is a notice and no failure: `segue stat --health` does not fail for it unless `--strict`
+    /// is given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notice: bool,
 }
 
-/// A tunnel: where it goes, and whether it is answered.
+/// A tunnel: its endpoints, and whether the remote end answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tunnel {
     /// The mode and the encapsulation, such as `ipip in GUE`.
     pub mode: String,
-    /// The address of this end, with its port where there is one.
+    /// Local address of the tunnel, with the port where there is one.
     pub local: String,
-    /// The first address of the other end, with its port where there is one.
+    /// First address of the remote end, with its port where there is one.
     pub remote: String,
     /// The MTU of the interface at the start, bytes.
     pub mtu: u32,
     /// The interface by which the tunnel's packets left at the start.
     pub underlay: String,
-    /// Datagrams from the other end that were for this tunnel.
+    /// Number of datagrams from the remote end for this tunnel.
     pub received: u64,
-    /// Datagrams from the other end that were refused; `refused_for` is the last reason. Of several tunnels with one
+    /// Number of refused datagrams from the remote end; `refused_for` is the last reason. Of several tunnels with one
     /// remote the first one counts what is for none of them.
     pub refused: u64,
     /// The reason of the last refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_for: Option<String>,
-    /// Seconds since the last datagram from the other end that was for this tunnel, to half a second; missing where
-    /// there was none.
+    /// Seconds since the last datagram from the remote end for this tunnel, to half a second; missing where there was
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_age_s: Option<f64>,
     /// Seconds since the last packet that was sent, to half a second; missing where there was none.
@@ -249,16 +249,16 @@ pub struct Tunnel {
     pub probe: Option<Probe>,
 }
 
-/// The probe of a tunnel, an echo between its two ends. Counters only rise.
+/// The probe of a tunnel: an echo between both ends. Counters only rise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// Seconds between two echo requests.
     pub interval_s: u64,
-    /// Echo requests sent to an end that has announced that it answers them.
+    /// Number of echo requests sent to an end that has announced that it answers them.
     pub sent: u64,
-    /// Requests that were answered, and the first contact.
+    /// Number of requests that were answered, and the first contact.
     pub answered: u64,
-    /// Requests without an answer.
+    /// Number of echo requests without an answer.
     pub lost: u64,
     /// The last round trip; missing until there was an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -280,14 +280,14 @@ impl Probe {
     }
 }
 
-/// A side of an instance, on which it has ports.
+/// Side of an instance on which a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The side of the programs of this host.
+    /// The side of this host's programs.
     #[default]
     Inside,
-    /// The side of the other end.
+    /// The side of the network and the remote end.
     Outside,
 }
 
@@ -301,16 +301,17 @@ pub struct Port {
     pub receive: Flow,
     /// Packets that left by this port.
     pub transmit: Flow,
-    /// Payload bytes that segue had to checksum for packets of this port.
+    /// Number of payload bytes that segue had to checksum for packets of this port.
     pub checksummed_bytes: u64,
-    /// Pure acknowledgments from this port that a newer one of their connection replaced; they do not count as drops.
+    /// Number of pure acknowledgments from this port that a newer one of their connection replaced; they do not count
+    /// as drops.
     #[serde(default)]
     pub swallowed: u64,
-    /// Packets from this port whose padding was cut off.
+    /// Number of packets from this port whose padding was cut off.
     #[serde(default)]
     pub trimmed: u64,
-    /// Packets dropped, by reason. `outer_csum`, at the UDP port of a tunnel, counts what the kernel dropped for a
-    /// wrong outer checksum, or for a missing one where one is required (IPv6), over all sockets of the network
+    /// Numbers of dropped packets by reason. `outer_csum`, at the UDP port of a tunnel, counts what the kernel dropped
+    /// for a wrong outer checksum, or for a missing one where one is required (IPv6), over all sockets of the network
     /// namespace, those of other programs included. Longer datagrams reach the socket of the tunnel before the kernel
     /// sums them; `socket_overflow` counts these as well.
     pub drops: BTreeMap<String, u64>,
@@ -323,15 +324,15 @@ pub struct Port {
     pub mismatches: BTreeMap<String, u64>,
     /// Operations that segue repeated in a smaller form because the kernel refused the larger one, by reason.
     pub fallbacks: BTreeMap<String, u64>,
-    /// Counters of each stage for the packets that came in here (`decap`, `gro`, `entry`, `encap`) or leave here
-    /// (`gso`); a train that passes whole counts as one unit at each stage.
+    /// Counters of each stage for the packets that arrive on this port (`decap`, `gro`, `entry`, `encap`) or leave by
+    /// it (`gso`); an unsplit train counts as one unit at each stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<String, Seen>,
     /// Counters of GSO for this port: `trains_cut` in front of it into `packets_made`, `trains_whole` handed to it,
     /// `cut_on_entry` where GSO is off, into `made_on_entry`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gso: BTreeMap<String, u64>,
-    /// Packets whose inner checksum is left to the far end: `sent` by this host, and `received`.
+    /// Packets whose inner checksum is left to the receiver: `sent` by this host, and `received`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub remcsum: BTreeMap<String, u64>,
     /// Counters of polling: `polls`, `full_budgets` that took as many packets as they might, `overflows`, packets
@@ -351,10 +352,10 @@ pub struct Port {
     pub numbers: BTreeMap<String, u64>,
 }
 
-/// Counters of a stage.
+/// Counters of the packets that a stage received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Seen {
-    /// Units: a train counts as one, and so does a single packet.
+    /// Number of units: a train counts as one, and so does a single packet.
     pub packets: u64,
     /// The bytes of the units.
     pub bytes: u64,
@@ -367,7 +368,7 @@ pub struct Seen {
 /// Counters of a port in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flow {
-    /// Units that crossed in one piece: a train counts as one, and so does a single packet.
+    /// Number of units that crossed in one piece: a train counts as one, and so does a single packet.
     pub packets: u64,
     /// The bytes of the units.
     pub bytes: u64,
@@ -375,7 +376,7 @@ pub struct Flow {
     pub trains: u64,
     /// The packets of wire size that the units stand for, as a capture on the link would count them.
     pub segments: u64,
-    /// System calls that moved packets, or tried to.
+    /// Number of system calls that moved packets, or tried to.
     #[serde(default)]
     pub calls: u64,
 }
@@ -411,11 +412,11 @@ pub struct Recent {
     pub receive_bits_per_s: f64,
     /// The rate to the outside, bits a second.
     pub transmit_bits_per_s: f64,
-    /// The mean unit from the outside as it was handed to the inside, bytes.
+    /// Mean size of the units received from the outside, as handed to the inside, bytes.
     pub receive_train_bytes: f64,
-    /// The mean unit that went to the outside, bytes.
+    /// Mean size of the units sent to the outside, bytes.
     pub transmit_train_bytes: f64,
-    /// The share of one processor; 1 is all of it.
+    /// Share of one processor; 1 is a whole one.
     pub cpu_share: f64,
     /// The differences of the counters of each port.
     pub ports: BTreeMap<String, Port>,

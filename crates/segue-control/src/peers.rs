@@ -61,7 +61,7 @@ impl FromStr for Mac {
 pub enum Encap {
     /// An Ethernet header, VXLAN and UDP.
     Vxlan,
-    /// GUE and UDP.
+    /// Encapsulation in GUE over UDP.
     Gue,
     /// UDP alone, as flannel's backend `udp` has it.
     Fou,
@@ -71,7 +71,7 @@ impl Encap {
     /// Every encapsulation, in the order of the documentation.
     pub const ALL: [Encap; 3] = [Encap::Vxlan, Encap::Gue, Encap::Fou];
 
-    /// Returns the word.
+    /// Returns the encapsulation's keyword.
     pub fn name(self) -> &'static str {
         match self {
             Encap::Vxlan => "vxlan",
@@ -87,7 +87,8 @@ impl fmt::Display for Encap {
     }
 }
 
-/// One peer: the inner addresses behind it, and how packets get there. What is left out has the tunnel's own value.
+/// A peer of the table: the inner addresses behind it, and the encapsulation to reach it. What is left out has the
+/// tunnel's own value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
@@ -116,7 +117,7 @@ pub struct Peer {
     #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub mac: Option<Mac>,
-    /// Whether datagrams to the peer have an outer UDP checksum.
+    /// Whether datagrams to the peer carry an outer UDP checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_checksum: Option<bool>,
     /// Whether inner checksums are left to the peer (remote checksum offload).
@@ -170,7 +171,7 @@ pub struct RefusedPeer {
     pub number: u64,
     /// The lookup key of the peer, as the document has it; empty where it has none.
     pub key: String,
-    /// The rule.
+    /// Description of the rule that the peer breaks.
     pub why: String,
 }
 
@@ -194,7 +195,7 @@ pub struct Table {
     pub generation: Option<u64>,
     /// The peers, in any order.
     pub peers: Vec<Peer>,
-    /// Entries that [`read`](Table::read) could not take for peers.
+    /// Entries that [`read`](Table::read) could not parse as peers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub unread: Vec<RefusedPeer>,
@@ -258,7 +259,7 @@ impl Table {
     }
 }
 
-/// Reads one peer.
+/// Parses a peer of the document.
 fn peer(entry: Value) -> Result<Peer, String> {
     let Value::Object(keys) = &entry else { return Err("a peer is a JSON object".to_owned()) };
     if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -290,7 +291,8 @@ pub enum Change {
     Replace(Vec<Peer>),
     /// Removes peers by their prefix or address; all of them must be there.
     Del(Vec<Key>),
-    /// Changes no peer: the file of the table was refused for this reason. The state says so until the next change.
+    /// Changes no peer: the file of the table was refused for the given reason. The state says so until the next
+    /// change.
     Keep(String),
 }
 
@@ -345,11 +347,11 @@ fn is_zero(count: &u64) -> bool {
 /// The counters of a peer; a train counts as one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerCounters {
-    /// Packets and trains to the peer.
+    /// Number of packets and trains to the peer.
     pub sent_packets: u64,
     /// Bytes of the packets and trains to the peer, without outer headers.
     pub sent_bytes: u64,
-    /// Datagrams from the peer.
+    /// Number of datagrams from the peer.
     pub received_packets: u64,
     /// Bytes of the datagrams from the peer, without outer headers.
     pub received_bytes: u64,
@@ -386,7 +388,7 @@ impl Listed {
     }
 }
 
-/// Values that have a text form, and may be missing.
+/// Serde module for optional values that have a text form.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -410,7 +412,7 @@ mod text {
     }
 }
 
-/// Values that have a text form.
+/// Serde module for values that have a text form.
 mod plain {
     use std::fmt::Display;
     use std::str::FromStr;

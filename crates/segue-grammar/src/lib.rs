@@ -15,12 +15,12 @@ pub mod peer;
 pub mod plan;
 pub mod tunnel;
 
-/// The value that follows a word.
+/// Type of the value after a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// No value; `no` before the word switches it off.
+    /// The keyword takes no value; `no` in front switches it off.
     Switch,
-    /// A number in this range, or one of the names.
+    /// The value is a number in a range, or one of the names.
     Number {
         /// Smallest number that the word takes.
         min: u64,
@@ -29,37 +29,37 @@ pub enum Takes {
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
-    /// A hexadecimal number of at most `max`, with or without `0x`, or one of the names: iproute2's `tos`.
+    /// The value is a hexadecimal number of at most `max`, with or without `0x`, or one of the names: iproute2's `tos`.
     Hex {
         /// Largest number that the word takes.
         max: u64,
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
-    /// Two UDP ports, the first and the last of a range: two tokens.
+    /// The value is two tokens: the first and the last UDP port of a range.
     Ports,
-    /// A 32-bit key: a number or a dotted quad.
+    /// The value is a 32-bit key: a number or a dotted quad.
     Key,
-    /// An IPv4 or IPv6 address.
+    /// The value is an IPv4 or IPv6 address.
     Address,
-    /// An IPv4 or IPv6 address, or the name of a host.
+    /// The value is an IPv4 or IPv6 address, or the name of a host.
     Host,
-    /// An address with a prefix length.
+    /// The value is an address with a prefix length.
     Prefix,
-    /// One of these names.
+    /// The value is one of these names.
     OneOf(&'static [&'static str]),
-    /// An Ethernet address, a comma, and the IP address of the remote that has it.
+    /// The value is an Ethernet address, a comma, and the IP address of its remote.
     Neighbour,
-    /// An Ethernet address.
+    /// The value is an Ethernet address.
     Mac,
-    /// Encapsulations with their UDP ports, with commas between: `vxlan:8472,gue`.
+    /// The value is a comma-separated list of encapsulations with their UDP ports: `vxlan:8472,gue`.
     Listeners,
-    /// A path, or one of the names.
+    /// The value is a path, or one of the names.
     File {
         /// Names that stand for no file.
         or: &'static [&'static str],
     },
-    /// The name of a network interface.
+    /// The value is the name of a network interface.
     Device,
 }
 
@@ -77,19 +77,19 @@ impl Takes {
 /// One keyword of the grammar.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
-    /// The keyword as it is written.
+    /// The keyword's main spelling.
     pub name: &'static str,
     /// Other spellings, for users of iproute2.
     pub aliases: &'static [&'static str],
-    /// The value that follows.
+    /// Type of the value after the keyword.
     pub takes: Takes,
     /// The placeholder of the value in help.
     pub metavar: &'static str,
-    /// The default, as it would be written; empty when there is none.
+    /// Default of the keyword as typed; empty when there is none.
     pub default: &'static str,
     /// The unit of a number; empty for none.
     pub unit: &'static str,
-    /// One sentence on the keyword.
+    /// Description of the keyword, one sentence.
     pub help: &'static str,
     /// Other keywords that must have one of these values.
     pub needs: &'static [(&'static str, &'static [&'static str])],
@@ -104,7 +104,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// A keyword with default settings, to be varied by the tables.
+    /// A keyword with default settings, as a base for table entries.
     pub const PLAIN: Word = Word {
         name: "",
         aliases: &[],

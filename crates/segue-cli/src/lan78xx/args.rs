@@ -52,7 +52,7 @@ pub(crate) struct Chip {
 /// The arguments of `segue lan78xx model`.
 #[derive(Args, Debug)]
 pub(crate) struct Model {
-    /// Go on where the kernel has no Landlock or no seccomp filters
+    /// Start even if the kernel has no Landlock or no seccomp filters
     #[arg(long, hide_short_help = true)]
     pub(crate) weak_sandbox: bool,
     /// Address and port to serve
@@ -118,7 +118,7 @@ pub(crate) struct Up {
     /// Most packets per poll; default: by mode
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) budget: Option<u32>,
-    /// Go on where the kernel has no Landlock or no seccomp filters
+    /// Start even if the kernel has no Landlock or no seccomp filters
     #[arg(long, hide_short_help = true)]
     pub(crate) weak_sandbox: bool,
     /// Do not negotiate pause frames

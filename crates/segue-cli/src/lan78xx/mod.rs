@@ -13,7 +13,7 @@ use segue_control::error::{Error, Kind};
 use self::args::{Action, Lan78xx};
 use crate::out::Out;
 
-/// Runs a subcommand.
+/// Runs a subcommand of `segue lan78xx`.
 pub(crate) fn run(args: &Lan78xx, out: &Out) -> Result<(), Error> {
     match &args.action {
         None => {

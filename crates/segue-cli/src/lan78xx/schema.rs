@@ -8,7 +8,7 @@ use segue_service::adapter::schema::{Adapter, Model, Notes, Trace};
 use segue_service::sandbox::Sandbox;
 use serde::Serialize;
 
-/// The schema id of what `list` prints.
+/// Schema id of the document that `list` prints.
 pub(super) const LIST: &str = "segue.lan78xx.list/1";
 
 /// One object of `segue lan78xx -j`; `schema` and `event` say which.
@@ -36,13 +36,13 @@ pub(crate) struct Up {
     schema: String,
     /// The name of the event, always `up`.
     event: String,
-    /// Time of the event: RFC 3339, UTC.
+    /// Time at which the adapter came up: RFC 3339, UTC.
     t: String,
     /// Offloads of the kernel and the chip, by name.
     offloads: BTreeMap<String, Offload>,
     /// Rights that the process has given up.
     sandbox: Sandbox,
-    /// Notes for the user.
+    /// Notes for the user about the adapter.
     notes: Vec<String>,
     /// Settings of the adapter or model.
     plan: Plan,
@@ -64,7 +64,7 @@ pub(crate) struct Down {
     schema: String,
     /// The name of the event, always `down`.
     event: String,
-    /// Time of the event: RFC 3339, UTC.
+    /// Time at which the adapter went down: RFC 3339, UTC.
     t: String,
     /// Seconds between `up` and `down`.
     after_s: f64,

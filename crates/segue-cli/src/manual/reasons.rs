@@ -5,7 +5,7 @@ use segue_service::reasons::{Entry, all};
 
 use super::roff::Page;
 
-/// The groups of reasons, their headings and what is counted.
+/// Groups of reasons with their headings and the counted event.
 const GROUPS: &[(&str, &str, &str)] = &[
     ("drops", "DROPS", "Why packets were dropped."),
     ("flushes", "FLUSHES", "Why trains ended."),
@@ -16,7 +16,7 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("left", "LEFT", "Why the path through the kernel left a packet to the process."),
 ];
 
-/// Returns the page.
+/// Returns the manual page that explains the drop reasons.
 pub(super) fn page() -> String {
     let mut page = Page::new("segue-reasons", 7, "the reasons that segue counts, and the problems that HEALTH names");
     page.section("DESCRIPTION");

@@ -1,13 +1,13 @@
 //! A page of the manual in the language of man(7).
 
-/// A page under construction.
+/// A manual page under construction.
 #[derive(Debug)]
 pub(super) struct Page {
     text: String,
 }
 
 impl Page {
-    /// Begins a page: its name, its section and one line on it.
+    /// Begins a manual page with its name, its section and a one-line description.
     pub(super) fn new(name: &str, section: u8, about: &str) -> Page {
         let source = format!("segue {}", env!("CARGO_PKG_VERSION"));
         let date = env!("SEGUE_DATE");
@@ -17,17 +17,17 @@ impl Page {
         page
     }
 
-    /// Begins a section.
+    /// Begins a section of the manual page.
     pub(super) fn section(&mut self, heading: &str) {
         self.text.push_str(&format!(".SH {}\n", quoted(heading)));
     }
 
-    /// Begins a subsection.
+    /// Begins a subsection of the manual page.
     pub(super) fn subsection(&mut self, heading: &str) {
         self.text.push_str(&format!(".SS {}\n", quoted(heading)));
     }
 
-    /// Adds text: paragraphs are divided by empty lines, and lines with two spaces in front are kept as they are.
+    /// Adds text: empty lines separate paragraphs, and lines with two leading spaces are kept unchanged.
     pub(super) fn text(&mut self, text: &str) {
         for paragraph in text.trim_matches('\n').split("\n\n") {
             let mut is_flowing = None;
@@ -61,7 +61,7 @@ impl Page {
         self.line(&escaped(description));
     }
 
-    /// Adds a command as it is typed, with its description.
+    /// Adds an example command with its description.
     pub(super) fn example(&mut self, command: &str, description: &str) {
         self.text(description);
         self.paragraph();
@@ -94,12 +94,12 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Returns the page.
+    /// Returns the finished manual page in roff.
     pub(super) fn finish(self) -> String {
         self.text
     }
 
-    /// Begins a paragraph; a heading begins one itself.
+    /// Begins a paragraph; a heading begins one by itself.
     fn paragraph(&mut self) {
         let last = self.text.lines().last().unwrap_or_default();
         if !last.starts_with(".SH") && !last.starts_with(".SS") {
@@ -107,7 +107,7 @@ impl Page {
         }
     }
 
-    /// Adds one line, which begins with no control character.
+    /// Adds one line of text, with a leading control character escaped.
     fn line(&mut self, line: &str) {
         if line.starts_with(['.', '\'']) {
             self.text.push_str("\\&");
@@ -117,7 +117,7 @@ impl Page {
     }
 }
 
-/// Returns text with the characters escaped that have a meaning in roff. A dash is the one that is typed.
+/// Returns text with roff's special characters escaped. A dash is the one that is typed.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }

@@ -20,7 +20,7 @@ pub(crate) struct Pcap {
 pub(crate) enum Action {
     /// join packets of a flow into trains, as GRO does
     Merge(Merge),
-    /// cut trains and finish checksums: what was on the wire
+    /// segment trains and finish checksums, as on the wire
     Split(Split),
     /// remove one layer of tunnel
     Decap(Decap),
@@ -52,7 +52,7 @@ pub(crate) struct Input {
     /// Accept a cut or damaged file (exit 0)
     #[arg(long)]
     pub(crate) allow_cut: bool,
-    /// Most bytes that one byte of a gzip or zstd file may become; 0: any number
+    /// Largest expansion ratio of a gzip or zstd file; 0: unlimited
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = segue_capture::file::compression::MAX_RATIO)]
     pub(crate) max_ratio: u64,
     /// How progress is shown on stderr

@@ -19,7 +19,7 @@ use segue_control::error::{Error, Kind};
 use self::args::{Action, Pcap};
 use crate::out::Out;
 
-/// Runs a subcommand.
+/// Runs a subcommand of `segue pcap`.
 pub(crate) fn run(args: &Pcap, out: &Out) -> Result<(), Error> {
     let Some(action) = &args.action else {
         return Err(Error::new(

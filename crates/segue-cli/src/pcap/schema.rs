@@ -32,29 +32,29 @@ type Reasons = BTreeMap<String, u64>;
 pub(crate) struct Merge {
     /// The schema id, always `segue.pcap.merge/1`.
     schema: String,
-    /// Packets read.
+    /// Number of packets read.
     packets_in: u64,
-    /// Packets written, a train counting as one.
+    /// Number of packets written, a train counting as one.
     packets_out: u64,
-    /// Trains of at least two packets.
+    /// Number of trains of at least two packets.
     trains: u64,
-    /// Packets inside trains.
+    /// Number of packets inside trains.
     segments: u64,
     /// Mean number of packets in a train; 0 without trains.
     mean_segments: f64,
     /// Number of packets read for each one written.
     ratio: f64,
-    /// Whether `split --undo` gives the input back: the file is pcapng and nothing was swallowed.
+    /// Whether `split --undo` restores the input: the file is pcapng and nothing was swallowed.
     undo: bool,
     /// Profile whose rules decided what was merged.
     profile: String,
-    /// Pure ACKs that a newer one replaced and that are not in the file; only with profile `lro`.
+    /// Number of pure ACKs that a newer one replaced and that are not in the file; only with profile `lro`.
     swallowed: u64,
-    /// Packets whose Ethernet padding was cut off when they joined a train.
+    /// Number of packets whose Ethernet padding was cut off when they joined a train.
     trimmed: u64,
-    /// Trains and single packets, by what ended them.
+    /// Numbers of trains and single packets, by the event that ended them.
     why_trains_ended: Reasons,
-    /// Packets that were passed on at once without joining a train, by reason.
+    /// Numbers of packets that were passed on without joining a train, by reason.
     why_alone: Reasons,
     /// Packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,
@@ -71,11 +71,11 @@ pub(crate) struct Split {
     schema: String,
     /// Whether `--undo` was given.
     undo: bool,
-    /// Packets read.
+    /// Number of packets read.
     packets_in: u64,
-    /// Packets written.
+    /// Number of packets written.
     packets_out: u64,
-    /// Trains that were cut into packets.
+    /// Number of trains that were cut into packets.
     trains_cut: u64,
     /// Notes that do not fit their packet; only with `--undo`.
     notes_unreadable: Option<u64>,
@@ -106,17 +106,17 @@ pub(crate) struct Split {
 pub(crate) struct Decap {
     /// The schema id, always `segue.pcap.decap/1`.
     schema: String,
-    /// Packets read.
+    /// Number of packets read.
     packets_in: u64,
-    /// Packets written.
+    /// Number of packets written.
     packets_out: u64,
-    /// Packets that were taken out of a tunnel.
+    /// Number of packets that were taken out of a tunnel.
     decapsulated: u64,
-    /// Remote checksums that were finished.
+    /// Number of remote checksums that were finished.
     checksums_finished: u64,
-    /// Packets without a tunnel that were written unchanged.
+    /// Number of packets without a tunnel that were written unchanged.
     passed: u64,
-    /// Packets without a tunnel that were left out.
+    /// Number of packets without a tunnel that were left out.
     dropped: u64,
     /// Packets left in their tunnel, by reason.
     left_in_their_tunnel: Reasons,
@@ -131,25 +131,26 @@ pub(crate) struct Decap {
 pub(crate) struct Verify {
     /// The schema id, always `segue.pcap.verify/1`.
     schema: String,
-    /// Packets read.
+    /// Number of packets read.
     packets: u64,
-    /// Packets whose checksums are all correct.
+    /// Number of packets whose checksums are all correct.
     good: u64,
-    /// Packets with a wrong checksum.
+    /// Number of packets with a wrong checksum.
     bad: u64,
-    /// Packets with an unfinished checksum, which the network card was to complete.
+    /// Number of packets with an unfinished checksum, which the network card was to complete.
     unfinished: u64,
-    /// Packets without a checksum.
+    /// Number of packets without a checksum.
     absent: u64,
-    /// Packets of which only the IP headers were checked: fragments, and protocols whose checksums are not known.
+    /// Number of packets of which only the IP headers were checked: fragments, and protocols whose checksums are not
+    /// known.
     ip_only: u64,
-    /// Packets whose lengths contradict each other.
+    /// Number of packets whose lengths contradict each other.
     malformed: u64,
-    /// Packets that were cut when captured, so that bytes are missing.
+    /// Number of packets that were cut when captured, so that bytes are missing.
     cut: u64,
-    /// Packets without an IP header.
+    /// Number of packets without an IP header.
     not_ip: u64,
-    /// IP packets longer than `--mtu`.
+    /// Number of IP packets longer than `--mtu`.
     above_mtu: u64,
     /// Counts of verdicts by layer.
     layers: BTreeMap<String, Reasons>,
@@ -202,7 +203,7 @@ pub(crate) struct Stat {
     schema: String,
     /// Format of the file: `pcap` or `pcapng`.
     format: String,
-    /// Packets read.
+    /// Number of packets read.
     packets: u64,
     /// Sum of the original lengths of the packets, in bytes.
     bytes: u64,
@@ -212,27 +213,27 @@ pub(crate) struct Stat {
     interfaces: Vec<Interface>,
     /// Numbers of packets by size.
     sizes: Vec<Size>,
-    /// Packets without an IP header.
+    /// Number of packets without an IP header.
     not_ip: u64,
-    /// IP fragments.
+    /// Number of IP fragments.
     fragments: u64,
-    /// Packets that were cut when captured, so that bytes are missing.
+    /// Number of packets that were cut when captured, so that bytes are missing.
     cut_packets: u64,
-    /// Packets longer than an MTU of 1500.
+    /// Number of packets longer than an MTU of 1500.
     trains: u64,
     /// Packets by the verdict on their checksums, or `malformed`, without those that were cut when captured.
     checksums: Reasons,
     /// Packets by their outermost tunnel.
     encap: Reasons,
-    /// Packets with a remote checksum offload option.
+    /// Number of packets with a remote checksum offload option.
     remote_checksums: u64,
     /// Number of flows that were counted separately.
     flow_count: u64,
-    /// Packets of flows beyond `flow_count`.
+    /// Number of packets of flows beyond `flow_count`.
     packets_of_further_flows: u64,
     /// The hundred largest flows.
     flows: Vec<Flow>,
-    /// Estimate of what merging would do.
+    /// Estimate of the effect of merging.
     would_merge: WouldMerge,
     /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
@@ -269,30 +270,30 @@ pub(crate) struct Flow {
     packets: u64,
     /// Number of bytes of the flow.
     bytes: u64,
-    /// Packets longer than an MTU of 1500.
+    /// Number of packets longer than an MTU of 1500.
     trains: u64,
 }
 
-/// Estimate of what merging would do.
+/// Estimate of the effect of merging.
 #[derive(JsonSchema)]
 pub(crate) struct WouldMerge {
     /// Profile of `--profile`, to which the counts below apply.
     profile: String,
-    /// Packets that would remain with profile `strict`.
+    /// Number of packets that would remain with profile `strict`.
     packets_strict: u64,
-    /// Packets that would remain with profile `linux`.
+    /// Number of packets that would remain with profile `linux`.
     packets_linux: u64,
     /// Packets that would remain with profile `lro`; only if it was requested.
     packets_lro: Option<u64>,
-    /// Trains that merging would make.
+    /// Number of trains that merging would make.
     trains: u64,
-    /// Packets inside trains.
+    /// Number of packets inside trains.
     segments: u64,
-    /// Pure ACKs that a newer one would replace.
+    /// Number of pure ACKs that a newer one would replace.
     swallowed: u64,
-    /// Trains, by what would end them.
+    /// Numbers of trains, by the event that would end them.
     why_trains_ended: Reasons,
-    /// Packets that were passed on at once without joining a train, by reason.
+    /// Numbers of packets that were passed on without joining a train, by reason.
     why_alone: Reasons,
     /// Packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,

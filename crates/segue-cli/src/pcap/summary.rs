@@ -1,4 +1,4 @@
-//! Helpers that the summaries of the pcap commands share.
+//! Shared helpers of the pcap commands' summaries.
 
 use segue_capture::file::ReadError;
 use segue_control::error::{Error, Kind};

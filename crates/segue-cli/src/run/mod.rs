@@ -225,7 +225,7 @@ fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
     out.data(&format!("{}: {}; nothing was changed\n", text.file, count(specs.len())));
 }
 
-/// Returns the options that each instance gets from this command.
+/// Returns the options of this command that apply to each instance.
 fn options(out: &Out) -> Vec<String> {
     let given = [("-v", out.verbose), ("-q", out.quiet)];
     let given = given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option.to_owned());

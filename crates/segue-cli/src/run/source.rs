@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use segue_control::error::{Error, Kind, Source};
 
-/// Most errors that are reported of a file.
+/// Largest number of errors reported for a file.
 pub(super) const MOST_ERRORS: usize = 50;
 
 /// The name and text of a configuration file.
@@ -23,7 +23,7 @@ impl Text {
         error
     }
 
-    /// Moves the position of `error` to `span`.
+    /// Moves the position of `error` to the bytes `span`.
     pub(super) fn at(&self, span: &Range<usize>, mut error: Error) -> Error {
         let (note, nearest) = error.place.take().map_or_else(Default::default, |place| (place.note, place.nearest));
         error.source = Some(Box::new(self.place(span, note, nearest)));

@@ -286,7 +286,7 @@ fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
     sorted(reasons).into_iter().map(|(name, n)| (name, share(n))).collect()
 }
 
-/// Returns a share in per cent, which is shown as 0 only if it is 0.
+/// Formats a share in per cent, which is shown as 0 only if it is exactly 0.
 fn percent(share: f64) -> String {
     if share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }

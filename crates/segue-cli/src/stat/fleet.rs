@@ -7,12 +7,12 @@ use segue_control::fleet::{self, Engine, FleetState};
 use segue_control::model::Instance;
 use segue_control::units;
 
-/// Returns the states of the agents of these instances.
+/// Returns the states of the fleet agents of these instances.
 pub(super) fn of(instances: &[Instance]) -> BTreeMap<String, FleetState> {
     instances.iter().filter_map(|one| Some((one.name.clone(), fleet::read(&one.name)?))).collect()
 }
 
-/// Returns the lines for these agents.
+/// Returns the lines of output for fleet agents.
 pub(super) fn lines(states: &BTreeMap<String, FleetState>) -> String {
     states.values().map(|state| line(state, fleet::now())).collect()
 }

@@ -8,8 +8,9 @@ use segue_grammar::help::wrapped;
 
 use super::explain::{counts, merged, peers};
 
-/// Returns a line for each tunnel of these instances that may take the path; with `only` for that tunnel. What the path
-/// has left to segue before it knew the tunnel is that of the port that several tunnels share, in a line of its own.
+/// Returns a line for each tunnel of these instances that may use the in-kernel path; with `only` for that tunnel. What
+/// the path has left to segue before it knew the tunnel is that of the port that several tunnels share, in a line of
+/// its own.
 pub(super) fn lines(instances: &[Instance], only: Option<&str>, raw: bool) -> String {
     let mut text = String::new();
     for instance in instances {
@@ -44,7 +45,7 @@ pub(super) fn lines(instances: &[Instance], only: Option<&str>, raw: bool) -> St
     text
 }
 
-/// Returns the line of one tunnel.
+/// Returns the line of output for one tunnel.
 fn line(name: &str, port: &Port, fastpath: &Fastpath, left: &[String], raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
     let both = |[received, sent]: [u64; 2]| format!("{} received, {} sent", count(received), count(sent));
@@ -68,7 +69,7 @@ fn line(name: &str, port: &Port, fastpath: &Fastpath, left: &[String], raw: bool
     folded(&printable(name), &format!("packets {}", parts.join("; ")))
 }
 
-/// Returns why packets were left to segue, with their numbers, the most frequent first.
+/// Returns the reasons why packets were left to segue, with their numbers, the most frequent first.
 fn left(port: &Port) -> Vec<String> {
     let ports = std::iter::once((String::new(), port.clone())).collect();
     let reasons = counts(&merged(&ports, |port| &port.left));

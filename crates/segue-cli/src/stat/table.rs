@@ -14,9 +14,9 @@ const GAP: usize = 2;
 /// The layout of the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Form {
-    /// Whether numbers are exact.
+    /// Whether numbers are shown exactly, without units.
     pub(crate) raw: bool,
-    /// Whether every column is there, however wide.
+    /// Whether every column is shown, however wide.
     pub(crate) details: bool,
 }
 
@@ -128,7 +128,7 @@ const COLUMNS: &[Column] = &[
     text("HEALTH", 0, |line, _| healthy(line)),
 ];
 
-/// Returns a rate: that of the last interval, without one `-`.
+/// Returns the rate over the last interval, or `-` without one.
 fn rate(line: &Line<'_>, direction: usize, of: fn(&Flow) -> u64, raw: bool) -> String {
     let (Some(flows), Some(recent)) = (&line.recent, &line.instance.recent) else { return "-".to_owned() };
     let per_second = if recent.interval_s > 0.0 { of(&flows[direction]) as f64 / recent.interval_s } else { 0.0 };
@@ -154,7 +154,7 @@ fn by_kernel(line: &Line<'_>, raw: bool) -> String {
     format!("{} / {}", share("received", &line.total[0]), share("sent", &line.total[1]))
 }
 
-/// Returns the mean unit in both directions, as it passed the interface or the outside port.
+/// Returns the mean size of a unit in both directions at the interface or the outside port.
 fn trains(line: &Line<'_>, raw: bool) -> String {
     let Some([received, sent]) = line.recent else { return "-".to_owned() };
     // What leaves by the outside is counted there, where trains have been cut for it.
@@ -196,7 +196,7 @@ fn healthy(line: &Line<'_>) -> String {
     worst.map_or_else(|| "ok".to_owned(), |complaint| printable_line(&complaint.what))
 }
 
-/// Returns the table with units.
+/// Returns the lines of the table, with units.
 pub(crate) fn lines(instances: &[Instance]) -> String {
     table(instances, None, Form::default())
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Path of the program under test.
 pub(crate) const SEGUE: &str = env!("CARGO_BIN_EXE_segue");
 
-/// The result of a run.
+/// Result of one run of the program.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -33,7 +33,7 @@ impl Ran {
     }
 }
 
-/// Returns exit status, stdout and stderr of a run, with any bytes.
+/// Returns exit status, stdout and stderr of a run as text, with invalid UTF-8 replaced.
 pub(crate) fn text(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -69,7 +69,7 @@ pub(crate) fn shell(script: &str) -> Ran {
     Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
 }
 
-/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with
+/// Start of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with
 /// its link-local addresses, both of which follow a moment after the commands.
 const LINK: &str = "set -u
 echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad

@@ -12,7 +12,7 @@ use crate::common::SEGUE;
 use crate::transfer::transfer;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Name of the TAP.
+/// Name of the TAP that the gateway creates.
 pub(crate) const TAP: &str = "lro0";
 /// TCP port of the hosts' connections.
 pub(crate) const PORT: u16 = 5001;
@@ -113,7 +113,7 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(len)
 }
 
-/// Sends `data` over a connection from one host to the other and compares the received bytes.
+/// Sends `data` over a connection between the two hosts and compares the received bytes.
 pub(crate) fn stream(from: &Host, to: (&Host, Peer), family: Family, data: &[u8]) {
     stream_in(0, from, to, family, data);
 }

@@ -13,7 +13,7 @@ for n in $(seq 400); do $SEGUE stat -j 2>/dev/null | grep -q '\"kind\":\"gateway
     )
 }
 
-/// Begin of a script: an interface without addresses, and a directory for named namespaces.
+/// Start of a script: an interface without addresses, and a directory for named namespaces.
 const BARE: &str = "ip addr flush dev peer0; ip link set dev peer0 addrgenmode none; ip addr flush dev peer0
 mount -t tmpfs tmpfs /run
 ";

@@ -22,7 +22,7 @@ struct Wire {
     end: Host,
 }
 
-/// Name of the third host's interface towards the fourth.
+/// Name of the third host's interface to the fourth.
 const OUT: &str = "out0";
 
 impl Wire {

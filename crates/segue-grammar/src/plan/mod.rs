@@ -132,7 +132,7 @@ pub fn plan_with(
     Ok(plan)
 }
 
-/// The words that are allowed with `peers`.
+/// Keywords that are allowed together with `peers`.
 const OF_TABLES: &[&str] = &[
     "dev",
     "mode",
@@ -156,7 +156,7 @@ const OF_TABLES: &[&str] = &[
     "workers",
 ];
 
-/// Returns the settings of the peer table, if there is to be one.
+/// Returns the settings of the peer table, if the tunnel has one.
 fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
     let file = match parsed.value_of("peers") {
         None => {
@@ -231,8 +231,8 @@ fn table(parsed: &Parsed) -> Result<Option<PeerTable>, Error> {
     Ok(Some(PeerTable { file, listen, lladdr, outer_checksum: switch(parsed, "encap-csum", true) }))
 }
 
-/// Returns an Ethernet address that follows from the address of this end and the interface: locally administered, and
-/// the same after a restart.
+/// Returns an Ethernet address derived from the local address and the interface: locally administered, and the same
+/// after a restart.
 fn own_mac(local: IpAddr, dev: &str) -> Mac {
     let hash = segue::hash::Key([0; 2]).hash(format!("{local} {dev}").as_bytes());
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
@@ -360,7 +360,7 @@ fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
     })
 }
 
-/// Returns the address of the other end. A host name is looked up: of several addresses of the family of `local`, or
+/// Returns the address of the remote end. A host name is looked up: of several addresses of the family of `local`, or
 /// else of the one that the resolver prefers (RFC 6724), the lowest counts, so that the same answer in another order is
 /// the same tunnel.
 fn remote(parsed: &Parsed, resolver: &dyn Fn(&str) -> Answer) -> Result<Option<IpAddr>, Error> {
@@ -584,7 +584,7 @@ fn small(parsed: &Parsed, name: &str) -> Option<u16> {
     }
 }
 
-/// Returns the TTL as iproute2 has it: 0 is the default of the mode, which is to inherit over IPv4; `ip6tnl` and
+/// Returns the TTL with iproute2's meaning: 0 is the default of the mode, which is to inherit over IPv4; `ip6tnl` and
 /// `ip6gre` have 64 instead.
 fn ttl(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Choice<u8> {
     let usual = if mode.is_overlay() || remote.is_ipv6() { Choice::Fixed(USUAL_TTL) } else { Choice::Inherit };
