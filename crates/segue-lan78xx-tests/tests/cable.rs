@@ -21,16 +21,16 @@ use segue_lan78xx::usb::usbip::serve::Wire;
 use segue_port::{Counters, Extra, OffloadState, PageMut, Polled, Port, Received, RxBatch, Sent, TxBatch};
 use support::{Rig, chip, datagram, load};
 
-/// The other end of the cable.
+/// The remote side of the cable.
 #[derive(Default)]
 struct CableSide {
-    /// Frames that this end sends.
+    /// Frames to be sent from the remote side.
     sends: VecDeque<Vec<u8>>,
-    /// Frames that have reached this end.
+    /// Frames that reached the remote side.
     got: Vec<Vec<u8>>,
-    /// Number of frames that the queue of this end accepts at a time.
+    /// Number of frames that the remote side's queue accepts at a time.
     room: Option<usize>,
-    /// Whether the interface of this end was deleted.
+    /// Whether the interface on the remote side was deleted.
     deleted: bool,
 }
 

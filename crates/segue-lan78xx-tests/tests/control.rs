@@ -181,7 +181,8 @@ fn the_chips_counters_become_64_bits_wide() {
 
 #[test]
 fn traffic_after_an_idle_time_brings_the_next_reading_forward() {
-    /// Returns the seconds until the counters are read, after `idle` idle seconds and then one frame in or out.
+    /// Returns the seconds until the counters are read, after `idle` idle seconds and then one frame in either
+    /// direction.
     fn wait(idle: u64, receives: bool) -> u64 {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
         for _ in 0..idle {
@@ -314,7 +315,7 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
 
 #[test]
 fn a_device_that_goes_away_during_set_up_is_an_error() {
-    /// The number of control requests after which the device disconnects.
+    /// Number of control requests after which the device disconnects.
     struct GoesAway(u32);
     impl Meddler for GoesAway {
         fn before(&mut self, model: &mut Model, _setup: usb::Setup) -> Result<(), usb::Error> {

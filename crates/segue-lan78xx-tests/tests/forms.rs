@@ -1,4 +1,4 @@
-//! Tests of both forms of the driver on the same traffic: they deliver the same packets by different means.
+//! Tests of both driver forms on the same traffic: they deliver the same packets by different means.
 
 mod support;
 
@@ -14,7 +14,7 @@ use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
 use support::{Rig, datagram, ethernet, ip, modes, primed, segment, unpadded};
 
-/// The results of one form on a seed's traffic.
+/// Results of one driver form on the traffic of a seed.
 struct Outcome {
     delivered: Vec<Vec<u8>>,
     on_the_wire: Vec<Vec<u8>>,

@@ -58,7 +58,7 @@ impl Hosted {
         self.rig.step();
     }
 
-    /// Returns whether a frame to `dst` for an MTU of `len` bytes arrives.
+    /// Returns whether a frame to `dst` arrives that is full for an MTU of `len` bytes.
     fn takes(&mut self, dst: [u8; 6], len: usize) -> bool {
         let packet = segue_testkit::flow::Sender::udp(ip(true), 1).send(len - 28, 0).bytes();
         let frame = segue_testkit::build::Ethernet { dst, src: PEER, ..ethernet(&[]) }.wrap(&packet);

@@ -91,7 +91,7 @@ fn damaged_transfers_end_in_bounded_steps_and_every_frame_is_passed_on_or_counte
     assert!(rigs.iter().all(|rig| rig.driver.counters().drops.total() == 0));
 }
 
-/// Damages some of the answers.
+/// A hook that damages some of the answers.
 struct Damaging {
     rng: Rng,
     odds: u64,

@@ -208,8 +208,7 @@ fn every_endpoint_can_be_halted_says_so_and_stalls_what_waits_and_what_comes() {
     }
 }
 
-/// Fills every buffer on the receive path with frames: a completed transfer, one that is being filled, the FIFO, and
-/// the partner's queue. Returns their number.
+/// Transfer number that the driver does not use. Returns their number.
 fn filled() -> (Rig, u64) {
     let mut rig = rig();
     let now = rig.driver.usb().now();

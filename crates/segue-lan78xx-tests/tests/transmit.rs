@@ -173,7 +173,7 @@ fn transfers_are_filled_while_another_is_on_its_way() {
     assert_eq!((rig.arrived().len(), rig.driver.numbers().tx_transfers), (50, 50));
 }
 
-/// Records the transfers that are sent.
+/// A hook that records the sent transfers.
 #[derive(Default)]
 struct Keeping(Rc<RefCell<Vec<Vec<u8>>>>);
 

@@ -70,7 +70,7 @@ fn a_bus_that_refuses_transfers_is_left_alone_for_a_while_and_used_again() {
     }
 }
 
-/// The frames sent, and their fates.
+/// Account of the sent frames and their fates.
 #[derive(Debug, Default, PartialEq)]
 struct Account {
     given: u64,
@@ -86,7 +86,7 @@ impl Account {
     }
 }
 
-/// Sends one frame in each direction in each step.
+/// A load of one frame in each direction per step.
 struct Load {
     rig: Rig,
     tx: Account,
@@ -206,7 +206,7 @@ fn a_device_unplugged_under_load_comes_back_by_itself_and_what_was_sent_meanwhil
     }
 }
 
-/// Truncates the reply to the request for statistics.
+/// A hook that truncates the reply to the request for statistics.
 struct Cutting(Rc<Cell<bool>>, bool);
 
 impl Meddler for Cutting {

@@ -17,9 +17,9 @@ use segue_lan78xx::usb::{self, Done, Lent, Setup, Speed, Transfer, Transport};
 use segue_port::{Port, RxBatch, TxBatch};
 use support::{chip, datagram, load, local, modes};
 
-/// Time with a fault, and as long without one, milliseconds.
+/// Duration of the phases with and without a fault, milliseconds.
 const STEPS: u32 = 1500;
-/// Frames in each direction that show that the adapter works.
+/// Number of frames in each direction that prove that the adapter works.
 const FRAMES: u32 = 50;
 
 /// A call of a transport that may fail.
@@ -36,9 +36,9 @@ enum Call {
 struct Plan {
     call: Call,
     error: Cell<Option<usb::Error>>,
-    /// Number of calls of this kind.
+    /// Number of calls of the kind.
     made: Cell<u32>,
-    /// Number of those that failed.
+    /// Number of failed calls of the kind.
     failed: Cell<u32>,
     now: Cell<Nanos>,
 }
@@ -55,7 +55,7 @@ impl Plan {
     }
 }
 
-/// A model with a plan.
+/// A model device with planned faults.
 struct Failing {
     local: Local,
     plan: Rc<Plan>,

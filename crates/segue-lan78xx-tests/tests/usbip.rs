@@ -42,7 +42,7 @@ fn unlink(number: u32, target: u32) -> Vec<u8> {
 
 const READ_ID: [u8; 8] = [0xc0, 0xa1, 0, 0, 0, 0, 4, 0];
 
-/// Returns the whole output of a session that is fed `bytes` in pieces of `piece`.
+/// Returns the whole output of a session whose input is `bytes` in pieces of `piece`.
 fn talk(bytes: &[u8], piece: usize) -> (Vec<u8>, Phase) {
     let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
     for part in bytes.chunks(piece) {

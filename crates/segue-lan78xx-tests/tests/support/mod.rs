@@ -184,7 +184,7 @@ pub fn unpadded(frame: &[u8]) -> Vec<u8> {
 
 /// Hooks that change a device's answers.
 pub trait Meddler {
-    /// Runs before a control request.
+    /// Hook that runs before a control request.
     fn before(&mut self, model: &mut Model, setup: Setup) -> Result<(), usb::Error> {
         let _ = (model, setup);
         Ok(())

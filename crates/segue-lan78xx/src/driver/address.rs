@@ -3,15 +3,15 @@
 /// The source of the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSource {
-    /// The chip's address registers.
+    /// The address registers of the chip.
     Register,
     /// The platform, for example a device tree.
     Platform,
-    /// The adapter's EEPROM.
+    /// The EEPROM of the adapter.
     Eeprom,
-    /// The adapter's OTP memory.
+    /// The OTP memory of the adapter.
     Otp,
-    /// No source: a random address was chosen.
+    /// A random address was chosen, for lack of another source.
     Random,
     /// The user, by a command-line option.
     User,

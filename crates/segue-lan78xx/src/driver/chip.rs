@@ -5,10 +5,10 @@ use std::fmt;
 use crate::regs::{self, Chip as Kind, dp, e2p, hw_cfg, mii, request};
 use crate::usb::{self, Setup, Transport};
 
-/// The reason for which the chip cannot be used, or a step failed.
+/// The reason why the chip cannot be used, or why a step failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A USB request failed, with this error.
+    /// A USB request failed with this error.
     Usb(usb::Error),
     /// A status bit did not change in time; the string names the operation.
     Stuck(&'static str),
@@ -16,7 +16,7 @@ pub enum Error {
     Chip(u32),
     /// An answer had an unexpected length; the string names the value read.
     Short(&'static str),
-    /// A setting that the chip does not support; the string says which.
+    /// The chip does not support a setting; the string says which.
     Setting(&'static str),
 }
 

@@ -1,5 +1,5 @@
-//! The configuration factors of the driver, each of which can be set independently, and the two combinations that
-//! Linux's driver had.
+//! Configuration parameters of the driver, each of which can be set independently, and the two combinations of Linux's
+//! driver.
 
 use crate::frame::rx::ChecksumErrors;
 use crate::usb::Speed;
@@ -87,8 +87,8 @@ const PACKED: usize = 9000;
 const MAX_HEADER: usize = 128;
 
 impl Config {
-    /// Returns the configuration of the form with NAPI (Linux 5.17 and later): pools of transfers, filled transfers, a
-    /// budget.
+    /// Returns the configuration of the driver form with NAPI (Linux 5.17 and later): pools of transfers, filled
+    /// transfers, a budget.
     pub const fn napi(speed: Speed) -> Config {
         let (transfers, len, burst_cap) = match speed {
             Speed::Super => (30, 32 << 10, 32),
@@ -120,8 +120,8 @@ impl Config {
         }
     }
 
-    /// Returns the configuration of the form before NAPI (Linux up to 5.16): memory allocated for each completion,
-    /// small bulk-out transfers, no budget, no GRO.
+    /// Returns the configuration of the driver form before NAPI (Linux up to 5.16): memory allocated for each
+    /// completion, small bulk-out transfers, no budget, no GRO.
     pub const fn standard(speed: Speed) -> Config {
         // Its queues were limited in bytes, to 60 full Ethernet frames.
         let (rx, tx, burst_cap) = match speed {

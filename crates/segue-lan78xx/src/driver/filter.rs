@@ -1,6 +1,6 @@
 //! The settings of the receive filter.
 
-/// The frames to receive besides those to the own address and broadcasts.
+/// Frames to receive besides broadcasts and those to the own address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Whether all frames are received.

@@ -9,9 +9,9 @@ use segue::time::Nanos;
 pub struct Interface {
     /// Whether the interface is up.
     pub up: bool,
-    /// The interface's MTU.
+    /// MTU of the interface, bytes.
     pub mtu: usize,
-    /// The interface's MAC address.
+    /// MAC address of the interface.
     pub mac: [u8; 6],
     /// Whether frames to other addresses are to be received, for a bridge, a macvlan or a capture.
     pub promiscuous: bool,

@@ -9,8 +9,8 @@ use super::timing::LINK_RETRY;
 use super::{AddressSource, Driver, Filter, Host, Interface};
 
 impl<T: Transport> Driver<T> {
-    /// Makes the adapter follow the host's interface. An MTU that the chip does not support is replaced by the nearest
-    /// supported one, and shown as `refused_mtu`.
+    /// Starts following the host's interface with the adapter. An MTU that the chip does not support is replaced by the
+    /// nearest supported one, and shown as `refused_mtu`.
     ///
     /// # Errors
     /// The error of epoll if the descriptor cannot be waited for.

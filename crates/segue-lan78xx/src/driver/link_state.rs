@@ -5,7 +5,7 @@
 pub struct LinkState {
     /// Whether the link is up.
     pub up: bool,
-    /// Speed in Mbit/s.
+    /// Link speed in Mbit/s.
     pub mbit: u32,
     /// Whether the link is full duplex.
     pub full_duplex: bool,

@@ -1,4 +1,4 @@
-//! The interface to the user for finding a lost device again, and for link changes.
+//! The user's callbacks for finding a lost device and for link changes.
 
 use crate::regs::Chip as Kind;
 
@@ -13,7 +13,7 @@ pub enum LookupResult<T> {
     Nothing,
     /// Another device, with these vendor and product ids, is connected to the lost one's USB port; it was not touched.
     Other((u16, u16)),
-    /// The device was found and opened.
+    /// The lost device was found and opened.
     Back(T),
 }
 

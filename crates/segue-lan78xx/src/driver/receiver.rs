@@ -1,4 +1,4 @@
-//! The transfers of the receive side, and the received packets that wait for delivery.
+//! Transfers of the receive side, and received packets that were not delivered yet.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl Receiver {
         self.lent == 0
     }
 
-    /// Drops frames that were received and not delivered.
+    /// Drops received frames that were not delivered yet.
     pub(super) fn forget(&mut self) {
         self.overflow.clear();
         self.idle.extend(self.done.drain(..).map(Transfer::recycle));

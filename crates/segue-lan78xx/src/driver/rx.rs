@@ -19,7 +19,7 @@ use super::{Copying, Driver, Error, Resubmit};
 const ALIGN: usize = 64;
 const TAG_TYPE: [u8; 2] = [0x81, 0x00];
 
-/// The chip's header of a frame, and the frame's range in a page.
+/// Header of a frame from the chip, and the frame's range in a page.
 type Found = (Header, std::ops::Range<usize>);
 
 impl<T: Transport> Driver<T> {
@@ -189,8 +189,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Returns a frame with the chip's sum as its checksum state, if that is usable. Only frames other than plain TCP
-    /// and UDP are parsed for it.
+    /// Returns a frame with the chip's sum as its checksum state, if the sum is usable. Only frames other than plain
+    /// TCP and UDP are parsed for it.
     fn with_sum(&mut self, header: &Header, mut frame: Frame<Page>, into: &mut RxBatch) -> Received {
         let tagged = header.has(flag::TAGGED);
         if header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags {
@@ -231,7 +231,7 @@ fn sum_from_ip(csum: u16, front: &[u8], skipped: Range<usize>, len: usize) -> Op
     Some(whole)
 }
 
-/// Returns the number of frames to expect in a transfer of `len` bytes.
+/// Returns the expected number of frames in a transfer of `len` bytes.
 fn into_count(len: usize) -> usize {
     (len / 1024).max(4)
 }

@@ -49,8 +49,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Counts a failed access. The device is given up if it is gone, and also if it does not answer: each further
-    /// request would block everything else for as long again.
+    /// Counts a failed register access. The device is given up if it is gone, and also if it does not answer: each
+    /// further request would block everything else for as long again.
     pub(super) fn note(&mut self, done: Result<(), Error>) {
         match done {
             Ok(()) => {}
@@ -98,7 +98,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Submits the interrupt transfer.
+    /// Submits the transfer for interrupt notifications.
     pub(super) fn listen(&mut self) {
         let may = self.is_up && !self.gone && !self.is_suspended();
         if let Some(transfer) = self.interrupt.take_if(|_| may) {
@@ -107,7 +107,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Suspends submissions for a while after this error.
+    /// Suspends submissions for a while after an error.
     pub(super) fn suspend_submissions(&mut self, error: usb::Error) {
         self.numbers.no_memory += u64::from(error == usb::Error::Memory);
         self.suspended_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));

@@ -7,7 +7,7 @@ use super::chip::Result;
 use super::{Driver, Filter};
 
 impl<T: Transport> Driver<T> {
-    /// Sets the receive filter.
+    /// Sets the receive filter of the chip.
     ///
     /// # Errors
     /// See [`Error`](super::Error).

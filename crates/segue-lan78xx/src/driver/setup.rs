@@ -9,7 +9,7 @@ use crate::usb::{self, Speed, Transport};
 use super::chip::Result;
 use super::{Driver, Error};
 
-/// Longest time for stopping a part of the chip: number of steps, and nanoseconds of each.
+/// Longest time to stop a part of the chip: number of steps, and nanoseconds per step.
 const STOP: (u32, u64) = (100, 1_000_000);
 
 impl<T: Transport> Driver<T> {
@@ -76,7 +76,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Sets the MTU.
+    /// Sets the MTU of chip and driver.
     ///
     /// # Errors
     /// [`Error::Setting`] for an MTU below 68 or above 9000, or one whose full frames end where a USB packet ends,

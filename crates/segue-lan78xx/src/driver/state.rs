@@ -142,7 +142,7 @@ impl<T: Transport> Driver<T> {
         self.source
     }
 
-    /// Returns the chip.
+    /// Returns the kind of chip.
     pub fn kind(&self) -> Kind {
         self.chip.kind
     }
@@ -162,7 +162,7 @@ impl<T: Transport> Driver<T> {
         self.gone
     }
 
-    /// Returns the transport.
+    /// Returns the USB transport.
     pub fn usb(&mut self) -> &mut T {
         &mut self.chip.usb
     }

@@ -7,11 +7,11 @@ use crate::regs::STATISTICS;
 /// Shortest and longest interval between two readings, nanoseconds.
 const SHORTEST: u64 = 1_000_000_000;
 const LONGEST: u64 = 50 * SHORTEST;
-/// Segments after which the counters are read at once: half the range of the narrow counters.
+/// Number of segments after which the counters are read at once: half the range of the narrow counters.
 const MANY: u64 = 1 << 19;
 
-/// The chip's counters. Most of them wrap at 20 bits. A value below the last one is taken for one wrap, so that a
-/// counter that wraps twice between two readings undercounts.
+/// Statistics counters of the chip. Most of them wrap at 20 bits. A value below the last one is taken for one wrap, so
+/// that a counter that wraps twice between two readings undercounts.
 #[derive(Clone, Debug)]
 pub(super) struct ChipCounters {
     last: [u32; STATISTICS.len()],
@@ -85,40 +85,40 @@ impl ChipCounters {
 /// The driver's own counters, besides those of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Polls of the receive side.
+    /// Number of polls of the receive side.
     pub polls: u64,
-    /// Polls that exhausted their budget.
+    /// Number of polls that exhausted their budget.
     pub full_budgets: u64,
-    /// Packets delivered by a later poll than the one that parsed their transfer.
+    /// Number of packets delivered by a later poll than the one that parsed their transfer.
     pub overflows: u64,
-    /// Bulk-in transfers received that were not empty.
+    /// Number of bulk-in transfers received that were not empty.
     pub rx_transfers: u64,
-    /// Bulk-in transfers that failed.
+    /// Number of bulk-in transfers that failed.
     pub rx_errors: u64,
     /// Number of bulk-out transfers sent.
     pub tx_transfers: u64,
-    /// Frames in bulk-out transfers that failed or were cancelled.
+    /// Number of frames in bulk-out transfers that failed or were cancelled.
     pub tx_errors: u64,
     /// Number of trains that the chip segmented.
     pub lso: u64,
     /// Number of checksums that the chip computed, those of trains included.
     pub tx_csum: u64,
-    /// Packets whose checksum or segmentation was done in software because the chip cannot.
+    /// Number of packets whose checksum or segmentation was done in software because the chip cannot.
     pub software: u64,
-    /// Received packets with a usable checksum of the chip.
+    /// Number of received packets with a usable checksum of the chip.
     pub rx_csum: u64,
-    /// Halted endpoints that were restarted.
+    /// Number of halted endpoints that were restarted.
     pub halts: u64,
     /// Times that sending made no progress for five seconds and was restarted.
     pub tx_timeouts: u64,
-    /// Failed allocations of memory for a transfer.
+    /// Number of failed allocations of memory for a transfer.
     pub no_memory: u64,
-    /// Interrupt packets of a wrong length.
+    /// Number of interrupt packets of a wrong length.
     pub bad_interrupts: u64,
     /// Number of times that the link came up.
     pub link_ups: u64,
     /// Number of times that the device was lost.
     pub unplugs: u64,
-    /// Register accesses that failed during operation.
+    /// Number of register accesses that failed during operation.
     pub control_errors: u64,
 }

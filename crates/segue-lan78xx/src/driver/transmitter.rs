@@ -1,4 +1,4 @@
-//! The transfers of the transmit side, and the frames that wait for them.
+//! Transfers of the transmit side, and frames that wait for a transfer.
 
 use segue::gso::Frames;
 use segue::time::Nanos;
@@ -30,7 +30,7 @@ pub(super) struct Transmitter {
     /// Buffer for a unit in one piece, to be processed in software.
     pub(super) scratch: Vec<u8>,
     pub(super) cut: Frames,
-    /// Index in `cut` of the first frame that waits for room.
+    /// Index in `cut` of the first frame without room.
     pub(super) left: usize,
     /// Whether an allocation failed and no transfer is under way whose completion would trigger a retry.
     pub(super) starved: bool,
@@ -85,7 +85,7 @@ impl Transmitter {
         self.stuck_since(Nanos(0))
     }
 
-    /// Drops the frames that wait in an unsent transfer.
+    /// Drops the frames in an unsent transfer.
     pub(super) fn lose(&mut self, numbers: &mut Numbers) {
         if let Some(open) = self.open.take() {
             numbers.tx_errors += u64::from(open.frames);

@@ -18,13 +18,13 @@ use super::{Driver, Error, Kick};
 /// chip has to hold such a frame in its 12 KiB FIFO as a whole.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
-/// The command for a frame, and whether its VLAN tag is removed for the chip to insert.
+/// Command for a frame, and whether its VLAN tag is removed for the chip to insert.
 struct ChipOffload {
     command: Command,
     tagged: bool,
 }
 
-/// Returns the offload that the chip can do for a unit, or `None` where its checksum or cutting is left to software.
+/// Returns the offload that the chip can do for a unit, or `None` if checksum or segmentation is left to software.
 ///
 /// The chip finds a TCP or UDP header directly after IPv4, or after IPv6 without extension headers. It does not parse
 /// VLAN tags, but can insert one of 802.1Q.

@@ -3,7 +3,7 @@
 
 use super::u32_at;
 
-/// Bytes of a command.
+/// Length of a transmit command in bytes.
 pub const COMMAND_LEN: usize = 8;
 /// Alignment of commands, bytes.
 pub const ALIGN: usize = 4;
@@ -36,7 +36,7 @@ pub enum Tag {
     Replace(u16),
 }
 
-/// The command in front of a frame: how the chip sends it.
+/// Command in front of a frame, which tells the chip how to send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Bytes of the frame that follows, 1 to 1,048,575.

@@ -16,7 +16,7 @@ enum Step {
     Frame(Command, std::ops::Range<usize>),
     /// The stream has too few bytes for a command with its frame.
     Incomplete,
-    /// Bytes that are not a command.
+    /// Bytes that are no valid command.
     Nonsense,
 }
 

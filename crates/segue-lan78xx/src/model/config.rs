@@ -8,15 +8,15 @@ use super::phy::{LinkSpeed, Partner};
 /// The source from which a driver reads the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The address registers, set by firmware.
+    /// The MAC address is in the address registers, set by firmware.
     Register,
     /// The MAC address is in an EEPROM.
     Eeprom,
-    /// The OTP memory, image at address 0.
+    /// The MAC address is in OTP memory, with the image at address 0.
     OtpLow,
-    /// The OTP memory, image at address 0x100.
+    /// The MAC address is in OTP memory, with the image at address 0x100.
     OtpHigh,
-    /// No source: the chip has no address.
+    /// The adapter has no MAC address.
     None,
 }
 
@@ -35,7 +35,7 @@ pub struct Config {
     pub partner: Option<Partner>,
     /// Duration of autonegotiation, nanoseconds.
     pub negotiation: u64,
-    /// Whether frames take the time that they take on a wire of the link's speed. Otherwise they take none.
+    /// Whether frames take their time on a wire of the link's speed. Otherwise they take none.
     pub paced: bool,
     /// Maximum number of frames that the partner queues while it is paused or the wire is busy; further ones are lost.
     pub partner_queue: usize,

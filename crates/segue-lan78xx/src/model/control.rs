@@ -1,4 +1,4 @@
-//! USB control requests: vendor requests and standard requests.
+//! USB control requests: vendor and standard requests.
 
 use crate::regs::{endpoint, request};
 use crate::usb::{Error, Setup};

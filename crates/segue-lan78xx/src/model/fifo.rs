@@ -11,7 +11,7 @@ use crate::frame::rx::{Builder, Header};
 pub(super) struct Received {
     pub(super) header: Header,
     pub(super) bytes: Vec<u8>,
-    /// A wrong length for the header, of an injected fault.
+    /// A wrong length for the header, set by an injected fault.
     pub(super) said_len: Option<u16>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct BulkIn {
     pub(super) halted: bool,
     pub(super) fifo: VecDeque<Received>,
     pub(super) used: usize,
-    /// The transfer that is being filled, its frames, their bytes, and the time at which it ends if no frame follows.
+    /// The transfer being filled, its frames, their bytes, and the time at which it ends without a further frame.
     pub(super) open: Builder,
     pub(super) open_frames: u64,
     pub(super) open_bytes: u64,
@@ -53,14 +53,14 @@ impl BulkIn {
         self.fifo.drain(..).count() as u64 + self.drop_open()
     }
 
-    /// Drops the transfer that is being filled; returns its number of frames.
+    /// Drops the transfer being filled; returns its number of frames.
     pub(super) fn drop_open(&mut self) -> u64 {
         self.open.bytes.clear();
         self.open_bytes = 0;
         std::mem::take(&mut self.open_frames)
     }
 
-    /// Cancels a pending transfer. Frames that were filled into it stay for the next one.
+    /// Cancels a pending bulk-in transfer. Frames that were filled into it stay for the next one.
     pub(super) fn cancel(&mut self, id: u32) {
         self.pending.retain(|(pending, _)| *pending != id);
     }

@@ -1,4 +1,4 @@
-//! Injection of faults, and their effect.
+//! Injection of faults into the model, and their effect.
 
 use super::{Fault, Model};
 

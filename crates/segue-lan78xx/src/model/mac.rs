@@ -15,11 +15,11 @@ const MIN_FRAME: usize = 60;
 /// Destination address of pause frames (IEEE 802.3, 31B.1).
 const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
-/// Bytes that a frame takes on the wire besides its own: FCS, preamble and interframe gap (IEEE 802.3, 4.4.2).
+/// Bytes that a frame takes on the wire in addition to its own: FCS, preamble and interframe gap (IEEE 802.3, 4.4.2).
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
-/// Maximum number of frames sent to the partner that were not fetched.
+/// Largest number of frames to the partner that wait to be fetched.
 const MAX_OUTGOING: usize = 1 << 16;
-/// Maximum number of bytes in frames sent to the partner that were not fetched: segmentation could otherwise turn one
+/// Largest number of bytes in frames to the partner that wait to be fetched: segmentation could otherwise turn one
 /// transfer of the host into more than the model should hold.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 /// Longest time that a wire may lag behind its schedule and still catch up, nanoseconds: wake-ups come late, on a
@@ -96,7 +96,7 @@ impl Model {
         self.mac.incoming.push_back(frame);
     }
 
-    /// Returns whether the partner can queue another frame.
+    /// Returns whether the partner's queue has room for another frame.
     pub fn takes_more(&self) -> bool {
         self.room() > 0
     }
@@ -187,7 +187,7 @@ impl Model {
         }
     }
 
-    /// Returns the time from which on a wire that is free since `busy` could be used. If frames `waited`, the next one
+    /// Returns the earliest usable time of a wire that was last busy until `busy`. If frames `waited`, the next one
     /// began when the wire became free, although the model was not advanced then.
     fn free_since(&self, busy: Nanos, waited: bool) -> Nanos {
         busy.max(if waited { Nanos(self.now.0.saturating_sub(CATCH_UP)) } else { self.now })

@@ -12,14 +12,14 @@ pub(super) struct Mac {
     pub(super) busy_in: Nanos,
     /// Whether frames waited for the incoming wire, not paused, when the model was last advanced.
     pub(super) waited_in: bool,
-    /// Frames to the partner, with the time at which each arrives.
+    /// Frames to the partner, with their arrival times.
     pub(super) outgoing: VecDeque<(Nanos, Vec<u8>)>,
     /// Bytes of the frames to the partner.
     pub(super) outgoing_bytes: usize,
     pub(super) busy_out: Nanos,
     /// Whether frames of the host waited for the outgoing wire, not paused, when the model was last advanced.
     pub(super) waited_out: bool,
-    /// The chip has paused the partner.
+    /// Whether the chip has paused the partner.
     pub(super) partner_paused: bool,
     /// Time until which the partner has paused the chip.
     pub(super) paused_until: Nanos,

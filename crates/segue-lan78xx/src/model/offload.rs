@@ -10,7 +10,7 @@ const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
-/// The offsets of a frame's headers, as the chip parses them: one tag, no IPv6 extension headers.
+/// Offsets of a frame's headers, as found by the chip: one tag, no IPv6 extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) is_v6: bool,
@@ -118,7 +118,7 @@ fn fill_transport(frame: &mut [u8], place: &Place) {
     put(frame, field, if value == 0 && place.protocol == UDP { 0xffff } else { value });
 }
 
-/// Returns whether the IPv4 header checksum and the transport checksum are right.
+/// Returns whether IPv4 header checksum and transport checksum are right.
 pub(super) fn verify(frame: &[u8], place: &Place) -> (bool, bool) {
     let ip = place.is_v6 || sum(0, &frame[place.ip..place.transport]) == 0xffff;
     let Some(field) = place.field().filter(|field| field + 2 <= place.end && place.end <= frame.len()) else {

@@ -39,11 +39,11 @@ pub struct Partner {
 
 /// PHY identifier, which Linux knows under the name LAN88xx.
 const ID: [u16; 2] = [0x0007, 0xc132];
-/// Abilities in the status register: 10, 100, autonegotiation, extended status; the link bit is added.
+/// Abilities in the status register: 10, 100, autonegotiation, extended status; the link bit comes on top.
 const STATUS: u16 = 0x7949;
 const CONTROL_AFTER_RESET: u16 = mii::BMCR_AN_ENABLE | mii::BMCR_FULL_DUPLEX | mii::BMCR_SPEED1000;
 const ADVERTISE_AFTER_RESET: u16 = 0x01e1;
-/// First of the registers that each page has for itself.
+/// First of the registers that exist once per page.
 const PAGED: u8 = 0x10;
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Phy {
         self.link
     }
 
-    /// Returns the time of the next change that needs no access.
+    /// Returns the time of the next change that happens without an access.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.negotiated_at
     }
@@ -137,7 +137,7 @@ impl Phy {
         mask & mii::INT_ENABLE != 0 && self.words[usize::from(mii::INT_STATUS)] & mask & !mii::INT_ENABLE != 0
     }
 
-    /// Returns the fastest speed common to both ends.
+    /// Returns the fastest speed that both link partners support.
     fn agreed(&self) -> Option<LinkSpeed> {
         let partner = self.partner?;
         let control = self.words[usize::from(mii::BMCR)];

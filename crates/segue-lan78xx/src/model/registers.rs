@@ -6,7 +6,7 @@ use crate::usb::Speed;
 use super::state::WORDS;
 use super::{Identity, Model};
 
-/// Chip revision in ID_REV.
+/// Chip revision in register ID_REV.
 const REVISION: u32 = 2;
 
 impl Model {

@@ -47,7 +47,7 @@ impl Model {
         self.notes.unclaimed += done.frames;
     }
 
-    /// Returns the number of pending transfers.
+    /// Returns the number of pending USB transfers.
     pub fn pending(&self) -> usize {
         self.bulk_in.pending.len() + self.bulk_out.pending.len() + self.interrupts.len()
     }
@@ -97,7 +97,7 @@ impl Model {
         self.words[usize::from(regs::INT_STS) / 4] |= bits;
     }
 
-    /// Returns the interrupts that are enabled and not yet reported.
+    /// Returns the enabled interrupts that were not reported yet.
     fn unreported(&self) -> u32 {
         self.register(regs::INT_STS) & self.register(regs::INT_EP_CTL) & regs::int::EVENTS & !self.reported
     }
@@ -121,7 +121,7 @@ impl Model {
         self.complete(id, Ok(Outcome::Received(packet)));
     }
 
-    /// Removes the device from the bus: all pending transfers end, and no request is answered any more.
+    /// Removes the device from the bus: all pending transfers end, and requests are no longer answered.
     pub fn unplug(&mut self) {
         self.gone = true;
         self.notes.flushed += self.bulk_in.flush();

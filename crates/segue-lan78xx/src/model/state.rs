@@ -1,4 +1,4 @@
-//! The state of the model.
+//! State of the chip's model.
 
 use std::collections::VecDeque;
 
@@ -92,7 +92,7 @@ impl Model {
         model
     }
 
-    /// Returns the configuration.
+    /// Returns the model's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -124,7 +124,7 @@ impl Model {
         self.trace = Some(Vec::new());
     }
 
-    /// Returns the register accesses since the last call.
+    /// Returns the register accesses since tracing began or since the last call.
     pub fn take_trace(&mut self) -> Vec<Access> {
         self.trace.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -1,17 +1,17 @@
-//! USB transfers as the model takes and completes them.
+//! USB transfers, as the model accepts and completes them.
 
 use crate::usb::Error;
 
 /// A transfer requested by the host.
 #[derive(Debug)]
 pub enum TransferRequest {
-    /// A transfer to the host of at most this many bytes.
+    /// A transfer to the host, of at most this many bytes.
     In(usize),
-    /// A transfer from the host: its bytes, and whether a zero-length packet follows them.
+    /// A transfer from the host: its bytes, and whether a zero-length packet follows.
     Out(Vec<u8>, bool),
 }
 
-/// A completed transfer.
+/// A completed USB transfer.
 #[derive(Debug)]
 pub struct Completion {
     /// The number under which the transfer was submitted.

@@ -8,7 +8,7 @@ pub const INT_STS: u16 = 0x00c;
 pub const HW_CFG: u16 = 0x010;
 /// Power management register.
 pub const PMT_CTL: u16 = 0x014;
-/// Data port: RAM selection, and whether the port is idle.
+/// Data port register: RAM selection, and whether the port is idle.
 pub const DP_SEL: u16 = 0x024;
 /// Data port: command, 1 for a write, 0 for a read.
 pub const DP_CMD: u16 = 0x028;
@@ -28,15 +28,15 @@ pub const USB_CFG1: u16 = 0x084;
 pub const BURST_CAP: u16 = 0x090;
 /// Bulk-in delay: time for which a bulk-in transfer waits for more frames, in cycles of 60 MHz.
 pub const BULK_IN_DLY: u16 = 0x094;
-/// Interrupt endpoint control: the interrupts that it reports.
+/// Interrupt endpoint control: the interrupts that the endpoint reports.
 pub const INT_EP_CTL: u16 = 0x098;
 /// Control of the receive filter and the checksum engines.
 pub const RFE_CTL: u16 = 0x0b0;
-/// EtherType of VLAN tags.
+/// Register with the EtherType of VLAN tags.
 pub const VLAN_TYPE: u16 = 0x0b4;
-/// Control of the receive FIFO.
+/// Control register of the receive FIFO.
 pub const FCT_RX_CTL: u16 = 0x0c0;
-/// Control of the transmit FIFO.
+/// Control register of the transmit FIFO.
 pub const FCT_TX_CTL: u16 = 0x0c4;
 /// Size of the receive FIFO, in units of 512 bytes, minus 1.
 pub const FCT_RX_FIFO_END: u16 = 0x0c8;
@@ -52,15 +52,15 @@ pub const MAC_CR: u16 = 0x100;
 pub const MAC_RX: u16 = 0x104;
 /// MAC transmitter control register.
 pub const MAC_TX: u16 = 0x108;
-/// Flow control by pause frames.
+/// Register for flow control by pause frames.
 pub const FLOW: u16 = 0x10c;
-/// Own MAC address, last two bytes.
+/// Register with the last two bytes of the own MAC address.
 pub const RX_ADDRH: u16 = 0x118;
-/// Own MAC address, first four bytes.
+/// Register with the first four bytes of the own MAC address.
 pub const RX_ADDRL: u16 = 0x11c;
-/// PHY access by the MII management interface.
+/// Register for PHY accesses by the MII management interface.
 pub const MII_ACC: u16 = 0x120;
-/// Data of a PHY access.
+/// Register with the data of a PHY access.
 pub const MII_DATA: u16 = 0x124;
 /// RGMII clock delays (LAN7801).
 pub const MAC_RGMII_ID: u16 = 0x128;

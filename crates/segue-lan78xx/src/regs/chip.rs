@@ -1,16 +1,16 @@
-//! The chips of the family.
+//! Chips of the LAN78xx family.
 
 /// USB vendor id of the manufacturer.
 pub const VENDOR: u16 = 0x0424;
 
-/// The chips of the family.
+/// Chips of the LAN78xx family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chip {
-    /// SuperSpeed, with an internal PHY.
+    /// LAN7800: SuperSpeed, with an internal PHY.
     Lan7800,
-    /// SuperSpeed, for an external RGMII PHY.
+    /// LAN7801: SuperSpeed, for an external RGMII PHY.
     Lan7801,
-    /// High speed, with an internal PHY.
+    /// LAN7850: high speed, with an internal PHY.
     Lan7850,
 }
 
@@ -24,7 +24,7 @@ impl Chip {
         }
     }
 
-    /// Returns the chip of a USB device, or `None` for a device without one.
+    /// Returns the chip with the given USB vendor and product id, or `None`.
     pub const fn of(vendor: u16, product: u16) -> Option<Chip> {
         match (vendor, product) {
             (VENDOR, 0x7800) => Some(Chip::Lan7800),

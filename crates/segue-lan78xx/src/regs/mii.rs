@@ -87,7 +87,7 @@ pub const INT_LINK: u16 = 1 << 13;
 pub const INT_AN_DONE: u16 = 1 << 10;
 /// Bit of [`MMD_CONTROL`]: access data without address increment.
 pub const MMD_NO_INCREMENT: u16 = 1 << 14;
-/// MMD device: autonegotiation.
+/// Number of the MMD device for autonegotiation.
 pub const MMD_AN: u16 = 7;
 /// Register of [`MMD_AN`]: the speeds advertised with Energy-Efficient Ethernet.
 pub const MMD_AN_EEE_ADV: u16 = 60;

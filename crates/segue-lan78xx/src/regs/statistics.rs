@@ -76,39 +76,39 @@ pub const STATISTICS: [Statistic; 47] = [
 
 /// Indices into [`STATISTICS`](super::STATISTICS).
 pub mod stat {
-    /// Frames received with a wrong FCS.
+    /// Index of the counter of frames received with a wrong FCS.
     pub const RX_FCS: usize = 0;
-    /// Frames received with dribble bits (alignment errors).
+    /// Index of the counter of frames received with dribble bits (alignment errors).
     pub const RX_ALIGNMENT: usize = 1;
-    /// Short frames received with a wrong FCS.
+    /// Index of the counter of short frames received with a wrong FCS.
     pub const RX_FRAGMENT: usize = 2;
-    /// Long frames received with a wrong FCS.
+    /// Index of the counter of long frames received with a wrong FCS.
     pub const RX_JABBER: usize = 3;
     /// Index of the counter of undersize frames received.
     pub const RX_UNDERSIZE: usize = 4;
     /// Index of the counter of oversize frames received.
     pub const RX_OVERSIZE: usize = 5;
-    /// Frames dropped because the FIFO was full.
+    /// Index of the counter of frames dropped because the FIFO was full.
     pub const RX_DROPPED: usize = 6;
-    /// First of three counters of bytes received: unicast, broadcast, multicast.
+    /// Index of the first of three counters of bytes received: unicast, broadcast, multicast.
     pub const RX_BYTES: usize = 7;
-    /// First of three counters of frames received: unicast, broadcast, multicast.
+    /// Index of the first of three counters of frames received: unicast, broadcast, multicast.
     pub const RX_FRAMES: usize = 10;
     /// Index of the counter of pause frames received.
     pub const RX_PAUSE: usize = 13;
-    /// First of seven counters of frames received, by length.
+    /// Index of the first of seven counters of frames received, by length.
     pub const RX_SIZES: usize = 14;
-    /// Frames sent with a wrong FCS.
+    /// Index of the counter of frames sent with a wrong FCS.
     pub const TX_FCS: usize = 23;
-    /// Frames lost because there was no link.
+    /// Index of the counter of frames lost because there was no link.
     pub const TX_CARRIER: usize = 25;
-    /// First of three counters of bytes sent: unicast, broadcast, multicast.
+    /// Index of the first of three counters of bytes sent: unicast, broadcast, multicast.
     pub const TX_BYTES: usize = 31;
-    /// First of three counters of frames sent: unicast, broadcast, multicast.
+    /// Index of the first of three counters of frames sent: unicast, broadcast, multicast.
     pub const TX_FRAMES: usize = 34;
     /// Index of the counter of pause frames sent.
     pub const TX_PAUSE: usize = 37;
-    /// First of seven counters of frames sent, by length.
+    /// Index of the first of seven counters of frames sent, by length.
     pub const TX_SIZES: usize = 38;
 }
 

@@ -14,12 +14,12 @@ use crate::regs::VENDOR;
 use crate::usb::usbip::serve::{Lost, Wire};
 use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
-/// The clock of a local device.
+/// Clock of a local device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The system's monotonic clock.
     System,
-    /// A clock that only [`Transport::sleep`] moves.
+    /// A clock that only [`Transport::sleep`] advances.
     Still(Nanos),
 }
 
@@ -33,7 +33,7 @@ pub struct Local {
     pub wire: Option<Wire>,
     /// Frames sent by a device without a cable, if they are to be dropped.
     uncabled: Option<u64>,
-    /// The error of a cable that has failed.
+    /// Error of a failed cable.
     failure: Option<io::Error>,
     clock: Clock,
     next: u32,
@@ -44,7 +44,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Creates a device.
+    /// Creates a device around a model.
     pub fn new(model: Model, wire: Option<Wire>, clock: Clock) -> Local {
         Local {
             model,

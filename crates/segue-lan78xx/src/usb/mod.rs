@@ -23,7 +23,7 @@ use crate::sys;
 /// The speed of a USB bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// Full speed, 12 Mbit/s.
+    /// Full speed (USB 1.1), 12 Mbit/s.
     Full,
     /// High speed, 480 Mbit/s.
     High,
@@ -32,7 +32,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// Returns the bytes of the largest packet of a bulk endpoint.
+    /// Returns the size of a bulk endpoint's largest packet in bytes.
     pub const fn max_packet(self) -> usize {
         match self {
             Speed::Full => 64,
@@ -78,7 +78,7 @@ impl Setup {
         [self.request_type, self.request, v[0], v[1], i[0], i[1], l[0], l[1]]
     }
 
-    /// Reads a setup packet.
+    /// Parses a USB setup packet.
     pub const fn parse(bytes: [u8; 8]) -> Setup {
         let [request_type, request, v0, v1, i0, i1, l0, l1] = bytes;
         Setup {
@@ -91,7 +91,7 @@ impl Setup {
     }
 }
 
-/// The reason for which a request or a transfer failed.
+/// The reason why a request or a transfer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The endpoint stalled. Other than a control endpoint, it stays halted until [`Transport::clear_halt`].
@@ -130,13 +130,13 @@ impl std::error::Error for Error {}
 #[derive(Debug)]
 pub struct Idle(());
 
-/// State of a transfer that a transport has, and whose memory the device may be writing.
+/// State of a transfer that is lent to a transport, and whose memory the device may be writing.
 #[derive(Debug)]
 pub struct Lent {
     request: Request,
 }
 
-/// State of a transfer that has come back with a result.
+/// State of a transfer that was returned with a result.
 #[derive(Debug)]
 pub struct Done {
     request: Request,
@@ -175,17 +175,17 @@ impl Transfer<Idle> {
         Ok(Transfer { bytes, state: Idle(()) })
     }
 
-    /// Returns the memory.
+    /// Returns the transfer's memory.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the size of the transfer's memory in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Lends the memory to a transport. A length beyond the memory is clamped.
+    /// Lends the transfer's memory to a transport. A length beyond the memory is clamped.
     pub fn lend(self, request: Request) -> Transfer<Lent> {
         let len = request.len.min(self.bytes.len());
         Transfer { bytes: self.bytes, state: Lent { request: Request { len, ..request } } }
@@ -198,7 +198,7 @@ impl Transfer<Lent> {
         self.state.request
     }
 
-    /// Returns the bytes to be sent.
+    /// Returns the bytes to send.
     pub fn outgoing(&self) -> &[u8] {
         &self.bytes[..self.state.request.len]
     }
@@ -209,19 +209,19 @@ impl Transfer<Lent> {
         &mut self.bytes[..len]
     }
 
-    /// Completes the transfer. A length beyond the one requested is an overflow.
+    /// Completes the transfer with a result. A length beyond the one requested is an overflow.
     pub fn complete(self, result: Result<usize, Error>) -> Transfer<Done> {
         let request = self.state.request;
         let result = result.and_then(|len| if len <= request.len { Ok(len) } else { Err(Error::Overflow) });
         Transfer { bytes: self.bytes, state: Done { request, result } }
     }
 
-    /// Takes the memory out, for transports that pass it on, for example to the kernel.
+    /// Extracts the memory, for transports that pass it on, for example to the kernel.
     pub fn into_bytes(self) -> (Request, Vec<u8>) {
         (self.state.request, self.bytes)
     }
 
-    /// Makes a transfer of memory that [`Transfer::into_bytes`] took out.
+    /// Creates a transfer from memory that [`Transfer::into_bytes`] returned.
     pub fn from_bytes(request: Request, mut bytes: Vec<u8>) -> Transfer<Lent> {
         if bytes.len() < request.len {
             bytes.resize(request.len, 0);
@@ -259,17 +259,17 @@ pub struct Guard {
     until: Instant,
 }
 
-/// The reason for which a set-up is aborted.
+/// The reason why a set-up is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The descriptor has become readable.
     Stopped,
-    /// The deadline has passed.
+    /// The deadline of the guard has passed.
     TooLong,
 }
 
 impl Guard {
-    /// Creates a guard that aborts when `stop`, which is never read here, becomes readable, or after `longest`.
+    /// Creates a guard that aborts when `stop` becomes readable (which is never read here), or after `longest`.
     pub fn new(stop: OwnedFd, longest: Duration) -> Guard {
         Guard { stop, until: Instant::now() + longest }
     }
@@ -283,7 +283,7 @@ impl Guard {
         self.left().is_zero().then_some(Verdict::TooLong)
     }
 
-    /// Returns the descriptor to wait for in addition.
+    /// Returns the additional descriptor to wait for.
     pub(crate) fn interest(&self) -> Interest<'_> {
         Interest::read(self.stop.as_fd())
     }
@@ -337,23 +337,23 @@ pub trait Transport {
         let _ = guard;
     }
 
-    /// Returns whether the device is known to be gone, also if no transfer is left that could report it. Incomplete
+    /// Returns whether the device is known to be gone, even if no transfer is left that could report it. Incomplete
     /// transfers still come from [`Transport::reap`] with [`Error::Gone`].
     fn is_gone(&self) -> bool;
 
-    /// Returns the reason for which the transport itself has failed permanently, so that it cannot serve even a device
-    /// that comes back. Each reason is returned once.
+    /// Returns the reason why the transport itself has failed permanently, so that it cannot serve even a replugged
+    /// device. Each reason is returned once.
     fn failure(&mut self) -> Option<io::Error> {
         None
     }
 
-    /// Closes the device, so that it can be opened again. Pending transfers end or are never reported.
+    /// Closes the device, so that another open can succeed. Pending transfers end or are never reported.
     fn release(&mut self) {}
 
-    /// Returns the time of the monotonic clock that all times refer to.
+    /// Returns the current time of the monotonic clock on which all times are based.
     fn now(&self) -> Nanos;
 
-    /// Waits for this time.
+    /// Waits for `nanos` nanoseconds.
     fn sleep(&mut self, nanos: u64);
 
     /// Returns a descriptor that is readable when [`Transport::reap`] may return a transfer; `None` if only time can

@@ -24,16 +24,16 @@ const CONTROL_MS: u32 = 5000;
 const DESCRIPTIONS: &str = "/sys/bus/usb/devices";
 const DEVICES: &str = "/dev/bus/usb";
 
-/// An adapter that the kernel lists.
+/// An adapter in the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
     /// Bus and port, such as `1-1.4`: the name of the device in sysfs.
     pub port: String,
     /// Path of the device node.
     pub path: PathBuf,
-    /// The adapter's chip.
+    /// Kind of the adapter's chip.
     pub chip: Chip,
-    /// Vendor and product id.
+    /// USB vendor and product id.
     pub identity: (u16, u16),
     /// Speed of the bus in Mbit/s, as the kernel reports it.
     pub mbit: u32,
@@ -133,7 +133,7 @@ impl Usbfs {
         Ok(Usbfs::of(fd, adapter.identity, speed))
     }
 
-    /// Makes a value of an adapter that [`take`] has opened, perhaps in another process.
+    /// Creates a value for an adapter opened by [`take`], possibly in another process.
     pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
         let (pending, done) = (BTreeMap::new(), VecDeque::new());
         let file = File::from(fd);
@@ -150,7 +150,7 @@ impl Usbfs {
         error
     }
 
-    /// Fails once the guard aborts. A request that is waiting in the kernel ends only at its timeout.
+    /// Returns an error once the guard aborts. A request that is waiting in the kernel ends only at its timeout.
     fn check(&self) -> Result<(), Error> {
         let is_over = self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some());
         if is_over { Err(Error::Gone) } else { Ok(()) }

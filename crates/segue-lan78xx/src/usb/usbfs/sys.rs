@@ -92,7 +92,7 @@ pub(super) fn claim(file: &File) -> io::Result<()> {
     call(file, DISCONNECT_CLAIM, &raw mut claim).map(drop)
 }
 
-/// Releases the interface. A device that is gone is already released, and the call fails.
+/// Releases the USB interface. A device that is gone is already released, and the call fails.
 pub(super) fn release(file: &File) {
     let mut interface: c_uint = 0;
     let _ = call(file, RELEASE, &raw mut interface);
@@ -131,7 +131,7 @@ pub(super) fn clear_halt(file: &File, endpoint: u8) -> io::Result<()> {
 /// A transfer that was submitted to the kernel. Its memory must stay in place until it is reaped: the kernel copies
 /// into it then.
 pub(super) struct Pending {
-    /// The URB's box as a pointer: the kernel has the same one, and moving a box would invalidate it.
+    /// Pointer to the URB's box, which the kernel has too: moving a box would invalidate it.
     urb: *mut Urb,
     bytes: Vec<u8>,
     request: Request,
@@ -173,12 +173,12 @@ impl Pending {
         }
     }
 
-    /// Returns the memory of the data. The kernel must not have the transfer any more.
+    /// Returns the memory of the transfer's data. The kernel must not have the transfer any more.
     fn into_bytes(mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Cancels the transfer; it still comes from [`reap`].
+    /// Cancels the transfer, which [`reap`] still returns.
     pub(super) fn discard(&mut self, file: &File) {
         // A transfer that is complete cannot be discarded, and keeps its result.
         let _ = call(file, DISCARD, self.urb);
@@ -188,7 +188,8 @@ impl Pending {
         self.request
     }
 
-    /// Returns the parameters, the memory, the kernel's status (0 or a negative error number) and the number of bytes.
+    /// Returns the transfer's parameters, its memory, the kernel's status (0 or a negative error number) and the number
+    /// of bytes.
     pub(super) fn finish(self) -> (Request, Vec<u8>, c_int, usize) {
         // SAFETY: the pointer is that of a box that this value owns, and the kernel no longer writes to it.
         let (status, len) = unsafe { ((*self.urb).status, (*self.urb).actual_length) };

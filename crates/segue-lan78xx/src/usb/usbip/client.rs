@@ -26,7 +26,7 @@ const FAILED_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum number of devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
 
-/// The reason for which a device could not be imported.
+/// The reason why a device could not be imported.
 #[derive(Debug)]
 pub enum ImportError {
     /// The server could not be reached, or closed the connection.
@@ -35,7 +35,7 @@ pub enum ImportError {
     Protocol,
     /// The server has no such device, or another client is using it.
     Refused,
-    /// The server exports another device there, with these vendor and product ids.
+    /// The server exports another device under the bus id, with these vendor and product ids.
     Other((u16, u16)),
     /// The device could not be configured (SET_CONFIGURATION 1).
     Configuration(Error),
@@ -64,7 +64,7 @@ impl From<io::Error> for ImportError {
     }
 }
 
-/// A connection with a deadline for connecting and importing, however slowly the server answers.
+/// A connection with one deadline for connecting and importing, however slowly the server answers.
 struct Greeting<'a> {
     stream: TcpStream,
     until: Instant,
@@ -96,7 +96,7 @@ impl<'a> Greeting<'a> {
     }
 }
 
-/// Connects a non-blocking socket.
+/// Connects a non-blocking socket to the server.
 fn connect(address: SocketAddr, until: Instant, guard: Option<&Guard>) -> io::Result<TcpStream> {
     let stream = TcpStream::from(Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?);
     stream.set_nonblocking(true)?;
@@ -206,7 +206,7 @@ pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
     Ok(records)
 }
 
-/// A request that waits for its reply.
+/// A request without a reply so far.
 #[derive(Debug)]
 enum Waiting {
     Transfer(Transfer<Lent>),
@@ -286,7 +286,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Makes a client of a device that was imported and not yet used, perhaps by another process; see
+    /// Creates a client for a device that was imported but not used yet, possibly by another process; see
     /// [`Client::into_parts`].
     ///
     /// # Errors
@@ -337,8 +337,8 @@ impl Client {
         }
     }
 
-    /// Sends a message. While the connection's send buffer is full, waits and reads, so that both ends cannot block
-    /// each other.
+    /// Sends a USB/IP message. While the connection's send buffer is full, waits and reads, so that both ends cannot
+    /// block each other.
     fn send(&mut self, bytes: &[u8]) {
         let (mut at, mut is_again) = (0, false);
         let until = segue_port::now().after(CONTROL_TIMEOUT);

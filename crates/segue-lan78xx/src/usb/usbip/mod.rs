@@ -21,14 +21,14 @@ pub use session::{Exported, Phase, Session};
 pub use wire::{PORT, RECORD_LEN, Record};
 
 /// Keepalive of a connection: the idle time before the first probe, the interval between probes, and the number of
-/// unanswered ones after which it ends.
+/// unanswered probes after which the connection is closed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Time without acknowledgment after which a connection ends (tcp(7), TCP_USER_TIMEOUT).
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Makes the kernel end a connection whose peer has silently gone, after 14 to 15 s.
+/// Lets the kernel close a connection whose peer has silently gone, after 14 to 15 s.
 fn watch(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(

@@ -29,20 +29,19 @@ const GREETING_TIMEOUT: u64 = 5_000_000_000;
 pub struct Wire {
     port: Box<dyn Port>,
     rx: RxBatch,
-    /// Memory for sent frames: one page for each frame of a batch. The port keeps some of the pages that it receives
-    /// into.
+    /// Memory for sent frames, one page per frame of a batch. The port keeps some of the pages that it receives into.
     pages: PagePool,
     tx: TxBatch,
     frame: Vec<u8>,
     lost: Lost,
 }
 
-/// Frames lost at a cable, besides those that its port counts as dropped.
+/// Numbers of frames lost at a cable, besides those that its port counts as dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Frames lost because the port's queue was full.
+    /// Number of frames lost because the port's queue was full.
     pub queue_full: u64,
-    /// Frames longer than any that a port takes.
+    /// Number of frames longer than the port accepts.
     pub refused: u64,
 }
 
@@ -80,7 +79,7 @@ impl Wire {
         self.port.fd()
     }
 
-    /// Passes frames from the port to the model, as many as its partner can queue; the rest waits at the port. Returns
+    /// Passes frames from the port to the model, as many as its partner can queue; others stay at the port. Returns
     /// whether more frames could be read.
     ///
     /// # Errors
@@ -102,7 +101,7 @@ impl Wire {
         Ok(polled == Polled::More && model.takes_more())
     }
 
-    /// Passes frames that the model has sent to the port.
+    /// Passes frames sent by the model to the port.
     ///
     /// # Errors
     /// The port's error if it has failed.
@@ -164,15 +163,15 @@ pub struct Server {
     listener: TcpListener,
     exported: Exported,
     connections: Vec<Connection>,
-    /// The exported model.
+    /// Model of the exported device.
     pub model: Model,
-    /// The model's cable; without one no frames arrive, and sent ones are lost.
+    /// Cable of the model; without one no frames arrive, and sent ones are lost.
     pub wire: Option<Wire>,
     uncabled: u64,
 }
 
 impl Server {
-    /// Creates a server on `listener` that exports `model` under this bus id.
+    /// Creates a server on `listener` that exports `model` under the given bus id.
     ///
     /// # Errors
     /// The error of making the listener non-blocking.
@@ -192,7 +191,7 @@ impl Server {
         self.uncabled
     }
 
-    /// Passes each descriptor to wait for to `each`, and whether to wait for it to become readable and writable.
+    /// Passes each descriptor to wait for to `each`, and whether to wait until it is readable and until it is writable.
     pub fn each_interest(&self, each: &mut dyn FnMut(BorrowedFd<'_>, bool, bool)) {
         each(self.listener.as_fd(), true, false);
         for Connection { stream, session, .. } in &self.connections {

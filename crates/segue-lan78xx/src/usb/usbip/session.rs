@@ -1,4 +1,4 @@
-//! The server's side of one connection, without its I/O.
+//! The server side of one connection, without its I/O.
 
 use std::collections::HashMap;
 
@@ -28,15 +28,15 @@ pub struct Exported {
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The state before a device was imported.
+    /// The connection is open, and no device was imported yet.
     Greeting,
     /// The client has the device.
     Attached,
-    /// The connection is closed once all output was sent.
+    /// The connection is to be closed once all output was sent.
     Over,
 }
 
-/// The server's side of one connection.
+/// The server side of one connection.
 #[derive(Debug)]
 pub struct Session {
     phase: Phase,
@@ -130,7 +130,7 @@ impl Session {
         self.input.drain(..at);
     }
 
-    /// Executes an operation; returns the number of bytes that it took, 0 while it is incomplete.
+    /// Executes an operation; returns the number of bytes consumed, 0 while it is incomplete.
     fn greet(&mut self, at: usize, model: &Model, exported: &mut Exported) -> usize {
         let bytes = &self.input[at..];
         if bytes.len() < OP_LEN {
@@ -176,7 +176,7 @@ impl Session {
         self.output.extend_from_slice(&status.to_be_bytes());
     }
 
-    /// Executes one message about a transfer; returns the number of bytes that it took, 0 while it is incomplete.
+    /// Executes one message about a transfer; returns the number of bytes consumed, 0 while it is incomplete.
     fn transfer(&mut self, at: usize, model: &mut Model) -> usize {
         let Some(header) = Header::parse(&self.input[at..]) else { return 0 };
         match header.command {
@@ -244,7 +244,7 @@ impl Session {
         len.is_some()
     }
 
-    /// Sends the completions since the last call.
+    /// Sends the completions that occurred since the last call.
     pub fn collect(&mut self, model: &mut Model) {
         while let Some(done) = model.done() {
             if self.forget(done.id) {

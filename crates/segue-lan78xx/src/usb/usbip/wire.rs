@@ -1,4 +1,4 @@
-//! The messages of the protocol. All header fields are big-endian.
+//! Messages of the USB/IP protocol. All header fields are big-endian.
 
 use crate::usb::{Error, Speed};
 
@@ -12,7 +12,7 @@ pub(super) const OP_LEN: usize = 8;
 pub(super) const BUS_ID_LEN: usize = 32;
 /// Bytes of a device's record.
 pub const RECORD_LEN: usize = 312;
-/// Bytes of the header of each message about a transfer.
+/// Length of the header of each message about a transfer, bytes.
 pub(super) const HEADER_LEN: usize = 48;
 
 /// Operation codes of USB/IP.
@@ -31,7 +31,7 @@ pub(super) mod command {
     pub(in super::super) const RET_UNLINK: u32 = 4;
 }
 
-/// Flags of transfers, `URB_` in the kernel.
+/// Flags of transfers, called `URB_` in the kernel.
 pub(super) mod flag {
     pub(in super::super) const ZERO_PACKET: u32 = 0x40;
     pub(in super::super) const DIR_IN: u32 = 0x200;
@@ -89,11 +89,11 @@ pub(super) struct Header {
     pub(super) command: u32,
     pub(super) seqnum: u32,
     pub(super) devid: u32,
-    /// Direction: 0 to the device, 1 from it.
+    /// Direction of the transfer: 0 to the device, 1 from the device.
     pub(super) direction: u32,
     pub(super) ep: u32,
-    /// SUBMIT: flags, length, start frame, packets, interval. RET_SUBMIT: status, length, start frame, packets, errors.
-    /// UNLINK: the sequence number of the transfer. RET_UNLINK: status.
+    /// Fields of SUBMIT: flags, length, start frame, packets, interval. RET_SUBMIT: status, length, start frame,
+    /// packets, errors. UNLINK: the sequence number of the transfer. RET_UNLINK: status.
     pub(super) words: [u32; 5],
     pub(super) setup: [u8; 8],
 }
@@ -125,13 +125,13 @@ impl Header {
 pub struct Record {
     /// Bus id: the name of the device's port, such as `1-1`.
     pub bus_id: String,
-    /// Number of the bus.
+    /// Number of the USB bus.
     pub bus: u32,
     /// Number of the device on the bus.
     pub device: u32,
     /// Speed as USB/IP encodes it: 2 full, 3 high, 5 super.
     pub speed: u32,
-    /// Vendor and product id.
+    /// USB vendor and product id.
     pub identity: (u16, u16),
     /// Release number of the device.
     pub release: u16,
@@ -142,7 +142,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns the speed, or `None` for one that no adapter has.
+    /// Returns the speed as an enum, or `None` for one that no adapter has.
     pub fn usb_speed(&self) -> Option<Speed> {
         match self.speed {
             2 => Some(Speed::Full),
