@@ -6,7 +6,8 @@
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A register. R0 has results, R1 to R5 arguments, which calls overwrite; R6 to R9 survive calls; R10 is the frame.
+/// A register of the BPF machine. R0 has results, R1 to R5 arguments, which calls overwrite; R6 to R9 survive calls;
+/// R10 is the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reg {
     R0 = 0,
@@ -115,7 +116,7 @@ impl fmt::Display for Fault {
 const ALU64: u8 = 0x07;
 const JMP: u8 = 0x05;
 const JMP32: u8 = 0x06;
-/// The last operand is the source register, not the immediate.
+/// Operand flag: the last operand is the source register, not the immediate.
 const FROM_REGISTER: u8 = 0x08;
 const LDX_MEM: u8 = 0x61;
 const ST_MEM: u8 = 0x62;
@@ -127,12 +128,13 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// The instruction `lock *(u64 *)(to + offset) += from`: the immediate selects the addition.
 const ATOMIC_64: u8 = 0xdb;
-/// The immediate of the 64-bit load is the descriptor of a map.
+/// Source register value: the immediate of the 64-bit load is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
-/// The immediates of the 64-bit load are the descriptor of a map and an offset in its first value.
+/// Source register value: the immediates of the 64-bit load are the descriptor of a map and an offset in its first
+/// value.
 const PSEUDO_MAP_VALUE: u8 = 2;
 
-/// A program under construction.
+/// A BPF program under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     code: Vec<Instruction>,
@@ -193,7 +195,7 @@ impl Assembler {
         self.push(TO_BIG_ENDIAN, to, 0, 0, bits);
     }
 
-    /// Appends a load: `to = *(from + offset)`.
+    /// Appends a load instruction: `to = *(from + offset)`.
     pub(crate) fn load(&mut self, size: Size, to: Reg, from: Reg, offset: i16) {
         self.push(LDX_MEM | size as u8, to, from as u8, offset, 0);
     }
@@ -213,7 +215,7 @@ impl Assembler {
         self.push(ATOMIC_64, to, from as u8, offset, Op::Add as i32);
     }
 
-    /// Jumps to `label`.
+    /// Appends a jump to `label`.
     pub(crate) fn jump(&mut self, label: Label) {
         self.jumps.push((self.code.len(), label));
         self.push(JUMP, Reg::R0, 0, 0, 0);
@@ -253,7 +255,7 @@ impl Assembler {
         self.push(EXIT, Reg::R0, 0, 0, 0);
     }
 
-    /// Appends a load of the map, for calls.
+    /// Appends a load of the map's address, for calls.
     pub(crate) fn map(&mut self, to: Reg, map: BorrowedFd<'_>) {
         self.push(LD_IMM64, to, PSEUDO_MAP_FD, 0, map.as_raw_fd());
         self.push(0, Reg::R0, 0, 0, 0);
@@ -280,7 +282,7 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    /// Returns the instruction of these eight bytes.
+    /// Parses an instruction from its eight bytes.
     fn parse(bytes: [u8; 8]) -> Instruction {
         let [code, registers, a, b, c, d, e, f] = bytes;
         let (offset, immediate) = (i16::from_le_bytes([a, b]), i32::from_le_bytes([c, d, e, f]));

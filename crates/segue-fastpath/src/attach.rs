@@ -38,7 +38,7 @@ pub(crate) fn attach(
     }
 }
 
-/// Loads a gate; returns its map, which has no program yet, and the gate.
+/// Loads a gate program; returns its map, which has no program yet, and the gate.
 pub(crate) fn gate() -> io::Result<(OwnedFd, OwnedFd)> {
     let map = sys::create_map(MapKind::Programs, false, [4, 4], 1, "segue_gate")?;
     let mut a = Assembler::default();
@@ -52,7 +52,7 @@ pub(crate) fn gate() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((map, gate))
 }
 
-/// Returns whether the program with this number is the gate of a process that has ended.
+/// Returns whether the program with the given number is the gate of a process that has ended.
 ///
 /// # Errors
 /// The kernel's; EPERM without CAP_SYS_ADMIN.

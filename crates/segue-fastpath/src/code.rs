@@ -1,4 +1,4 @@
-//! The code that both programs share: switch, counters, checksum, exits.
+//! Code that both programs share: switch, counters, checksum, exits.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,7 +9,7 @@ use crate::counters::Counter;
 use crate::layout::{packet, settings, tunnel};
 use crate::verdict::{Exits, Senders, Verdict};
 
-/// The maps that a program reads.
+/// Maps that a program reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maps<'a> {
     pub(crate) settings: BorrowedFd<'a>,
@@ -17,19 +17,19 @@ pub(crate) struct Maps<'a> {
     pub(crate) tunnels: Tunnels<'a>,
 }
 
-/// The maps in which a program finds the tunnel of a packet.
+/// Maps in which a program finds the tunnel of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tunnels<'a> {
-    /// Tunnels of one remote each.
+    /// Maps of tunnels with one remote each.
     Single {
         /// Tunnels by interface.
         by_interface: BorrowedFd<'a>,
         /// Tunnels by received packets.
         by_packet: BorrowedFd<'a>,
-        /// The maps by which packets of no tunnel are judged.
+        /// Maps by which packets of no tunnel are judged.
         senders: Senders<'a>,
     },
-    /// The peers of one tunnel, by inner addresses.
+    /// Maps of the peers of one tunnel, by inner addresses.
     Table(TableMaps<'a>),
 }
 
@@ -49,18 +49,18 @@ pub(crate) struct FamilyMaps<'a> {
 pub(crate) struct TableMaps<'a> {
     pub(crate) v4: FamilyMaps<'a>,
     pub(crate) v6: FamilyMaps<'a>,
-    /// The counters of single peers.
+    /// Counters of the peers, by index.
     pub(crate) counters: BorrowedFd<'a>,
 }
 
-/// The index of a tunnel's counters, for exits that count at them.
+/// Index of a tunnel's counters, for exits that count there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
-    /// The counters are looked up before any exit.
+    /// The index is found before any exit.
     LookedUp,
-    /// The index of the counters is at this offset of the tunnel's entry.
+    /// The index is at the given offset of the tunnel's entry.
     At(i16),
-    /// The index of the counters is a constant.
+    /// The index is a constant.
     Constant(i32),
 }
 
@@ -76,18 +76,18 @@ pub(crate) fn protocol(is_v4: bool) -> i32 {
     i32::from(if is_v4 { ethertype::IPV4 } else { ethertype::IPV6 }.to_be())
 }
 
-/// The context of the program.
+/// Register of the program's context.
 pub(crate) const CONTEXT: Reg = Reg::R6;
-/// The tunnel's entry of its map.
+/// Register of the tunnel's map entry.
 pub(crate) const TUNNEL: Reg = Reg::R7;
-/// The counters of the tunnel.
+/// Register of the tunnel's counters.
 pub(crate) const COUNTERS: Reg = Reg::R8;
 
-/// Offset of a 32-bit key on the stack.
+/// Stack offset of a 32-bit key.
 const KEY: i16 = -4;
-/// Offset of the number of wire-sized packets that a unit stands for.
+/// Stack offset of the number of wire-sized packets in a unit.
 const SEGMENTS: i16 = -16;
-/// Offset of a number that a call would forget. Both programs have their own places from there on.
+/// Stack offset of a number saved across a call. Both programs have their own places from there on.
 const NUMBER: i16 = -504;
 
 /// A program under construction, with its exits.
@@ -97,13 +97,13 @@ pub(crate) struct Code {
     pub(crate) out: Label,
     /// The exit that drops the packet for lack of memory and counts it, where the program can.
     drop: Option<Label>,
-    /// Exits that count at the tunnel.
+    /// Exits that count at the tunnel, by counter.
     left: Vec<(Counter, Label)>,
     /// The index of the counters, for exits.
     index: Index,
-    /// Exits that count at the outside port.
+    /// Exits that count at the outside port, by counter.
     unclaimed: Vec<(Counter, Label)>,
-    /// Whether packets are dropped that the daemon would drop.
+    /// Whether the program drops packets that the daemon would drop.
     pub(crate) judges: bool,
     /// Exits for packets that the daemon would drop.
     pub(crate) judged: Exits,
@@ -155,7 +155,7 @@ impl Code {
         self.judged.label(&mut self.a, left, verdict, true)
     }
 
-    /// Sets `to` to the entry of a map whose 32-bit key is in R1; jumps to `missing` without one.
+    /// Sets `to` to the map entry for the 32-bit key in R1; jumps to `missing` if there is none.
     pub(crate) fn look_up(&mut self, map: BorrowedFd<'_>, to: Reg, missing: Label) {
         self.a.store(Size::W, Reg::R10, KEY, Reg::R1);
         self.a.map(Reg::R1, map);
@@ -165,8 +165,8 @@ impl Code {
         self.a.copy(to, Reg::R0);
     }
 
-    /// Loads `len` bytes of the packet from the offset in R2 to the stack offset `place`; jumps to `short` where there
-    /// are fewer.
+    /// Loads `len` bytes of the packet from the offset in R2 to the stack offset `place`; jumps to `short` if there are
+    /// fewer.
     pub(crate) fn load_bytes(&mut self, place: i16, len: i32, short: Label) {
         self.a.copy(Reg::R1, CONTEXT);
         self.a.frame(Reg::R3, place);
@@ -181,14 +181,14 @@ impl Code {
         self.add(COUNTERS, counter as i16 * 8);
     }
 
-    /// Adds R1 to the 64-bit counter at this offset of a value.
+    /// Adds R1 to the 64-bit counter at the given offset of a value.
     fn add(&mut self, value: Reg, at: i16) {
         self.a.load(Size::D, Reg::R2, value, at);
         self.a.op(Op::Add, Reg::R2, Reg::R1);
         self.a.store(Size::D, value, at, Reg::R2);
     }
 
-    /// Records how many packets of wire size the unit stands for; helpers that change its length lose that number.
+    /// Records the number of wire-sized packets in the unit, which helpers that change its length lose.
     pub(crate) fn note_segments(&mut self) {
         let a = &mut self.a;
         let (single, known) = (a.label(), a.label());
@@ -264,7 +264,7 @@ impl Code {
         }
     }
 
-    /// Sets R1 to the number of packets of wire size that [`note_segments`](Self::note_segments) has noted.
+    /// Sets R1 to the number of wire-sized packets recorded by [`note_segments`](Self::note_segments).
     pub(crate) fn segments(&mut self) {
         self.a.load(Size::D, Reg::R1, Reg::R10, SEGMENTS);
     }

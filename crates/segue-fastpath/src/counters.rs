@@ -43,10 +43,10 @@ pub(crate) enum Counter {
     NotForUs,
 }
 
-/// Number of counters.
+/// Number of counters of the fast path.
 pub(crate) const COUNT: usize = Counter::NotForUs as usize + 1;
 
-/// The counters of packets that were left to the daemon, with their names and meanings.
+/// Counters of packets left to the daemon, with their names and meanings.
 pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (Counter::NoRoute, "no_route", "No route to the remote."),
     (Counter::DatagramTrain, "datagram_train", "A train of datagrams, which is many packets."),
@@ -81,13 +81,13 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
 /// Packets of one direction that the programs forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Units: a train counts as one, and so does a single packet.
+    /// Number of units: a train counts as one, and so does a single packet.
     pub units: u64,
     /// Bytes of the inner packets.
     pub bytes: u64,
-    /// Units that were trains.
+    /// Number of units that were trains.
     pub trains: u64,
-    /// Packets of wire size that the units stand for.
+    /// Number of wire-sized packets that the units stand for.
     pub segments: u64,
 }
 
@@ -98,9 +98,9 @@ pub struct Counts {
     pub sent: Traffic,
     /// Packets received through the tunnel.
     pub received: Traffic,
-    /// Packets dropped for lack of memory.
+    /// Number of packets dropped for lack of memory.
     pub no_memory: u64,
-    /// Packets left to the daemon, by reason; all reasons, in the same order.
+    /// Numbers of packets left to the daemon, by reason; all reasons, in a fixed order.
     pub left: Vec<(&'static str, u64)>,
 }
 
@@ -110,8 +110,7 @@ pub fn left_reasons() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Counts {
-    /// Sums the values of all CPUs: of the tunnel's counters, and of its entries in the map of tunnels by their
-    /// packets.
+    /// Sums the values of all CPUs for the tunnel's counters, and for its entries in the map of tunnels by packet.
     pub(crate) fn sum(values: &[u8], inbound: &[Vec<u8>]) -> Counts {
         let sums = totals::<COUNT>(values.chunks_exact(COUNT * 8));
         let received = inbound.iter().flat_map(|values| values.chunks_exact(inbound::LEN));

@@ -1,5 +1,5 @@
-//! The program at the egress of the tunnels' interfaces: it puts the outer headers in front of a packet or a whole
-//! train and sends it on by the interface towards the remote.
+//! The egress program of the tunnels' interfaces: it prepends the outer headers to a packet or train and sends it by
+//! the interface towards the remote.
 //!
 //! The headers are a copy of those that the engine's encapsulator makes, with the fields that differ from packet to
 //! packet filled in: DSCP and ECN (RFC 6040, normal mode), length, identification, DF, TTL, header checksum, flow
@@ -40,7 +40,7 @@ const LEN: Reg = Reg::R9;
 /// The form of the outer headers that all tunnels of a port have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Whether the outer addresses are IPv4.
+    /// Whether the outer addresses are IPv4 addresses.
     pub(crate) is_v4: bool,
     pub(crate) has_udp: bool,
     /// Whether Ethernet frames are inside, after UDP and 8 bytes of VXLAN or Geneve.
@@ -58,7 +58,7 @@ impl Form {
     }
 }
 
-/// Assembles the program.
+/// Assembles the BPF program for egress.
 pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
     let mut code = Code::begin(maps, Index::LookedUp);
     let out = code.out;
@@ -104,7 +104,7 @@ pub(crate) fn program(form: Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, F
     code.finish(maps)
 }
 
-/// Looks up the peer that has the destination of the packet, unless the daemon serves it.
+/// Looks up the peer for the packet's destination, unless the daemon serves it.
 fn find_peer(code: &mut Code, maps: &Maps<'_>, table: &TableMaps<'_>) {
     let out = code.out;
     code.a.set(Reg::R1, 0);
@@ -136,8 +136,8 @@ fn read_frame(code: &mut Code) {
     code.a.place(known);
 }
 
-/// Reads the fields of the inner header that the outer one depends on. Afterwards R3 is the length of the inner IP
-/// header and R4 its protocol or next header.
+/// Reads the inner header fields on which the outer header depends. Afterwards R3 is the length of the inner IP header
+/// and R4 its protocol or next header.
 fn read_inner(code: &mut Code, form: Form) {
     let [malformed, version, length] =
         [Counter::InnerMalformed, Counter::InnerVersion, Counter::InnerLength].map(|why| code.leave(why));
@@ -205,8 +205,8 @@ fn read_inner(code: &mut Code, form: Form) {
     a.place(read);
 }
 
-/// Leaves packets to the daemon that are larger than the path MTU, which it answers, or than IP allows, and trains of
-/// anything but TCP.
+/// Leaves packets to the daemon that exceed the path MTU, which the daemon answers, or IP's limit, and trains other
+/// than TCP.
 fn check_size(code: &mut Code, form: Form) {
     let [malformed, datagrams, too_big, length] =
         [Counter::InnerMalformed, Counter::DatagramTrain, Counter::TooBig, Counter::InnerLength]
@@ -271,8 +271,8 @@ fn choose_fields(code: &mut Code) {
     a.store(Size::D, Reg::R10, HASH, Reg::R0);
 }
 
-/// Makes room for the outer headers after that of a link header, and for one in front, which the kernel checks
-/// before it replaces it.
+/// Makes room for the outer headers after that of a link header, and for a link header in front, which the kernel
+/// checks before it is replaced.
 fn make_room(code: &mut Code, form: Form) {
     let refused = code.leave(Counter::Refused);
     let a = &mut code.a;

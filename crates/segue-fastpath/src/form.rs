@@ -18,7 +18,7 @@ pub enum Direction {
     Receive,
 }
 
-/// Returns why the kernel's path cannot serve a tunnel in one direction; `None` where it can.
+/// Returns the reason why the kernel cannot serve a tunnel in one direction; `None` if it can.
 pub fn obstacle(config: &Config, direction: Direction) -> Option<&'static str> {
     if config.mode.is_ethernet() && !is_overlay(config.carrier) {
         return Some("Ethernet frames take this path only in VXLAN and Geneve");
@@ -52,8 +52,8 @@ fn is_overlay(carrier: Carrier) -> bool {
     matches!(carrier, Carrier::Vxlan { .. } | Carrier::Geneve { .. })
 }
 
-/// Returns the form of packets that tunnels with this configuration receive; `table` for a listener of a tunnel with a
-/// peer table.
+/// Returns the form of packets received by tunnels with the given configuration; `table` for a listener of a tunnel
+/// with a peer table.
 pub(crate) fn ingress_form(
     config: &Config,
     abilities: receive_form::Abilities,
@@ -75,7 +75,7 @@ pub(crate) fn ingress_form(
     }
 }
 
-/// Returns the form of packets that tunnels with this configuration send.
+/// Returns the form of packets sent by tunnels with the given configuration.
 pub(crate) fn egress_form(config: &Config) -> egress::Form {
     egress::Form {
         is_v4: config.local.is_ipv4(),
@@ -94,7 +94,7 @@ pub(crate) fn versions(mode: Mode) -> &'static [u8] {
     }
 }
 
-/// Returns a smallest inner packet of an IP version, without a transport header, after an Ethernet header where frames
+/// Returns a minimal inner packet of an IP version, without a transport header, after an Ethernet header where frames
 /// are inside.
 pub(crate) fn sample(mode: Mode, version: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -144,11 +144,11 @@ pub(crate) fn headers(config: &Config, version: u8) -> Option<Vec<u8>> {
 pub struct Route {
     /// Index of the interface; 0 where there is no route.
     pub link: u32,
-    /// Path MTU, bytes.
+    /// MTU of the path, bytes.
     pub mtu: u32,
 }
 
-/// The fields of an entry in the map of tunnels by interface other than the tunnel's description.
+/// Fields of a map entry for a tunnel by interface, other than the tunnel's description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) route: Route,
@@ -163,10 +163,10 @@ pub(crate) fn tunnel_value(config: &Config, place: &Place, sources: &[u16]) -> O
     value(config, place, sources, None)
 }
 
-/// The fields of an entry in the map of peers other than the tunnel's description.
+/// Fields of a map entry for a peer, other than the tunnel's description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerEndpoint {
-    /// Ethernet addresses of the peer's end and of this one, where frames are inside.
+    /// Ethernet addresses of the peer's and of the local end, where frames are inside.
     pub(crate) stations: [[u8; 6]; 2],
     /// The network identifier that the peer may send.
     pub(crate) network: u32,
@@ -256,7 +256,7 @@ fn value(config: &Config, place: &Place, sources: &[u16], link: Option<Link<'_>>
     Some(value)
 }
 
-/// Returns the bytes of an address.
+/// Returns the bytes of an IP address.
 pub(crate) fn address(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),

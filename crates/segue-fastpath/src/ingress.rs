@@ -1,5 +1,5 @@
-//! The program at the ingress of the interface towards the remotes: it removes the outer headers of a packet or a whole
-//! train and passes it to the tunnel's interface.
+//! The ingress program of the interface towards the remotes: it removes the outer headers of a packet or train and
+//! passes it to the tunnel's interface.
 //!
 //! It takes what is certain: packets of a configured sender, key and protocol, without options, whose lengths agree.
 //! Everything else continues to the kernel's network layer and so to the sockets of the daemon, which judges it. What
@@ -31,7 +31,7 @@ const GENEVE_WORD: u32 = ethertype::TEB as u32;
 const NOT_FORWARDED: i32 = 4;
 const FORWARDING_OFF: i32 = 5;
 
-/// Assembles the program.
+/// Assembles the BPF program for ingress.
 pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, Fault> {
     let index = form.table.map_or(Index::At(inbound::COUNTERS), |table| Index::Constant(table.counters));
     let mut code = Code::begin(maps, index);
@@ -66,7 +66,7 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
     code.finish(maps)
 }
 
-/// Labels of the checks after the main program, for packets that it does not decapsulate.
+/// Labels of the checks after the main program, for packets that are not decapsulated.
 #[derive(Debug, Default)]
 struct Later {
     header: Option<(Counter, Label)>,
@@ -78,7 +78,7 @@ struct Later {
 }
 
 impl Later {
-    /// Returns the label of a check, in a program that drops packets itself; otherwise the exit that leaves them to the
+    /// Returns the label of a check, in a program that itself drops packets; otherwise the exit that leaves them to the
     /// daemon.
     fn label(slot: &mut Option<Label>, code: &mut Code, why: Counter, is_claimed: bool) -> Label {
         match (code.judges, is_claimed) {
@@ -271,7 +271,7 @@ fn read_overlay(code: &mut Code, form: &Form, (word, why): (u32, Counter), later
 }
 
 /// Reads the Ethernet header of an inner frame, which must have a unicast source and carry IPv4 or IPv6 without a VLAN
-/// tag, and be addressed to this end where the interface carries IP.
+/// tag, and be addressed to this host where the interface carries IP.
 fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
     let malformed = code.judge_claimed(Counter::InnerMalformed, Verdict::Drop(DecapRefusal::InnerMalformed));
     let frame = code.leave(Counter::InnerFrame);
@@ -306,7 +306,7 @@ fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.store(Size::D, Reg::R10, VERSION, Reg::R2);
 }
 
-/// Reads a GRE header without options but a key.
+/// Reads a GRE header without options except for a key.
 fn read_gre(code: &mut Code, later: &mut Later) {
     let header = Later::label(&mut later.gre, code, Counter::GreHeader, false);
     let short = code.judge(Counter::NoTunnel, Verdict::DropWithGre(DecapRefusal::GreMalformed));
@@ -354,7 +354,8 @@ fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>, later: &
     code.a.copy(TUNNEL, Reg::R0);
 }
 
-/// Looks up the peer that has the inner source. It must be the sender, and the network one that it may send.
+/// Looks up the peer for the packet's inner source address. It must be the sender, and the network one that it may
+/// send.
 fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     let [short, none, by_daemon] =
         [Counter::InnerMalformed, Counter::PeerSource, Counter::PeerByDaemon].map(|why| code.leave(why));
@@ -463,7 +464,7 @@ fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.place(station);
 }
 
-/// Records whether the inner packet is to be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
+/// Records whether the inner packet must be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
 /// combinations that drop the packet or change ECT(0) to ECT(1) are left to the daemon.
 fn combine_ecn(code: &mut Code, form: &Form) {
     let ecn = code.leave(Counter::Ecn);
@@ -490,9 +491,9 @@ fn combine_ecn(code: &mut Code, form: &Form) {
     a.place(done);
 }
 
-/// Leaves aggregates that this host would forward to the daemon: without the tunnel's headers they keep its marks, by
-/// which other tunnels and some interfaces would cut them wrongly. Frames for another station are forwarded by a
-/// bridge.
+/// Leaves aggregates that this host would forward to the daemon: decapsulated by the program they keep the tunnel's
+/// marks, by which other tunnels and some interfaces would segment them wrongly. Frames for another station are
+/// forwarded by a bridge.
 fn check_destination(code: &mut Code, form: &Form, maps: &Maps<'_>) {
     let (forwarded, malformed) = (code.leave(Counter::Forwarded), code.leave(Counter::InnerMalformed));
     let (v4, filled, stays) = (code.a.label(), code.a.label(), code.a.label());
@@ -549,7 +550,7 @@ fn interface(code: &mut Code, maps: &Maps<'_>) {
     }
 }
 
-/// Removes the headers, and marks the packet where congestion was marked outside.
+/// Removes the outer headers, and marks the packet CE where congestion was marked outside.
 fn remove_headers(code: &mut Code, form: &Form) {
     let refused = code.leave(Counter::Refused);
     let (v4, unmarked) = (code.a.label(), code.a.label());

@@ -1,4 +1,4 @@
-//! The layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
+//! Layout of the maps that the programs and this crate share, and of the kernel's `struct __sk_buff`.
 
 use crate::wire::ethernet;
 
@@ -11,24 +11,24 @@ pub(crate) const PORTS: usize = 16;
 /// Length of an Ethernet header (`ETH_HLEN`).
 pub(crate) const ETHERNET_LEN: i16 = ethernet::LEN;
 
-/// The value of the map of the settings, which has one entry.
+/// Fields of the settings map's only value.
 pub(crate) mod settings {
     /// Whether the programs take packets: 0 leaves all to the daemon. 32 bits.
     pub(crate) const ENABLED: i16 = 0;
     /// Index of the interface of a tunnel with a peer table, 32 bits.
     pub(crate) const INTERFACE: i16 = 4;
-    /// The millisecond in which a packet last went to the daemon that would be dropped, 64 bits; the programs write it.
+    /// Millisecond in which a packet that would be dropped last went to the daemon, 64 bits; the programs write it.
     pub(crate) const PASSED: i16 = 8;
     pub(crate) const LEN: usize = 16;
 }
 
-/// The value of the map of tunnels by the index of their interface, and of the maps of peers by inner addresses.
+/// Fields of the values in the map of tunnels by interface and in the maps of peers by inner addresses.
 pub(crate) mod tunnel {
     use super::{HEADERS_LEN, PORTS};
 
     /// Flags of `bpf_skb_adjust_room`, 64 bits.
     pub(crate) const ROOM: i16 = 0;
-    /// The bits below, 32 bits.
+    /// Flags of the tunnel, 32 bits.
     pub(crate) const FLAGS: i16 = 8;
     /// Length of the outer headers, 32 bits.
     pub(crate) const HEADER_LEN: i16 = 12;
@@ -38,13 +38,13 @@ pub(crate) mod tunnel {
     pub(crate) const MTU: i16 = 20;
     /// Index of the tunnel's counters, 32 bits.
     pub(crate) const COUNTERS: i16 = 24;
-    /// Outer DSCP unless that is inherited, 8 bits.
+    /// Outer DSCP, unless inherited, 8 bits.
     pub(crate) const TOS: i16 = 28;
-    /// Outer TTL unless that is inherited, 8 bits.
+    /// Outer TTL, unless inherited, 8 bits.
     pub(crate) const TTL: i16 = 29;
     /// Outer address of the peer, 4 or 16 bytes; in a peer table.
     pub(crate) const REMOTE: i16 = 32;
-    /// The second word of the VXLAN headers that the peer may send; in a peer table.
+    /// Second word of the VXLAN headers that the peer may send; in a peer table.
     pub(crate) const NETWORK: i16 = 48;
     /// Index of the peer's own counters, 32 bits; in a peer table.
     pub(crate) const SLOT: i16 = 52;
@@ -64,12 +64,12 @@ pub(crate) mod tunnel {
     pub(crate) const INHERITS_TTL: i32 = 8;
     pub(crate) const SETS_DF: i32 = 16;
     pub(crate) const INHERITS_DF: i32 = 32;
-    /// All packets to and from this peer are the daemon's.
+    /// Flag: the daemon handles all packets to and from this peer.
     pub(crate) const BY_DAEMON: i32 = 64;
 }
 
-/// An entry of the map of the prefix lengths that occur, by length: a list from the longest to the shortest. That of a
-/// whole address is the first, and is always there.
+/// Fields of the values in the map of prefix lengths: a list from the longest to the shortest. That of a whole address
+/// is the first, and is always there.
 pub(crate) mod length {
     /// The next shorter length of the list, 32 bits; [`END`] at its end.
     pub(crate) const NEXT: i16 = 0;
@@ -77,11 +77,11 @@ pub(crate) mod length {
     pub(crate) const MASK: i16 = 8;
     pub(crate) const LEN: usize = MASK as usize + 16;
 
-    /// No length, and so no entry.
+    /// Length number that marks the end of the list.
     pub(crate) const END: u32 = u32::MAX;
 }
 
-/// The key of the map of tunnels by their packets.
+/// Fields of the key in the map of tunnels by packet.
 pub(crate) mod peer {
     /// The kind of the identity: a protocol number, [`GRE`], [`GRE_KEY`] or [`NETWORK`]. 32 bits.
     pub(crate) const KIND: i16 = 0;
@@ -100,8 +100,7 @@ pub(crate) mod peer {
     }
 }
 
-/// The value of the map of tunnels by their packets, one for each CPU: what a received packet needs is in one line of
-/// the cache.
+/// Fields of the per-CPU values in the map of tunnels by packet: all that a received packet needs is in one cache line.
 pub(crate) mod inbound {
     /// Index of the tunnel's interface, 32 bits.
     pub(crate) const INTERFACE: i16 = 0;
@@ -112,9 +111,9 @@ pub(crate) mod inbound {
     pub(crate) const LEN: usize = 64;
 }
 
-/// The value of the map of the counters of single peers.
+/// Fields of the values in the map of peers' counters.
 pub(crate) mod peer_counts {
-    /// Units and bytes sent, packets of wire size and bytes received: 64 bits each.
+    /// Offset of the numbers of units and bytes sent, and of wire-sized packets and bytes received: 64 bits each.
     pub(crate) const SENT: i16 = 0;
     pub(crate) const RECEIVED: i16 = 16;
     pub(crate) const LEN: usize = 32;
@@ -139,15 +138,16 @@ pub(crate) mod room {
     pub(crate) const ENCAP_IPV6: u64 = 1 << 2;
     pub(crate) const ENCAP_GRE: u64 = 1 << 3;
     pub(crate) const ENCAP_UDP: u64 = 1 << 4;
-    /// The inner packet begins with an Ethernet header, of the length in the upper eight bits.
+    /// Flag: the inner packet begins with an Ethernet header, whose length is in the upper eight bits.
     pub(crate) const ENCAP_ETHERNET: u64 = 1 << 6 | (super::ETHERNET_LEN as u64) << 56;
     pub(crate) const DECAP_IPV4: u64 = 1 << 7;
     pub(crate) const DECAP_IPV6: u64 = 1 << 8;
-    /// The three below remove the tunnel's marks from an aggregate (added to Linux in 2026).
+    /// Flag: the GRE mark of an aggregate is removed; the three flags below remove other marks (added to Linux in
+    /// 2026).
     pub(crate) const DECAP_GRE: u64 = 1 << 9;
     pub(crate) const DECAP_UDP: u64 = 1 << 10;
     pub(crate) const DECAP_IPXIP4: u64 = 1 << 11;
     pub(crate) const DECAP_IPXIP6: u64 = 1 << 12;
-    /// The mode in which room is made or removed after the link header.
+    /// Mode: room is made or removed after the link header.
     pub(crate) const MAC: i32 = 1;
 }

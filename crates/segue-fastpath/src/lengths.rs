@@ -1,4 +1,4 @@
-//! The lengths of the prefixes that occur in a map, as a list that programs walk while it changes.
+//! Lengths of a map's prefixes, as a list that programs can read while it changes.
 //!
 //! A change is one word of one entry, so that a lookup that walks the list meets every length that was there before
 //! and is there afterwards.
@@ -11,10 +11,10 @@ use crate::layout::length;
 use crate::map::Map;
 use crate::sys::MapKind;
 
-/// The lengths of the prefixes of one IP version.
+/// List of the prefix lengths of one IP version.
 pub(crate) struct Lengths {
     map: Map,
-    /// Bits of an address.
+    /// Number of bits of an address.
     bits: u8,
     /// Numbers of prefixes by their lengths.
     counts: BTreeMap<u8, u32>,
@@ -29,7 +29,7 @@ impl Lengths {
         Ok(lengths)
     }
 
-    /// Counts a prefix of this length before it is added. That of a whole address is no matter of the list.
+    /// Counts a prefix of the given length before it is added. That of a whole address is no matter of the list.
     pub(crate) fn add(&mut self, len: u8) -> io::Result<()> {
         if len >= self.bits {
             return Ok(());
@@ -42,8 +42,8 @@ impl Lengths {
         Ok(())
     }
 
-    /// Notes that a prefix of this length was removed. A length that stays in the list for nothing only costs time, so
-    /// that a failure is none of the caller's.
+    /// Records the removal of a prefix of the given length. A length that stays in the list for nothing only costs
+    /// time, so that a failure is none of the caller's.
     pub(crate) fn remove(&mut self, len: u8) {
         let Some(count) = self.counts.get_mut(&len) else { return };
         *count -= 1;
@@ -54,7 +54,7 @@ impl Lengths {
         }
     }
 
-    /// Returns the length that precedes this one in the list.
+    /// Returns the length that precedes the given one in the list.
     fn before(&self, len: u8) -> u8 {
         self.counts.range(len + 1..).next().map_or(self.bits, |(len, _)| *len)
     }

@@ -66,5 +66,5 @@ pub use peer_path::{Listener, Peer, PeerCounts, PeerPath, Served};
 pub use steering::steering;
 pub use sys::Hook;
 
-/// The commands of bpf(2) that a [`Path`] uses after it was attached: lookup, update and deletion of map entries.
+/// Commands of bpf(2) that a [`Path`] uses after its attachment: lookup, update and deletion of map entries.
 pub const MAP_COMMANDS: [i32; 3] = [sys::MAP_LOOKUP_ELEM, sys::MAP_UPDATE_ELEM, sys::MAP_DELETE_ELEM];

@@ -16,7 +16,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Creates a map with keys and values of these lengths, in bytes.
+    /// Creates a map with keys and values of the given lengths in bytes.
     pub(crate) fn create(kind: MapKind, key: usize, value: usize, entries: u32, name: &str) -> io::Result<Map> {
         Map::of(kind, false, [key, value], entries, name)
     }
@@ -58,12 +58,12 @@ impl Map {
         }
     }
 
-    /// Adds an entry or replaces it, with this value for every CPU.
+    /// Adds or replaces an entry, with the same value for every CPU.
     pub(crate) fn set_all(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.set(key, &value.repeat(self.values))
     }
 
-    /// Refuses keys and values of another length: the kernel would read past them.
+    /// Checks the lengths of key and value: the kernel would read past shorter ones.
     fn check(&self, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {
         let fits = key.len() == self.key && value.is_none_or(|value| value.len() == self.value * self.values);
         if fits { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }

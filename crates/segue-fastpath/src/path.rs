@@ -1,4 +1,4 @@
-//! The path: maps, programs and their attachment, for the tunnels of one outside port.
+//! The in-kernel path: maps, programs and their attachment, for the tunnels of one outside port.
 
 use std::fmt;
 use std::io;
@@ -20,20 +20,20 @@ use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::verdict::Senders;
 use crate::{egress, ingress, receive_form};
 
-/// Names of the programs, by which another process of segue is recognised.
+/// Names of the programs, by which other processes of segue recognise them.
 pub(crate) const EGRESS: &str = "segue_egress";
 pub(crate) const INGRESS: &str = "segue_ingress";
 /// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
 pub(crate) const REDIRECTED: i32 = 7;
 
-/// Reasons for which a kernel cannot be used.
+/// Reasons why a kernel cannot be used.
 pub(crate) const UNREMOVED: &str = "the kernel does not remove headers as this path needs it";
 const UNCROSSED: &str = "the kernel does not remove headers of one IP version around the other (Linux 6.3 does)";
 
-/// The reason for which the path cannot be used.
+/// The reason why the in-kernel path cannot be used.
 #[derive(Debug)]
 pub enum Error {
-    /// Neither direction of the tunnels can be served, for this reason.
+    /// Neither direction of the tunnels can be served, for the given reason.
     Unsupported(&'static str),
     /// The kernel refused a step.
     Refused(&'static str, io::Error),
@@ -60,7 +60,7 @@ pub(crate) fn assembled(code: Result<Vec<Instruction>, Fault>) -> Result<Vec<Ins
     code.map_err(|fault| Error::Refused("assembling a program", io::Error::other(fault.to_string())))
 }
 
-/// One tunnel of the path.
+/// One tunnel of the in-kernel path.
 #[derive(Debug)]
 struct Member {
     config: Config,
@@ -85,10 +85,10 @@ pub struct Path {
     egress: Option<OwnedFd>,
     /// The program for receiving, unless an option needs the daemon.
     ingress: Option<OwnedFd>,
-    /// Reasons for which a direction is left to the daemon.
+    /// Reasons why a direction is left to the daemon.
     partial: Vec<(Direction, &'static str)>,
     links: Vec<OwnedFd>,
-    /// Indexes of the interfaces whose received packets the program sees.
+    /// Indexes of the interfaces on which the ingress program is attached.
     underlays: Vec<u32>,
     members: Vec<Member>,
     sources: Vec<u16>,
@@ -173,7 +173,7 @@ impl Path {
         Ok(Path { egress, ingress, partial, ..path })
     }
 
-    /// Loads the program for receiving, with the abilities of this kernel as found by trials.
+    /// Loads the receive program, with the features that trials found in this kernel.
     fn load_ingress(&self, first: &Config) -> Result<OwnedFd, Error> {
         let mut tried = Err(Error::Broken(UNREMOVED));
         let load = |form: &receive_form::Form| {
@@ -194,8 +194,8 @@ impl Path {
         tried
     }
 
-    /// Runs the program for receiving on a packet of each tunnel kind and inner IP version; the result must be the
-    /// inner packet.
+    /// Runs the receive program on a packet of each tunnel kind and inner IP version; the result must be the inner
+    /// packet.
     fn try_ingress(&self, program: &OwnedFd, abilities: Abilities) -> Result<(), Error> {
         const LOOPBACK: u32 = 1;
         let step = refused("trying the program for receiving");
@@ -243,7 +243,7 @@ impl Path {
         Ok(())
     }
 
-    /// Runs the program for receiving `repeat` times on a frame from the Ethernet header on, as if all tunnels had the
+    /// Runs the receive program `repeat` times on a frame from the Ethernet header on, as if all tunnels had the
     /// loopback interface.
     #[cfg(test)]
     pub(crate) fn run(&self, frame: &[u8], repeat: u32) -> io::Result<sys::Run> {
@@ -251,7 +251,7 @@ impl Path {
         sys::test_run(program.as_fd(), frame, &[], repeat)
     }
 
-    /// Runs the program for receiving once, as [`Path::run`] does, with this `__sk_buff`.
+    /// Runs the receive program once, like [`Path::run`], with the given `__sk_buff`.
     #[cfg(test)]
     pub(crate) fn run_in(&self, frame: &[u8], context: &[u8]) -> io::Result<sys::Run> {
         let program = self.ingress.as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -270,8 +270,8 @@ impl Path {
         }
     }
 
-    /// Attaches the tunnel with this index to its interface, and to that of its route. Other programs at these hooks
-    /// come first and stay.
+    /// Attaches the tunnel with the given index to its interface and to its route's interface. Other programs at these
+    /// hooks come first and stay.
     ///
     /// # Errors
     /// The kernel's.
@@ -312,7 +312,7 @@ impl Path {
         self.tunnels.set(&member.interface.to_ne_bytes(), &value)
     }
 
-    /// Applies a change of the route of the tunnel with this index. Returns whether it was one.
+    /// Applies a route change of the tunnel with the given index. Returns whether it was one.
     ///
     /// # Errors
     /// The kernel's.
@@ -326,8 +326,8 @@ impl Path {
         }
     }
 
-    /// Applies a change of the link address of the interface of the tunnel with this index, where frames are inside;
-    /// `None` where the interface is a port of a bridge or such, so that all aggregates are forwarded.
+    /// Applies a change of the link address of a tunnel's interface, where frames are inside; `None` where the
+    /// interface is a bridge port or the like, so that all aggregates are forwarded.
     ///
     /// # Errors
     /// The kernel's.
@@ -369,8 +369,8 @@ impl Path {
         self.read_counts(0, &[])
     }
 
-    /// Returns the number of packets that the program for receiving has dropped on behalf of the daemon, by the
-    /// daemon's reasons; reasons without a packet are left out.
+    /// Returns the number of packets that the receive program dropped on behalf of the daemon, by the daemon's reasons;
+    /// reasons without packets are omitted.
     ///
     /// # Errors
     /// The kernel's.
@@ -389,7 +389,7 @@ impl Path {
         &self.partial
     }
 
-    /// Returns the indexes of the interfaces whose received packets the program sees.
+    /// Returns the indexes of the interfaces on which the ingress program is attached.
     pub fn underlays(&self) -> &[u32] {
         &self.underlays
     }
@@ -413,12 +413,12 @@ pub fn foreign_programs(interface: u32) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns whether a program or filter of this name is one of the path, of this or another process.
+/// Returns whether a program or filter name belongs to the in-kernel path, of this or another process.
 pub fn is_own(name: &str) -> bool {
     matches!(name, EGRESS | INGRESS)
 }
 
-/// Returns a frame with a sample packet in the tunnel, as this end receives it, and the packet, or the inner frame.
+/// Returns a received frame with a sample packet in the tunnel, and the inner packet or frame.
 pub(crate) fn received(config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>)> {
     let gre = |options: &segue::encap::GreOptions| segue::encap::GreOptions { okey: options.ikey, ..*options };
     // The other end: it sends to here what is received here.

@@ -1,4 +1,5 @@
-//! The path of a tunnel with a peer table: one interface, several encapsulations, and peers by inner addresses.
+//! The in-kernel path of a tunnel with a peer table: one interface, several encapsulations, and peers by inner
+//! addresses.
 //!
 //! Entries are changed one by one while packets pass. New ones are added from the longest prefix to the shortest, and
 //! old ones deleted from the shortest to the longest, so that each packet goes by the table of before or by the new
@@ -38,7 +39,7 @@ pub struct Listener {
 /// One peer of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peer {
-    /// The inner addresses behind the peer: address, with host bits of zero, and prefix length.
+    /// Inner prefix behind the peer: address, with host bits of zero, and prefix length.
     pub prefix: (IpAddr, u8),
     /// The index of the listener whose encapsulation the peer has.
     pub listener: usize,
@@ -48,16 +49,16 @@ pub struct Peer {
     pub mac: [u8; 6],
 }
 
-/// Numbers of peers that the path serves, and of those that it does not, by reason.
+/// Numbers of peers that the in-kernel path serves, and of the others by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Peers by the kernel.
+    /// Number of peers that the kernel serves.
     pub kernel: u64,
-    /// Peers by the daemon, by reason.
+    /// Numbers of peers that the daemon serves, by reason.
     pub daemon: BTreeMap<&'static str, u64>,
 }
 
-/// The packets and bytes of one peer by the path.
+/// Counters of one peer on the in-kernel path: packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCounts {
     /// Packets and trains sent, and their bytes.
@@ -78,7 +79,7 @@ struct Member {
 struct Remote {
     /// The route of the packets; `None` until it was looked up.
     route: Option<Route>,
-    /// The number of its arrival.
+    /// Serial number of the remote, in order of arrival.
     number: u64,
     prefixes: BTreeSet<(IpAddr, u8)>,
 }
@@ -108,7 +109,7 @@ impl Family {
         FamilyMaps { hosts: self.hosts.as_fd(), prefixes: self.prefixes.as_fd(), lengths: self.lengths.as_fd() }
     }
 
-    /// Returns the map of a prefix, and its key there.
+    /// Returns the map for a prefix, and the prefix's key.
     fn place(&self, (address, len): (IpAddr, u8)) -> (&Map, Vec<u8>) {
         let (bytes, bits) = match address {
             IpAddr::V4(address) => (address.octets().to_vec(), 32),
@@ -142,7 +143,7 @@ pub struct PeerPath {
     fresh: u32,
     most: u32,
     served: Served,
-    /// Remotes whose routes were never looked up, in the order of their arrival, and the number of the next one.
+    /// Remotes whose routes were never looked up, in their order of arrival, and the serial number of the next one.
     fresh_remotes: BTreeSet<(u64, IpAddr)>,
     arrivals: u64,
     /// The remote whose route was refreshed last.
@@ -156,9 +157,9 @@ impl fmt::Debug for PeerPath {
 }
 
 impl PeerPath {
-    /// Creates the maps for at most `most` peers and loads the programs; `station` is the Ethernet address of this end.
-    /// The programs are tried on packets before they are used. The table is empty, nothing is attached yet, and the
-    /// path is switched off.
+    /// Creates the maps for at most `most` peers and loads the programs; `station` is the local Ethernet address. The
+    /// programs are tried on packets before they are used. The table is empty, nothing is attached yet, and the path is
+    /// switched off.
     ///
     /// # Errors
     /// The kernel's refusal, which is EPERM without CAP_BPF and CAP_NET_ADMIN.
@@ -200,7 +201,7 @@ impl PeerPath {
         Ok(path)
     }
 
-    /// Loads the program of a listener, with the abilities of this kernel as found by trials.
+    /// Loads the program of a listener, with the features that trials found in this kernel.
     fn load_ingress(&self, index: usize) -> Result<OwnedFd, Error> {
         let config = &self.listeners[index].config;
         let table = receive_form::OfTable { station: self.station, counters: index as i32 + 1 };
@@ -251,7 +252,7 @@ impl PeerPath {
         outcome
     }
 
-    /// Returns the peer of a trial, whose only inner address is this one.
+    /// Returns a peer for a trial, with the given inner address only.
     fn trial(&self, config: &Config, source: IpAddr) -> Peer {
         let carrier = match config.carrier {
             Carrier::Gue { .. } => Carrier::Gue { remcsum: false },
@@ -261,8 +262,7 @@ impl PeerPath {
         Peer { prefix: (source, 128), listener: 0, config, mac: self.station }
     }
 
-    /// Returns a frame with a sample packet as this end receives it from the remote of `config`, the packet, and its
-    /// source.
+    /// Returns a received frame with a sample packet from the remote of `config`, the packet, and its source.
     pub(crate) fn sample(&self, config: &Config, version: u8) -> Option<(Vec<u8>, Vec<u8>, IpAddr)> {
         let (mut frame, mut bare) = received(config, version)?;
         if config.mode.is_ethernet() {
@@ -290,8 +290,8 @@ impl PeerPath {
         if address.is_ipv4() { &mut self.v4.lengths } else { &mut self.v6.lengths }
     }
 
-    /// Attaches the programs to the tunnel's interface and to the one towards the peers. Other programs at these hooks
-    /// come first and stay.
+    /// Attaches the programs to the tunnel's interface and to the interface towards the peers. Other programs at these
+    /// hooks come first and stay.
     ///
     /// # Errors
     /// The kernel's.
@@ -323,8 +323,8 @@ impl PeerPath {
         self.settings.set(&0_u32.to_ne_bytes(), &value)
     }
 
-    /// Replaces the table by `wanted`, whose prefixes differ. Entries that stay as they are are not touched. A peer
-    /// with a new remote is the daemon's until [`reroute`](Self::reroute) has said where its packets leave.
+    /// Replaces the peer table by `wanted`, whose prefixes must differ. Entries that stay as they are are not touched.
+    /// A peer with a new remote is the daemon's until [`reroute`](Self::reroute) has said where its packets leave.
     ///
     /// # Errors
     /// The kernel's; some entries are those of before then, and the next call begins with what is there.
@@ -338,7 +338,7 @@ impl PeerPath {
         })
     }
 
-    /// Adds a peer, or replaces the one with the same prefix.
+    /// Adds a peer, or replaces the one with an equal prefix.
     fn put(&mut self, peer: Peer) -> io::Result<()> {
         let before = self.members.get(&peer.prefix).copied();
         let slot = match before {
@@ -396,7 +396,7 @@ impl PeerPath {
         }
     }
 
-    /// Returns counters that are zero.
+    /// Allocates a counter slot, with all counters zero.
     fn take_slot(&mut self) -> io::Result<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -410,7 +410,7 @@ impl PeerPath {
         Ok(slot)
     }
 
-    /// Returns the entry of a peer.
+    /// Returns the map entry of a peer.
     fn value(&self, peer: &Peer, slot: u32, route: Route) -> Vec<u8> {
         let Peer { listener, config, mac, .. } = peer;
         let own = self.listeners.get(*listener);
@@ -424,8 +424,8 @@ impl PeerPath {
         value.unwrap_or_else(|| form::value_of_daemon(config, &end))
     }
 
-    /// Returns the remotes whose routes are to be looked up: at most `fresh` that have none yet, oldest first, and at
-    /// most `known` of the others, in turn.
+    /// Returns the remotes whose routes are to be looked up: at most `fresh` without a route, oldest first, and at most
+    /// `known` of the others, in turn.
     pub fn remotes(&mut self, fresh: usize, known: usize) -> Vec<IpAddr> {
         let mut found: Vec<IpAddr> = self.fresh_remotes.iter().map(|(_, address)| *address).take(fresh).collect();
         let from = self.turn;
@@ -458,13 +458,13 @@ impl PeerPath {
         Ok(true)
     }
 
-    /// Returns the numbers of peers that the path serves, and of the others with the reasons.
+    /// Returns the number of peers that the in-kernel path serves, and of the others by reason.
     pub fn served(&self) -> &Served {
         &self.served
     }
 
-    /// Returns the counters of the listener with this index: the packets received there, and those sent to peers with
-    /// its encapsulation.
+    /// Returns the counters of the listener with the given index: the packets received there, and those sent to its
+    /// peers.
     ///
     /// # Errors
     /// The kernel's.
@@ -510,26 +510,26 @@ impl PeerPath {
         &self.ingress[listener]
     }
 
-    /// Switches the path on as if it had the loopback interface.
+    /// Switches the path on with the loopback interface, for tests.
     #[cfg(test)]
     pub(crate) fn on_loopback(&self) -> io::Result<()> {
         self.set(true, 1)
     }
 }
 
-/// Returns why the daemon serves a peer; `None` where the path can. It is one of the two for both directions.
+/// Returns the reason why the daemon serves a peer; `None` if the path can. It is one of the two for both directions.
 fn why_not(config: &Config) -> Option<&'static str> {
     [Direction::Send, Direction::Receive].into_iter().find_map(|direction| obstacle(config, direction))
 }
 
-/// A change of one entry.
+/// A change of one map entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Put(Peer),
     Remove((IpAddr, u8)),
 }
 
-/// Returns the changes, in their order, that turn the table of the prefixes in `present` into that of `wanted`.
+/// Returns the ordered changes that turn the table of the prefixes `present` into that of `wanted`.
 fn steps(
     prefixes: impl Iterator<Item = (IpAddr, u8)>,
     present: impl Fn((IpAddr, u8)) -> Option<Peer>,
@@ -565,8 +565,8 @@ fn network(config: &Config) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Returns a table of prefixes of the eight addresses 10.0.0.0 to 10.0.0.7: one for each bit of `which`, with a
-    /// remote that `salt` changes.
+    /// Returns a table of prefixes within 10.0.0.0 to 10.0.0.7: one for each set bit of `which`, with a remote that
+    /// `salt` changes.
     fn table(which: u16, salt: u8) -> Vec<Peer> {
         let mut all = Vec::new();
         for len in 29..=32_u8 {

@@ -1,5 +1,5 @@
-//! The look-up of a peer by an inner address, which both programs of a tunnel with a peer table share: a hash for host
-//! routes, and then one for shorter prefixes, which is searched for each length that occurs, from the longest on.
+//! Lookup of a peer by an inner address, which both programs of a tunnel with a peer table share: a hash for host
+//! routes, then one for shorter prefixes, which is searched for each existing length, longest first.
 
 use crate::assembler::{Helper, If, Label, Op, Reg, Size};
 use crate::code::{CONTEXT, Code, FamilyMaps, TUNNEL, TableMaps, protocol};
@@ -8,18 +8,18 @@ use crate::layout::{length, packet};
 /// Length of the key on the stack, in whole words: an address, and the length of the prefix.
 pub(crate) const KEY_LEN: i16 = 24;
 
-/// The exits of a look-up.
+/// Exits of a peer lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exits {
-    /// The packet has no whole address.
+    /// Exit for a packet without a whole address.
     pub(crate) short: Label,
-    /// No peer has the address.
+    /// Exit for an address without a peer.
     pub(crate) none: Label,
 }
 
-/// Sets [`TUNNEL`] to the entry of the peer that has an address of the inner packet. `offset` sets R2 to the offset of
-/// the address of an IPv4 (true) or IPv6 packet; R1 is [`protocol`] of the version, `key` the stack
-/// offset of [`KEY_LEN`] bytes, `free` a register that survives calls and has nothing in it.
+/// Sets [`TUNNEL`] to the entry of the peer for an address of the inner packet. `offset` sets R2 to the offset of the
+/// address of an IPv4 (true) or IPv6 packet; R1 is [`protocol`] of the version, `key` the stack offset of [`KEY_LEN`]
+/// bytes, `free` a register that survives calls and has nothing in it.
 pub(crate) fn find(
     code: &mut Code,
     table: &TableMaps<'_>,
@@ -86,7 +86,7 @@ fn find_prefix(code: &mut Code, maps: &FamilyMaps<'_>, (key, left): (i16, Reg), 
     a.place(none);
 }
 
-/// Sets R1 to [`protocol`] of the packet as its interface reports it; jumps to `other` where that is not IP.
+/// Sets R1 to the packet's [`protocol`] as reported by its interface; jumps to `other` where that is not IP.
 pub(crate) fn version_of_packet(code: &mut Code, other: Label) {
     let known = code.a.label();
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::PROTOCOL);

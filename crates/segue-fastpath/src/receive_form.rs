@@ -1,4 +1,4 @@
-//! The form of the packets that the tunnels of a port receive.
+//! Form of the packets that a port's tunnels receive.
 
 use std::net::IpAddr;
 
@@ -11,15 +11,15 @@ use crate::wire;
 /// The encapsulation header between the outer IP header and the inner packet or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// No header: the IP protocol number identifies the inner packet.
+    /// No encapsulation header: the IP protocol number identifies the inner packet.
     Bare,
-    /// UDP to this port.
+    /// UDP datagrams to this port.
     Fou(u16),
-    /// UDP to this port, and GUE.
+    /// GUE in UDP datagrams to this port.
     Gue(u16),
-    /// UDP to this port, VXLAN, and Ethernet frames.
+    /// VXLAN with Ethernet frames, in UDP datagrams to this port.
     Vxlan(u16),
-    /// UDP to this port, Geneve, and Ethernet frames.
+    /// Geneve with Ethernet frames, in UDP datagrams to this port.
     Geneve(u16),
 }
 
@@ -35,47 +35,47 @@ impl Carrier {
         }
     }
 
-    /// Returns whether Ethernet frames are inside.
+    /// Returns whether the tunnel carries Ethernet frames.
     pub(crate) fn has_frames(self) -> bool {
         matches!(self, Carrier::Vxlan(_) | Carrier::Geneve(_))
     }
 }
 
-/// The abilities of the kernel's helper for removing headers.
+/// Features of the kernel's helper that removes headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Whether it can remove a tunnel's marks from an aggregate, so that it can be forwarded (Linux of 2026).
+    /// Whether the helper can remove a tunnel's marks from an aggregate, so that it can be forwarded (Linux of 2026).
     pub(crate) clears_marks: bool,
-    /// Whether it can remove outer headers of another IP version than the inner packet's (Linux 6.3).
+    /// Whether the helper can remove outer headers of another IP version than the inner packet's (Linux 6.3).
     pub(crate) crosses: bool,
 }
 
 impl Abilities {
-    /// The combinations that there are, the best first.
+    /// All combinations of features, the best first.
     pub(crate) const ALL: [Abilities; 3] = [
         Abilities { clears_marks: true, crosses: true },
         Abilities { clears_marks: false, crosses: true },
         Abilities { clears_marks: false, crosses: false },
     ];
 
-    /// Returns whether a tunnel's outer headers can be removed from an inner packet of this version.
+    /// Returns whether a tunnel's outer headers can be removed from an inner packet of the given IP version.
     pub(crate) fn remove(self, config: &Config, version: u8) -> bool {
         self.crosses || config.local.is_ipv4() == (version == 4)
     }
 }
 
-/// The form of packets for the tunnels of a port.
+/// Form of the packets for the tunnels of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// The address of this host.
+    /// Local outer address of the tunnels.
     pub(crate) local: IpAddr,
     pub(crate) carrier: Carrier,
-    /// Whether GRE follows; after GUE its header has the protocol instead.
+    /// Whether a GRE header follows; with GUE, the GUE header tells instead.
     pub(crate) has_gre: bool,
     /// Whether datagrams without UDP checksum are accepted over IPv6.
     pub(crate) zero_csum6: bool,
     pub(crate) abilities: Abilities,
-    /// The part for a tunnel with a peer table, whose interface carries IP.
+    /// Constants for a tunnel with a peer table, whose interface carries IP.
     pub(crate) table: Option<OfTable>,
 }
 
@@ -101,17 +101,17 @@ impl Form {
         wire::ip_len(self.is_v4())
     }
 
-    /// Returns whether packets with GRE are of this form.
+    /// Returns whether packets of this form may have GRE.
     pub(crate) fn may_have_gre(&self) -> bool {
         self.has_gre || matches!(self.carrier, Carrier::Gue(_)) && self.table.is_none()
     }
 
-    /// Returns whether frames are inside and go to an interface that carries them.
+    /// Returns whether inner frames go to an interface that carries frames.
     pub(crate) fn delivers_frames(&self) -> bool {
         self.carrier.has_frames() && self.table.is_none()
     }
 
-    /// Returns the flags with which the kernel removes the headers of a packet with this version inside.
+    /// Returns the flags with which the kernel removes the headers of a packet with the given inner IP version.
     pub(crate) fn room(&self, version: u8) -> u64 {
         let marks = match (self.abilities.clears_marks, self.carrier, self.has_gre, self.is_v4()) {
             (false, ..) => 0,

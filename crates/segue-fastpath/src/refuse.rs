@@ -1,5 +1,5 @@
-//! Packets that the daemon would drop for certain, such as those of unknown senders: the program for receiving drops
-//! them itself, so that a flood of them does not wake the daemon for each, and counts them under the daemon's names.
+//! Packets that the daemon would certainly drop, such as those of unknown senders: the receive program drops them
+//! itself, so that a flood of them does not wake the daemon for each, and counts them under the daemon's names.
 //!
 //! Once in a millisecond one of them is still passed to the daemon, so that it knows of them.
 
@@ -16,7 +16,7 @@ use crate::receive_form::{Carrier, Form};
 use crate::verdict::{LEFT_SHIFT, NEEDS_GRE, PLACE, Senders, Verdict};
 use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
 
-/// Name of the daemon's reason for senders that no tunnel has.
+/// Name of the daemon's drop reason for unknown senders.
 const UNKNOWN_PEER: &str = "unknown_peer";
 /// Number of the counters of dropped packets: one for unknown senders, and one for each refusal.
 pub(crate) const DROPPED_COUNT: usize = 1 + DecapRefusal::ALL.len();
@@ -148,7 +148,7 @@ pub(crate) fn judge_station(code: &mut Code, station: Label) {
     code.a.jump(other);
 }
 
-/// Checks an inner packet of another IP version than its headers announce.
+/// Checks an inner packet whose IP version differs from that announced by its headers.
 pub(crate) fn judge_version(code: &mut Code, version: Label) {
     let other = code.judge_claimed(Counter::InnerVersion, Verdict::Leave);
     let malformed = code.judge_claimed(Counter::InnerVersion, Verdict::Drop(DecapRefusal::InnerMalformed));
@@ -275,7 +275,7 @@ fn end_judged(code: &mut Code, form: &Form, maps: &Maps<'_>, senders: &Senders<'
     code.a.jump(out);
 }
 
-/// Adds one to the counter of this number, a register, of the value whose address is in R1.
+/// Adds one to a counter, whose number is in a register, of the value whose address is in R1.
 fn add_at(a: &mut Assembler, number: Reg) {
     a.op_value(Op::Lsh, number, 3);
     a.op(Op::Add, Reg::R1, number);
@@ -284,8 +284,8 @@ fn add_at(a: &mut Assembler, number: Reg) {
     a.store(Size::D, Reg::R1, 0, Reg::R2);
 }
 
-/// Leaves packets that may reach the daemon in another form, or not at all: trains, truncated packets, and those with
-/// an outer checksum that nothing has verified, which the kernel judges first.
+/// Leaves packets to the daemon that may reach it in another form, or not at all: trains, truncated packets, and
+/// packets with an unverified outer checksum, which the kernel judges first.
 fn check_whole(code: &mut Code, form: &Form, leave: Label) {
     let (absent, good) = (code.a.label(), code.a.label());
     let a = &mut code.a;

@@ -1,4 +1,4 @@
-//! The program that chooses the queue of a TUN or TAP device for each packet: a flow always has the same one.
+//! The program that selects the queue of a TUN or TAP device for each packet, always the same one for a flow.
 //!
 //! The driver's own choice moves a flow to the queue by which its other direction was written last, so that a later
 //! packet may overtake those that wait in the queue before; and a socket may change the hash of its packets.
@@ -11,15 +11,15 @@ use crate::code::CONTEXT;
 use crate::sys::{self, ProgramKind};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, number};
 
-/// The hash of the bytes that were read so far.
+/// Register of the hash over the bytes read so far.
 const HASH: Reg = Reg::R7;
-/// Offset of the next header.
+/// Register of the offset of the next header.
 const AT: Reg = Reg::R8;
 /// Multiplier of each step: the odd number next to 2^32 divided by the golden ratio.
 const FACTOR: i32 = 0x9e37_79b1_u32.cast_signed();
 /// Stack offset of the headers that are read, which are at most 40 bytes.
 const HEADER: i16 = -40;
-/// Protocols whose headers begin with two ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
+/// Protocols whose headers begin with two port numbers: TCP, UDP, DCCP, SCTP and UDP-Lite.
 const WITH_PORTS: [i32; 5] = [number::TCP, number::UDP, 33, 132, 136];
 
 /// Loads the program for a device that carries Ethernet frames or IP packets; `seed` is a random number. It is of the
@@ -124,7 +124,7 @@ fn begin_ethernet(a: &mut Assembler, [v4, v6]: [Label; 2], end: Label) {
     a.jump(end);
 }
 
-/// Reads `len` bytes at [`AT`] to [`HEADER`]; jumps to `short` where there are fewer.
+/// Reads `len` bytes at [`AT`] to [`HEADER`]; jumps to `short` if there are fewer.
 fn read(a: &mut Assembler, len: i16, short: Label) {
     a.copy(Reg::R1, CONTEXT);
     a.copy(Reg::R2, AT);
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an IP packet with these last bytes of its addresses, its ports, and its payload.
+    /// Returns an IP packet with the given last bytes of its addresses, its ports, and its payload.
     fn packet(is_v4: bool, ends: [u8; 2], ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
         let mut packet = if is_v4 {
             let mut ip = vec![0x45, 0, 0, 0, 0, payload.len() as u8, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, ends[0]];

@@ -57,7 +57,7 @@ pub enum Hook {
     Egress,
 }
 
-/// The argument of a call: `union bpf_attr`, cut to the part that the command reads; the rest must be zero.
+/// The argument of a bpf(2) call: `union bpf_attr`, cut to the part that the command reads; the rest must be zero.
 struct Attributes([u8; 144]);
 
 impl Attributes {
@@ -97,7 +97,7 @@ impl Attributes {
         self.0[at..at + 4].iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
     }
 
-    /// Calls bpf(2) with the first `len` bytes.
+    /// Calls bpf(2) with the first `len` bytes of the attributes.
     fn call(&mut self, command: c_int, len: usize) -> io::Result<c_int> {
         // SAFETY: the kernel reads and writes at most `len` bytes, of an array of this length at least; every address
         // in it is that of a slice that the caller of this function borrows for longer, with its length beside it or
@@ -113,8 +113,8 @@ impl Attributes {
     }
 }
 
-/// Creates a map. The values of a per-CPU map have a multiple of eight bytes. With `grows` its entries take memory when
-/// they are added.
+/// Creates a BPF map. The values of a per-CPU map have a multiple of eight bytes. With `grows` its entries take memory
+/// when they are added.
 pub(crate) fn create_map(
     kind: MapKind,
     grows: bool,
@@ -187,16 +187,16 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, hook: Hook) -> io:
 /// The outcome of a program's run on one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The program's result.
+    /// Return value of the BPF program.
     pub(crate) result: i32,
-    /// The packet afterwards, from its Ethernet header on.
+    /// The packet after the run, from its Ethernet header on.
     pub(crate) packet: Vec<u8>,
     /// Mean time of one run, nanoseconds.
     pub(crate) nanos: u32,
 }
 
-/// Runs a program `repeat` times on a packet that begins with an Ethernet header; `context` is a `__sk_buff` whose
-/// fields that may be given in a test are taken over.
+/// Runs a program `repeat` times on a packet that begins with an Ethernet header; `context` is a `__sk_buff` from which
+/// the kernel takes the fields allowed in a test.
 pub(crate) fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: u32) -> io::Result<Run> {
     let mut out = vec![0; packet.len() + 256];
     let mut attributes = Attributes::new()
@@ -214,7 +214,7 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], r
     Ok(Run { result: attributes.get(4).cast_signed(), packet: out, nanos: attributes.get(36) })
 }
 
-/// Returns the names of the programs at a hook of an interface, the number where the name cannot be read; an error
+/// Returns the names of the programs at a hook of an interface, or the number where the name cannot be read; the error
 /// EINVAL stands for a kernel without such links.
 pub(crate) fn attached(interface: u32, hook: Hook) -> io::Result<Vec<String>> {
     let mut ids = [0_u32; 64];
@@ -238,7 +238,7 @@ fn program_name(id: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
-/// Returns the number of a program.
+/// Returns the kernel's number of a program.
 #[cfg(test)]
 pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u32; 2];
@@ -246,7 +246,7 @@ pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info[1])
 }
 
-/// Returns the first map of the program with this number.
+/// Returns the first map of the program with the given number.
 pub(crate) fn first_map(program: u32) -> io::Result<Option<OwnedFd>> {
     let program = Attributes::new().word(0, program).open(PROG_GET_FD_BY_ID, 12)?;
     // Of `struct bpf_prog_info`, after 52 bytes: the number of maps that there is room for, and where.

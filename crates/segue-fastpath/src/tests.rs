@@ -15,7 +15,7 @@ use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
-/// Returns every kind of tunnel that both directions of the path carry, by outer family.
+/// Returns every kind of tunnel that the path carries in both directions, by outer family.
 fn kinds() -> Vec<Config> {
     let key = Mode::Gre(GreOptions { ikey: Some(7), okey: Some(8), ..GreOptions::default() });
     let gre = Mode::Gre(GreOptions::default());
@@ -50,7 +50,7 @@ fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// Loads the path, or records why this machine cannot.
+/// Loads the path, or records why this machine cannot load it.
 fn loaded(configs: &[Config]) -> Option<Path> {
     let path = permitted(Path::load(configs, &[50_000, 50_001]))?;
     path.fill_peers(1).unwrap();
@@ -288,7 +288,7 @@ fn listeners(is_v4: bool) -> Vec<Listener> {
     (9000..).zip(forms).map(of).collect()
 }
 
-/// Loads the path of a table with these peers, or records why this machine cannot.
+/// Loads the path of a table with the given peers, or records why this machine cannot load it.
 fn loaded_table(listeners: &[Listener], peers: &[Peer]) -> Option<PeerPath> {
     let mut path = permitted(PeerPath::load(listeners, STATION, 20_000))?;
     path.replace(peers).unwrap();
@@ -409,8 +409,8 @@ fn a_route_is_asked_for_once_for_each_remote_and_new_ones_come_first() {
     assert_eq!(path.remotes(9, 0), [remote(3), remote(1)]);
 }
 
-/// Tests that a peer is found among ten thousand as it is alone. What that costs: `make figures ONLY=fastpath-peers`
-/// reads the lines.
+/// Tests that a peer is found among ten thousand as if it were alone. What that costs: `make figures
+/// ONLY=fastpath-peers` reads the lines.
 #[test]
 fn ten_thousand_peers_of_a_table_are_found_like_one() {
     let listeners = listeners(true);

@@ -1,4 +1,4 @@
-//! The exits of a program for packets that the daemon would drop, and their outcome.
+//! Exits of a program for packets that the daemon would drop, and their outcome.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,15 +15,15 @@ pub(crate) const NEEDS_GRE: i32 = 0x100;
 /// Lowest bit, in an exit's number, of the counter of packets left to the daemon.
 pub(crate) const LEFT_SHIFT: i32 = 16;
 
-/// The outcome for a packet of no tunnel whose sender is the remote of one.
+/// Outcome for a packet that belongs to no tunnel but whose sender is the remote of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The packet is left to the daemon, which judges it.
     Leave,
-    /// The program drops the packet for this reason, as the daemon would.
+    /// The program drops the packet for the given reason, as the daemon would.
     Drop(DecapRefusal),
-    /// The program drops the packet for this reason if the first tunnel of the sender has GRE: that tunnel's rules
-    /// decide in the daemon too.
+    /// The program drops the packet for the given reason if the sender's first tunnel has GRE, whose rules decide in
+    /// the daemon too.
     DropWithGre(DecapRefusal),
 }
 
@@ -48,7 +48,7 @@ impl Exit {
     }
 }
 
-/// The exits of a program that judges packets.
+/// Exits of a program that judges packets itself.
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     pub(crate) all: Vec<(Exit, Label)>,
@@ -67,7 +67,7 @@ impl Exits {
     }
 }
 
-/// The maps by which packets of no tunnel are judged.
+/// Maps by which packets of no tunnel are judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Senders<'a> {
     /// Remotes by address; the value says whether their first tunnel has GRE.

@@ -2,7 +2,7 @@
 
 use segue::wire;
 
-/// The Ethernet header.
+/// Sizes of the Ethernet header.
 pub(crate) mod ethernet {
     use super::wire::ethernet;
 
@@ -12,7 +12,7 @@ pub(crate) mod ethernet {
     pub(crate) const VLAN_LEN: i16 = ethernet::VLAN_LEN as i16;
     /// Offset of the EtherType in a VLAN tag, from the tag control information on.
     pub(crate) const VLAN_TYPE: i16 = ethernet::VLAN_TYPE as i16;
-    /// The bit of the first byte of an address that groups have.
+    /// Bit of an address's first byte that marks group addresses.
     pub(crate) const GROUP: i32 = ethernet::GROUP as i32;
 }
 
@@ -37,13 +37,13 @@ pub(crate) mod number {
     pub(crate) const ICMPV6: i32 = protocol::ICMPV6 as i32;
 }
 
-/// The IPv4 header.
+/// Field offsets of the IPv4 header.
 pub(crate) mod ipv4 {
     use super::wire::ipv4;
 
-    /// Length without options.
+    /// Length of the IPv4 header without options, bytes.
     pub(crate) const LEN: i16 = ipv4::MIN_LEN as i16;
-    /// The first byte of a header without options: version and length.
+    /// First byte of a header without options: version and length.
     pub(crate) const FIRST: i32 = 0x40 | (LEN as i32 / 4);
     pub(crate) const TOS: i16 = ipv4::TOS as i16;
     pub(crate) const TOTAL_LEN: i16 = ipv4::TOTAL_LEN as i16;
@@ -60,7 +60,7 @@ pub(crate) mod ipv4 {
     pub(crate) const IS_FRAGMENT: i32 = (ipv4::MF | ipv4::OFFSET) as i32;
 }
 
-/// The IPv6 header.
+/// Field offsets of the IPv6 header.
 pub(crate) mod ipv6 {
     use super::wire::ipv6;
 
@@ -73,7 +73,7 @@ pub(crate) mod ipv6 {
     pub(crate) const ADDRESS_LEN: i16 = DST - SRC;
 }
 
-/// The UDP header.
+/// Field offsets of the UDP header.
 pub(crate) mod udp {
     use super::wire::udp;
 
@@ -83,7 +83,7 @@ pub(crate) mod udp {
     pub(crate) const CHECKSUM: i16 = udp::CHECKSUM as i16;
 }
 
-/// The TCP header.
+/// Field offsets of the TCP header.
 pub(crate) mod tcp {
     use super::wire::tcp;
 
@@ -92,11 +92,11 @@ pub(crate) mod tcp {
     pub(crate) const CHECKSUM: i16 = tcp::CHECKSUM as i16;
 }
 
-/// The GRE header.
+/// Field offsets of the GRE header.
 pub(crate) mod gre {
     use super::wire::gre;
 
-    /// Length without optional fields.
+    /// Length of the GRE header without optional fields, bytes (RFC 2784).
     pub(crate) const LEN: i16 = gre::MIN_LEN as i16;
     pub(crate) const CSUM: i32 = gre::CSUM as i32;
     pub(crate) const KEY: i32 = gre::KEY as i32;

@@ -1,4 +1,4 @@
-//! Addresses with a port as users write them: `198.18.0.1:80`, `[2001:db8::1]:80`, `host:80`, or without a port; and
+//! Addresses with a port, as users write them: `198.18.0.1:80`, `[2001:db8::1]:80`, `host:80`, or without a port; and
 //! the addresses that one host may have.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ pub const fn is_host_v4(address: Ipv4Addr) -> bool {
 /// A host, which may be an address, and the text of its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPort<'a> {
-    /// The host, without brackets.
+    /// A host, name or address, without brackets.
     pub host: &'a str,
     /// Whether the host was in brackets, as an IPv6 address before a port is (RFC 3986, section 3.2.2).
     pub has_brackets: bool,
@@ -26,12 +26,12 @@ pub struct HostPort<'a> {
 pub enum BracketFault {
     /// The closing bracket is missing.
     Open,
-    /// The closing bracket is followed by something other than a colon.
+    /// The closing bracket is not followed by a colon or the end.
     Followed,
 }
 
 impl<'a> HostPort<'a> {
-    /// Divides a text. One with several colons and no brackets is a host alone: an IPv6 address.
+    /// Divides a text into host and port. One with several colons and no brackets is a host alone: an IPv6 address.
     pub fn split(text: &'a str) -> Result<HostPort<'a>, BracketFault> {
         if let Some(rest) = text.strip_prefix('[') {
             let (host, behind) = rest.split_once(']').ok_or(BracketFault::Open)?;
@@ -56,8 +56,8 @@ impl<'a> HostPort<'a> {
     }
 }
 
-/// Parses an IP address with a port, or without one, for which `port` is used; an IPv6 address may have brackets also
-/// without a port. Names are not looked up.
+/// Parses an IP address with an optional port, whose default is `port`; an IPv6 address may have brackets even without
+/// a port. Names are not looked up.
 pub fn parse(text: &str, port: u16) -> Option<SocketAddr> {
     // A scope id after an IPv6 address is part of this form only.
     if let Ok(address) = text.parse() {

@@ -3,7 +3,7 @@
 /// A capability that segue may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Permission to read files and search directories whatever their mode.
+    /// Permission to read files and search directories regardless of their mode.
     DacReadSearch = 2,
     /// Permission to signal processes of other users.
     Kill = 5,

@@ -1,4 +1,4 @@
-//! Files that other processes may read or replace meanwhile: replaced in one step, and removed by identity.
+//! Files that other processes may read or replace at the same time: replaced in one step, and removed by identity.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -30,16 +30,16 @@ impl From<&fs::Metadata> for Identity {
     }
 }
 
-/// `DEVICE:INODE`, as `$JOURNAL_STREAM` has it (systemd.exec(5)).
+/// The text form `DEVICE:INODE`, as in `$JOURNAL_STREAM` (systemd.exec(5)).
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.0, self.1)
     }
 }
 
-/// Replaces the content of `path` in one step: a reader finds the old content or the new one. The new content is
-/// written beside the file, under a hidden name that ends in the process id, and renamed. `mode` is the mode of the
-/// new file, whatever the mask of this process; without it the mask decides.
+/// Replaces the content of `path` in one step: a reader finds either the old content or the new one. The new content is
+/// written beside the file, under a hidden name that ends in the process id, and renamed. `mode` is the mode of the new
+/// file, whatever the mask of this process; without it the mask decides.
 pub fn replace(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));

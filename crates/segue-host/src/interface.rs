@@ -1,4 +1,4 @@
-//! Names of network interfaces.
+//! Rules for the names of network interfaces.
 
 /// Longest name of a network interface, bytes (IFNAMSIZ without the final zero).
 pub const NAME_LEN: usize = 15;

@@ -1,5 +1,5 @@
-//! The resolver of host names: several names side by side, with one limit of time for all of them, and the addresses of
-//! lookups before.
+//! The resolver of host names: several names in parallel, with one time limit for all, and the addresses of earlier
+//! lookups.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 
 use crate::signals::Signals;
 
-/// Most names that are looked up side by side, each in a thread of its own: a thousand have their answers within
-/// seconds, and some without one keep no other from being asked.
+/// Largest number of names looked up in parallel, each in its own thread: a thousand have their answers within seconds,
+/// and names without an answer do not hold up others.
 const MOST_LOOKUPS: usize = 64;
-/// Most such threads of a process, with those whose answers come after the limit.
+/// Largest number of lookup threads of a process, including those whose answers come after the time limit.
 const MOST_THREADS: usize = 256;
 
 /// The addresses of a name in the order of the resolver, or the reason why there are none.
 pub type Answer = Result<Vec<IpAddr>, String>;
 
-/// Asks the resolver of this system for the addresses of `host`, and waits for as long as it takes.
+/// Resolves the addresses of `host` by the system's resolver, however long it takes.
 pub fn addresses(host: &str) -> Answer {
     let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     Ok(found.map(|found| found.ip()).collect())
 }
 
-/// A thread that asks the resolver, until it is dropped.
+/// A guard that counts one lookup thread until it is dropped.
 struct Asking;
 
-/// The number of threads that ask the resolver.
+/// Number of running lookup threads.
 static ASKING: AtomicUsize = AtomicUsize::new(0);
 
 impl Asking {
-    /// Counts one more thread; `None` where there are [`MOST_THREADS`].
+    /// Counts one more lookup thread; `None` if there are [`MOST_THREADS`].
     fn begin() -> Option<Asking> {
         let others = ASKING.fetch_add(1, Ordering::Relaxed);
         Some(Asking).filter(|_| others < MOST_THREADS)
@@ -46,21 +46,21 @@ impl Drop for Asking {
     }
 }
 
-/// The reason where the resolver has not said anything.
+/// Reason given for names without an answer in time.
 const NO_ANSWER: &str = "the resolver has not answered yet";
 
-/// An address that a lookup before has found.
+/// An address found by an earlier lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedAddress {
-    /// The interface that the address was looked up for.
+    /// Interface for which the address was looked up.
     pub dev: String,
-    /// The name.
+    /// The host name.
     pub host: String,
-    /// The address.
+    /// The host's last resolved address.
     pub address: IpAddr,
 }
 
-/// The answers of the resolver for some names, and addresses of lookups before.
+/// Answers of the resolver for some names, and addresses of earlier lookups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     answers: HashMap<String, Answer>,
@@ -69,16 +69,16 @@ pub struct Names {
 }
 
 impl Names {
-    /// Looks `hosts` up side by side, and returns the answers that are there within `limit`. Lookups without an answer
-    /// end by themselves, in threads of this process.
+    /// Looks `hosts` up in parallel, and returns the answers available within `limit`. Lookups without an answer end by
+    /// themselves, in threads of this process.
     pub fn look_up(hosts: impl IntoIterator<Item = String>, limit: Duration) -> Names {
         let mut lookups = Lookups::begin(hosts);
         lookups.wait(limit);
         lookups.names
     }
 
-    /// Returns the addresses of `host` for the interface `dev`: those of the answer, then for each family without one
-    /// a cached address, of `dev` if it has one.
+    /// Returns the addresses of `host` for the interface `dev`: those of the answer, then for each family without one a
+    /// cached address, preferably that of `dev`.
     pub fn addresses(&self, host: &str, dev: &str) -> Answer {
         let answer = self.answers.get(host).cloned().unwrap_or_else(|| Err(NO_ANSWER.to_owned()));
         let cached = self.cached.get(host).map(Vec::as_slice).unwrap_or_default();
@@ -92,7 +92,7 @@ impl Names {
         if found.is_empty() { answer } else { Ok(found) }
     }
 
-    /// Returns why the answer for `host` has no address of the family of `address`; `None` where it has one.
+    /// Returns the reason why the answer for `host` has no address of the family of `address`; `None` if it has one.
     pub fn why_cached(&self, host: &str, address: IpAddr) -> Option<String> {
         match self.answers.get(host) {
             None => Some(NO_ANSWER.to_owned()),
@@ -104,7 +104,7 @@ impl Names {
         }
     }
 
-    /// Adds addresses of lookups before, which stand for answers without an address of their family.
+    /// Adds addresses of earlier lookups, which replace missing addresses of a family in the answers.
     pub fn or(mut self, cached: impl IntoIterator<Item = CachedAddress>) -> Names {
         for CachedAddress { dev, host, address } in cached {
             self.cached.entry(host).or_default().push((dev, address));
@@ -117,7 +117,7 @@ fn has_family(found: &[IpAddr], like: IpAddr) -> bool {
     found.iter().any(|address| address.is_ipv4() == like.is_ipv4())
 }
 
-/// Lookups of several names side by side, and their answers so far.
+/// Lookups of several names in parallel, and their answers so far.
 #[derive(Debug)]
 pub struct Lookups {
     received: Receiver<(String, Answer)>,
@@ -126,7 +126,7 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Begins to look `hosts` up, in threads of this process. When this is dropped, each thread ends with the name that
+    /// Starts lookups of `hosts`, in threads of this process. When this is dropped, each thread ends with the name that
     /// it asks for.
     pub fn begin(hosts: impl IntoIterator<Item = String>) -> Lookups {
         Lookups::begin_with(hosts, addresses)
@@ -164,7 +164,7 @@ impl Lookups {
         Lookups { received, names: Names::default(), is_over: false }
     }
 
-    /// Waits until all answers are there, for `limit` at most; returns whether there are new ones.
+    /// Waits for all answers, at most `limit`; returns whether there are new ones.
     pub fn wait(&mut self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut is_new = false;
@@ -186,7 +186,7 @@ impl Lookups {
         &self.names
     }
 
-    /// Returns whether no further answer comes.
+    /// Returns whether no further answer can arrive.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -202,7 +202,7 @@ mod tests {
     const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
     const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 3));
 
-    /// Knows the names that begin with `known`; for the `dead` ones, the first in the alphabet, it takes long.
+    /// A test resolver that knows the names that begin with `known`, and takes long for names that begin with `dead`.
     fn resolver(host: &str) -> Answer {
         if host.starts_with("dead") {
             thread::sleep(Duration::from_secs(600));

@@ -1,4 +1,4 @@
-//! The use of netfilter and IPsec on this host, whose rules a packet that bypasses the network layer would evade.
+//! The use of netfilter and IPsec on this host: a packet that bypasses the network layer would evade their rules.
 
 use std::fs;
 use std::io;
@@ -6,18 +6,18 @@ use std::io;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_XFRM};
 use netlink_sys::{Socket, SocketAddr};
 
-/// Number of the subsystem nf_tables in the type of a message.
+/// Subsystem number of nf_tables in the type of a message.
 const NFTABLES: u16 = 10 << 8;
 const NEW_CHAIN: u16 = NFTABLES | 3;
 const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_RULE: u16 = NFTABLES | 6;
 const GET_RULE: u16 = NFTABLES | 7;
-/// `XFRM_MSG_NEWPOLICY`, `XFRM_MSG_GETPOLICY`.
+/// Message numbers of XFRM policies: `XFRM_MSG_NEWPOLICY`, `XFRM_MSG_GETPOLICY`.
 const NEW_POLICY: u16 = 0x13;
 const GET_POLICY: u16 = 0x15;
-/// The multicast group with changes of nf_tables.
+/// Multicast group for changes of nf_tables.
 const NFTABLES_GROUP: u32 = 7;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
+/// Flags of a dump request: `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -25,26 +25,26 @@ const HEADER_LEN: usize = 16;
 /// Length of `struct nfgenmsg`.
 const FAMILY_LEN: usize = 4;
 
-/// Attributes of a chain.
+/// Attribute numbers of a chain.
 const TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
-/// The chain of a rule.
+/// Attribute with the chain of a rule.
 const RULE_CHAIN: u16 = 2;
-/// Bits of an attribute's type that are not its number.
+/// Mask of the number in an attribute's type.
 const TYPE_MASK: u16 = 0x3fff;
-/// `NF_INET_FORWARD`: such a chain sees no packet of a local socket.
+/// Hook `NF_INET_FORWARD`: its chains see no packet of a local socket.
 const FORWARD: u32 = 2;
 
-/// Families of nf_tables.
+/// Numbers of the nf_tables families.
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const NETDEV: u8 = 5;
 const IPV6: u8 = 10;
 
-/// Returns a chain or table of netfilter that sees packets of this host of one family, if there is one: a base chain of
-/// nf_tables that has rules or drops, or a table of the older iptables. Needs CAP_NET_ADMIN.
+/// Returns a chain or table of netfilter that sees this host's packets of one family, if there is one: a base chain of
+/// nf_tables with rules or a drop policy, or a table of the older iptables. Needs CAP_NET_ADMIN.
 ///
 /// # Errors
 /// The kernel's refusal; a kernel without netfilter has no rules.
@@ -124,7 +124,7 @@ impl Watch {
     }
 }
 
-/// A chain at a hook.
+/// A base chain, attached to a hook.
 struct Chain {
     table: String,
     name: String,
@@ -152,7 +152,7 @@ fn text(attributes: &[u8], number: u16) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned())
 }
 
-/// Returns the value of the first attribute with this number.
+/// Returns the value of the first attribute with the given number.
 fn attribute(mut bytes: &[u8], number: u16) -> Option<&[u8]> {
     loop {
         let (len, kind) = (bytes.first_chunk::<2>()?, bytes.get(2..4)?.first_chunk::<2>()?);

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::sys::SignalFd;
 
-/// The action that a signal requests.
+/// Actions that signals request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalAction {
-    /// End cleanly: the first SIGINT or SIGTERM.
+    /// A clean end is requested, by the first SIGINT or SIGTERM.
     Stop,
-    /// End at once: the second interrupt.
+    /// An immediate end is requested, by the second interrupt.
     StopNow,
-    /// Print the counters: SIGUSR1.
+    /// The counters are to be printed: SIGUSR1.
     Counters,
-    /// A child has ended: SIGCHLD.
+    /// A child may have ended: SIGCHLD.
     Child,
-    /// Reload the configuration, or end because the terminal was closed: SIGHUP. A supervisor acts on it or passes it
+    /// A reload is requested, or an end because the terminal was closed: SIGHUP. A supervisor acts on it or passes it
     /// on; other processes ignore it.
     Hangup,
 }
@@ -26,8 +26,8 @@ pub enum SignalAction {
 /// supervisor passes on the one that it received.
 const ONE_INTERRUPT: Duration = Duration::from_millis(250);
 
-/// Reader of the signals of a process. They are blocked in the thread that creates it and in the threads that this one
-/// starts later.
+/// A reader of the signals of a process. They are blocked in the thread that creates it and in the threads that this
+/// one starts later.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use crate::keywords::keywords;
 
 keywords! {
-    /// An IP version.
+    /// An IP version to measure.
     Family {
-        /// IPv4.
+        /// IP version 4 (IPv4).
         V4 = "4",
-        /// IPv6.
+        /// IP version 6 (IPv6).
         V6 = "6",
     }
 }

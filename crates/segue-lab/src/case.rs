@@ -64,8 +64,8 @@ impl Case {
         Ok(Case::new(name, setup))
     }
 
-    /// Makes a case of the caller's. `setup` builds the path at both hosts and returns at once;
-    /// the lab waits until datagrams pass.
+    /// Creates a case from the caller's set-up. `setup` builds the path at both hosts and returns at once; the lab
+    /// waits until datagrams pass.
     pub fn new(name: &str, setup: impl FnOnce(&Ground<'_>) -> Result<Prepared, LabError> + 'static) -> Case {
         Case { name: name.into(), setup: Box::new(setup) }
     }
@@ -121,7 +121,7 @@ fn segue(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sg0", 6080, extra)
 }
 
-/// Sets up segue with one packet a system call.
+/// Sets up segue with one packet per system call.
 fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgp0", 6081, &["gso", "off", "gro", "off", "noencap-remcsum"])
 }
@@ -161,8 +161,8 @@ fn fastpath(ground: &Ground<'_>, device: &str, words: &[&str]) -> Result<Prepare
     })
 }
 
-/// Returns why the kernel cannot carry tunnels here, in the words of `segue doctor`; `None` where it can, or where that
-/// is not known.
+/// Returns the reason why the kernel cannot carry tunnels here, in the words of `segue doctor`; `None` if it can, or if
+/// that is unknown.
 fn without_path(ground: &Ground<'_>) -> Option<String> {
     let program = which(&ground.options.segue)?;
     // With a missing feature `doctor` fails, and has printed the table.
@@ -177,7 +177,7 @@ fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) ->
     start_segue(ground, device, |end| segue_words(ground, end, device, port, extra))
 }
 
-/// Starts the program with these words at both ends.
+/// Starts segue with the given words on both hosts.
 fn start_segue(ground: &Ground<'_>, device: &str, words: impl Fn(Peer) -> Vec<String>) -> Result<Prepared, LabError> {
     let program = &ground.options.segue;
     let program = which(program).ok_or_else(|| LabError::System {

@@ -124,7 +124,7 @@ impl Cpu {
         }
     }
 
-    /// Returns the control groups and the processor that children have to be in to count.
+    /// Returns the control groups and the processor of children that are to be counted.
     pub(crate) fn place(&self) -> sys::Place {
         let groups = self.group.iter().chain(&self.quota).map(|group| Arc::clone(&group.procs)).collect();
         sys::Place { groups, core: self.core(), ..Default::default() }
@@ -141,7 +141,7 @@ impl Cpu {
         }
     }
 
-    /// Returns the processor that the children have to themselves.
+    /// Returns the processor reserved for the children.
     pub fn core(&self) -> Option<usize> {
         self.core.as_ref().map(|core| core.number)
     }
@@ -222,7 +222,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Removes the groups of killed labs, recognised by their free lock, and kills the processes in them.
+/// Removes the groups of killed labs, recognised by their free lock, and kills the remaining processes in them.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let dir = entry.path();

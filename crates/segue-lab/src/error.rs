@@ -6,7 +6,7 @@ use std::io;
 /// An error of the lab. `Display` gives one or several lines: what failed, why, and what to try.
 #[derive(Debug)]
 pub enum LabError {
-    /// External programs that are not installed: (program, Debian package).
+    /// External programs are not installed: (program, Debian package).
     MissingPrograms(Vec<(String, String)>),
     /// A system call was refused. `what` says what the lab wanted to do.
     System {

@@ -59,7 +59,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Makes `cpu` count the children that this host starts from this call on.
+    /// Selects `cpu` to count the children that this host starts from now on.
     pub fn account(&mut self, cpu: &Arc<Cpu>) {
         self.cpu = Some(Arc::clone(cpu));
     }
@@ -69,8 +69,8 @@ impl Host {
         &self.name
     }
 
-    /// Makes a command that runs in this host, in a process group of its own (a Ctrl-C at the terminal does not reach
-    /// it), with an empty stdin and the C locale, and that the kernel kills when the thread that starts it ends.
+    /// Creates a command that runs in this host, in its own process group (a Ctrl-C at the terminal does not reach it),
+    /// with an empty stdin and the C locale, and that the kernel kills when the thread that starts it ends.
     ///
     /// The host is entered after the command's `uid` and `gid` were set, so a command with a foreign user cannot get
     /// in: let it run `setpriv`.
@@ -175,7 +175,7 @@ fn refused(what: &str, source: io::Error) -> LabError {
     LabError::System { what: what.into(), source, hint }
 }
 
-/// Returns the reason why hosts cannot be created here, with which a test is skipped, or `None` when they can.
+/// Returns the reason why hosts cannot be created here, with which a test is skipped, or `None`.
 pub fn unavailable() -> Option<String> {
     Host::new("probe").err().map(|error| error.to_string().replace('\n', "; "))
 }
@@ -234,8 +234,8 @@ fn user_namespace_hint(source: &io::Error) -> String {
     format!("run it as root (sudo); {key}")
 }
 
-/// Sends small datagrams from `from` to `to` until one is echoed, for at most `longest`, which shows that the path
-/// works in both directions. The addresses belong to the respective hosts. Returns the time it took.
+/// Sends small datagrams from `from` to `to` until one is echoed, for at most `longest`, to show that the path works in
+/// both directions. The addresses belong to the respective hosts. Returns the time it took.
 pub fn reach(from: (&Host, IpAddr), to: (&Host, IpAddr), longest: Duration) -> Result<Duration, LabError> {
     let begin = Instant::now();
     let tick = Duration::from_millis(20);

@@ -44,7 +44,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Table, LabE
     Lab::new(options, progress)?.measure(progress)
 }
 
-/// Runs the demonstration like [`run`], with these cases instead of `options.cases`.
+/// Runs the demonstration like [`run`], with the given cases instead of `options.cases`.
 pub fn run_cases(options: &Options, cases: Vec<Case>, progress: &mut dyn Progress) -> Result<Table, LabError> {
     Lab::with_cases(options, cases, progress)?.measure(progress)
 }
@@ -56,7 +56,7 @@ impl Lab {
         Lab::with_cases(options, cases, progress)
     }
 
-    /// Builds the lab with these cases instead of those of the options.
+    /// Builds the lab with the given cases instead of those of the options.
     pub fn with_cases(options: &Options, cases: Vec<Case>, progress: &mut dyn Progress) -> Result<Lab, LabError> {
         let families = options.checked_families()?;
         if cases.is_empty() || cases.len() > 200 {

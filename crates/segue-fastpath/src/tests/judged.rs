@@ -1,5 +1,5 @@
-//! Tests of the packets that the program for receiving drops on behalf of the daemon: the engine would refuse each
-//! of them, for the reason under which it is counted.
+//! Tests of the packets that the receive program drops on behalf of the daemon: the engine would refuse each of them,
+//! for the reason under which it is counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use segue::reason::Reason;
 use super::prefixes::Random;
 use super::*;
 
-/// Returns why the daemon with these tunnels would drop a datagram; `None` where it would not.
+/// Returns the daemon's reason to drop a datagram with the given tunnels; `None` if it would not drop it.
 fn refusal(configs: &[Config], sender: IpAddr, datagram: &[u8]) -> Option<&'static str> {
     let of_sender: Vec<&Config> = configs.iter().filter(|config| config.remote == sender).collect();
     let Some(first) = of_sender.first() else { return Some("unknown_peer") };
@@ -60,7 +60,7 @@ fn ports() -> Vec<Vec<Config>> {
     all
 }
 
-/// Returns a received frame of one of the tunnels with some bytes changed or truncated, or of another sender.
+/// Returns a received frame of one of the tunnels with some bytes changed or truncated, or with another sender.
 fn spoiled(configs: &[Config], random: &mut Random) -> Vec<u8> {
     let config = configs[random.below(configs.len() as u64) as usize];
     let versions = crate::form::versions(config.mode);

@@ -1,4 +1,4 @@
-//! Tests of the look-up of prefixes: every length, while the table changes, and what each length costs.
+//! Tests of the lookup of prefixes: all lengths, changes of the table meanwhile, and the cost of each length.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use segue::encap::Config;
 
 use super::*;
 
-/// Random numbers, the same at each run.
+/// A generator of random numbers, the same in each run.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

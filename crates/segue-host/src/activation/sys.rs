@@ -1,4 +1,4 @@
-//! Descriptors of the environment.
+//! Sockets that the service manager passes in the environment.
 #![allow(unsafe_code, reason = "a descriptor that the environment names is taken over")]
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 /// The first descriptor that is passed (SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
 
-/// The descriptors that have an owner, so that none gets a second one.
+/// Descriptors with an owner, so that none gets a second one.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Returns whether a descriptor was taken over, and so has an owner.
@@ -15,7 +15,7 @@ pub(crate) fn is_taken(fd: RawFd) -> bool {
     TAKEN.lock().is_ok_and(|taken| taken.contains(&fd))
 }
 
-/// Records that a descriptor is taken over; returns `false` where it was before.
+/// Records that a descriptor is taken over; returns `false` if it already was.
 pub(crate) fn take(fd: RawFd) -> bool {
     TAKEN.lock().is_ok_and(|mut taken| {
         let is_free = !taken.contains(&fd);

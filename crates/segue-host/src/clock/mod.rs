@@ -2,7 +2,7 @@
 
 mod sys;
 
-/// Returns by how many seconds local time is ahead of UTC at a time, which is given in seconds since 1970-01-01 UTC; 0
+/// Returns the offset of local time from UTC in seconds at a time, which is given in seconds since 1970-01-01 UTC; 0
 /// where the system has no time zone data.
 pub fn offset(seconds: i64) -> i64 {
     sys::offset(seconds).unwrap_or(0)

@@ -8,26 +8,27 @@ use std::os::fd::BorrowedFd;
 
 /// Size of the largest socket address that [`receive`] reads, `struct sockaddr_in6`, in bytes.
 const NAME_LEN: usize = 28;
-/// Words of control messages that [`receive`] has room for.
+/// Number of words for control messages that [`receive`] reads.
 const CONTROL_WORDS: usize = 64;
 
 /// The origin of an error (`SO_EE_ORIGIN_*` of linux/errqueue.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The kernel of this host, without an ICMP message.
+    /// The kernel of this host generated the error, without an ICMP message.
     Local,
-    /// An ICMP or ICMPv6 message, which this host's own kernel generates too where a neighbour does not answer.
+    /// An ICMP or ICMPv6 message caused the error; this host's own kernel generates one too where a neighbour does not
+    /// answer.
     Icmp,
-    /// Another origin, such as a time stamp.
+    /// The error has another origin, such as a time stamp.
     Other,
 }
 
 /// An error about a datagram that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketError {
-    /// The error number that the kernel derives.
+    /// Error number derived by the kernel.
     pub errno: i32,
-    /// Origin of the error.
+    /// Origin of the socket error.
     pub origin: Origin,
     /// The type of the ICMP message.
     pub icmp_type: u8,

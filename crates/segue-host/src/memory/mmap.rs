@@ -1,5 +1,5 @@
-//! Atomic numbers in memory that a process shares with the children that it forks, or with the processes that have the
-//! same file open.
+//! Atomic numbers in memory that a process shares with its forked children, or with other processes that map the same
+//! file.
 #![allow(unsafe_code, reason = "memory of mmap is behind a pointer")]
 
 use std::fs::File;
@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
-/// Atomic numbers, all zero at first, in a mapping that a forked child shares: each process sees what the other writes.
+/// Atomic numbers, all zero at first, in a mapping that a forked child shares: each process sees the writes of the
+/// other.
 #[derive(Debug)]
 pub struct SharedNumbers {
     first: NonNull<AtomicU64>,
@@ -18,7 +19,7 @@ pub struct SharedNumbers {
 }
 
 impl SharedNumbers {
-    /// Maps `count` numbers.
+    /// Maps memory for `count` shared numbers.
     pub fn new(count: usize) -> io::Result<SharedNumbers> {
         SharedNumbers::map(count, libc::MAP_ANONYMOUS, -1)
     }
@@ -46,7 +47,7 @@ impl SharedNumbers {
         Ok(SharedNumbers { first, count })
     }
 
-    /// Returns the length of the mapping, bytes; the kernel takes no mapping of length 0.
+    /// Returns the length of the mapping in bytes; the kernel accepts no mapping of length 0.
     fn len_of(count: usize) -> usize {
         count.max(1) * size_of::<AtomicU64>()
     }

@@ -1,4 +1,4 @@
-//! Memory that processes share.
+//! Memory that is shared between processes.
 
 mod mmap;
 

@@ -1,5 +1,4 @@
-//! Notifications of changes: the multicast groups of rtnetlink, read only as far as is needed to know which state to
-//! read again.
+//! Notifications of changes: the multicast groups of rtnetlink, parsed only to find out which state to read again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,15 +10,15 @@ use netlink_sys::{Socket, SocketAddr};
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
 /// Message types RTM_NEWLINK and RTM_DELLINK (linux/rtnetlink.h).
 const LINKS: [u16; 2] = [16, 17];
-/// Largest number of datagrams that are read at a time.
+/// Largest number of datagrams read at a time.
 const MOST: usize = 1024;
 
 /// The changes since the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// The indexes of links that have changed, each once.
+    /// Indexes of the links that have changed, each once.
     pub links: Vec<u32>,
-    /// Whether there was any change: a link, an address, a route or a neighbour.
+    /// Whether a link, an address, a route or a neighbour has changed.
     pub anything: bool,
     /// Whether notices were lost, so that every link may have changed.
     pub lost: bool,
@@ -40,7 +39,7 @@ impl Changes {
         Ok(Changes { socket })
     }
 
-    /// Reads the waiting notices. Never waits.
+    /// Reads the queued notices of changes. Never waits.
     pub fn read(&mut self) -> io::Result<Changed> {
         let mut changed = Changed::default();
         let mut bytes = Vec::with_capacity(1 << 15);
@@ -71,7 +70,8 @@ impl AsFd for Changes {
 }
 
 impl Changed {
-    /// Adds the messages of one datagram: `struct nlmsghdr` (length, type), for links followed by `struct ifinfomsg`.
+    /// Adds the changes reported by one datagram: `struct nlmsghdr` (length, type), for links followed by `struct
+    /// ifinfomsg`.
     pub fn add(&mut self, datagram: &[u8]) {
         const HEADER: usize = 16;
         let mut rest = datagram;

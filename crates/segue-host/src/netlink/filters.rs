@@ -12,15 +12,15 @@ use netlink_packet_route::tc::{
 
 use super::Netlink;
 
-/// The queueing discipline that has the hooks and their filters.
+/// Queueing discipline that has the hooks and their filters.
 const CLSACT: &str = "clsact";
-/// The protocol of a filter for packets of any (`ETH_P_ALL`), in network byte order.
+/// Protocol number of a filter for all packets (`ETH_P_ALL`), in network byte order.
 const ANY: u32 = 3_u16.to_be() as u32;
 
-/// The priority of the filters that are added: after those of other programs, whose default is a lower number.
+/// Priority of the added filters: after those of other programs, whose default is a lower number.
 const PRIORITY: u32 = 0xff00;
 
-/// A hook of an interface that filters are at.
+/// A hook of an interface to which filters are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// Received packets, before the network layer.
@@ -75,7 +75,7 @@ impl Filter {
 }
 
 impl Netlink {
-    /// Returns the filters at the hooks of the link with this index.
+    /// Returns the filters at the hooks of the link with the given index.
     pub fn filters(&mut self, index: u32) -> io::Result<Vec<Filter>> {
         let mut found = Vec::new();
         for hook in [Hook::Ingress, Hook::Egress] {
@@ -91,8 +91,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds a program, whose result is the action on the packet, to a hook of the link with this index, after the
-    /// filters that exist. It stays until it is removed, or the link is.
+    /// Adds a program, whose result is the action on the packet, to a hook of the link with the given index, after the
+    /// existing filters. It stays until it is removed, or the link is.
     pub fn add_filter(&mut self, index: u32, hook: Hook, program: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let mut hooks = TcMessage::with_index(index.cast_signed());
         hooks.header.parent = TcHandle::CLSACT;

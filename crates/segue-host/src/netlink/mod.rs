@@ -20,14 +20,14 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::prefix::Prefix;
 
-/// A network interface.
+/// A network interface as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// The index of the interface.
     pub index: u32,
     /// The name of the interface.
     pub name: String,
-    /// The MTU, bytes.
+    /// MTU of the interface, bytes.
     pub mtu: u32,
     /// The hardware address, where it has six bytes.
     pub mac: Option<[u8; 6]>,
@@ -46,7 +46,7 @@ pub struct Link {
 /// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The preferred source address.
+    /// Preferred source address of the route.
     pub source: Option<IpAddr>,
     /// The next hop, where it is not the destination itself.
     pub gateway: Option<IpAddr>,
@@ -71,13 +71,13 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Looks up the route to `remote`, from `local` where that is given.
+    /// Looks up the route to `remote`, from `local` if given.
     pub fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
         self.route_on(remote, local, None)
     }
 
-    /// Looks up the route to `remote` as [`Netlink::route`] does, over `link` alone where one is given, as a link-local
-    /// address needs.
+    /// Looks up the route to `remote` like [`Netlink::route`], restricted to `link` if given, as a link-local address
+    /// needs.
     pub fn route_on(&mut self, remote: IpAddr, local: Option<IpAddr>, link: Option<u32>) -> io::Result<Route> {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut message = RouteMessage::default();
@@ -114,14 +114,14 @@ impl Netlink {
         Ok(route)
     }
 
-    /// Returns the link with this index.
+    /// Returns the link with the given index.
     pub fn link(&mut self, index: u32) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         self.link_of(message)
     }
 
-    /// Returns the link with this name, or `None` when there is none.
+    /// Returns the link with the given name, or `None`.
     pub fn link_named(&mut self, name: &str) -> io::Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -155,7 +155,7 @@ impl Netlink {
         Ok(link)
     }
 
-    /// Returns the addresses of the link with this index.
+    /// Returns the addresses of the link with the given index.
     pub fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
         let all = self.all_addresses()?;
         Ok(all.into_iter().filter(|(link, _)| *link == index).map(|(_, prefix)| prefix).collect())
@@ -184,8 +184,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Returns the kinds of the queueing disciplines of the link with this index, `clsact` and `ingress` included,
-    /// which have filters.
+    /// Returns the kinds of the queueing disciplines of the link with the given index, including `clsact` and
+    /// `ingress`, which have filters.
     pub fn queueing(&mut self, index: u32) -> io::Result<Vec<String>> {
         let mut request = TcMessage::default();
         request.header.index = index.cast_signed();
@@ -204,8 +204,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Returns whether the kernel's entry for the neighbour `address` of a link has failed: solicitations for the link
-    /// address were not answered. Kernels before 5.0 cannot look up one neighbour, which is an error.
+    /// Returns whether the kernel's neighbour entry for `address` on a link is in state FAILED: solicitations were not
+    /// answered. Kernels before 5.0 cannot look up one neighbour, which is an error.
     pub fn has_failed(&mut self, link: u32, address: IpAddr) -> io::Result<bool> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);

@@ -19,13 +19,13 @@ const NHA_GATEWAY: u16 = 6;
 const NHA_ENCAP_TYPE: u16 = 7;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Lengths of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp`, bytes.
+/// Lengths of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp` in bytes.
 const HEADER: usize = 16;
 const MESSAGE: usize = 8;
 const ATTRIBUTE: usize = 4;
 const MEMBER: usize = 8;
 
-/// A nexthop object.
+/// A nexthop object of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nexthop {
     /// The index of the output interface.
@@ -92,7 +92,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Splits off the first message: its type, its sequence number, its body, and the bytes after it.
+/// Splits off the first message of a datagram: its type, its sequence number, its body, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
     let len = word(bytes)? as usize;
     let kind = bytes.get(4..6)?.try_into().map(u16::from_ne_bytes).ok()?;

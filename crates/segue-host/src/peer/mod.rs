@@ -17,8 +17,8 @@ pub fn pid(stream: &UnixStream) -> io::Result<Pid> {
     sys::credentials(stream).map(|cred| cred.pid)
 }
 
-/// Returns whether the process at the other end of a local socket belonged to a group at the time of its connect: by
-/// its group id or by a supplementary one (SO_PEERCRED, SO_PEERGROUPS).
+/// Returns whether the process at the other end of a local socket belonged to a group at the time of its connect, as
+/// its primary group or as a supplementary one (SO_PEERCRED, SO_PEERGROUPS).
 pub fn is_in_group(stream: &UnixStream, group: u32) -> io::Result<bool> {
     Ok(sys::credentials(stream)?.gid == group || sys::groups(stream)?.contains(&group))
 }

@@ -24,7 +24,7 @@ pub enum Change {
     Stopped(c_int),
 }
 
-/// Returns a descriptor of the process `pid` (Linux 5.3), which is readable once the process has ended, a child or not.
+/// Returns a descriptor of the process `pid` (Linux 5.3), child or not, which is readable once the process has ended.
 pub fn watch_end(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: the call takes two numbers, and what it returns belongs to the caller alone.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -247,13 +247,13 @@ pub fn limit_capabilities(keep: &[Capability]) -> io::Result<()> {
 /// One instruction of a filter of system calls (`struct sock_filter`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The operation of the instruction.
+    /// Operation code of the instruction.
     pub code: u16,
     /// Relative jump where the condition is true.
     pub jt: u8,
     /// Relative jump where the condition is false.
     pub jf: u8,
-    /// The operand of the instruction.
+    /// Operand of the BPF instruction.
     pub k: u32,
 }
 
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::sys::kill;
 
-    /// Returns the next change of a child, and waits for it.
+    /// Waits for the next change of a child, and returns it.
     fn next(pid: Pid) -> Change {
         loop {
             if let Some(found) = change(pid).unwrap() {

@@ -19,7 +19,7 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Runs `make` under the file mode creation mask `mask`. The process must have one thread.
+/// Runs `make` with the file mode creation mask `mask`. The process must have one thread.
 pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     // SAFETY: umask always succeeds.
     let before = unsafe { libc::umask(mask) };

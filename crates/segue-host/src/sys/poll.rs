@@ -16,10 +16,10 @@ pub enum Want {
     Hangup,
 }
 
-/// Pause after a wait that a signal has ended, before no descriptor is reported ready: a caller that waits in a loop
-/// must not spin.
+/// Pause after a wait ended by a signal, before no descriptor is reported ready, so that a caller that waits in a loop
+/// does not spin.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(5);
-/// Pause after a poll(2) that failed for a reason other than a signal, such as lack of memory, since the next one may
+/// Pause after a poll(2) that failed for a reason other than a signal, such as lack of memory, because the next one may
 /// fail as well.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -60,8 +60,8 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
 }
 
-/// Sleeps, or returns early where a signal arrives or a seccomp filter refuses the call; unlike the standard library's
-/// function, which panics then.
+/// Sleeps, or returns early when a signal arrives or a seccomp filter refuses the call; the standard library's function
+/// panics then.
 pub fn pause(time: Duration) {
     let seconds = time.as_secs().min(i32::MAX as u64) as libc::time_t;
     let time = libc::timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos() as _ };

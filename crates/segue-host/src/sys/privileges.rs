@@ -1,4 +1,4 @@
-//! The rights of a process: user, capabilities, no_new_privs, and the kernel's means to confine it.
+//! Privileges of a process: user, capabilities, no_new_privs, and the kernel's features to confine it.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;

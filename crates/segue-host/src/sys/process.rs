@@ -11,18 +11,18 @@ use super::check;
 /// A process id as the kernel returns it.
 pub type Pid = libc::pid_t;
 
-/// Longest time for a thread that has done its work to be gone.
+/// Longest time for the end of a thread that has finished its work.
 const THREAD_END: Duration = Duration::from_millis(200);
 
 /// The two results of `fork`.
 pub enum Forked {
     /// The calling process, with the id of the child.
     Parent(Pid),
-    /// The new process.
+    /// The caller is the child.
     Child,
 }
 
-/// Forks the process.
+/// Forks the calling process.
 ///
 /// Returns an error when the process has more than one thread: the child could find a lock that nothing releases. A
 /// thread that ends at this moment is waited for.
@@ -127,8 +127,8 @@ pub fn close_from(first: c_int) {
     }
 }
 
-/// Requests `signal` for the time when the parent ends (PR_SET_PDEATHSIG). A change of user clears the request, so it
-/// must be made after that.
+/// Requests `signal` for the end of the parent (PR_SET_PDEATHSIG). A change of user clears the request, so it must be
+/// made after that.
 pub fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
@@ -140,7 +140,7 @@ pub fn parent_pid() -> Pid {
     unsafe { libc::getppid() }
 }
 
-/// Returns the longest command line that a program can be started with, bytes, with room for its other words and its
+/// Returns the maximum length of a program's command line in bytes, minus room for its other arguments and its
 /// environment.
 pub fn most_arguments() -> usize {
     /// Room for a program's further arguments and its environment, bytes.

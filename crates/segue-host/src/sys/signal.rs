@@ -1,4 +1,4 @@
-//! Signals read from a descriptor, and the one that ends a simple command.
+//! Signals read from a descriptor, and the signal handler of simple commands.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::ffi::c_int;

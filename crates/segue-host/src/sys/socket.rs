@@ -9,18 +9,18 @@ use std::os::unix::net::UnixStream;
 
 use super::check;
 
-/// Connects to the local socket with this abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of the
-/// listener is full.
+/// Connects to the local socket with the given abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of
+/// the listener is full.
 pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::connect)
 }
 
-/// Opens a local socket that is bound to this abstract name and does not listen.
+/// Opens a local socket that is bound to the given abstract name and does not listen.
 pub fn bind_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::bind)
 }
 
-/// Opens a local socket and applies `call`, connect or bind, to it with this abstract name.
+/// Opens a local socket and applies `call` (connect or bind) with the given abstract name.
 fn with_abstract(
     name: &[u8],
     call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
@@ -77,7 +77,7 @@ pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize
     }
 }
 
-/// Opens and closes a socket of this family and type, to find out whether the kernel supports it.
+/// Opens and closes a socket of a family and type, to find out whether the kernel supports it.
 pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; the descriptor is owned at once.
     let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
@@ -112,16 +112,16 @@ pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Res
     Ok(value[1] != 0)
 }
 
-/// Commands of ethtool that read the names of all features, their number, and their state at a link; the number of
-/// that set of names, and the length of a name (linux/ethtool.h).
+/// Commands of ethtool that read the names of all features, their number, and their state at a link; the number of that
+/// string set, and the length of a name (linux/ethtool.h).
 const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const SS_FEATURES: u32 = 4;
 const STRING_LEN: usize = 32;
 
-/// Returns whether one of the features `names`, as `ethtool -k` has them, was switched off at a link that has it, so
-/// that it can be switched on again. A `[fixed]` one was not, nor one that the driver keeps off though it is requested.
+/// Returns whether one of the features `names` (as in `ethtool -k`) was switched off at a link that has it, so that it
+/// can be switched on again. A `[fixed]` one was not, nor one that the driver keeps off though it is requested.
 pub fn ethtool_was_switched_off(socket: BorrowedFd<'_>, link: &str, names: &[&str]) -> io::Result<bool> {
     // struct ethtool_sset_info: the mask of the sets is a u64.
     let mask = (1_u64 << SS_FEATURES).to_ne_bytes();

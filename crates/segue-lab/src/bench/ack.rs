@@ -33,7 +33,7 @@ impl How {
     }
 }
 
-/// The rate at which the receiver acknowledges.
+/// Rates at which the receiver acknowledges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Receiver {
     /// The receiver aggregates up to 64 kB and acknowledges each train.

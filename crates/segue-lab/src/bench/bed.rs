@@ -90,7 +90,7 @@ fn steer(host: &Host, device: &str, core: usize) -> Result<(), LabError> {
     write(host, &format!("/sys/class/net/{device}/queues/rx-0/rps_cpus"), &mask)
 }
 
-/// Writes a file of the host's `/sys`.
+/// Writes a file in the host's `/sys`.
 fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
     host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop).map_err(|error| {
         // In a user namespace the kernel refuses files of /sys that root may write.
@@ -106,8 +106,8 @@ fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
     })
 }
 
-/// Switches the card's GRO on. A veth pair aggregates on the processor of the sender, which here is the receiver's
-/// as well.
+/// Switches on GRO for a card, on the processor that sends to it. A veth pair aggregates on the processor of the
+/// sender, which here is the receiver's as well.
 pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), LabError> {
     ethtool(host, device, &["gro", "on"])
 }
@@ -207,9 +207,9 @@ pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
     aggregate_in_thread(wire, NEAR)
 }
 
-/// Name of the wire's device towards the near card.
+/// Name of the wire's device at the sender's side.
 const NEAR: &str = "w0";
-/// Name of the wire's device towards the far card.
+/// Name of the wire's device at the receiver's side.
 pub(super) const FAR: &str = "w1";
 
 /// Adds a host's address to a device: [`Peer::address`] of net 0.

@@ -20,7 +20,7 @@ const WINDOW: u64 = 32;
 const STRIDE: u64 = 8;
 /// Time after which datagrams in flight count as lost.
 const LOST: Duration = Duration::from_millis(50);
-/// Time that the receiver waits for the first datagram; [`END`] is that for each further one.
+/// Time that the receiver waits for the first datagram; [`END`] is the time for each further one.
 const PATIENCE: Duration = Duration::from_secs(15);
 const END: Duration = Duration::from_millis(500);
 
@@ -45,7 +45,7 @@ pub(super) fn sink(address: &str, flows: u32) -> io::Result<Value> {
     Ok(json!({ "bytes": bytes, "seconds": (end - begin).as_secs_f64() }))
 }
 
-/// Returns when the first and the last datagram arrived, and the number of bytes.
+/// Receives datagrams; returns the arrival times of the first and last one, and the number of bytes.
 fn receive(socket: &UdpSocket) -> io::Result<(Instant, Instant, u64)> {
     let (mut buffer, mut bytes, mut count) = (vec![0; 1 << 16], 0, 0u64);
     let (mut begin, mut last) = (Instant::now(), Instant::now());

@@ -27,7 +27,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Returns the points that the settings choose, in the order of the table.
+    /// Returns the points chosen by the settings, in the order of the table.
     pub(super) fn chosen(&self, settings: &Settings) -> Result<Vec<&Point>, LabError> {
         let widest = match settings.select {
             Select::Quick => Part::Quick,
@@ -65,7 +65,7 @@ impl Bench {
         if self.has_hosts() { (5, 2) } else { (2, 1) }
     }
 
-    /// Returns all words that rows can be chosen by.
+    /// Returns all words by which rows can be chosen.
     pub fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for word in self.points.iter().flat_map(Point::words) {
@@ -82,7 +82,7 @@ impl Bench {
         Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
     }
 
-    /// Returns the time that one measurement takes, with set-up and removal.
+    /// Returns the duration of one measurement, including set-up and removal.
     pub(super) fn each(&self, settings: &Settings) -> Duration {
         let seconds = u64::from(settings.seconds) * 1000;
         // The model is faster than what it stands for.

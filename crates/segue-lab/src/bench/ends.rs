@@ -1,4 +1,4 @@
-//! Sender and receiver of loads that iperf3 does not offer.
+//! Senders and receivers of loads that iperf3 does not offer.
 //!
 //! [`Taker::Sink`] acknowledges by a rule, and not when its processor finds time. A Linux receiver that is busy
 //! reading puts together what comes meanwhile and acknowledges it at once, so that with one processor there is an
@@ -25,13 +25,14 @@ const MEMORY: i32 = 32 << 20;
 const WINDOW: i32 = 1 << 20;
 const NAP: Duration = Duration::from_millis(1);
 const PORT: u16 = 5202;
-/// Bytes that one `sendfile(2)` sends.
+/// Number of bytes per call of `sendfile(2)`.
 pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes that [`Taker::Drain`] requests with one `read(2)`.
 const BUFFER: usize = 256 << 10;
 
-/// Runs one end of a load in a process of its own, with the arguments that the bench passes. Returns the line to print.
+/// Runs the sender or receiver of a load in its own process, with the arguments that the bench passes. Returns the line
+/// to print.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
@@ -66,8 +67,8 @@ pub(super) enum Taker {
     Drain,
 }
 
-/// Sends a file of this many bytes repeatedly from one host to the address of another one. `begin` is called when all
-/// is ready.
+/// Sends a file of the given size repeatedly from one host to the address of another one. `begin` is called when all is
+/// ready.
 pub(super) fn run<T>(
     program: &Path,
     from: &Host,
@@ -104,7 +105,7 @@ fn came(value: &Value) -> Result<LoadResult, LabError> {
     Ok(LoadResult { bytes, seconds })
 }
 
-/// Runs an end in each host, `far` first, and returns the output of `near` and of `far`. `begin` is called when both
+/// Runs a program in each host, `far` first, and returns the output of `near` and of `far`. `begin` is called when both
 /// are ready; the load starts [`LEAD`](super::ready::LEAD) later.
 pub(super) fn both<T>(
     program: &Path,
@@ -190,7 +191,7 @@ fn drain(address: &str, flows: u32) -> io::Result<Value> {
     Ok(json!({ "bytes": ended.iter().map(|end| end.2).sum::<u64>(), "seconds": seconds }))
 }
 
-/// Runs `work` for each item, in a thread for each.
+/// Runs `work` for each item, in parallel threads.
 fn each<T: Send, R: Send>(all: Vec<T>, work: impl Fn(T) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
     let work = &work;
     thread::scope(|scope| {

@@ -168,7 +168,7 @@ fn name(row: &Row) -> String {
     format!("{:>3}% {}", label(row, "quota"), label(row, "column"))
 }
 
-/// Returns the row to compare with: the sending stack segments, or for live rows, segue on entry.
+/// Returns the row to compare with: the one where the sending stack segments, or for live rows, segue on ingress.
 fn base<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
     let column = label(row, "column");
     let wanted = match (label(row, "protocol").as_str(), column.as_str()) {

@@ -11,18 +11,18 @@ use super::site::Site;
 use crate::load::{self, Load, Style};
 use crate::{Family, LabError, Named, Proto, Row, Table};
 
-/// The receive path of a row.
+/// Receive paths of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// The gateway with LRO: `segue gateway`.
     Lro,
-    /// `segue gateway` with the limit that the original had: 65535 / MTU packets.
+    /// `segue gateway` with the limit of the original LRO: 65535 / MTU packets.
     LroCounted,
     /// The gateway without LRO: `segue gateway --no-lro`.
     NoLro,
-    /// The kernel's GRO, without a gateway.
+    /// GRO of the kernel, without a gateway.
     KernelGro,
-    /// Neither a gateway nor GRO.
+    /// Neither a gateway nor GRO is used.
     Kernel,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn bench() -> Bench {
     }
 }
 
-/// Adds the rows of one heading to `points`.
+/// Adds the rows below one heading to `points`.
 fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, verified: bool, mtus: (u32, u32)) {
     let plain = rate.is_none() && flows == 1 && verified;
     let mut add = |how: How, page: Option<&'static str>| {
@@ -227,7 +227,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// Returns the row of a column without segue that belongs to `row`.
+/// Returns the row without segue that corresponds to `row`.
 fn kernel<'a>(table: &'a Table, row: &Row, column: &str) -> Option<&'a Row> {
     sibling(table, row, &[("column", Some(column)), ("page", None)])
 }

@@ -20,12 +20,12 @@ const TRAFFIC: [(&str, &str); 4] =
 const TARGETS: [&str; 4] = ["rpi4", "nitrogen8m", "compaq", "dell"];
 /// Driver forms: the steps of the patch in sequence, and NAPI without the others.
 const FORMS: [&str; 6] = ["standard", "tx-pool", "rx-pool", "gro", "napi", "napi-alone"];
-/// Prices of a transfer for the sweep in microseconds.
+/// Assumed costs of a transfer for the sweep, microseconds.
 const SWEEP: [u32; 7] = [0, 2, 5, 10, 20, 40, 80];
 /// Computers whose core speeds the sweep covers: the fast and the slow ones of those with four cores.
 const SWEPT: [&str; 2] = ["dell", "nitrogen8m"];
 
-/// A published cell: Mbit/s, per cent of datagrams lost, idle per cent.
+/// A cell of a published table: Mbit/s, per cent of datagrams lost, idle per cent.
 type Cell = (f64, Option<f64>, f64);
 
 /// Published cells of the standard and the NAPI form: traffic and target in the order above. `None`: "unusable".
@@ -149,7 +149,7 @@ fn run_target(site: &Site, words: &str) -> Result<Value, LabError> {
     }
 }
 
-/// Returns the prices as facts of the table.
+/// Returns the model's costs as facts of the table.
 pub(super) fn prices(site: &Site) -> Result<Vec<(String, Value)>, LabError> {
     let value = run_target(site, "target prices")?;
     Ok(value.as_object().into_iter().flatten().map(|(name, fact)| (name.clone(), fact.clone())).collect())
@@ -175,7 +175,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// Returns the form that a form is a step from.
+/// Returns the preceding form of a form.
 fn before(form: &str) -> Option<&'static str> {
     let at = FORMS.iter().position(|one| *one == form)?;
     match form {
@@ -189,7 +189,7 @@ fn rate(value: f64) -> String {
     format!("{:.0}", value * 1000.0)
 }
 
-/// Returns a figure of the load's direction.
+/// Returns the figure for the direction of the load.
 fn mainly(row: &Row, metric: &str) -> Option<f64> {
     let direction = if label(row, "traffic").ends_with("rx") { "rx" } else { "tx" };
     median(row, &format!("{direction}_{metric}"))
@@ -246,7 +246,7 @@ const NOTES: &[&str] = &[
     "worse than standard; missing: published as unusable.",
 ];
 
-/// Returns the published effects next to those of the table, for the rows in the table.
+/// Returns the published effects next to the table's, for the rows in the table.
 pub(super) fn effects(table: &Table) -> String {
     let mut text = String::new();
     for (at, (traffic, title)) in TRAFFIC.iter().enumerate() {

@@ -12,14 +12,14 @@ use crate::{Cpu, Family, Host, LabError, Peer, Process, reach};
 /// Name of the TAP that the tested machine's stack uses behind a gateway.
 pub(super) const TAP: &str = "eth0";
 
-/// The machine under test, which has the gateway.
+/// Machine under test, which has the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tested {
     Sender,
     Receiver,
 }
 
-/// The configuration of a pair.
+/// Configuration of the pair of machines.
 pub(super) struct Form {
     pub(super) tested: Tested,
     /// Whether the tested machine's stack is behind a gateway.
@@ -36,7 +36,7 @@ pub(super) struct Form {
     pub(super) card: &'static [&'static str],
 }
 
-/// Two machines that a wire joins. The sender is [`Peer::A`].
+/// Two machines connected by a wire. The sender is [`Peer::A`].
 pub(super) struct Pair {
     pub(super) sender: Host,
     pub(super) receiver: Host,

@@ -42,7 +42,7 @@ pub(super) enum Sample {
 }
 
 impl Point {
-    /// Returns the labels as words.
+    /// Returns the labels as text.
     pub(super) fn words(&self) -> impl Iterator<Item = String> {
         self.labels.0.iter().map(|(name, value)| match value {
             Value::String(text) => text.clone(),

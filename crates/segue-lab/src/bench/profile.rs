@@ -104,8 +104,8 @@ fn share(text: &str, program: &str, core: usize) -> Option<f64> {
     (all > 0).then(|| 100.0 * f64::from(summing) / f64::from(all))
 }
 
-/// Returns task and symbol of a line `TASK [CPU] IP SYMBOL`, if it is the load's: its programs, the kernel's threads
-/// for received frames, and interrupts that met the thread that watches an idle processor.
+/// Returns task and symbol of a line `TASK [CPU] IP SYMBOL`, if it belongs to the load: its programs, the kernel's
+/// threads for received frames, and interrupts of the thread that watches an idle processor.
 fn sample<'a>(line: &'a str, program: &str, core: usize) -> Option<(&'a str, &'a str)> {
     let (name, rest) = line.split_once(" [")?;
     let (cpu, rest) = rest.split_once(']')?;

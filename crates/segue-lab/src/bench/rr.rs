@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The reported quantiles in per cent.
 pub(super) const QUANTILES: [usize; 4] = [50, 90, 95, 99];
 
-/// Answers every byte with one until all connections have ended.
+/// Answers every received byte with one byte, until all connections have ended.
 pub(super) fn answer(address: &str, connections: u32) -> io::Result<Value> {
     let listener = TcpListener::bind((address, PORT))?;
     println!("ready");

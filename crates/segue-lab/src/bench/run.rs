@@ -112,7 +112,7 @@ fn of_point(error: LabError, case: &str) -> LabError {
     }
 }
 
-/// A point with its measurements so far.
+/// A point of the bench with its measurements so far.
 struct Lane<'a> {
     point: &'a Point,
     samples: Vec<Named<f64>>,

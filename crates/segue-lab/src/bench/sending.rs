@@ -33,10 +33,10 @@ const INSIDE_NET: u8 = 1;
 /// The sender's address behind the NAT, as seen by the receiver.
 const OUTSIDE: &str = "198.18.0.9";
 
-/// The load of a row.
+/// Loads of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// A TCP stream.
+    /// Load by a TCP stream.
     Tcp(Family),
     /// UDP datagrams of 9000 bytes with their headers.
     Udp(Family),
@@ -59,10 +59,10 @@ impl Load {
     }
 }
 
-/// The component that segments trains or fragments datagrams.
+/// Components that segment trains or fragment datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// The card segments trains (TSO).
+    /// The network card segments trains (TSO).
     Tso,
     /// The kernel segments in front of the card, without a gateway.
     Kernel,
@@ -322,7 +322,7 @@ struct Stage {
     segments: f64,
     /// Bytes that the port sent.
     sent: f64,
-    /// Packets dropped in the whole gateway.
+    /// Number of packets dropped in the whole gateway.
     drops: f64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Settings of a bench.
+/// Settings of a bench run.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Path of the program `segue`.
@@ -23,7 +23,7 @@ pub struct Settings {
     pub link: Option<String>,
     /// Share of a processor that the host under test may use, per cent; the whole processor when `None`.
     pub quota: Option<u32>,
-    /// The caller's word on the SIMD path that segue uses, for the table's machine part.
+    /// Note on the SIMD path that segue uses, for the table's machine part.
     pub simd: Option<String>,
 }
 

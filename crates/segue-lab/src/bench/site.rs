@@ -6,7 +6,7 @@ use super::bed;
 use super::settings::Settings;
 use crate::{LabError, cores};
 
-/// The surroundings in which a point is measured.
+/// Environment in which a point is measured.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) segue: PathBuf,

@@ -21,10 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// TCP receive memory that keeps the window below 256 datagrams: a veth end with GRO drops frames beyond that.
 const RING_MEMORY: &str = "4096 131072 340000";
 
-/// The implementation of the tunnel.
+/// Implementations of the tunnel.
 #[derive(Debug, Clone)]
 pub(super) enum Tunnel {
-    /// `segue tunnel` with these words, and a checksum implementation by name if it is not the fastest.
+    /// `segue tunnel` with the given words, and a checksum implementation by name if it is not the fastest.
     Segue { words: Vec<&'static str>, simd: Option<&'static str> },
     /// The kernel's VXLAN with outer checksums.
     Kernel,
@@ -112,14 +112,14 @@ impl<'a> Span<'a> {
         Peer::B.address(INSIDE, self.family)
     }
 
-    /// Reads the counters right before a load.
+    /// Reads the counters immediately before a load.
     pub(super) fn before(&self) -> Result<Before, LabError> {
         let profile = Profile::start(&self.site.segue, &[self.site.load_core, self.site.test_core])?;
         let summed = self.summed()?;
         Ok(Before { begin: Instant::now(), cpu: bed::cpu_seconds(self.hosts())?, summed, profile })
     }
 
-    /// Reads the counters after a load. Returns what each processor did for it.
+    /// Reads the counters immediately after a load. Returns what each processor did for it.
     pub(super) fn after(&self, before: Before, values: &mut Named<f64>) -> Result<[f64; 2], LabError> {
         let (wall, cpu) = (before.begin.elapsed().as_secs_f64(), bed::cpu_seconds(self.hosts())?);
         let used = [cpu[0] - before.cpu[0], cpu[1] - before.cpu[1]];

@@ -39,11 +39,11 @@ const NAMES: [&str; 14] = [
 /// Load through the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
-    /// TCP flows at full speed.
+    /// TCP flows at full speed, by their number.
     Stream(u32),
-    /// Flows of UDP datagrams at full speed, and the bytes of payload of each.
+    /// UDP datagrams at full speed: number of flows, and payload bytes per datagram.
     Datagrams(u32, u32),
-    /// Connections with one request of one byte in flight on each.
+    /// Connections with one request of one byte in flight on each, by their number.
     Requests(u32),
 }
 
@@ -84,7 +84,7 @@ struct Form {
 }
 
 impl Form {
-    /// Returns whether the table has such a row.
+    /// Returns whether the table has a row for the combination.
     fn exists(self) -> bool {
         // A socket takes IPv6 datagrams without checksums only where that is asked for.
         let is_none = matches!(

@@ -34,12 +34,12 @@ pub(super) fn columns(row: &Row) -> &'static [Column] {
     }
 }
 
-/// Returns the row of another tunnel of this program.
+/// Returns the row of another tunnel with this program, for the same case.
 fn of<'a>(table: &'a Table, row: &Row, tunnel: &str) -> Option<&'a Row> {
     sibling(table, row, &[("tunnel", Some(tunnel)), ("program", None)])
 }
 
-/// Returns the row of the other program for the same case.
+/// Returns the row of the program to compare with, for the same case.
 fn beside<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
     if row.case.find("program").is_some() {
         return None;

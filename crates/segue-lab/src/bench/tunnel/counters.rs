@@ -11,11 +11,11 @@ use crate::{Host, Named, Process};
 /// Counters of both ends of a tunnel, summed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counters {
-    /// System calls that moved packets or tried to.
+    /// Number of system calls that moved packets or tried to.
     calls: u64,
-    /// Trains and single packets that crossed a port.
+    /// Number of trains and single packets that crossed a port.
     units: u64,
-    /// Waits for packets.
+    /// Number of waits for packets.
     sleeps: u64,
 }
 
@@ -56,8 +56,8 @@ fn of(stat: &str, device: &str) -> Option<Counters> {
     Some(sum)
 }
 
-/// Writes system calls and sleeps of both ends for each of `packets` packets or transactions, and system calls for each
-/// train or packet that crossed a port: of the ports alone, and of the load as a whole.
+/// Writes system calls and sleeps of both ends per packet or transaction, and system calls per train or packet that
+/// crossed a port: of the ports alone, and of the whole load.
 pub(super) fn put(counters: &Counters, packets: f64, values: &mut Named<f64>) {
     let per = |count: u64| count as f64 / packets;
     if packets > 0.0 {
@@ -69,7 +69,8 @@ pub(super) fn put(counters: &Counters, packets: f64, values: &mut Named<f64>) {
     }
 }
 
-/// Returns the memory of the largest of the processes and their children: resident bytes. `None` without a process.
+/// Returns the resident memory of the largest process among the given ones and their children, bytes. `None` without a
+/// process.
 pub(super) fn memory(processes: &[Process]) -> Option<u64> {
     processes.iter().map(|process| tree(process.id())).max()
 }
