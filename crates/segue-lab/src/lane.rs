@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::process::checked_output;
 use crate::{Family, Host, LabError, Options, Peer, Process, interrupt, link};
 
-/// The surroundings in which a case is set up.
+/// Environment in which a case is set up.
 #[derive(Clone, Copy)]
 pub struct Ground<'a> {
     /// The sending host.
@@ -63,14 +63,14 @@ pub(crate) struct Sent {
 }
 
 impl Lane {
-    /// Creates a lane over the bare link, or over another path that exists in the hosts already.
+    /// Creates a lane over the bare link, or over another existing path between the hosts.
     pub fn plain(net: u8) -> Lane {
         Lane { net, processes: Vec::new(), stat: None, patience: Duration::from_secs(5) }
     }
 }
 
 impl Ground<'_> {
-    /// Returns the host at one end.
+    /// Returns the host on the given side.
     pub fn host(&self, end: Peer) -> &Host {
         match end {
             Peer::A => self.a,

@@ -14,10 +14,10 @@ pub const DEVICE: &str = "eth0";
 keywords! {
     /// The offloads of a veth pair.
     LinkForm {
-        /// A link like that of a network card without offloads: `tso off gso off tx off gro on`, so that the sender has
-        /// to segment and checksum, and the receiver has to aggregate.
+        /// Link without offloads, like that of a simple network card: `tso off gso off tx off gro on`, so that the
+        /// sender has to segment and checksum, and the receiver has to aggregate.
         Nic = "nic",
-        /// A link like that of a card with checksum offload only: `tso off gso off tx on gro on`.
+        /// Link with checksum offload only: `tso off gso off tx on gro on`.
         NicCsum = "nic-csum",
         /// A link with the kernel's default features: trains pass whole and checksums are never computed. Flatters
         /// everything that makes trains.

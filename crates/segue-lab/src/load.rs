@@ -25,7 +25,7 @@ pub struct Load<'a> {
     pub server: &'a Host,
     /// The receiver's address, which chooses the path and the family.
     pub to: IpAddr,
-    /// Protocol: TCP, or UDP datagrams without a rate limit.
+    /// Protocol of the load: TCP, or UDP datagrams without a rate limit.
     pub proto: Proto,
     /// Length of the load in seconds.
     pub seconds: u32,
@@ -35,7 +35,7 @@ pub struct Load<'a> {
     pub style: Style,
 }
 
-/// The sending method of a load.
+/// Sending method of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether the sender uses `sendfile(2)` on a file, without copying the bytes into the kernel.
@@ -53,7 +53,7 @@ impl Default for Style {
 /// The result of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub bytes: u64,
     /// Duration of reception in seconds, by the receiver's clock.
     pub seconds: f64,

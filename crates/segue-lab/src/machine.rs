@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cpu::Cpu;
 use crate::named::Named;
 
-/// The machine part of a table.
+/// Description of the machine of a table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// Model name of the processor.
@@ -21,7 +21,7 @@ pub struct Machine {
     pub cpu_method: String,
     /// Date and time in UTC (RFC 3339).
     pub date: String,
-    /// More facts: versions, settings of the run.
+    /// Further facts: versions, settings of the run.
     #[serde(flatten)]
     pub more: Named<serde_json::Value>,
 }

@@ -31,7 +31,7 @@ pub struct Options {
     pub runs: u32,
     /// Case names in the order of the table, see [`crate::Case::NAMES`].
     pub cases: Vec<String>,
-    /// The caller's word on the SIMD path that segue uses, for the table's machine part.
+    /// Note on the SIMD path that segue uses, for the table's machine part.
     pub simd: Option<String>,
 }
 
@@ -76,11 +76,11 @@ impl Options {
 keywords! {
     /// iproute2's tunnel modes.
     Mode {
-        /// GRE: IPv4 and IPv6 inside.
+        /// Mode `gre`: IPv4 and IPv6 inside.
         Gre = "gre",
-        /// `ipip`: IPv4 inside.
+        /// Mode `ipip`: IPv4 inside.
         Ipip = "ipip",
-        /// `sit`: IPv6 inside.
+        /// Mode `sit`: IPv6 inside.
         Sit = "sit",
     }
 }
@@ -90,7 +90,7 @@ keywords! {
     Encap {
         /// Generic UDP Encapsulation in Linux's layout.
         Gue = "gue",
-        /// Foo over UDP.
+        /// Foo over UDP (FOU).
         Fou = "fou",
     }
 }

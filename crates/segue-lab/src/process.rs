@@ -93,12 +93,12 @@ impl Process {
         if found { Ok(()) } else { Err(self.failure("ended early")) }
     }
 
-    /// Returns what the child has written to stdout so far.
+    /// Returns the child's output on stdout so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Returns what the child has written to stderr so far.
+    /// Returns the child's output on stderr so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
@@ -195,8 +195,8 @@ impl Stream {
         String::from_utf8_lossy(&lock(&self.bytes)).into_owned()
     }
 
-    /// Waits until the reader has caught up after the child's end; not for ever, as a grandchild may hold the pipe
-    /// open.
+    /// Waits until the reader has read all output of the ended child; not for ever, because a grandchild may hold the
+    /// pipe open.
     fn finish(&mut self) {
         // Rounds, not time: on a busy machine the reader gets its turn between them.
         let mut rounds = 0..200;
@@ -211,7 +211,7 @@ impl Stream {
     }
 }
 
-/// Locks the captured output; a reader that panicked while it held the lock has left whole bytes.
+/// Locks the captured output; a reader that panicked while holding the lock has left whole bytes.
 fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }

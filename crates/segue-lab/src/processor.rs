@@ -59,7 +59,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Returns the seconds for which anything but the watching thread used the processor.
+    /// Returns the seconds for which any task but the watching thread used the processor.
     pub(crate) fn busy(&self) -> f64 {
         self.begin.elapsed().as_secs_f64() - self.watch.idle.load(Ordering::Relaxed) as f64 * 1e-9
     }

@@ -7,7 +7,7 @@ use crate::{Family, Proto};
 
 /// A receiver of progress reports. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
 pub trait Progress {
-    /// Takes a step that has just happened.
+    /// Receives a step that has just happened.
     fn step(&mut self, step: &Step);
 }
 
@@ -26,18 +26,18 @@ impl<F: FnMut(&Step)> Progress for F {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Step {
-    /// A part of the run is being set up, named in the text.
+    /// A part of the run, named in the text, is being set up.
     Preparing(String),
     /// A case is skipped because it cannot run here.
     Skipped {
         /// Name of the case.
         case: String,
-        /// Reason why it cannot run.
+        /// Reason why the case cannot run.
         reason: String,
     },
-    /// A measurement begins.
+    /// A measurement that begins.
     Measuring(Measurement),
-    /// A measurement has ended.
+    /// A measurement that has ended.
     Measured {
         /// The measurement that has ended.
         measurement: Measurement,

@@ -15,7 +15,7 @@ use crate::{Family, Host, LabError, Peer, link};
 /// of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Rate of frames dropped.
+    /// Rate of dropped frames.
     pub drop: u16,
     /// Rate of frames sent twice.
     pub duplicate: u16,
@@ -23,7 +23,7 @@ pub struct Faults {
     pub reorder: u16,
     /// Frames sent with exactly one bit flipped.
     pub damage: u16,
-    /// Area in which that bit may be.
+    /// Area in which the flipped bit may be.
     pub area: DamageArea,
     /// Seed of the random sequence: two relays with the same seed apply the same faults to the same frames.
     pub seed: u64,
@@ -54,11 +54,11 @@ pub struct Counts {
     pub dropped: u64,
     /// Number of frames sent twice.
     pub duplicated: u64,
-    /// Frames that at least one later frame has overtaken.
+    /// Number of frames that at least one later frame has overtaken.
     pub reordered: u64,
-    /// Frames with one flipped bit.
+    /// Number of frames with one flipped bit.
     pub damaged: u64,
-    /// Frames the kernel refused to send.
+    /// Number of frames the kernel refused to send.
     pub failed: u64,
     /// Number of frames lost before the relay for lack of buffer space.
     pub overruns: u64,
@@ -193,7 +193,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// Returns the sums of both.
+    /// Returns the sums of two sets of counters.
     pub fn plus(self, other: Counts) -> Counts {
         Counts {
             received: self.received + other.received,
@@ -255,7 +255,7 @@ fn lenient(got: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
     }
 }
 
-/// The faults of one direction: frames go in, a queue of frames to send comes out.
+/// Fault state of one direction: frames go in, and a queue of frames to send comes out.
 #[derive(Debug, Default)]
 struct Direction {
     faults: Faults,
@@ -355,7 +355,7 @@ fn ether_type(frame: &[u8]) -> Option<u16> {
     frame.get(12..ETHERNET_LEN).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Flips one bit; returns `false` if the frame has no byte in the chosen area.
+/// Flips one bit of a frame; returns `false` if the frame has no byte in the chosen area.
 fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     let places = match area {
         DamageArea::Anywhere => (ETHERNET_LEN..frame.len()).collect(),
@@ -377,7 +377,7 @@ fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     true
 }
 
-/// Returns the indexes of the bytes in which the receiver is sure to notice a flipped bit.
+/// Returns the indexes of bytes whose checksums reveal a flipped bit to the receiver.
 fn covered(frame: &[u8]) -> Vec<usize> {
     let Some(ip) = Ip::parse(frame) else { return Vec::new() };
     let mut places = ip.header_covered.clone();
@@ -461,7 +461,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number in `0..bound`; the bias is below one in 2^48 for the bounds used here.
+    /// Returns a random number in `0..bound`; the bias is below one in 2^48 for the bounds used here.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -549,7 +549,7 @@ mod tests {
         }
     }
 
-    /// Sends numbered frames through one direction and returns the numbers that come out.
+    /// Sends numbered frames through one direction and returns the numbers of the output.
     fn through(faults: Faults, count: u8) -> (Vec<u8>, Counts) {
         let tally = Tally::default();
         let mut direction = Direction { faults, random: Random(faults.seed), ..Direction::default() };

@@ -23,9 +23,9 @@ pub fn skip(name: &str, reason: &str) {
     }
 }
 
-/// Records a skip like [`skip`] for the test on whose thread this is called, named after the test program and that
-/// thread, to which libtest gives the test's name. Where all tests run on the main thread (`--test-threads=1`) the
-/// place of the call stands for the name.
+/// Records a skip like [`skip`] for the calling test, named after the test program and the current thread, which
+/// libtest names after the test. Where all tests run on the main thread (`--test-threads=1`) the place of the call
+/// stands for the name.
 #[track_caller]
 pub fn skip_this_test(reason: &str) {
     let program = env::current_exe().ok();

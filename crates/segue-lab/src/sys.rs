@@ -405,12 +405,12 @@ impl PacketSocket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Returns the frames for which the socket's buffer had no room since the last call.
+    /// Returns the number of frames lost for lack of room in the socket's buffer since the last call.
     pub(crate) fn overruns(&self) -> u64 {
         u64::from(self.counts().tp_drops)
     }
 
-    /// Returns the frames that passed the filter since the last call.
+    /// Returns the number of frames that passed the filter since the last call.
     pub(crate) fn passed(&self) -> u64 {
         u64::from(self.counts().tp_packets)
     }

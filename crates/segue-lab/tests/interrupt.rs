@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a measurement of a minute, which the test interrupts.
+/// Runs a measurement of one minute, which the test interrupts.
 fn measure() -> ExitCode {
     interrupt::catch().unwrap();
     let options =

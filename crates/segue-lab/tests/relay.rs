@@ -17,7 +17,7 @@ fn skip() -> bool {
     why.is_some()
 }
 
-/// Sends numbered datagrams from A to B through the relay; the numbers that arrive intact, in their order.
+/// Sends numbered datagrams from A to B through the relay; returns the numbers that arrive intact, in order.
 fn cross(faults: Faults, family: Family) -> (Vec<u32>, Counts) {
     let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
     let relay = Relay::between(&a, &b).unwrap();
