@@ -17,7 +17,7 @@ use segue::reason::Reason;
 use segue_testkit::{build, oracle};
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
-/// The number of captured tunnels, each with ICMP, TCP and UDP.
+/// Number of captured tunnels, each with ICMP, TCP and UDP.
 const FILES: usize = 75;
 const ETHERNET: usize = 14;
 
@@ -32,7 +32,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Returns the tunnel with this file name, as described in `captures/guest-commands.txt`.
+    /// Returns the tunnel for a file name, as described in `captures/guest-commands.txt`.
     fn open(path: &Path) -> Capture {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let is_gue = name.starts_with("gue");
@@ -74,7 +74,7 @@ impl Capture {
         Capture { csum: !name.contains("-nocsum"), name, mode, carrier, port, packets }
     }
 
-    /// Returns the tunnel as the receiver of `packet` is configured.
+    /// Returns the tunnel in the configuration of `packet`'s receiver.
     fn receiver(&self, packet: &[u8]) -> Config {
         let (from, to) = addresses(packet);
         let config = Config::new(self.mode, self.carrier, to, from);
@@ -83,7 +83,7 @@ impl Capture {
         Config { csum: self.csum, dport: self.port, port: self.port, tos: Tos::Fixed(0), df, ..config }
     }
 
-    /// Returns the packets of the tunnel: all but neighbour discovery between its ends.
+    /// Returns the packets of the tunnel, without neighbour discovery between its ends.
     fn tunnelled(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.iter().map(Vec::as_slice).filter(|packet| !(packet[0] >> 4 == 6 && packet[6] == 58))
     }
@@ -96,7 +96,7 @@ impl Capture {
         self.carrier == Carrier::Bare
     }
 
-    /// Returns the IP packet in the inner packet of the tunnel, if there is one.
+    /// Returns the inner packet from its IP header on, if it has one.
     fn ip<'a>(&self, inner: &'a [u8]) -> Option<&'a [u8]> {
         if self.mode != Mode::Ethernet {
             return Some(inner);
@@ -140,7 +140,7 @@ fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
     (at(8), at(24))
 }
 
-/// Returns the captures, with as many packets each as their own README lists.
+/// Returns the captures, with as many packets each as their README states.
 fn captures() -> Vec<Capture> {
     let mut paths: Vec<PathBuf> = fs::read_dir(CAPTURES).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -283,12 +283,13 @@ impl Drop for Scratch {
     }
 }
 
-/// The origin of an inner packet, and which of its checksums tshark must call good.
+/// Expectation for an inner packet: its origin, and which of its checksums tshark must call good.
 #[derive(Debug)]
 struct Expected {
     file: String,
     is_v4: bool,
-    /// Column of its transport checksum; `None` for a fragment that does not complete its datagram.
+    /// Index of the tshark column with the inner transport checksum; `None` for a fragment that does not complete its
+    /// datagram.
     transport: Option<usize>,
 }
 
@@ -354,10 +355,10 @@ fn tshark_calls_every_inner_checksum_good() {
     assert_eq!(judged[1..].iter().sum::<usize>() + without, expected.len(), "every packet's transport was judged");
 }
 
-/// The fragments of a datagram that were seen.
+/// Fragments seen of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Datagram {
-    /// One of the two fragments of a datagram.
+    /// One of the datagram's two fragments was seen.
     Part,
     Whole,
 }

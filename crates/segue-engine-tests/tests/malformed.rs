@@ -15,7 +15,7 @@ struct Good {
     name: &'static str,
     config: Config,
     bytes: Vec<u8>,
-    /// Offset of the bytes that follow the outer IP header.
+    /// Offset of the bytes after the outer IP header.
     l4: usize,
 }
 
@@ -24,7 +24,7 @@ impl Good {
         self.config.carrier != Carrier::Bare
     }
 
-    /// Returns the offset of the bytes that follow UDP, or IP without UDP.
+    /// Returns the offset of the bytes after UDP, or after IP without UDP.
     fn inside(&self) -> usize {
         self.l4 + if self.has_udp() { 8 } else { 0 }
     }
@@ -64,7 +64,7 @@ impl Good {
         }
     }
 
-    /// Decapsulates `bytes`; returns the reason if they are refused.
+    /// Decapsulates `bytes`; returns the reason of a refusal, if any.
     fn fate(&self, bytes: &[u8]) -> &'static str {
         let mut inside = Packet::default();
         let result = Decapsulator::new(self.config).unwrap().pull_packet(Frag::all(bytes.to_vec()), &mut inside);
@@ -120,7 +120,7 @@ fn goods() -> Vec<Good> {
     goods
 }
 
-/// A change, after which the outer lengths and checksums are corrected or not.
+/// A change of a packet, and whether outer lengths and checksums are corrected afterwards.
 type Change = Box<dyn Fn(&Good) -> Vec<u8>>;
 
 fn raw(change: impl Fn(&mut Vec<u8>, &Good) + 'static) -> Change {

@@ -5,17 +5,17 @@ use crate::sum::{fold, pseudo, with_pseudo};
 /// Fields of an IPv4 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct V4 {
-    /// Source address.
+    /// Source IPv4 address.
     pub src: [u8; 4],
-    /// Destination address.
+    /// Destination IPv4 address.
     pub dst: [u8; 4],
     /// DSCP and ECN bits (the TOS byte).
     pub tos: u8,
-    /// Identification.
+    /// Identification of the IPv4 header.
     pub id: u16,
-    /// The don't-fragment flag.
+    /// Don't-fragment flag of the IPv4 header.
     pub df: bool,
-    /// Time to live.
+    /// Time to live of the IPv4 header.
     pub ttl: u8,
     /// Options; padded with zeros to a multiple of 4.
     pub options: Vec<u8>,
@@ -26,15 +26,15 @@ pub struct V4 {
 /// Fields of an IPv6 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct V6 {
-    /// Source address.
+    /// Source IPv6 address.
     pub src: [u8; 16],
-    /// Destination address.
+    /// Destination IPv6 address.
     pub dst: [u8; 16],
-    /// Traffic class.
+    /// IPv6 traffic class.
     pub class: u8,
-    /// Flow label, 20 bits.
+    /// IPv6 flow label, 20 bits.
     pub label: u32,
-    /// Hop limit.
+    /// IPv6 hop limit.
     pub hop_limit: u8,
     /// Extension headers: type, and the bytes after the length byte, padded with zeros to a multiple of 8 including
     /// the first two.
@@ -55,19 +55,19 @@ pub enum Ip {
 /// Fields of a TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// Source port.
+    /// Source TCP port.
     pub src_port: u16,
-    /// Destination port.
+    /// Destination TCP port.
     pub dst_port: u16,
-    /// Sequence number.
+    /// TCP sequence number.
     pub seq: u32,
-    /// Acknowledgment number.
+    /// TCP acknowledgment number.
     pub ack: u32,
     /// The eight flags, CWR first.
     pub flags: u8,
-    /// Receive window, unscaled.
+    /// TCP receive window, unscaled.
     pub window: u16,
-    /// Urgent pointer.
+    /// TCP urgent pointer.
     pub urgent: u16,
     /// Options; padded with NOP to a multiple of 4.
     pub options: Vec<u8>,
@@ -76,9 +76,9 @@ pub struct Tcp {
 /// Fields of a UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
-    /// Source port.
+    /// Source UDP port.
     pub src_port: u16,
-    /// Destination port.
+    /// Destination UDP port.
     pub dst_port: u16,
     /// Whether the header has a checksum.
     pub checksum: bool,
@@ -100,9 +100,9 @@ pub enum L4 {
 /// An IP packet: its header, its transport header and its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// IP header.
+    /// IP header of the packet.
     pub ip: Ip,
-    /// Transport header.
+    /// Transport header of the packet.
     pub l4: L4,
     /// Payload of the transport header.
     pub data: Vec<u8>,
@@ -128,7 +128,7 @@ pub enum Shim {
     GueBare,
     /// VXLAN with this network identifier, optionally with remote checksum offload; requires an inner Ethernet header.
     Vxlan(u32, bool),
-    /// Geneve with this network identifier, and this many 4-byte words of options.
+    /// Geneve with the given network identifier, and number of 4-byte words of options.
     Geneve(u32, u8),
 }
 
@@ -146,7 +146,7 @@ pub struct Gre {
 /// The headers of one tunnel level around an inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The outer IP header.
+    /// IP header of the tunnel.
     pub ip: Ip,
     /// The outer UDP header and the shim after it; `None` for the inner protocol directly in IP.
     pub udp: Option<(Udp, Shim)>,

@@ -111,9 +111,9 @@ impl Sender {
     }
 }
 
-/// Returns `count` packets of `flows` flows, TCP and UDP over both versions of IP, as a gateway receives them: bursts
-/// of full segments with short ends, PSH, pure acknowledgments, CWR and ECE, timestamps that move, sequence and
-/// identification numbers that wrap, now and then an ICMP packet or a fragment.
+/// Returns `count` packets of `flows` flows, TCP and UDP over both versions of IP, like those received by a gateway:
+/// bursts of full segments with short ends, PSH, pure acknowledgments, CWR and ECE, advancing timestamps, wrapping
+/// sequence and identification numbers, now and then an ICMP packet or a fragment.
 pub fn mixed(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
     let mut senders: Vec<Sender> = (0..flows.max(1)).map(|flow| sender(rng, flow)).collect();
     let mut numbers = vec![0; senders.len()];
@@ -191,9 +191,9 @@ fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
     }
 }
 
-/// Returns `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that advance,
-/// with timestamps or without, and among them all that their senders must receive: duplicates, window updates, windows
-/// taken back, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and
+/// Returns `count` packets of `flows` flows like those of receivers of bulk data: runs of advancing acknowledgments,
+/// with timestamps or without, and among them all that their senders must receive: duplicates, window updates, shrunk
+/// windows, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and
 /// end.
 pub fn acknowledging(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
     let mut senders: Vec<Sender> = (0..flows.max(1))
@@ -281,13 +281,13 @@ fn acknowledgment(rng: &mut Rng, sender: &mut Sender) -> Packet {
 /// Rates of a network's faults, each per 1000 packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Rate of packets lost.
+    /// Rate of lost packets.
     pub loss: usize,
     /// Rate of packets delivered twice.
     pub duplicate: usize,
-    /// Packets delivered up to four positions later.
+    /// Number of packets delivered up to four positions later.
     pub reorder: usize,
-    /// Packets with one flipped bit under their transport checksum.
+    /// Number of packets with one flipped bit under their transport checksum.
     pub corrupt: usize,
 }
 

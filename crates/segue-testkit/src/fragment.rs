@@ -51,7 +51,7 @@ pub fn fragments(packet: &[u8], mtu: usize, id: u32) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the length of the per-fragment headers, and the offset of the next-header field at their end.
+/// Returns the length of the per-fragment headers, and the offset of their last next-header field.
 fn front_v6(packet: &[u8]) -> (usize, usize) {
     let mut ends = vec![(packet[6], 40, 6)];
     while let Some(&(0 | 43 | 60, at, _)) = ends.last() {

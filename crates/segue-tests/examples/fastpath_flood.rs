@@ -51,7 +51,7 @@ fn address(net: u8, third: u8, last: u8) -> IpAddr {
     Ipv4Addr::new(198, net, third, last).into()
 }
 
-/// Creates the kernel's VXLAN at both ends.
+/// Creates the kernel's VXLAN devices on both hosts.
 fn kernel(ground: &Ground) {
     for (host, end) in [(&ground.a, Peer::A), (&ground.b, Peer::B)] {
         let [local, remote] = [end, end.other()].map(|end| end.address(0, Family::V4));

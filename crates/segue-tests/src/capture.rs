@@ -120,8 +120,8 @@ pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(frames)
 }
 
-/// Checks the outer UDP checksums of the datagrams to one port by tshark; returns the number of good ones, and tshark's
-/// output for each bad one. Checksums of the outer IPv4 header count too.
+/// Verifies the outer UDP checksums of the datagrams to one port by tshark; returns the number of good ones, and
+/// tshark's output for each bad one. Checksums of the outer IPv4 header count too.
 #[track_caller]
 pub fn tshark_checksums(path: &Path, port: u16) -> (usize, Vec<String>) {
     let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));

@@ -1,10 +1,10 @@
-//! Tunnels by the path through the kernel (`fastpath`): whether it can be loaded here, its words and its counters.
+//! Tunnels over the in-kernel path (`fastpath`): whether it can be loaded here, its words and its counters.
 
 use crate::{Ground, Shape, Stat, skip};
 use segue_lab::LinkForm;
 use serde_json::Value;
 
-/// Number of the tunnel.
+/// Number of the test tunnel.
 pub const NET: u8 = 1;
 
 /// The words of a tunnel that takes the path.
@@ -54,7 +54,7 @@ pub fn errors(snmp: &str) -> u64 {
     values.split(' ').next_back().and_then(|last| last.parse().ok()).expect("a count")
 }
 
-/// Returns why the path cannot be loaded here, in the words of `segue doctor`; `None` where it can.
+/// Returns the reason why the in-kernel path cannot be loaded here, in the words of `segue doctor`; `None` if it can.
 pub fn missing(ground: &Ground) -> Option<String> {
     // With a missing feature `doctor` fails, and has printed the table.
     let output = ground.a.command(&ground.program).args(["doctor", "-j"]).output().expect("segue doctor starts");

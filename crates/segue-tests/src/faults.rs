@@ -29,7 +29,7 @@ pub struct Service {
     pub ground: Ground,
     /// The service at host A, whose instances take requests for faults.
     pub near: Process,
-    /// The service at host B.
+    /// Process of the service at host B.
     pub far: Process,
     /// The control sockets at host A.
     directory: Directory,
@@ -38,7 +38,7 @@ pub struct Service {
 /// A fault of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A thread does this: `panic`, `loop`, `hang`.
+    /// Fault in a thread: `panic`, `loop`, `hang`.
     Thread(&'static str, &'static str),
     /// The process that moves packets receives this signal.
     Worker(i32),
@@ -53,7 +53,7 @@ impl Fault {
     }
 }
 
-/// Returns the table of tunnel `net` at one end.
+/// Returns the configuration table of tunnel `net` at one end.
 pub fn tunnel(end: Peer, net: u8, more: &str) -> String {
     let (local, remote) = (end.address(0, Family::V4), end.other().address(0, Family::V4));
     format!(
@@ -72,7 +72,7 @@ impl Service {
         Service::prepared(name, count, more, env, |_| ()).map(|(service, ())| service)
     }
 
-    /// Calls `prepare` with the hosts before the services start; otherwise the same as [`Service::start`].
+    /// Starts the services like [`Service::start`], after calling `prepare` with the hosts.
     #[track_caller]
     pub fn prepared<T>(
         name: &str,
@@ -117,7 +117,7 @@ impl Service {
         self.request_at(Peer::A, name, request)
     }
 
-    /// Sends a request to the instance `name` at one end; `None` where no process answers.
+    /// Sends a request to the instance `name` at one end; `None` if no process answers.
     pub fn request_at(&self, end: Peer, name: &str, request: &str) -> Option<Value> {
         let host = if matches!(end, Peer::A) { &self.ground.a } else { &self.ground.b };
         let path = self.directory.file(host.name()).join(format!("{name}.sock"));
@@ -134,7 +134,7 @@ impl Service {
         Some(self.request_of(name, r#"{"get":"stat"}"#)?["instance"].take())
     }
 
-    /// Returns the id of the process that moves the packets of `name`; `None` where there is none.
+    /// Returns the id of the process that moves the packets of `name`; `None` if there is none.
     pub fn pid(&self, name: &str) -> Option<u32> {
         u32::try_from(self.stat(name)?["pid"].as_u64()?).ok().filter(|pid| *pid != 0)
     }
@@ -167,7 +167,7 @@ impl Service {
         self.near.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Causes a fault of tunnel `net`, and returns how long it takes until packets pass again.
+    /// Causes a fault of tunnel `net`, and returns the time until packets pass again.
     ///
     /// # Panics
     /// Where that takes longer than [`PATIENCE`], or where the instance says that it is well though it moves nothing.
@@ -216,7 +216,7 @@ impl Service {
 /// A gateway or a router of the service at host A, between host B and a host of its own.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Name of the instance.
+    /// Name of the forwarding instance.
     pub name: &'static str,
     /// The host on the far side of the instance.
     pub far: Host,
@@ -229,8 +229,8 @@ impl Forwarder {
     pub const TABLES: &'static str = "[[gateway]]\nin = \"br-b\"\nout = \"br-c\"\nname = \"bridge\"\n\
                               [[gateway]]\nin = \"rt-b\"\nout = \"rt-c\"\nname = \"router\"\nroute = true\n";
 
-    /// Makes the interfaces of [`Forwarder::TABLES`] and the hosts connected to them: a gateway, whose ends are in one
-    /// network, and a router.
+    /// Creates the interfaces of [`Forwarder::TABLES`] and the hosts connected to them: for a gateway, whose ends are
+    /// in one network, and for a router.
     #[track_caller]
     pub fn both(ground: &Ground) -> [Forwarder; 2] {
         [("bridge", "br", ["198.19.201.2", "198.19.201.3"]), ("router", "rt", ["198.19.202.2", "198.19.203.2"])].map(

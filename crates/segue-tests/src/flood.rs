@@ -61,7 +61,7 @@ impl Drop for Flood {
     }
 }
 
-/// A host that accepts TCP connections and closes them, until it is dropped.
+/// A host that accepts and closes TCP connections until it is dropped.
 #[derive(Debug)]
 pub struct Acceptor {
     /// Local address of the listening TCP socket.
@@ -172,14 +172,14 @@ pub fn honest(from: Place<'_>, echo: SocketAddr, tcp: SocketAddr, length: Durati
 /// An Ethernet header for frames of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Stations {
-    /// Destination link address.
+    /// Destination Ethernet address of frames.
     pub to: [u8; 6],
-    /// Source link address.
+    /// Source Ethernet address of frames.
     pub from: [u8; 6],
 }
 
 impl Stations {
-    /// Reads the link addresses for frames from an interface of one host to one of another host.
+    /// Reads the link addresses for frames from one host's interface to another host's.
     #[track_caller]
     pub fn between(from: (&Host, &str), to: (&Host, &str)) -> Stations {
         let mac = |(host, device): (&Host, &str)| {
@@ -223,7 +223,7 @@ impl Stations {
         self.ipv4(ends, 6, 64, (0, 0x4000), &header)
     }
 
-    /// Returns a broadcast ARP request.
+    /// Builds a broadcast ARP request.
     pub fn arp(&self, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
         let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
         arp.extend([&self.from[..], &sender.octets(), &[0; 6], &target.octets()].concat());

@@ -1,5 +1,5 @@
-//! System calls of a running process that fail with a chosen error instead of being made: strace(1) is the shim, so
-//! that the program under test is the one that is released.
+//! System calls of a running process that fail with a chosen error instead of being executed: strace(1) is the shim, so
+//! that the program under test is the released one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use segue_lab::Process;
 
-/// Longest wait for strace to attach itself or to end.
+/// Longest wait for strace to attach or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process under strace. Dropping it lets the process continue by itself.
+/// A process that runs under strace. Dropping it lets the process continue by itself.
 #[derive(Debug)]
 pub struct Traced {
     strace: Process,
     log: PathBuf,
 }
 
-/// The system calls that a process has made while it was traced.
+/// The system calls of a process while it was traced.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Number of calls, by name, those that were not made included.
+    /// Numbers of calls by name, including those that were not executed.
     pub made: BTreeMap<String, u64>,
     /// Number of calls that failed by injection.
     pub injected: u64,

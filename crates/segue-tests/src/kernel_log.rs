@@ -26,7 +26,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the log at its end; `None` where it cannot be read, which is noted under `name`.
+    /// Opens the log at its end; `None` if it is unreadable, which is noted under `name`.
     pub fn mark(name: &str) -> Option<KernelLog> {
         let opened =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").and_then(|mut log| {

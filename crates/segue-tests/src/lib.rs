@@ -62,7 +62,7 @@ pub use segue_lab::skip;
 pub use stat::Stat;
 pub use tunnel::{Carrier, Inside, Pair, Shape, Tunnel};
 
-/// Waits until `done` returns a value, and returns it.
+/// Waits until `done` returns a value, which is returned.
 ///
 /// # Panics
 ///

@@ -24,8 +24,8 @@ impl Random {
         self.word() % bound
     }
 
-    /// Fills `bytes` with pseudo-random bytes; two calls give the same bytes as one over both only if the first length
-    /// is a multiple of 8.
+    /// Fills `bytes` with pseudo-random bytes; two calls give the same bytes as one over both slices only if the first
+    /// length is a multiple of 8.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.word().to_le_bytes()[..chunk.len()]);

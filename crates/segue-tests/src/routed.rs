@@ -27,7 +27,7 @@ pub struct Routed {
     pub process: Process,
     /// The hosts of the test: host A is the client, host B the server.
     pub ground: Ground,
-    /// The router's host.
+    /// Host that runs the router.
     pub router: Host,
 }
 
@@ -88,7 +88,7 @@ impl Routed {
         Place { host: &self.ground.b, address: address(family, 2, 2) }
     }
 
-    /// Reads the router's counters.
+    /// Reads the counters of the router.
     #[track_caller]
     pub fn stat(&self) -> Stat {
         Stat::read(&self.router, &self.ground.program, ROUTER)

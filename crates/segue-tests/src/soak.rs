@@ -16,16 +16,16 @@ const WINDOWS: usize = 24;
 /// A slope by least squares, a hour, and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slope {
-    /// The slope, per hour.
+    /// Slope of the fitted line, per hour.
     pub slope: f64,
-    /// Lower end of the interval.
+    /// Lower bound of the interval.
     pub least: f64,
-    /// Upper end of the interval.
+    /// Upper bound of the interval.
     pub most: f64,
 }
 
 impl Slope {
-    /// Returns the slope through points of (hours, value); `None` where there are less than four.
+    /// Returns the slope through points of (hours, value); `None` if there are fewer than four.
     pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
         if points.len() < 4 {
             return None;
@@ -62,12 +62,12 @@ pub fn windows(samples: &[(Duration, f64)], of: fn(&mut [f64]) -> f64) -> Vec<(f
     samples.chunks(each).map(window).collect()
 }
 
-/// Returns the mean.
+/// Returns the mean of the values.
 pub fn mean(values: &mut [f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the 99th percentile.
+/// Returns the 99th percentile of the values.
 pub fn p99(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() * 99 / 100).copied().unwrap_or(0.0)
@@ -76,7 +76,7 @@ pub fn p99(values: &mut [f64]) -> f64 {
 /// A route of datagrams through an instance, on which each is counted.
 #[derive(Debug)]
 pub struct Route {
-    /// Name of the instance.
+    /// Name of the route's instance.
     pub name: &'static str,
     near: UdpSocket,
     far: UdpSocket,
@@ -121,7 +121,7 @@ impl Route {
     }
 }
 
-/// Receives datagrams until the one with this number arrives, and counts them.
+/// Receives datagrams until the one with the given number arrives, and counts them.
 fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u64) -> Option<std::net::SocketAddr> {
     let begin = Instant::now();
     while let Some(left) = longest.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {

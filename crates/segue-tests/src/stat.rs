@@ -37,7 +37,7 @@ impl Stat {
         Stat(found.unwrap_or_else(|| panic!("no instance {name} in {text}")).clone())
     }
 
-    /// Parses what `segue stat NAME -j` has printed elsewhere.
+    /// Parses the output of `segue stat NAME -j` from another run.
     #[track_caller]
     pub fn parse(text: &str) -> Stat {
         let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));

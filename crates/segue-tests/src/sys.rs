@@ -34,7 +34,7 @@ pub fn set_tos(socket: &UdpSocket, tos: u8) -> io::Result<()> {
     }
 }
 
-/// Allows fragmentation: DF is clear, and path MTU discovery is off.
+/// Allows fragmentation of the socket's datagrams: DF is clear, and path MTU discovery is off.
 pub fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
@@ -109,7 +109,7 @@ pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one frame by a packet socket; it is lost where the link's queue is full.
+/// Sends one frame by a packet socket; it is lost if the link's queue is full.
 pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the pointer and length describe `frame`.
     let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
@@ -119,7 +119,7 @@ pub fn send_frame(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Sends a signal to a child that has not been waited for, so that its process id cannot have been reused.
+/// Sends a signal to a child that was not waited for, so that its process id cannot have been reused.
 pub fn signal(child: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child).map_err(io::Error::other)?;
     // SAFETY: kill takes no pointers.
@@ -139,9 +139,9 @@ fn check(result: libc::c_int) -> io::Result<()> {
 /// A tcx hook of an interface (`enum bpf_attach_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Received packets.
+    /// The ingress hook (`BPF_TCX_INGRESS`).
     Ingress = 46,
-    /// Packets to send.
+    /// The egress hook (`BPF_TCX_EGRESS`).
     Egress = 47,
 }
 
@@ -150,7 +150,7 @@ pub enum Hook {
 pub struct Program {
     /// The kernel's id of the program, which is not soon reused.
     pub id: u32,
-    /// Name of the program.
+    /// Name of the BPF program.
     pub name: String,
 }
 
@@ -174,7 +174,7 @@ pub fn programs_at(interface: &str, hook: Hook) -> io::Result<Vec<Program>> {
     ids[..count].iter().map(|id| program(*id)?.ok_or_else(|| io::ErrorKind::NotFound.into())).collect()
 }
 
-/// Returns the BPF program with this number; `None` where it is gone.
+/// Returns the BPF program with the given number; `None` if it is gone.
 pub fn program(id: u32) -> io::Result<Option<Program>> {
     const PROG_GET_FD_BY_ID: libc::c_int = 13;
     const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
@@ -200,8 +200,8 @@ fn bpf(command: libc::c_int, attributes: &mut [u64]) -> io::Result<libc::c_int> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
-/// Makes a command and the processes that it starts find a kernel without the system call `number`: it fails with
-/// ENOSYS. Needs root.
+/// Makes a command and its child processes find a kernel without the system call `number`: it fails with ENOSYS. Needs
+/// root.
 pub fn without_call(command: &mut Command, number: libc::c_long) {
     // The number of the call is the first field of seccomp_data.
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };

@@ -1,4 +1,4 @@
-//! Programs of other projects, which `lab/go-build` makes from the Go module proxy.
+//! Programs of other projects, built by `lab/go-build` from the Go module proxy.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ pub struct Place<'a> {
     pub address: IpAddr,
 }
 
-/// A file's length and SHA-256.
+/// Length and SHA-256 of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digested {
     /// Length of the file, bytes.
@@ -190,7 +190,7 @@ pub fn socket(place: Place<'_>) -> UdpSocket {
     socket_on(place, 0)
 }
 
-/// Opens a UDP socket at an endpoint with this port; otherwise the same as [`socket`].
+/// Opens a UDP socket like [`socket`], at an endpoint with the given port.
 #[track_caller]
 pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     let socket = inside(place.host, || UdpSocket::bind((place.address, port)));
@@ -199,8 +199,8 @@ pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams of these sizes on the connected `socket`, and checks that the peer echoes them byte for byte. UDP
-/// promises nothing, and a guest that starts a program for each datagram is slow: one that is not echoed in time is
+/// Sends datagrams of the given sizes on the connected `socket`, and checks that the peer echoes them byte for byte.
+/// UDP promises nothing, and a guest that starts a program for each datagram is slow: one that is not echoed in time is
 /// sent again, a few times.
 #[track_caller]
 pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {

@@ -49,7 +49,7 @@ pub enum Carrier {
     GueRemcsum,
     /// Foo over UDP (FOU).
     Fou,
-    /// No encapsulation: IP itself, or that of the mode.
+    /// Carrier without an encapsulation: IP itself, or that of the mode.
     Bare,
 }
 
@@ -62,7 +62,7 @@ pub struct Shape {
     pub carrier: Carrier,
     /// Family of the tunnel's outer addresses.
     pub outer: Family,
-    /// More words of the command line, for both ends.
+    /// Further words of the command line, for both ends.
     pub extra: &'static [&'static str],
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Shape {
 }
 
 impl Tunnel {
-    /// Starts `segue tunnel` with these words in `host` and waits until its interface exists.
+    /// Starts `segue tunnel` with the given words in `host` and waits until its interface exists.
     #[track_caller]
     pub fn start(host: &Host, program: &Path, words: &[String]) -> Tunnel {
         let mut command = host.command(program);
@@ -220,8 +220,8 @@ impl Drop for Tunnel {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams of every family that it carries
-    /// get through.
+    /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams of every carried family get
+    /// through.
     #[track_caller]
     pub fn start(ground: &'a Ground, shape: Shape, net: u8) -> Pair<'a> {
         let at_a = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, net));
@@ -265,7 +265,7 @@ impl<'a> Pair<'a> {
         format!("drops at A {:?}, at B {:?}", a.drops(), b.drops())
     }
 
-    /// Fails if an end has dropped a packet that it should have carried. The kernel itself sends IPv6 (router
+    /// Asserts that neither end has dropped a packet that it should have carried. The kernel itself sends IPv6 (router
     /// solicitations, multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
     #[track_caller]
     pub fn assert_nothing_dropped(&self) {

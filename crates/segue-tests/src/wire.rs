@@ -1,5 +1,5 @@
-//! A parser and builder of tunnelled frames, written from the protocol specifications alone: it judges the frames that
-//! `segue` sends, and builds those that `segue` must refuse.
+//! A parser and builder of tunnelled frames, based on the protocol specifications alone: it judges frames sent by
+//! `segue`, and builds frames that `segue` must refuse.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ pub struct Udp<'a> {
     pub destination: u16,
     /// Whether the checksum is present and right.
     pub checksum_good: bool,
-    /// Payload of the datagram.
+    /// Payload of the UDP datagram.
     pub payload: &'a [u8],
 }
 

@@ -117,7 +117,7 @@ fn helpers(driver: &Process) -> Vec<BTreeMap<String, String>> {
     children.split_ascii_whitespace().map(status).collect()
 }
 
-/// Checks that a process cannot open a file, connect to another port than that of its server, or start another one, by
+/// Checks that a process cannot open a file, connect to another port than its server's, or start another process, by
 /// attempts in that process.
 #[cfg(target_arch = "x86_64")]
 fn reaches_no_file(pid: u32) {

@@ -1,5 +1,5 @@
 //! Tests of faults of an adapter's process: of its threads, of the process itself, and of the system calls that carry
-//! its USB requests to a model of the chip, by USB/IP. Packets pass again, and no other instance notices.
+//! its USB requests to a model of the chip over USB/IP. Packets pass again, and no other instance notices.
 
 #[path = "common/adapter.rs"]
 mod common;
@@ -24,8 +24,8 @@ const TABLE: &str = "[[lan78xx]]\ndev = \"lan0\"\nusb = \"usbip://198.18.0.2/1-1
 /// The addresses of the adapter's interface at host A, and of the end of the model's cable at host B.
 const ENDS: [&str; 2] = ["198.19.204.2", "198.19.204.1"];
 
-/// The system calls of the process in groups: its USB requests, and those to the process that reopens the adapter; the
-/// same in the sending direction; those of its interface; and the wait for all of them.
+/// System calls of the process in groups: its USB requests and those to the opener process; the same in the sending
+/// direction; those of its interface; and the wait for all of them.
 const CALLS: [&str; 4] = ["recvfrom,recvmsg,sendmsg", "sendto", "read,readv,write,writev", "ppoll"];
 /// Transient errors, as in errors.rs, and for the USB requests that of a disconnected device.
 const ERRORS: [&str; 9] = [
@@ -41,14 +41,14 @@ const ERRORS: [&str; 9] = [
 ];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
-/// Smallest number of calls that counts as the normal one: those for a datagram each way, one by one.
+/// Smallest normal number of calls: those for a datagram in each direction, one by one.
 const LEAST: u64 = 16 * DATAGRAMS;
-/// Most calls as a multiple of the normal number.
+/// Largest number of calls as a multiple of the normal number.
 const MOST: u64 = 3;
 
 /// A model of the chip at host B, and its adapter as an instance of the service at host A.
 struct Adapter {
-    /// The model, and its commands.
+    /// Model's process, and the pipe for its commands.
     model: (Process, PipeWriter),
     service: Service,
 }
@@ -67,7 +67,7 @@ impl Adapter {
         made.map(|(service, model)| Adapter { model, service })
     }
 
-    /// Returns the two endpoints.
+    /// Returns the two endpoints of the adapter.
     fn places(&self) -> [Place<'_>; 2] {
         let ground = &self.service.ground;
         let address = |text: &str| -> IpAddr { text.parse().unwrap() };

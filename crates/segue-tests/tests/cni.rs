@@ -1,6 +1,6 @@
-//! Tests of `segue-cni` as a container runtime calls it: pods on two nodes whose tunnels have each other as a peer, and
-//! the state that each call must leave. The plugin for addresses is `cni_host_local.py`, and in the tests of full size
-//! the real `host-local`; there `cnitool` is the runtime too. And the walk-through of docs/fleet.md for users of
+//! Tests of `segue-cni` in calls as by a container runtime: pods on two nodes whose tunnels have each other as a peer,
+//! and the state after each call. The plugin for addresses is `cni_host_local.py`, and in the tests of full size the
+//! real `host-local`; there `cnitool` is the runtime too. And the walk-through of docs/fleet.md for users of
 //! Kubernetes.
 
 #[path = "common/guide.rs"]
@@ -68,7 +68,7 @@ impl<'a> Node<'a> {
                 "ipam": { "type": "host-local", "dataDir": self.directory.file("reserved") } })
     }
 
-    /// Calls the plugin and returns whether it succeeded, and its document.
+    /// Calls the plugin; returns whether it succeeded, and its document.
     fn call(&self, command: &str, container: &str, pod: Option<&Host>, config: &Value) -> (bool, Value) {
         let mut call = self.host.command(&self.program);
         call.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
@@ -85,7 +85,7 @@ impl<'a> Node<'a> {
         document
     }
 
-    /// Returns the reserved addresses.
+    /// Returns the addresses that the node has reserved.
     fn reserved(&self) -> Vec<String> {
         let files = fs::read_dir(self.directory.file("reserved")).into_iter().flatten().flatten();
         // The plugin of others has a folder for each network, and files of its own beside the addresses.
@@ -261,15 +261,16 @@ fn full_size_cnitool_and_host_local_attach_pods_that_talk() {
     assert_eq!((nodes[0].links(), nodes[0].reserved()), (vec![], vec![]));
 }
 
-/// Returns the code in the text of the section for users of Kubernetes that begins so, without the dots at its end.
+/// Returns the code in the section for users of Kubernetes that begins with the given text, without the dots at its
+/// end.
 fn code(begin: &str) -> String {
     let section = guide::section("For users of Kubernetes");
     let found = section.split('`').find(|part| part.starts_with(begin)).expect("code that begins so");
     found.trim_end_matches(" ...").to_owned()
 }
 
-/// Attaches a pod to host A with the plugins and the configuration that docs/fleet.md says, lets it reach an address of
-/// host B, and detaches it.
+/// Attaches a pod to host A with the plugins and the configuration of docs/fleet.md, lets it reach an address of host
+/// B, and detaches it.
 #[track_caller]
 fn a_pod_is_attached(ground: &Ground, far: IpAddr) {
     // The folders of the runtime and of flanneld are this host's alone; an empty one stays behind where there was none.

@@ -10,7 +10,7 @@ use segue_lab::Process;
 use segue_tests::capture::Directory;
 use segue_tests::find_program;
 
-/// Longest check of a file. A file of the size of these takes a second or a few.
+/// Longest duration of the check of a file. A file of the size of these takes a second or a few.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Checks a configuration with a stack of 8 MiB, which limits command lines to 2 MiB; returns the exit status and the

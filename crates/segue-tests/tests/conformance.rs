@@ -132,13 +132,13 @@ const DIFFERENCES: &[Listed] = &[
 ];
 
 /// A header field that a kernel does not restore when it segments a train that it has joined. segue restores the fields
-/// that the train determines: all but an urgent pointer that is not meant and, before 6.18, outer identifications.
+/// that the train determines: all but a meaningless urgent pointer and, before 6.18, outer identifications.
 struct Lost {
-    /// Returns whether the kernel loses the fields in a case, given the trains that it made.
+    /// Function that returns whether the kernel loses the fields in a case, given its trains.
     holds: fn(&Case, Rules, &[Train]) -> bool,
     /// The fields that differ from those that the train's metadata describe.
     fields: &'static [&'static str],
-    /// The reason for the difference.
+    /// Reason for the difference.
     why: &'static str,
 }
 
@@ -239,13 +239,13 @@ fn is_fixed(case: &Case, train: &Train, level: Level) -> bool {
     train.frames.len() > 1 && id(0).is_some() && id(0) == id(1)
 }
 
-/// Returns whether the inner identification progresses differently from the outer one; without an outer header that
-/// counts as a difference if the inner one is fixed.
+/// Returns whether the inner identification progresses differently from the outer one; without an outer header, whether
+/// the inner one is fixed.
 fn fixes_other(case: &Case, train: &Train) -> bool {
     !is_inner_v6(case) && is_fixed(case, train, Level::Inner) != is_fixed(case, train, Level::Outer)
 }
 
-/// Rows that cannot be replayed to a kernel over a veth pair: a poll takes 64 frames, and the pair's flows have no
+/// Rows that cannot be replayed to a kernel over a veth pair: a poll receives 64 frames, and the pair's flows have no
 /// receive hash, so that all are in one bucket of 8. The engine is compared only with the table's own merge.
 const NOT_IN_KERNELS: [&str; 2] = ["capacity/16_flows", "capacity/udp_64"];
 

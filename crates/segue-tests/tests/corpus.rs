@@ -79,8 +79,8 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Runs every target on inputs of its corpus that are damaged at random: a sample, and 200 times as many with
-/// `SEGUE_SOAK=1`, from a seed that the clock gives and that is printed.
+/// Runs every target on randomly damaged inputs of its corpus: a sample, and 200 times as many with `SEGUE_SOAK=1`,
+/// from a printed seed taken from the clock.
 #[test]
 fn every_target_holds_on_damaged_inputs() {
     let (seed, times) = if is_set("SEGUE_SOAK") {

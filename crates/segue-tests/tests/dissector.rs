@@ -121,7 +121,7 @@ fn minus(sum: u16, n: u16) -> u16 {
     sum - u16::from(under)
 }
 
-/// Copies a capture with `change` applied to each UDP packet; it gets the frame and the offset of its IP header.
+/// Copies a capture with `change` applied to each UDP packet, given as its frame and the offset of its IP header.
 fn spoil(from: &Path, to: &Path, mut change: impl FnMut(&mut [u8], usize)) {
     let mut bytes = fs::read(from).unwrap();
     let lens: Vec<usize> = capture::frames(&bytes).unwrap().iter().map(|frame| frame.len()).collect();

@@ -1,6 +1,6 @@
-//! Test of tunnels, routers, one of them with NAT, gateways and an adapter together, under faults, reloads, changes of
-//! their links, loss and floods: none of their resources grows, and each packet is accounted for. 15 seconds;
-//! `SEGUE_DRIFT` seconds where that is set.
+//! Test of tunnels, routers (one with NAT), gateways and an adapter together, under faults, reloads, changes of their
+//! links, loss and floods: no resource grows, and each packet is accounted for. 15 seconds; `SEGUE_DRIFT` seconds if
+//! that is set.
 //!
 //! At the end each process has a slope of its memory, and each way of packets one of its round trips, with the 95 %
 //! interval. From an hour on the upper end is bounded, from ten minutes on the lower end: a shorter run cannot show
@@ -26,14 +26,14 @@ use segue_tests::traffic::{Place, socket};
 use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, sys, test_name};
 use serde_json::Value;
 
-/// Number of tunnels. The last two have faults and reloads.
+/// Number of tunnels in the test. The last two have faults and reloads.
 const TUNNELS: u8 = 4;
 /// Number of tunnels whose processes stay.
 const CALM: u8 = 2;
 /// Limits of the growth of a process's memory, in kB an hour, and of the round-trip times, as a fraction an hour.
 const MOST_GROWTH: f64 = 256.0;
 const MOST_SLOWER: f64 = 0.1;
-/// Time from which on a slope that is above its bound is a fault, and from which on one that may be is.
+/// Time from which on a slope above its bound is a fault, and from which on a possible one is.
 const LONG: Duration = Duration::from_secs(10 * 60);
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 /// Time between two rounds, and round trips of each route in one.
@@ -43,7 +43,7 @@ const TRIPS: usize = 10;
 const ROUNDS: u32 = 16;
 /// Shortest time between two faults of an instance: more than three in a minute delay its restart.
 const BETWEEN: Duration = Duration::from_secs(25);
-/// Faults of the relay while its wire is bad, and the number of datagrams of each host meanwhile.
+/// Faults of the relay while its wire is bad, and the number of datagrams of each host during that.
 const BAD: Faults = Faults { drop: 100, duplicate: 50, reorder: 50, damage: 0, area: DamageArea::Covered, seed: 1 };
 const LOST: usize = 200;
 /// Longest wait for a datagram. A stall of the machine must not look like a loss.
@@ -107,8 +107,8 @@ impl Held {
         self.descriptors.push(descriptors(pid));
     }
 
-    /// Returns the fewest and the most descriptors of the first half: while it reloads or starts an instance, a service
-    /// has descriptors for that.
+    /// Returns the smallest and largest number of descriptors in the first half: a service needs more while it reloads
+    /// or starts an instance.
     fn first_half(&self) -> [usize; 2] {
         let first = self.descriptors[..self.descriptors.len() / 2].iter().copied();
         [first.clone().min(), first.max()].map(|count| count.expect("more than one round"))
@@ -131,7 +131,7 @@ fn worker(host: &Host, ground: &Ground, name: &str) -> u32 {
     u32::try_from(stat.json()["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// Records a process with all that it has started, by their names.
+/// Records a process with all of its descendants, by their names.
 fn tree(name: &str, pid: u32, found: &mut BTreeMap<u32, Held>) {
     found.insert(pid, Held { name: format!("{name} {pid}"), ..Held::default() });
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();

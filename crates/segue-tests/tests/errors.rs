@@ -41,11 +41,11 @@ const OF_SUPERVISORS: [&str; 3] = ["read", "ppoll,poll", "wait4"];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
 /// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
-/// finds nothing more, the write, and those of the control thread meanwhile.
+/// finds no more, the write, and those of the control thread in between.
 const EACH: u64 = 8;
-/// Least number of calls of a supervisor that counts as its normal one. It makes some each quarter of a second.
+/// Smallest normal number of calls of a supervisor. It makes some each quarter of a second.
 const OF_WAITING: u64 = 100;
-/// Most calls as a multiple of the normal number.
+/// Largest number of calls as a multiple of the normal number.
 const MOST: u64 = 3;
 
 /// An instance whose calls fail.
@@ -83,7 +83,7 @@ impl<'a> Subject<'a> {
             .map_or_else(|| self.service.passes(1, PATIENCE), |forwarder| forwarder.passes(self.service, PATIENCE))
     }
 
-    /// Sends datagrams in both directions, whether they arrive or not, and changes a route that a router follows.
+    /// Sends datagrams in both directions, regardless of their arrival, and changes a route that a router follows.
     fn disturb(&self) {
         for number in 0..DATAGRAMS {
             for (from, to) in [(0, 1), (1, 0)] {

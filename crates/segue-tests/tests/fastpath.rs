@@ -1,5 +1,5 @@
-//! Tests of tunnels whose packets take the path through the kernel (`fastpath`), past the daemon: every form that it
-//! carries, against itself and against the daemon, and the state that it leaves behind.
+//! Tests of tunnels whose packets take the in-kernel path (`fastpath`), past the daemon: every carried form, against
+//! itself and against the daemon, and the state left behind.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -131,7 +131,7 @@ fn a_receiver_takes_every_form_of_its_encapsulation() {
     }
 }
 
-/// Creates a link from B to a third host whose ends segment and checksum in software, and gives both ends these
+/// Creates a link from B to a third host whose ends segment and checksum in software, and gives both ends the given
 /// addresses. With a bridge B's end is its only port, and has none itself.
 fn link_to(ground: &Ground, third: &Host, net: u8, bridge: Option<&str>) {
     let (near, far) = (format!("far{net}"), format!("eth{net}"));
@@ -327,7 +327,7 @@ fn load(from: Place<'_>, to: Place<'_>, stop: &AtomicBool) {
     });
 }
 
-/// A flag that is set when the value is dropped, so that threads end also where a test fails.
+/// A flag that is set on drop, so that threads end even if a test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -336,8 +336,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Sends both ways through a tunnel and kills the process at A once the path has taken 10,000 packets each way. Returns
-/// when `gone` holds and the interface has gone, or after [`PATIENCE`].
+/// Sends both ways through a tunnel and kills the process at A once the path has carried 10,000 packets in each
+/// direction. Returns when `gone` holds and the interface has gone, or after [`PATIENCE`].
 fn kill_under_load(ground: &Ground, [a, b]: [Place<'_>; 2], gone: impl Fn() -> bool) {
     let device = Shape::device(NET);
     let stop = AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! Tests of packets that must not be delivered: the path through the kernel drops them, or leaves them to the daemon,
-//! and they are counted for the reasons that they have without the path.
+//! Tests of packets that must not be delivered: the in-kernel path drops them, or leaves them to the daemon, and they
+//! are counted for the same reasons as without the path.
 
 #[path = "common/malformed.rs"]
 mod malformed;
@@ -17,7 +17,7 @@ use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, tr
 /// Time for the counters of packets that were sent.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
-/// Times that each datagram is sent, one right after the other.
+/// Number of times that each datagram is sent in a row.
 const TIMES: usize = 8;
 const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
@@ -32,9 +32,9 @@ fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
     judged_alike(&ground, Inside::VxlanZero, Carrier::Bare, [OFF, REQUIRE], &all, &good, 8);
 }
 
-/// Sends B datagrams of which none may be delivered, `good` with a congestion mark that it must not have, and `good`
-/// from another host, each several times; checks that the daemon and the path drop them all, for the same reasons, of
-/// which there are `least`, and that the path wakes the daemon for few of them.
+/// Sends B datagrams none of which may be delivered, `good` with a congestion mark that it must not have, and `good`
+/// from another host, each several times; checks that the daemon and the path drop them all, for equal reasons, of
+/// which there are at least `least`, and that the path rarely wakes the daemon.
 #[track_caller]
 fn judged_alike(
     ground: &Ground,

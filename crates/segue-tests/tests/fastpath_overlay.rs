@@ -51,7 +51,7 @@ fn frames_received_by_the_path_pass_a_bridge_unchanged() {
     }
 }
 
-/// Creates the kernel's VXLAN at B for the tunnel; records a skip where the kernel has none.
+/// Creates the kernel's VXLAN at B for the tunnel; records a skip if the kernel has none.
 fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
     let [local, remote] = [Peer::B, Peer::A].map(|end| end.address(0, outer));
     let port = Shape::port(NET);
@@ -68,8 +68,8 @@ fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
     true
 }
 
-/// Checks that single packets from the kernel's VXLAN with outer checksums, which this machine has not finished, take
-/// the path as trains do: otherwise later trains would overtake the packets that go to segue.
+/// Checks that single packets from the kernel's VXLAN with outer checksums, left unfinished by this machine, take the
+/// path like trains: otherwise later trains would overtake the packets left to segue.
 fn assert_single_packets_take_the_path(ground: &Ground, [a, b]: [Place<'_>; 2]) {
     let read = || Stat::read(&ground.a, &ground.program, &Shape::device(NET));
     let unverified = |stat: &Stat| left(stat)["outer_csum"].as_u64().unwrap_or(0);

@@ -17,17 +17,17 @@ const FILE: u64 = 2 << 20;
 /// Length of an Ethernet header.
 const LINK: usize = 14;
 
-/// The judgement of a capture.
+/// Result of judging a capture.
 #[derive(Debug, Default)]
 struct Judged {
     /// Number of TCP segments of nearly the path MTU.
     full: usize,
-    /// Other packets of the tunnel.
+    /// Number of other packets of the tunnel.
     others: usize,
 }
 
-/// Checks every layer of packets after `link` bytes by tshark: each checksum that is there is right, the outermost
-/// length is that of the frame, and the next one is `overhead` bytes less. `inside` is what the tunnel's port carries.
+/// Checks every layer of packets after `link` bytes by tshark: each present checksum is right, the outermost length is
+/// the frame's, and the next one is `overhead` bytes less. `inside` is what the tunnel's port carries.
 fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) -> Judged {
     const FIELDS: [&str; 11] = [
         "frame.number",

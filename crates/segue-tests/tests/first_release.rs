@@ -75,7 +75,7 @@ fn with_key(number: usize) -> Option<(&'static str, String)> {
     is_key.then(|| (key, EXAMPLE.lines().enumerate().map(line).collect::<Vec<_>>().join("\n") + "\n"))
 }
 
-/// Returns the example with the tunnel's mode changed to one that has the key, for keys that GRE does not have.
+/// Returns the example with the tunnel's mode changed to one that has the key, for keys that GRE lacks.
 fn of_mode(key: &str, text: &str) -> String {
     let mode = match key {
         "id" | "srcport" | "learning" | "ageing" | "maxaddress" | "fdb" | "df" | "udp6zerocsumtx"

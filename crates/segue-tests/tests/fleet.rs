@@ -123,8 +123,7 @@ fn two_nodes_of_segue_are_one_overlay_by_the_backend_udp() {
     between(a, b, 1);
 }
 
-/// Checks an overlay of nodes of the kernel, one of segue by the path through the kernel and one by its process: each
-/// with each other one.
+/// Checks an overlay of kernel nodes, a segue node on the in-kernel path and one served by its process, in all pairs.
 #[track_caller]
 fn both_directions(fleet: &Fleet, others: [(&Host, &str); 2]) {
     let by_path = Node::start(fleet, 2, "");
@@ -236,7 +235,7 @@ fn full_size_a_node_that_dies_leaves_flanneld_and_comes_back_as_it_was() {
     a_node_dies(&fleet, (&host, &flanneld.address()));
 }
 
-/// Returns a node of the kernel, which follows no lease any more, and one of segue that reach each other.
+/// Returns a kernel node, which no longer follows leases, and a segue node that reach each other.
 fn pair(fleet: &Fleet) -> (Host, Node) {
     let (kernel, follows) = kernel_node(fleet, 4);
     let a = Node::start(fleet, 2, "");
@@ -363,7 +362,7 @@ fn table_of(node: &Node, fleet: &Fleet) -> BTreeMap<String, (String, String)> {
     peers.iter().map(|peer| (text(peer, "prefix"), (text(peer, "remote"), text(peer, "mac")))).collect()
 }
 
-/// Returns the leases of all hosts but this one.
+/// Returns the leases of all hosts except this one.
 fn leases_of(fleet: &Fleet, own: &str) -> BTreeMap<String, (String, String)> {
     let parsed = fleet.leases().into_iter().map(|(key, value)| {
         let lease: Value = serde_json::from_str(&value).unwrap();
@@ -569,8 +568,8 @@ fn the_walk_through_for_users_of_flannel_works_as_it_is_written() {
     traffic::file(at(&host, &own), at(&kernel, "198.19.4.0"), traffic::SHORT, 3);
 }
 
-/// Checks that an agent with the wrong options gets no lease and reports that, and that one with the right options gets
-/// one.
+/// Checks that an agent with the wrong options gets no lease and reports that, and that an agent with the right ones
+/// gets a lease.
 #[track_caller]
 fn only_by(fleet: &Fleet, wrong: &[&str], right: &str) {
     let mut node = Node::without_agent(fleet, 2, "vxlan:8472 id 1", "");

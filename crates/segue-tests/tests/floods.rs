@@ -14,7 +14,7 @@ use segue_tests::routed::{Echo, Routed, address, ip};
 use segue_tests::{Random, Stat, test_name};
 
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
-/// Frames of a flood, a second.
+/// Number of frames of a flood per second.
 const RATE: u32 = 10_000;
 const ATTEMPTS: usize = 3;
 

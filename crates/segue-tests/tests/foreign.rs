@@ -23,13 +23,13 @@ const DPDK: &str = "22.11";
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Another project's GRO.
+/// GRO of another project, as a judge.
 struct Judge {
     /// Beginning of the title of its section in `docs/judges.md`.
     section: &'static str,
     /// Carriers of the cases in which the judge can join packets.
     carriers: &'static [&'static str],
-    /// Returns whether it takes the cases of a row.
+    /// Returns whether the judge accepts the cases of a row.
     takes: fn(&str) -> bool,
     /// Number of leading bytes of a frame that the judge does not get.
     skips: usize,
@@ -37,11 +37,10 @@ struct Judge {
     is_ordered: bool,
 }
 
-/// The judge `rte_gro`, which does not keep the order of packets: first it returns those that it has held, then those
-/// that it did not process.
+/// The judge `rte_gro`, which does not keep the order of packets: it returns held packets first, then unprocessed ones.
 const RTE_GRO: Judge = Judge { section: "DPDK 22.11", carriers: &["4"], takes: |_| true, skips: 0, is_ordered: false };
 
-/// The judge gVisor, whose GRO takes packets without their link header.
+/// The judge gVisor, whose GRO accepts packets without their link header.
 const GVISOR: Judge = Judge {
     section: "gVisor",
     carriers: &["4", "6"],
@@ -94,7 +93,7 @@ fn full_size_gro_of_gvisor_differs_from_the_table_as_listed() {
 }
 
 impl Judge {
-    /// Runs the program on all cases and compares what it joined with the table and with the list.
+    /// Runs the program on all cases and compares its trains with the table and with the list.
     fn judge(&self, program: &Path, directory: &Directory) {
         let takes = |case: &Case| self.carriers.contains(&case.carrier.name.as_str()) && (self.takes)(case.row.name);
         let cases: Vec<Case> = conformance::cases().into_iter().filter(takes).collect();
@@ -151,7 +150,8 @@ impl Judge {
         println!("{}: {same} cases as the table says, {} rows differ as listed", self.section, met.len());
     }
 
-    /// Returns how the trains differ from the expected ones, in the words of the list; `None` if they do not.
+    /// Describes the difference of the trains from the expected ones, in the words of the list; `None` without a
+    /// difference.
     fn difference(&self, case: &Case, expected: &[Train], came: Option<&[Train]>) -> Option<&'static str> {
         let Some(came) = came else { return Some("lost") };
         let (wanted, made) = (sets(expected), sets(came));
@@ -177,7 +177,7 @@ fn is_within(parts: &BTreeSet<BTreeSet<usize>>, wholes: &BTreeSet<BTreeSet<usize
     parts.iter().all(|part| wholes.iter().any(|whole| part.is_subset(whole)))
 }
 
-/// Returns the trains with their flows, those of each flow in their order.
+/// Returns the trains with their flows, ordered within each flow.
 fn by_flow<'a>(case: &Case, trains: &'a [Train]) -> Vec<(usize, &'a [usize])> {
     let flow = |train: &Train| case.frames[train.frames[0]].flow;
     let mut all: Vec<(usize, &[usize])> = trains.iter().map(|train| (flow(train), train.frames.as_slice())).collect();

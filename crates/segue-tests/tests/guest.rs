@@ -76,12 +76,12 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (51, V4, &[V4], "mode ipip fastpath require"),
     (52, V4, &[V4, V6], "mode vxlan id 45 dstport 4793 noudpcsum fastpath require"),
 ];
-/// Numbers of the tunnels that segue serves at both ends, by the path through the guest's kernel, which has no tcx
-/// links; only where all sizes are tested.
+/// Numbers of the tunnels that segue serves at both ends, over the in-kernel path of the guest, whose kernel has no tcx
+/// links; only if all sizes are tested.
 const OWN: RangeInclusive<u8> = 51..=52;
-/// The guest's tunnels of segue that receive only datagrams that they must not deliver, with their UDP ports: two of
-/// VXLAN and two of GRE in GUE, the first of each by the path through the guest's kernel, the second by the daemon;
-/// where all sizes are tested.
+/// The guest's segue tunnels that receive only datagrams that must not be delivered, with their UDP ports: two of VXLAN
+/// and two of GRE in GUE, the first of each on the in-kernel path, the second by the daemon; only if all sizes are
+/// tested.
 const JUDGED: [[(u8, u16); 2]; 2] = [[(53, 4794), (54, 4795)], [(55, 6090), (56, 6090)]];
 /// Times that each datagram of those is sent.
 const TIMES: usize = 2;
@@ -316,8 +316,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     true
 }
 
-/// Checks that segue in the guest carried its tunnels by the path through that kernel, and the state after it is
-/// killed.
+/// Checks that segue in the guest carried its tunnels over the in-kernel path, and the state after it is killed.
 fn by_the_guests_kernel(guest: &Guest) {
     for net in OWN {
         let stat = stat_of(guest, net);
@@ -337,8 +336,9 @@ fn stat_of(guest: &Guest, net: u8) -> Stat {
     Stat::parse(said.iter().find_map(|line| line.strip_prefix(&format!("{net} "))).expect("its counters"))
 }
 
-/// Sends tunnels of the guest the same datagrams, none of which may be delivered: malformed ones, a good one with a
-/// congestion mark that it must not have, and a good one from another host. Returns how many each tunnel has got.
+/// Sends several tunnels of the guest the same datagrams, none of which may be delivered: malformed ones, a good one
+/// with a congestion mark that it must not have, and a good one from another host. Returns how many each tunnel has
+/// got.
 fn send_wrong(host: &Host, tunnels: [(u8, u16); 2]) -> u64 {
     let is_vxlan = tunnels == JUDGED[0];
     let (all, good) = match is_vxlan {
@@ -369,8 +369,8 @@ fn send_wrong(host: &Host, tunnels: [(u8, u16); 2]) -> u64 {
     (TIMES * (all.len() + 2)) as u64
 }
 
-/// Checks that the path through the guest's kernel has dropped the datagrams for the same reasons as the daemon would,
-/// and most of them without the daemon.
+/// Checks that the guest's in-kernel path has dropped the datagrams for the same reasons as the daemon would, and most
+/// of them without the daemon.
 fn judged_alike(guest: &Guest, sent: &[u64]) {
     assert_eq!(sent.len(), JUDGED.len());
     for (tunnels, sent) in JUDGED.iter().zip(sent) {
@@ -400,8 +400,8 @@ fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     traffic::pings(place, traffic::Place { host, address: far }, traffic::PING_SIZES);
 }
 
-/// Runs the guest's half of the exchange: it pings the host and sends its file once over each flow; returns the sources
-/// of the files, and their digests. None where its network card stood still.
+/// Runs the guest's half of the exchange: pings to the host, and its file once over each flow; returns the sources of
+/// the files, and their digests. None where its network card stood still.
 fn from_the_guest(host: &Host, mut guest: Guest, flows: usize) -> Option<(Vec<(IpAddr, Digested)>, Guest)> {
     let listener = traffic::inside(host, || TcpListener::bind("[::]:5010")).unwrap();
     let (tell, hear) = mpsc::channel();

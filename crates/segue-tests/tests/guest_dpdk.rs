@@ -11,11 +11,11 @@ use segue_lab::Process;
 use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, test_name};
 
-/// Number of frames, their length in bytes, and the buffers of the sender in which they lie.
+/// Number and length of the frames, and number of the sender's buffers in which they lie.
 const FRAMES: u64 = 10_000_000;
 const LEN: u64 = 8000;
 const BUFFERS: &str = "2000,2000,2000,2000";
-/// Longest time for all frames.
+/// Longest duration for all frames.
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// Tests that all buffers of a frame appear at once, since a receiver that polls would otherwise see an incomplete

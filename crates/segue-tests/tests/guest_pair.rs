@@ -1,6 +1,6 @@
 //! Tests of two guests with Debian's Linux on one Ethernet between two vhost-user ports of `segue gateway`: the hashes
 //! of received and sent files are equal, in both directions, over IPv4 and IPv6, with datagrams up to 60,000 bytes; and
-//! their trains cross whole.
+//! their trains pass unsplit.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(900);
 const UP: Duration = Duration::from_secs(60);
 const NAME: &str = "pair";
 
-/// Returns the length of each file, bytes: there are four, one for each direction and family.
+/// Returns the length of each of the four files in bytes: one for each direction and family.
 fn file_len() -> u64 {
     if segue_testkit::is_set("SEGUE_FULL") { 256 << 20 } else { 2 << 20 }
 }
@@ -26,7 +26,7 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// Boots the guest `local`, whose interface is at the socket; with `turn` it sends requests to the other one.
+    /// Boots the guest `local`, whose interface is at the socket; with `turn` it sends requests to the other guest.
     fn boot(&self, socket: &Path, local: u8, remote: u8, turn: bool) -> Process {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest_pair.sh");
         let mut command = self.host.command("bash");

@@ -27,9 +27,9 @@ use segue_tests::{Ground, Stat, test_name};
 #[derive(Clone, Copy, Debug)]
 struct Held {
     pid: u64,
-    /// Memory that is resident, kilobytes.
+    /// Resident memory of the process, kilobytes.
     resident: u64,
-    /// Mappings of guests' memory.
+    /// Number of mappings of guests' memory.
     mappings: usize,
     files: usize,
 }
@@ -173,8 +173,8 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
     }
 }
 
-/// Tests a front end that keeps its event counter of calls full, and empties it for moments, until the worker checks it
-/// in such a moment and writes afterwards.
+/// Tests a front end that keeps its event counter of calls full, and empties it briefly, until the worker checks it at
+/// such a time and writes afterwards.
 #[test]
 fn a_front_end_that_makes_a_call_wait_loses_its_port_and_the_others_go_on() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };

@@ -1,5 +1,5 @@
 //! Runs the conformance list of GRO and GSO (`segue_testkit::conformance`) through the engine: every case under every
-//! profile, and every train and datagram that is to be cut.
+//! profile, and every train and datagram to be split.
 //!
 //! `crates/segue-tests/tests/conformance.rs` and `segmentation.rs` send the same through kernels.
 
@@ -36,7 +36,7 @@ fn tunnels() -> Tunnels {
     tunnels
 }
 
-/// The form in which frames are pushed into GRO, and the path that they take through it.
+/// Form in which frames are pushed into GRO, which selects a path.
 #[derive(Clone, Copy, Debug)]
 enum Path {
     /// Packets are pushed as frames, most of which are not parsed.
@@ -215,7 +215,7 @@ fn every_long_datagram_leaves_in_fragments_inside_as_the_tunnel_devices_of_the_t
     }
 }
 
-/// Returns a packet of which all present checksums are owed.
+/// Returns a packet whose present checksums are all owed.
 fn layer_of(tunnel: &Tunnel) -> Layer {
     let owed = |is_there| if is_there { LayerCsum::Owed } else { LayerCsum::Absent };
     let remote = match tunnel.udp {
@@ -253,7 +253,7 @@ fn train(gso: Gso) -> Unit {
     Unit::Train { csum: TrainCsum::Partial, gso: segue::packet::Gso { kind, size: gso.size as u16, fixed_ids: 0 } }
 }
 
-/// Splits in both forms, and compares the frames.
+/// Splits a vector in both forms, and compares the frames.
 fn check(packet: &Packet<Vec<u8>>, limits: &Limits, expected: &[Vec<u8>], name: &str) {
     let (mut linear, mut arena) = (Frames::new(), Arena::new());
     split_linear(packet, limits, &mut linear).unwrap_or_else(|why| panic!("{name}: {why:?}"));

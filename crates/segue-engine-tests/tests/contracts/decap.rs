@@ -61,8 +61,8 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     }
 }
 
-/// Decapsulates the part after the outer headers of a packet by the fast path too, and returns how often it could:
-/// with each state of the outer checksum that a port may report.
+/// Decapsulates the part after a packet's outer headers by the fast path too, with each state of the outer checksum
+/// that a port may report, and returns the number of successes.
 ///
 /// # Errors
 /// A description of how the fast path differs from the slow path.

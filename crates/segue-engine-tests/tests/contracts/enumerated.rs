@@ -8,17 +8,17 @@ use segue_testkit::is_set;
 
 use crate::properties::{Arrival, ByFrames, Promise, Setting, broken};
 
-/// Bytes of a full segment, and of one that is shorter.
+/// Payload lengths of a full segment and of a shorter one, bytes.
 const SIZE: usize = 24;
 const SHORT: usize = 10;
-/// The number of variants.
+/// Number of variants of all enumerated types.
 const VARIANTS: usize = 44;
 /// Length of the longest sequence, in packets.
 const LONGEST: u32 = 4;
-/// Interval of the sequences that are in the sample. It has no factor in common with the number of variants.
+/// Sampling interval of the sequences. It has no factor in common with the number of variants.
 const SAMPLE: usize = 977;
 
-/// The next numbers of the flows, so that a sequence of good variants is a stream.
+/// Senders of the flows, whose numbers advance so that a sequence of good variants is a stream.
 struct Senders {
     seq: [u32; 2],
     id: u16,
@@ -67,7 +67,7 @@ impl Senders {
         Packet { ip, l4: L4::Udp(udp), data: vec![self.id as u8; len] }.bytes()
     }
 
-    /// Returns a packet of this variant.
+    /// Returns a packet of the given variant.
     fn packet(&mut self, variant: usize) -> Vec<u8> {
         self.id = self.id.wrapping_add(1);
         let id = self.id;

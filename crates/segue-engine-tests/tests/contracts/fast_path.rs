@@ -123,7 +123,7 @@ fn the_paths_agree_on_damaged_frames() {
 
 const L3: usize = 14;
 
-/// Corrects the checksums of a frame of Ethernet, IP without options and TCP.
+/// Corrects the checksums of a frame with Ethernet, IP without options and TCP.
 fn mend(frame: &mut [u8], is_v6: bool) {
     let (l4, addresses, len) = if is_v6 { (L3 + 40, L3 + 8, 16) } else { (L3 + 20, L3 + 12, 4) };
     if !is_v6 {
@@ -137,7 +137,8 @@ fn mend(frame: &mut [u8], is_v6: bool) {
     frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Returns four frames of a stream. Both checksums of the third are zero, so that all ones would be right too.
+/// Returns four consecutive frames of a stream. Both checksums of the third are zero, so that all ones would be right
+/// too.
 fn four(is_v6: bool) -> Vec<Vec<u8>> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
     let ip = if is_v6 { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };

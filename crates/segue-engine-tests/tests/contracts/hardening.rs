@@ -19,8 +19,8 @@ use crate::decap::{decapsulators, pull};
 use crate::properties::{Arrival, ByFrames, Promise, Setting, broken};
 use crate::streams;
 
-/// Checks that every contract holds for these frames, in every profile; returns the result of profile `strict`. Linux
-/// loses fields that it does not compare, so its profile is not required to restore what it joined.
+/// Checks every contract for the given frames in every profile; returns the result of profile `strict`. Linux loses
+/// fields that it does not compare, so its profile is not required to restore what it joined.
 fn holds(frames: &[Vec<u8>], start: Start) -> Stats {
     let profiles = [Profile::Strict, Profile::linux(), Profile::Lro];
     let [strict, ..] = profiles.map(|profile| {
@@ -52,7 +52,7 @@ fn segments(ip: Ip, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| sender.send(100, 0).bytes()).collect()
 }
 
-/// Puts the packets into this many levels of this tunnel.
+/// Wraps the packets in the given number of tunnel levels.
 fn nested(mut packets: Vec<Vec<u8>>, tunnel: &Tunnel, levels: usize) -> Vec<Vec<u8>> {
     for _ in 0..levels {
         packets = packets.iter().map(|packet| tunnel.wrap(packet)).collect();
@@ -281,7 +281,7 @@ fn e_contradictory_tunnel_headers_are_refused_by_the_decapsulator() {
     }
 }
 
-/// Returns the receivers that listen on this port.
+/// Returns the receivers that listen on the given port.
 fn decapsulators_of(port: u16) -> Vec<Decapsulator> {
     decapsulators().into_iter().filter(|decap| decap.config().port == port).collect()
 }

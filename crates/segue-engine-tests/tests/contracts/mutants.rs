@@ -1,4 +1,4 @@
-//! Tests of mergers that are broken on purpose, each in one respect: each is caught by a contract.
+//! Tests of deliberately broken mergers, each with one fault: a contract catches each.
 //!
 //! They are kept as tests: a change that makes a property blind to one of them fails here.
 
@@ -16,14 +16,14 @@ use crate::streams::{self, Around};
 /// A mutant's change of a packet; returning `None` loses the packet.
 type Change = fn(Boxed) -> Option<Boxed>;
 
-/// A mutant: the engine, and the faults around it.
+/// A broken merger: the engine, and the faults around it.
 struct Mutant {
     gro: Gro<Vec<u8>>,
     /// Change applied to packets before they are pushed.
     before: Change,
     /// Change applied to packets after they are popped.
     after: Change,
-    /// Packets to be released again, or later.
+    /// Packets to be released again or later.
     kept: Vec<Boxed>,
     habit: Habit,
     swallowed: u64,
@@ -31,15 +31,15 @@ struct Mutant {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
-    /// A mutant without a fault.
+    /// The merger has no fault.
     Plain,
     /// Two consecutive packets of a flow are swapped.
     Swap,
     /// Refused packets do not wait for held ones.
     Overtake,
-    /// A mutant that releases every tenth packet twice.
+    /// Every tenth packet is released twice.
     Twice,
-    /// A mutant that forgets deadlines.
+    /// Deadlines are forgotten.
     Late,
     /// Joined packets are not counted.
     Miscount,
@@ -340,7 +340,7 @@ fn mutant_that_marks_output_verified_launders_checksums() {
     });
 }
 
-/// Applies a change to released trains.
+/// Applies a change to every released train.
 fn train(mut packet: Boxed, change: impl Fn(&mut Packet<Vec<u8>>)) -> Option<Boxed> {
     if let Unit::Train { .. } = packet.offload.unit {
         change(&mut packet);

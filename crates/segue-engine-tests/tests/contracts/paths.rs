@@ -9,7 +9,7 @@ use segue::wire::Layout;
 
 use crate::properties::{Arrival, Boxed, Setting, load};
 
-/// The properties of a packet that a user of the engine can observe.
+/// Observable properties of a packet.
 #[derive(Debug, PartialEq)]
 struct PacketImage {
     head: Vec<u8>,
@@ -31,7 +31,7 @@ fn image(packet: &Boxed) -> PacketImage {
     }
 }
 
-/// A [`Gro`] that is fed over one of its paths.
+/// A [`Gro`] that is fed over one of the paths.
 struct PathRun {
     name: &'static str,
     gro: Gro<Vec<u8>>,

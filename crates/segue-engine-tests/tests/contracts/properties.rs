@@ -17,9 +17,9 @@ use segue_testkit::sum;
 /// A packet over the buffers that the tests use.
 pub(crate) type Boxed = Box<Packet<Vec<u8>>>;
 
-/// A component that joins packets, such as the engine or a mutant of it.
+/// A joiner of packets, such as the engine or a mutant of it.
 pub(crate) trait Merger {
-    /// Takes a packet as it arrives: parsed, unless the merger takes frames.
+    /// Takes a packet in the form in which it arrives: parsed, unless the merger takes frames.
     fn receive(&mut self, arrival: &Arrival, setting: &Setting, now: Nanos, pool: &mut Pool<Vec<u8>>) {
         let packet = load(arrival, setting, &setting.tunnels(), pool);
         self.push(packet, now, pool);
@@ -69,11 +69,11 @@ impl Merger for Gro<Vec<u8>> {
     }
 }
 
-/// The engine as ports feed it: each packet is pushed as a frame that nothing has parsed.
+/// The engine with input as from ports: each packet is pushed as an unparsed frame.
 pub(crate) struct ByFrames(pub(crate) Gro<Vec<u8>>);
 
 impl ByFrames {
-    /// Creates an engine with this configuration and the tunnel ports of `setting`.
+    /// Creates an engine with the given configuration and the tunnel ports of `setting`.
     pub(crate) fn new(config: Config, setting: &Setting) -> ByFrames {
         ByFrames(Gro::new(Config { tunnels: setting.tunnels(), ..config }))
     }
@@ -131,7 +131,7 @@ pub(crate) enum PortCsum {
 pub(crate) struct Arrival {
     /// All bytes of the packet.
     pub bytes: Vec<u8>,
-    /// The port's report about the packet's checksum.
+    /// Report of the port about the packet's checksum.
     pub port_csum: PortCsum,
 }
 
@@ -142,7 +142,7 @@ impl Arrival {
     }
 }
 
-/// The circumstances in which a stream arrives.
+/// Circumstances under which a stream arrives.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     /// The kind of header that packets begin with.
@@ -180,7 +180,7 @@ impl Setting {
     }
 }
 
-/// The contracts, of which one may be broken.
+/// Contracts of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
     /// Splitting restores the merged packets, byte for byte, except padding that a profile removes. In profile `lro`
@@ -213,9 +213,9 @@ impl Violation {
     }
 }
 
-/// The output of a run.
+/// Output of a run of the merger.
 pub(crate) struct Run {
-    /// The packets and trains that came out, in order.
+    /// Released packets and trains, in order.
     pub released: Vec<Released>,
     /// The counters at the end.
     pub stats: Stats,
@@ -227,7 +227,7 @@ pub(crate) struct Run {
 pub(crate) struct Released {
     /// The packet or train itself.
     pub packet: Boxed,
-    /// Time of the release.
+    /// Time at which the train was released.
     pub at: Nanos,
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn check(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Se
     }
 }
 
-/// Checks every promise of the engine on a stream, with parsed packets and with frames. Returns the run with packets.
+/// Checks every contract of the engine on a stream, with parsed packets and with frames. Returns the run with packets.
 ///
 /// # Errors
 /// The first that is broken.
@@ -259,14 +259,14 @@ pub(crate) fn check_engine(config: Config, arrivals: &[Arrival], setting: &Setti
     check(&mut Gro::new(config), arrivals, setting)
 }
 
-/// Returns every breach of the engine on a stream, with parsed packets or with frames.
+/// Returns every violation of a contract by the engine on a stream, with parsed packets or with frames.
 pub(crate) fn broken_engine(config: Config, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
     let mut found = broken(&mut Gro::new(config), arrivals, setting);
     found.extend(broken(&mut ByFrames::new(config, setting), arrivals, setting));
     found
 }
 
-/// Returns every breach of a merger on a stream.
+/// Returns every violation of a contract by a merger on a stream.
 pub(crate) fn broken(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
     match run(merger, arrivals, setting) {
         Ok(run) => violations(&run, arrivals, setting),
@@ -289,7 +289,7 @@ fn violations(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Vec<Violati
     checks.into_iter().filter_map(Result::err).collect()
 }
 
-/// Loads and pushes the packets, and keeps the deadlines.
+/// Runs a merger on a stream: pushes the packets, and keeps the deadlines.
 fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
     let mut pool = Pool::new(64);
     let mut run = Run { released: Vec::new(), stats: Stats::default(), times: Vec::new() };
@@ -342,7 +342,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
     }
 }
 
-/// Returns a packet as its port delivers it, not parsed.
+/// Returns a packet unparsed, in the form in which its port delivers it.
 pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
     let csum = match arrival.port_csum {
         PortCsum::Nothing => Csum::Unknown,
@@ -357,7 +357,7 @@ pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
     Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum }
 }
 
-/// Returns a packet as its port delivers it, parsed.
+/// Returns a packet parsed, with the state that its port reports.
 pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
     frame(arrival, setting).parse(tunnels, pool)
 }
@@ -367,13 +367,13 @@ pub(crate) struct View {
     pub(crate) is_train: bool,
     /// The frames that a port without offloads sends.
     pub(crate) segments: Vec<Vec<u8>>,
-    /// The arrival from which each segment comes; `None` for one that never arrived.
+    /// Arrival of which each segment is the output; `None` for one that never arrived.
     pub(crate) came: Vec<Option<usize>>,
     /// The arrivals that the packet replaces.
     pub(crate) swallowed: Vec<usize>,
 }
 
-/// Returns a packet in the form in which its receiver gets it: without padding, if the profile removes that.
+/// Returns a packet in the form expected by its receiver: without padding, if the profile removes that.
 pub(crate) fn bare(mut bytes: Vec<u8>, setting: &Setting) -> Vec<u8> {
     if setting.config.profile != Profile::Strict {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
@@ -402,7 +402,7 @@ fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>
     Ok(views)
 }
 
-/// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was partial.
+/// Returns the expected output bytes for an arrival: its own, with the checksum completed if it was partial.
 pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
     if arrival.port_csum == PortCsum::Owed {

@@ -10,7 +10,7 @@ use crate::properties::{Arrival, PortCsum};
 
 pub(crate) use segue_testkit::strategy::{FOU_PORTS as FOU, GUE_PORT as GUE, port_of, ports};
 
-/// The headers around the packets.
+/// Headers around the packets of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Around {
     /// No headers around the packet.
@@ -121,7 +121,7 @@ fn frame(rng: &mut Rng, link: &Ethernet, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns a random tunnel, and how its IPv4 identification continues.
+/// Returns a random tunnel, and the progression of its IPv4 identification.
 fn tunnel(rng: &mut Rng) -> Option<(Tunnel, u16)> {
     let mut ip = if rng.chance(500) { Ip::V4(V4::new(0, 1, 2)) } else { Ip::V6(V6::new(0, 1, 2)) };
     if let Ip::V4(ip) = &mut ip {

@@ -1,6 +1,6 @@
-//! The contract of profile `lro`, which is weaker than transparency: for every flow the stream that leaves is the one
-//! that arrived, and an acknowledgment is missing only if its sender can do without it. Written from the RFCs, without
-//! the engine's state: it compares the packets of a flow in their order of arrival.
+//! The contract of profile `lro`, which is weaker than transparency: each flow's output stream equals its input stream,
+//! and an acknowledgment is missing only if its sender can do without it. Written from the RFCs, without the engine's
+//! state: it compares the packets of a flow in their order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,8 +11,7 @@ use crate::properties::{Arrival, Promise, Released, Run, Setting, View, Violatio
 /// The relevant fields of a TCP packet.
 #[derive(Debug)]
 struct Tcp {
-    /// The fields in front of TCP, such as DSCP, ECN, TTL and flow label, without lengths, identification and
-    /// checksums.
+    /// Fields in front of TCP, such as DSCP, ECN, TTL and flow label, without lengths, identification and checksums.
     front: Vec<u8>,
     seq: u32,
     ack: u32,
@@ -70,9 +69,9 @@ fn ahead(from: u32, to: u32) -> bool {
 /// The state of one flow.
 #[derive(Default)]
 struct Flow {
-    /// Arrivals that have not left yet, in order.
+    /// Arrivals without output yet, in order.
     waiting: VecDeque<usize>,
-    /// Acknowledgment numbers of good packets that left or were swallowed, since the last SYN, FIN or RST.
+    /// Acknowledgment numbers of good packets that were released or swallowed, since the last SYN, FIN or RST.
     numbers: Vec<u32>,
     has_syn: bool,
 }
@@ -236,8 +235,7 @@ impl Judge<'_> {
         if is_right { Ok(self.view(came)) } else { broken(format!("{train:?} for {first:?} to {last:?}")) }
     }
 
-    /// Returns whether a datagram is the one that arrived, except for identification and the representation of
-    /// checksums.
+    /// Returns whether a datagram equals its arrival, except for identification and the representation of checksums.
     fn is_restored(&self, segment: &[u8], index: usize) -> bool {
         let came = &self.leaving[index];
         let layout = segue::wire::parse(came, self.setting.start, &self.setting.tunnels());

@@ -1,5 +1,4 @@
-//! The contracts from one end of a tunnel to the other: packets are merged, encapsulated, split, decapsulated, and
-//! merged again.
+//! The contracts across a tunnel: packets are merged, encapsulated, split, decapsulated, and merged again.
 
 use std::net::IpAddr;
 
@@ -14,7 +13,7 @@ use segue_testkit::oracle::{self, Ports, verify};
 use crate::properties::{Boxed, Merger, Setting, check, cut};
 use crate::streams::{self, Around};
 
-/// A host, a tunnel, and the host at its other end.
+/// Two hosts with a tunnel between them.
 struct Through {
     near: Gro<Vec<u8>>,
     encap: Encapsulator,
@@ -51,7 +50,7 @@ impl Through {
         }
     }
 
-    /// Moves every ready packet from the sending end to the receiving end.
+    /// Moves every ready packet from the sending host to the receiving host.
     fn carry(&mut self, now: Nanos) {
         while let Some(mut packet) = self.near.pop() {
             if self.encap.push(&mut packet).is_err() {
@@ -71,7 +70,7 @@ impl Through {
         }
     }
 
-    /// Checks every outer length and checksum, whatever the inner packet is.
+    /// Checks all outer lengths and checksums, regardless of the inner packet.
     fn judge(&self, datagram: &[u8]) {
         let mut ports = self.ports.clone();
         let inner_at = if datagram[0] >> 4 == 4 { 28 } else { 48 };
@@ -159,7 +158,7 @@ fn tunnel() -> impl Strategy<Value = Config> {
     })
 }
 
-/// Returns the kind of the first header of the inner packets, and the headers in front of IP.
+/// Returns the kind of the inner packets' first header, and the headers in front of IP.
 fn begins(config: &Config) -> (Start, Around) {
     if config.mode.is_ethernet() { (Start::Ethernet, Around::Link) } else { (Start::Ip, Around::Nothing) }
 }

@@ -1,4 +1,4 @@
-//! Tests on memory of a guest, which changes while the engine works on it.
+//! Tests on guest memory, which changes while the engine works on it.
 
 use std::cell::{Cell, RefCell};
 
@@ -69,7 +69,7 @@ impl Buffer for Wild<'_> {
     }
 }
 
-/// Loads a frame in a chain of such memory, splits it in both forms, and returns the frames of the linear one.
+/// Splits a frame from such memory in both forms, and returns the frames of the linear one.
 fn through(frame: &[u8], header: &VirtioNet, change: Change, rng: &mut Rng) -> (Vec<Vec<u8>>, Vec<u32>) {
     let (bytes, reads) = (RefCell::new(frame.to_vec()), RefCell::new(vec![0; frame.len()]));
     let (seed, mut packet) = (RefCell::new(Rng::new(rng.next_u64())), Packet::default());

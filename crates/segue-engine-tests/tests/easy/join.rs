@@ -28,7 +28,7 @@ fn ips() -> [Ip; 2] {
     [Ip::V4(V4::new(1, 1, 2)), Ip::V6(V6::new(1, 1, 2))]
 }
 
-/// Pushes packets and returns the units to be written, each whole.
+/// Pushes packets, and returns the resulting units, each as contiguous bytes.
 fn units(joiner: &mut Joiner, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let (mut batch, mut units) = (joiner.batch(), Vec::new());
     for (number, packet) in packets.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Tests of the engine in a few lines: a read is split as GSO splits it, a batch is joined as GRO joins it, and neither
-//! keeps bytes of a batch that is gone.
+//! Tests of the convenience interface (`easy`): a read is split as GSO splits it, a batch is joined as GRO joins it,
+//! and no bytes of a finished batch are kept.
 
 mod guest;
 mod join;
@@ -8,7 +8,7 @@ mod split;
 use segue::virtio::{self, Form, VirtioNet};
 use segue_testkit::conformance::{GsoKind, Vector};
 
-/// Returns the bytes that a device delivers for a vector: the virtio-net header of this form, then the frame.
+/// Returns the bytes that a device delivers for a vector: a virtio-net header of the given form, then the frame.
 fn unit(vector: &Vector, form: Form) -> Vec<u8> {
     [&header(vector).emit(form)[..form.len()], &vector.frame].concat()
 }

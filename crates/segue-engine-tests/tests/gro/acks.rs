@@ -12,12 +12,12 @@ use crate::bench::{Stream, frames, tcp4, tcp6, tunnel, v4, v6, wrap};
 
 const STEP: u32 = 2896;
 
-/// Returns the next acknowledgment, of `more` bytes more.
+/// Returns the next acknowledgment, higher by `more` bytes.
 fn ack(sender: &mut Sender, more: u32) -> Vec<u8> {
     acks(sender, more, |_| {})
 }
 
-/// Returns the next acknowledgment with a change that lasts.
+/// Returns the next acknowledgment, higher by `more` bytes, with a change that later ones keep.
 fn acks(sender: &mut Sender, more: u32, change: impl FnOnce(&mut Tcp)) -> Vec<u8> {
     if let L4::Tcp(tcp) = &mut sender.next.l4 {
         tcp.ack = tcp.ack.wrapping_add(more);
@@ -30,7 +30,7 @@ fn stamped() -> Sender {
     Sender::tcp(v4(), 1, 1000, Tcp::timestamps(500, 700))
 }
 
-/// Returns `count` acknowledgments.
+/// Returns `count` pure acknowledgments with rising numbers.
 fn moving(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| ack(sender, STEP)).collect()
 }
@@ -60,7 +60,7 @@ fn field(sender: Sender, more: u32, edit: impl FnOnce(&mut Tcp)) -> Stream {
     })
 }
 
-/// Returns the packets of [`around`] with a change that lasts.
+/// Returns the packets of [`around`] with a change that also affects all later ones.
 fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
     let mut sender = sender;
     let mut packets = moving(&mut sender, 2);

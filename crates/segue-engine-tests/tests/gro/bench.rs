@@ -21,7 +21,7 @@ pub(crate) struct Stream {
 
 /// The result of a run.
 pub(crate) struct Outcome {
-    /// Number of packets in each train that came out; 1 for a single packet.
+    /// Number of packets in each released train; 1 for a single packet.
     pub(crate) sizes: Vec<usize>,
     pub(crate) trains: Vec<Packet<Vec<u8>>>,
     pub(crate) stats: Stats,
@@ -125,7 +125,7 @@ impl Stream {
 }
 
 impl Outcome {
-    /// Asserts that no other counters are nonzero.
+    /// Asserts that exactly the given counters are nonzero.
     pub(crate) fn counts(
         &self,
         alone: &[(RefusalReason, u64)],
@@ -190,7 +190,7 @@ pub(crate) fn run(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| sender.send(100, 0).bytes()).collect()
 }
 
-/// Returns a packet, another one changed by `edit`, and one more. The first and the last would join.
+/// Returns three packets, the middle one changed by `edit`. The first and the last would join.
 pub(crate) fn between(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let first = sender.send(100, 0).bytes();
     let mut middle = sender.clone().send(100, 0);
@@ -206,7 +206,7 @@ pub(crate) fn between_bytes(mut sender: Sender, edit: impl FnOnce(&mut Vec<u8>))
     Stream::new([first, middle, sender.send(100, 0).bytes()])
 }
 
-/// Returns a packet, and the next one, changed by `edit`.
+/// Returns two packets, the second one changed by `edit`.
 pub(crate) fn then(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let first = sender.send(100, 0).bytes();
     let mut second = sender.send(100, 0);
@@ -214,7 +214,7 @@ pub(crate) fn then(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) ->
     Stream::new([first, second.bytes()])
 }
 
-/// Returns a tunnel over UDP with a checksum, to the port of the inner protocol.
+/// Returns a UDP tunnel with a checksum, to the port of the inner protocol.
 pub(crate) fn tunnel(ip: Ip, shim: Shim, gre: Option<Gre>, inner: &Ip) -> Tunnel {
     let dst_port = port_of(shim, gre.is_some(), false, matches!(inner, Ip::V4(_)));
     Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet: None }

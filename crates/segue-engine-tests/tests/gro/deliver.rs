@@ -1,4 +1,4 @@
-//! Tests of delivery by callback, for receivers without a poll loop: it gives the same packets as popping.
+//! Tests of delivery by callback, for receivers without a poll loop: it yields the same packets as popping.
 
 use segue::gro::{Config, Flush, Gro};
 use segue::packet::{Frag, Pool, Start, Tunnels};

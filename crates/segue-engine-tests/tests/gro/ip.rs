@@ -118,7 +118,7 @@ fn padding_is_not_payload() {
     assert!(left.iter().eq(stream.packets.iter().map(|(bytes, _)| bytes)), "padding is given back");
 }
 
-/// Asserts that all packets join, and returns which identifications are constant.
+/// Asserts that all packets join, and returns the levels with constant identifications.
 fn fixed_ids(stream: &Stream) -> u16 {
     let Unit::Train { gso, .. } = stream.joins().trains[0].offload.unit else { panic!("a train") };
     gso.fixed_ids

@@ -1,4 +1,4 @@
-//! Tests of data in profile `lro`: packets that join beyond the other profiles, and packets that do not although old
+//! Tests of data packets in profile `lro`: some that join only there, and some that must not join although old
 //! receivers joined them.
 
 use segue::gro::{Flush, Mismatch, Profile, RefusalReason};
@@ -21,7 +21,7 @@ fn changing(mut sender: Sender, changes: &[fn(&mut Tcp)]) -> Stream {
     Stream::new(packets.collect::<Vec<_>>()).profile(Profile::Lro)
 }
 
-/// Asserts that all packets become one train whose segments are right, with the payload that arrived.
+/// Asserts that all packets become one train with correct segments and the original payload.
 fn one(stream: &Stream) -> Outcome {
     let (outcome, left) = stream.run_unchecked();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Tests of packets that do not fit the train of their flow: each difference by itself. The second packet starts a new
-//! train.
+//! Tests of packets that do not match the train of their flow: each difference by itself. The second packet starts a
+//! new train.
 
 use segue::gro::{Flush, Mismatch, RefusalReason};
 use segue::packet::{Csum, Unit};

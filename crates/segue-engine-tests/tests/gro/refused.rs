@@ -1,4 +1,4 @@
-//! Tests of packets that stay alone: each reason by itself, in the middle of a flow that the packet must not overtake.
+//! Tests of packets that stay alone: each reason by itself, amid a flow that the packet must not overtake.
 
 use segue::gro::{Flush, RefusalReason};
 use segue::packet::{Csum, Gso, GsoKind, TrainCsum, Unit};
@@ -169,7 +169,7 @@ refused! {
     );
 }
 
-/// Declares a test for each scenario of packets that are refused whatever is held, so that nothing of their flow is
+/// Declares a test for each scenario of packets that are refused regardless of held ones, so that none of their flow is
 /// ever held.
 macro_rules! refused_flow {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {

@@ -17,7 +17,7 @@ fn outers() -> [Ip; 2] {
     [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))]
 }
 
-/// Checks that TCP and UDP over both versions join in this tunnel over both versions, with outer checksum.
+/// Checks that TCP and UDP over both IP versions join in the given tunnel over both versions, with outer checksum.
 fn joins(shim: Shim, gre: Option<Gre>) {
     for outer in outers() {
         for mut sender in every() {
@@ -117,7 +117,7 @@ fn tunnels_right_in_ip_join() {
     }
 }
 
-/// Checks that Ethernet frames in this tunnel join, with and without a VLAN tag.
+/// Checks that Ethernet frames in the given tunnel join, with and without a VLAN tag.
 fn frames_join(shim: Shim, gre: Option<Gre>) {
     for (outer, tag) in outers().into_iter().flat_map(|outer| [(outer.clone(), None), (outer, Some(6))]) {
         for mut sender in every() {

@@ -1,4 +1,4 @@
-//! Tests of waiting packets: for a next segment, as an unparsed frame, or to be popped.
+//! Tests of held packets: for a next segment, as an unparsed frame, or to be popped.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -62,7 +62,7 @@ fn delayed_pop_returns_the_same_packets_as_an_immediate_one() {
     assert!(waited > 1000, "more waited than there are places {waited} times");
 }
 
-/// A buffer that may become shorter.
+/// A buffer whose slice may become shorter.
 struct Shrinking {
     bytes: Vec<u8>,
     len: Rc<Cell<usize>>,

@@ -1,4 +1,4 @@
-//! Test cases: a train as a test states it, and the frames that must leave for it.
+//! Test cases: a train as stated by a test, and the expected frames.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(crate) const PORT_OUTER: Limits = Limits { outer_csum: true, ..Limits::NONE 
 pub(crate) const PORT_BOTH: Limits = Limits { csum: true, outer_csum: true, ..Limits::NONE };
 pub(crate) const PORT_TSO: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, ..Limits::NONE };
 
-/// A train as a test states it: its packet, tunnels, and state.
+/// A train as stated by a test: its packet, tunnels, and state.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The inner packet, with the payload of the whole train.
@@ -29,7 +29,7 @@ pub(crate) struct Case {
     pub(crate) csum: TrainCsum,
     /// IP levels with a constant identification, outermost first, bit 0 first.
     pub(crate) fixed: u16,
-    /// The state of the outer checksums.
+    /// State of the outer checksums.
     pub(crate) outer: LayerCsum,
     /// Whether CWR is on all segments.
     pub(crate) keeps_cwr: bool,
@@ -70,7 +70,7 @@ impl Case {
         ip
     }
 
-    /// Returns the frame that must leave for the payload in `range`, built from scratch.
+    /// Returns the expected frame for the payload in `range`, built from scratch.
     pub(crate) fn expected(&self, range: Range<usize>) -> Vec<u8> {
         let (number, total) = (range.start / self.size, self.inner.data.len());
         let mut inner = build::Packet {
@@ -193,7 +193,7 @@ pub(crate) fn load(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
     packet
 }
 
-/// A frame that left, and the port's task for it.
+/// A frame that was sent, with the port's remaining task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Out {
     pub(crate) bytes: Vec<u8>,

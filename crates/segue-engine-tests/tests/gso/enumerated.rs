@@ -47,7 +47,7 @@ struct Options {
 }
 
 impl Options {
-    /// Creates the options of trains in tunnels, or of trains without a tunnel.
+    /// Creates the options for trains in tunnels, or for trains without one.
     fn new(is_tunnelled: bool) -> Options {
         let extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
         let ips = [
@@ -81,13 +81,13 @@ impl Options {
         Options { ips, tunnels: [tunnels(true), tunnels(false)], links, l4s, ports }
     }
 
-    /// Returns how many trains there are.
+    /// Returns the number of trains.
     fn count(&self) -> usize {
         let options = [self.ips.len(), self.tunnels[0].len(), self.links.len(), self.l4s.len(), self.ports.len()];
         options.iter().product::<usize>() * MOST * SIZES.len() * SHORTER.len() * 2 * 4 * 2
     }
 
-    /// Returns the train with this number, and the port that it is for.
+    /// Returns the train with the given number, and its port.
     fn train(&self, number: usize) -> (Case, Limits) {
         let mut digits = Digits(number);
         let limits = digits.of(&self.ports);
@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-/// Returns the number of segments of the trains into which a port takes this one; 1 where it takes none.
+/// Returns the number of segments per train that a port accepts; 1 if it accepts none.
 fn taken(case: &Case, limits: &Limits) -> usize {
     let (takes, segs) = match (&case.inner.l4, &case.inner.ip) {
         (L4::Tcp(_), Ip::V4(_)) => (limits.tso4, limits.max_segs),
@@ -117,8 +117,8 @@ fn taken(case: &Case, limits: &Limits) -> usize {
     if takes && case.tunnels.is_empty() && !case.keeps_cwr { segs } else { 1 }
 }
 
-/// Checks the trains that leave for a port that takes trains of `segs` segments: each equals one that was built as one
-/// packet, with the checksum of its pseudo-header.
+/// Checks the trains for a port that takes trains of `segs` segments: each equals one that was built as one packet,
+/// with the checksum of its pseudo-header.
 #[track_caller]
 fn assert_parts(case: &Case, limits: &Limits, segs: usize) {
     let out = split_both(&case.train(), limits).unwrap_or_else(|reason| panic!("{reason:?}: {case:?}")).0;
@@ -135,7 +135,7 @@ fn assert_parts(case: &Case, limits: &Limits, segs: usize) {
     assert_eq!(at, total, "{case:?}");
 }
 
-/// Checks every `step`th of the trains whose number has the remainder `part` modulo `parts`; returns how many.
+/// Checks every `step`th train whose number has the remainder `part` modulo `parts`; returns their number.
 fn check_trains(is_tunnelled: bool, step: usize, (part, parts): (usize, usize)) -> usize {
     let options = Options::new(is_tunnelled);
     let mut checked = 0;

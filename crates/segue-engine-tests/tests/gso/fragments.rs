@@ -26,7 +26,8 @@ fn datagram(ip: Ip, len: usize) -> build::Packet {
     build::Packet { ip, l4: L4::Udp(udp), data: Rng::new(len as u64).bytes(len) }
 }
 
-/// Returns the identification that the engine gave to the one fragmented packet in `out`, at this offset in each frame.
+/// Returns the identification that the engine gave to the one fragmented packet in `out`, read at this offset of each
+/// frame.
 fn id_of(out: &[Out], ip: usize) -> u32 {
     let bytes = &out[0].bytes[ip..];
     let mut at = 40;
@@ -106,8 +107,8 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
     assert_eq!(together, inner.bytes());
 }
 
-/// Returns the tunnel around a fragment. An option that left the transport checksum to the far end has left its bytes
-/// behind.
+/// Returns a fragment wrapped in the tunnel. An option that left the transport checksum to the far end has left its
+/// bytes behind.
 fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
     if let Some((udp, Shim::Vxlan(vni, true))) = tunnel.udp {
         return Tunnel { udp: Some((udp, Shim::Vxlan(vni, false))), ..tunnel.clone() }.wrap(inside);

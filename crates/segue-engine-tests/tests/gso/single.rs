@@ -14,7 +14,7 @@ pub(crate) fn wire(packet: &Packet<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a single packet with its transport checksum primed and every checksum of `tunnels` owed.
+/// Returns a single packet with a primed transport checksum and all checksums of `tunnels` owed.
 pub(crate) fn primed(bytes: &[u8], tunnels: &[Tunnel]) -> Packet<Vec<u8>> {
     let mut packet = load(bytes, Start::Ip);
     packet.offload = Offload::plain(Unit::Whole(Csum::Partial));

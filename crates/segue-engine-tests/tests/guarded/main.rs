@@ -6,12 +6,12 @@ mod sys;
 use segue::checksum::implementations;
 use sys::Guarded;
 
-/// Largest length up to which every one is tested: more than a step of the widest vectors with its head and its rest.
+/// Largest length up to which every length is tested: longer than a step of the widest vectors with its head and tail.
 const EVERY: usize = 1200;
-/// Longer lengths, around whole pages.
+/// Longer lengths to test, around whole pages.
 const LONG: [usize; 7] = [1499, 2048, 4095, 4096, 4097, 8191, 8192];
 
-/// Returns the checksum as RFC 1071 describes it.
+/// Returns the checksum as described in RFC 1071.
 fn oracle(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
     let mut sum: u64 = bytes.chunks(2).map(word).sum();

@@ -1,10 +1,10 @@
-//! Memory between two pages that may not be touched.
+//! Memory between two guard pages.
 #![allow(unsafe_code, reason = "mmap and mprotect exist only as libc calls")]
 
 use std::ptr::null_mut;
 use std::slice;
 
-/// Bytes between two guard pages: a read or write of one beyond them ends the test program by a signal.
+/// Bytes between two guard pages: an access beyond them ends the test program by a signal.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     base: *mut u8,

@@ -23,22 +23,22 @@ pub enum Feature {
     Plain,
     /// IP in IP, in all four combinations of versions.
     Ipip,
-    /// GRE directly over IP.
+    /// The carrier uses GRE directly over IP.
     Gre,
-    /// VXLAN, by a network device.
+    /// VXLAN, implemented by a network device.
     Vxlan,
-    /// VLAN tags in frames.
+    /// The carrier tags its frames with VLANs.
     Vlan,
     /// FOU, by a configured UDP port.
     Fou,
     /// GUE, by a configured UDP port.
     Gue,
-    /// Geneve, by a network device.
+    /// Geneve, implemented by a network device.
     Geneve,
 }
 
 impl Feature {
-    /// All features.
+    /// All features of carriers.
     pub const ALL: [Feature; 8] = [
         Feature::Plain,
         Feature::Ipip,
@@ -157,7 +157,7 @@ fn udp(dst_port: u16, checksum: bool) -> Udp {
 }
 
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
-/// Returns all carriers.
+/// Returns all carriers of the vectors.
 pub fn carriers() -> Vec<Carrier> {
     let v4 = || Ip::V4(V4::new(1, 1, 2));
     let v6 = || Ip::V6(V6::new(1, 1, 2));

@@ -6,10 +6,10 @@ use super::row::Row;
 use super::rules::Rules;
 use super::script::Frame;
 
-/// A row in a carrier.
+/// A conformance row applied to a carrier.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The row with the rule.
+    /// Row with the rule under test.
     pub row: Row,
     /// The carrier that the packets travel in.
     pub carrier: Carrier,

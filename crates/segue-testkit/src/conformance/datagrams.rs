@@ -38,7 +38,7 @@ impl Datagram {
         fragments(&self.packet, self.mtu, id).iter().map(|packet| self.link.wrap(packet)).collect()
     }
 
-    /// Returns the fragments that Linux makes in software for a device without UFO, with all headers in each of them.
+    /// Returns the fragments that Linux creates in software for a device without UFO, with all headers in each of them.
     /// Where the extension headers before a fragment header end is Linux's own choice, and those after it count in the
     /// offset. `first` is one of its frames, with the identification that it chose.
     pub fn by_device_of_linux(&self, first: &[u8]) -> Vec<Vec<u8>> {
@@ -73,7 +73,7 @@ impl Datagram {
         all
     }
 
-    /// Returns the fragments in which Linux sends a datagram of its own: over IPv6 the payload of the last one too is a
+    /// Returns the fragments into which Linux splits a datagram of its own: over IPv6 even the last payload is a
     /// multiple of 8 bytes.
     pub fn by_linux(&self, id: u32) -> Vec<Vec<u8>> {
         let rest = if self.is_v4() { 0 } else { (self.mtu - self.front) % 8 };
@@ -127,8 +127,8 @@ impl Datagram {
         self
     }
 
-    /// Returns whether the fragments before the last fill the MTU, as those of a UFO device must: it fragments to the
-    /// size that it is given.
+    /// Returns whether all fragments but the last fill the MTU, as those of a UFO device must, which fragments to a
+    /// given size.
     pub fn fills(&self) -> bool {
         (self.mtu - self.front).is_multiple_of(8)
     }
@@ -156,8 +156,8 @@ fn next_of(head: &[u8], end: usize) -> usize {
     at
 }
 
-/// Returns all datagrams: IP version, options and extension headers, VLAN tags, sizes at the limits of n fragments, and
-/// the longest possible ones.
+/// Returns all datagrams of the vectors: IP version, options and extension headers, VLAN tags, sizes at the limits of n
+/// fragments, and the longest possible ones.
 pub fn datagrams() -> Vec<Datagram> {
     // An option for the first fragment alone (record route, full), one for all (router alert), the end.
     let options4 = vec![7, 7, 8, 1, 2, 3, 4, 0x94, 4, 0, 0];

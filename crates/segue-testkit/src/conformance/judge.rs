@@ -22,7 +22,7 @@ pub struct Out {
 pub struct Difference {
     /// The trains that the table expects.
     pub expected: String,
-    /// The trains in the output.
+    /// Trains in the output.
     pub came: String,
     /// Errors in the bytes of a train; empty if segmentation restores its frames exactly.
     pub bytes: String,
@@ -124,8 +124,8 @@ impl Case {
         self.decode(outs).ok()
     }
 
-    /// Returns the frames that make up each of `outs`; otherwise the reason why that is impossible, and the frames
-    /// determined so far.
+    /// Returns the frames that make up each of `outs`, or the reason why that is impossible, with the frames determined
+    /// so far.
     fn decode(&self, outs: &[Out]) -> Result<Vec<Train>, (Vec<Train>, String)> {
         let mut free: Vec<usize> = (0..self.frames.len()).collect();
         let mut trains = Vec::new();
@@ -159,7 +159,7 @@ impl Case {
         if wrong.is_empty() { Ok(trains) } else { Err((trains, wrong)) }
     }
 
-    /// Returns the frames that make up `out`, among those that are `free`.
+    /// Returns the frames that make up `out`, among the frames that are `free`.
     fn find(&self, out: &Out, free: &[usize]) -> Option<Vec<usize>> {
         let is_frame = |frame: &Frame| {
             let unpadded = &frame.bytes[..frame.bytes.len() - frame.padding];

@@ -42,7 +42,7 @@ pub use train::{Gso, GsoKind};
 pub use vectors::{Odd, Vector, odd_vectors, vectors};
 pub use wrapped::{Under, Wrapped, Wrapping, wrapped};
 
-/// Returns the table: all rows.
+/// Returns all rows of the conformance table.
 pub fn rows() -> Vec<Row> {
     rows::all()
 }

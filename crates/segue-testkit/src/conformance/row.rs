@@ -1,17 +1,17 @@
-//! One rule of the conformance list.
+//! A rule of the conformance list.
 
 use super::carrier::Feature;
 use super::rules::{Gives, On};
 use super::script::Script;
 
-/// One rule of the table.
+/// A rule of the conformance table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// Name of the rule: a group and a rule.
     pub name: &'static str,
     /// The carriers in which the rule makes sense.
     pub on: On,
-    /// Function that writes the packets.
+    /// Function that creates the packets.
     pub make: fn(&mut Script),
     /// The expected trains of the row.
     pub gives: Gives,

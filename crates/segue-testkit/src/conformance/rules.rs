@@ -19,7 +19,7 @@ impl Rules {
     /// All sets of rules, in the order of the list.
     pub const ALL: [Rules; 5] = [Rules::Strict, Rules::V6_12, Rules::V6_18, Rules::V7, Rules::Lro];
 
-    /// Returns the rules of the kernel with this release, such as `6.1.0-56-amd64`.
+    /// Returns the rules of the kernel with the given release, such as `6.1.0-56-amd64`.
     pub fn of_kernel(release: &str) -> Option<Rules> {
         let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
         match (numbers.next()?, numbers.next()?) {
@@ -33,11 +33,11 @@ impl Rules {
 /// The carriers in which a row makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// Every carrier.
+    /// The case applies to every carrier.
     Any,
-    /// Carriers with IPv4 innermost.
+    /// The case applies to carriers with IPv4 innermost.
     V4,
-    /// Carriers with IPv6 innermost.
+    /// The case applies to carriers with IPv6 innermost.
     V6,
     /// Carriers with only an Ethernet header around the packet.
     Plain,
@@ -51,20 +51,20 @@ pub enum On {
     RemoteChecksum,
     /// Tunnels over UDP with an outer checksum.
     OuterUdp,
-    /// GRE with a checksum.
+    /// The case applies to GRE with a checksum.
     GreChecksum,
-    /// GRE with a key.
+    /// The case applies to GRE with a key.
     GreKey,
-    /// Carriers with a VLAN tag.
+    /// The case applies to carriers with a VLAN tag.
     Tagged,
     /// Carriers with an Ethernet header inside the tunnel.
     InnerEthernet,
-    /// Carriers with a network identifier: VXLAN and Geneve.
+    /// The case applies to carriers with a network identifier: VXLAN and Geneve.
     Vni,
 }
 
-/// The trains expected of a row, in the notation of [`Train`](super::Train): one text for all rules, and separate ones
-/// for rules that differ.
+/// Expected trains of a row, in the notation of [`Train`](super::Train): one text for all rules, and separate ones for
+/// rules that differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Gives {
     all: &'static str,
@@ -111,7 +111,7 @@ impl Gives {
         Gives { lro: Some(text), ..self }
     }
 
-    /// Returns the outcome under `rules`.
+    /// Returns the expected outcome under `rules`.
     pub fn of(&self, rules: Rules) -> &'static str {
         let other = match rules {
             Rules::Strict => self.strict,

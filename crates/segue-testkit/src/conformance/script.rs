@@ -5,7 +5,7 @@ use crate::build::{Ethernet, Ip, L4, Packet, Tunnel, primed};
 use crate::flow::Sender;
 use crate::sum::with_pseudo;
 
-/// A frame of a case.
+/// A frame of a conformance case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The bytes from the Ethernet header on.
@@ -47,7 +47,7 @@ impl Frame {
 /// Maximum number of flows in a case.
 const FLOWS: usize = 64;
 
-/// Builder of the frames of one conformance row, encapsulated by its carrier.
+/// A builder of the frames of one conformance row, encapsulated by its carrier.
 #[derive(Clone, Debug)]
 pub struct Script {
     carrier: Carrier,
@@ -84,7 +84,7 @@ impl Script {
         self.senders[self.flow].get_or_insert_with(sender)
     }
 
-    /// Makes UDP flows of all flows that begin after this call.
+    /// Selects UDP for all flows that begin after this call.
     pub fn udp(&mut self) {
         self.is_udp = true;
     }
@@ -177,8 +177,8 @@ impl Script {
         frame.padding = padding.len();
     }
 
-    /// Sends `len` bytes in sequence; `edit` changes the bytes of the TCP or UDP header, and their checksum is made
-    /// anew.
+    /// Sends `len` bytes in sequence; `edit` changes the bytes of the TCP or UDP header, and their checksum is
+    /// recomputed.
     pub fn header(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
         self.bytes(len, |bytes| {
             let (start, field, _) = primed(bytes).expect("TCP or UDP with a checksum");

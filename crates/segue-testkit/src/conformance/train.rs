@@ -7,11 +7,11 @@ use crate::sum::{fold, pseudo};
 /// The kind of packets that a train is segmented into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
-    /// TCP over IPv4.
+    /// Segments are TCP over IPv4.
     Tcp4,
-    /// TCP over IPv6.
+    /// Segments are TCP over IPv6.
     Tcp6,
-    /// UDP datagrams.
+    /// Segments are UDP datagrams.
     Udp,
     /// A train whose kind and segment size the kernel cannot express in a virtio-net header (Linux before 6.2: UDP).
     Untold,
@@ -20,7 +20,7 @@ pub enum GsoKind {
 /// The instructions for segmenting a train, as in a virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// Kind of the segments.
+    /// Protocol of the segments.
     pub kind: GsoKind,
     /// Payload of each segment but the last, in bytes.
     pub size: usize,
@@ -28,7 +28,7 @@ pub struct Gso {
     pub has_cwr: bool,
 }
 
-/// Joins `frames`, at least two, to a train; returns its bytes and its segmentation metadata. Checksums that [`mask`]
+/// Joins at least two `frames` into a train; returns its bytes and its segmentation metadata. Checksums that [`mask`]
 /// clears are zero.
 pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     let first = frames[0];

@@ -10,11 +10,11 @@ use crate::build::{Ethernet, Gre, Ip, L4, Packet, Shim, Tcp, Tunnel, Udp, V4, V6
 /// The header after the outer IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Under {
-    /// An inner IP header.
+    /// An inner IP header follows.
     Ip,
-    /// A GRE header.
+    /// A GRE header follows.
     Gre,
-    /// A UDP header.
+    /// A UDP header follows.
     Udp,
 }
 
@@ -39,7 +39,7 @@ pub struct Wrapping {
 pub struct Wrapped {
     /// Name of the train, for messages.
     pub name: String,
-    /// The tunnel around the train.
+    /// Tunnel around the train.
     pub wrapping: Wrapping,
     /// The train without tunnel and tags.
     pub inner: Vector,

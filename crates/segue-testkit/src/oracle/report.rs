@@ -5,9 +5,10 @@ use std::ops::Range;
 /// The first header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// An Ethernet header comes first. Padding after the IP packet is allowed, as it is in frames inside of tunnels.
+    /// The frame begins with an Ethernet header. Padding after the IP packet is allowed, as it is in frames inside of
+    /// tunnels.
     Ethernet,
-    /// An IP header comes first.
+    /// The packet begins with an IP header.
     Ip,
 }
 
@@ -33,18 +34,18 @@ pub struct Owed {
     pub outer: bool,
 }
 
-/// One IP header and the tunnel headers after it.
+/// An IP header with the tunnel headers after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// IP version, 4 or 6.
     pub version: u8,
-    /// DSCP and ECN byte.
+    /// DSCP and ECN byte of the header.
     pub tos: u8,
     /// Time to live or hop limit.
     pub ttl: u8,
-    /// IPv4 identification.
+    /// Identification of the IPv4 header.
     pub id: Option<u16>,
-    /// The IPv4 don't-fragment flag.
+    /// Don't-fragment flag of the IPv4 header.
     pub df: bool,
     /// Source IP address.
     pub src: Vec<u8>,
@@ -62,7 +63,7 @@ pub struct Level {
     pub vni: Option<u32>,
     /// Start and offset of a remote checksum option.
     pub remcsum: Option<(u16, u16)>,
-    /// GRE: key and sequence number.
+    /// Key and sequence number of a GRE header.
     pub gre: Option<(Option<u32>, Option<u32>)>,
     /// Whether GRE has a checksum (which is then right).
     pub has_gre_checksum: bool,
@@ -86,13 +87,13 @@ pub enum Csum {
 pub struct Transport {
     /// IP protocol: 1, 6, 17 or 58.
     pub protocol: u8,
-    /// First byte of the header.
+    /// Offset of the transport header.
     pub at: usize,
     /// Source and destination port; zero for ICMP.
     pub ports: (u16, u16),
     /// TCP sequence number.
     pub seq: u32,
-    /// TCP flags.
+    /// TCP flags of the segment.
     pub flags: u8,
     /// Verdict on the checksum.
     pub csum: Csum,

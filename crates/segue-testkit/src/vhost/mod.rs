@@ -1,4 +1,4 @@
-//! A front end of vhost-user without a guest: it has memory in a file, writes valid and invalid rings into it, and
+//! A front end of vhost-user without a guest, which has memory in a file, writes valid and invalid rings into it, and
 //! sends messages.
 //!
 //! Memory is written and read through the file, and the back end has it mapped: both see the same pages.
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Feature bits, by their numbers in virtio 1.2.
 pub mod feature {
-    /// The guest sends partial checksums.
+    /// Feature bit: the guest sends partial checksums.
     pub const CSUM: u64 = 1 << 0;
-    /// The guest takes partial checksums.
+    /// Feature bit: the guest accepts partial checksums.
     pub const GUEST_CSUM: u64 = 1 << 1;
     /// The guest takes TCP trains over IPv4.
     pub const GUEST_TSO4: u64 = 1 << 7;
@@ -33,21 +33,21 @@ pub mod feature {
     pub const MRG_RXBUF: u64 = 1 << 15;
     /// Logging of written memory, for a live migration.
     pub const LOG_ALL: u64 = 1 << 26;
-    /// Indirect tables.
+    /// Feature bit: indirect descriptor tables.
     pub const INDIRECT: u64 = 1 << 28;
-    /// Event indexes.
+    /// Feature bit: event indexes.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Protocol features of vhost-user.
+    /// Feature bit: vhost-user protocol features.
     pub const PROTOCOL: u64 = 1 << 30;
-    /// Version 1 of virtio.
+    /// Feature bit: version 1 of virtio.
     pub const VERSION_1: u64 = 1 << 32;
-    /// An IOMMU.
+    /// Feature bit: addresses pass through an IOMMU.
     pub const ACCESS_PLATFORM: u64 = 1 << 33;
     /// The guest takes UDP trains over IPv4.
     pub const GUEST_USO4: u64 = 1 << 54;
     /// The guest takes UDP trains over IPv6.
     pub const GUEST_USO6: u64 = 1 << 55;
-    /// The guest sends UDP trains.
+    /// Feature bit: the guest sends UDP trains.
     pub const HOST_USO: u64 = 1 << 56;
     /// The features that a recent Linux driver chooses.
     pub const USUAL: u64 = CSUM
@@ -66,7 +66,7 @@ pub mod feature {
         | GUEST_USO6;
 }
 
-/// Numbers of messages.
+/// Numbers of vhost-user messages.
 pub mod message {
     #![allow(missing_docs, reason = "the names are those of the protocol")]
     pub const GET_FEATURES: u32 = 1;
@@ -107,12 +107,12 @@ pub const INDIRECT_TABLE: u16 = 4;
 pub const GUEST_BASE: u64 = 0x4000_0000;
 /// Address of the memory in the front end.
 pub const USER_BASE: u64 = 0x7f00_0000_0000;
-/// Length of the memory, bytes.
+/// Length of the guest's memory, bytes.
 pub const MEMORY_LEN: u64 = 24 << 20;
 /// Start of the buffers in the memory, after the rings and tables.
 pub const BUFFERS: u64 = 0x20_0000;
 
-/// Size of a queue's area in the memory; the offsets that follow are those of its rings in the area.
+/// Length of a queue's area in the memory; the following offsets are those of its rings within the area.
 const QUEUE_LEN: u64 = 0x10_0000;
 const AVAILABLE: u64 = 0x8_0000;
 const USED: u64 = 0xa_0000;
@@ -120,13 +120,13 @@ const USED: u64 = 0xa_0000;
 /// A descriptor: an address of the guest, a length, flags and the next one's number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Descriptor {
-    /// Address in the guest.
+    /// Guest physical address of the buffer.
     pub address: u64,
     /// Length of the buffer, bytes.
     pub len: u32,
-    /// Flags of the descriptor.
+    /// Flags of the ring descriptor.
     pub flags: u16,
-    /// Number of the next one.
+    /// Number of the next descriptor in the chain.
     pub next: u16,
 }
 
@@ -152,14 +152,14 @@ struct Ring {
     returned: u16,
 }
 
-/// A front end.
+/// A vhost-user front end of the tests.
 #[derive(Debug)]
 pub struct Frontend {
     /// The connection to the back end.
     pub stream: UnixStream,
     /// The memory of the guest, a file.
     pub memory: File,
-    /// Size of both queues.
+    /// Number of entries of each queue.
     pub size: u16,
     features: u64,
     rings: [Ring; 2],
@@ -168,7 +168,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Connects to a back end that listens at `path`, and waits until it does.
+    /// Connects to a back end at `path`, and waits until it listens.
     pub fn connect(path: &Path, features: u64) -> Frontend {
         let begin = Instant::now();
         loop {
@@ -187,7 +187,7 @@ impl Frontend {
         Frontend::with_memory(stream, features, memory)
     }
 
-    /// Returns a front end with the memory of an earlier one, like a guest that reconnects to a new back end.
+    /// Creates a front end with the memory of an earlier one, like a guest that reconnects to a new back end.
     pub fn with_memory(stream: UnixStream, features: u64, memory: File) -> Frontend {
         let ring = || Ring {
             kick: sys::event_counter().expect("an event counter"),
@@ -215,7 +215,7 @@ impl Frontend {
         let _ = (&self.stream).write_all(bytes);
     }
 
-    /// Reads the next reply: its number and its payload; `None` where none is there.
+    /// Reads the next reply: its number and its payload; `None` if there is none.
     pub fn reply(&mut self) -> Option<(u32, Vec<u8>)> {
         self.stream.set_nonblocking(true).expect("a socket");
         let mut header = [0; 12];
@@ -255,7 +255,7 @@ impl Frontend {
         self.start_queue(FROM_GUEST);
     }
 
-    /// Sends the features.
+    /// Acknowledges the back end's features.
     pub fn agree(&mut self) {
         let features = self.features;
         self.send(message::SET_FEATURES, &features.to_le_bytes());
@@ -353,7 +353,7 @@ impl Frontend {
         self.set_half(self.at(queue, AVAILABLE + 2), index);
     }
 
-    /// Sets the index at which both rings begin, before the queue is started.
+    /// Sets the index at which both rings begin, before the start of the queue.
     pub fn begin_at(&mut self, queue: u16, index: u16) {
         let ring = &mut self.rings[usize::from(queue)];
         (ring.offered, ring.returned) = (index, index);
@@ -361,18 +361,18 @@ impl Frontend {
         self.set_half(self.at(queue, USED + 2), index);
     }
 
-    /// Continues with the indexes of an earlier front end with the same memory.
+    /// Continues with the indexes of an earlier front end that had the same memory.
     pub fn resume(&mut self, queue: u16) {
         let offered = self.half(self.at(queue, AVAILABLE + 2));
         self.rings[usize::from(queue)].offered = offered;
     }
 
-    /// Wakes the back end.
+    /// Notifies the back end of a queue.
     pub fn kick(&mut self, queue: u16) {
         (&self.rings[usize::from(queue)].kick).write_all(&1u64.to_ne_bytes()).expect("an event counter");
     }
 
-    /// Returns the number of calls since the last time.
+    /// Returns the number of calls since the last query.
     pub fn calls(&mut self, queue: u16) -> u64 {
         let mut bytes = [0; 8];
         match (&self.rings[usize::from(queue)].call).read(&mut bytes) {
@@ -381,7 +381,7 @@ impl Frontend {
         }
     }
 
-    /// Fills the event counter of a queue's calls and makes it blocking: a write waits until it is read.
+    /// Fills the event counter of a queue's calls and makes it blocking: a write then waits until it is read.
     pub fn fill_calls(&mut self, queue: u16) {
         let _ = self.calls(queue);
         sys::fill(&self.rings[usize::from(queue)].call).expect("an event counter");
@@ -435,8 +435,8 @@ impl Frontend {
         GUEST_BASE + BUFFERS + (u64::from(n) % 64) * (68 << 10)
     }
 
-    /// Offers a packet to be sent, in descriptors of these lengths, the last of which takes the rest. `header` has the
-    /// 10 basic bytes. The descriptors begin with the number `first`.
+    /// Offers a packet for sending, in descriptors of the given lengths; the last one takes the remaining bytes.
+    /// `header` has the 10 basic bytes. The descriptors begin with the number `first`.
     pub fn send_packet(&mut self, first: u16, header: &[u8; 10], packet: &[u8], lens: &[usize]) {
         let bytes = self.with_header(header, packet);
         let slot = self.slot(first);
@@ -508,7 +508,7 @@ impl Frontend {
         GUEST_BASE + BUFFERS + (8 << 20) + u64::from(number) * u64::from(self.buffer_len)
     }
 
-    /// Returns the packets that were received, each with its header, and offers their buffers again.
+    /// Returns the received packets, each with its header, and offers their buffers again.
     ///
     /// A packet whose buffers did not all appear at once is a fault of the back end, and so is a number of buffers that
     /// is not that of the header.
@@ -568,7 +568,7 @@ pub fn region(guest: u64, len: u64, user: u64, offset: u64) -> Vec<u8> {
     [guest, len, user, offset].map(u64::to_le_bytes).concat()
 }
 
-/// Cuts `len` bytes into pieces of these lengths, the last of which takes the rest.
+/// Cuts `len` bytes into pieces of the given lengths; the last one takes the remaining bytes.
 fn cut(len: usize, lens: &[usize]) -> Vec<std::ops::Range<usize>> {
     let mut pieces = Vec::new();
     let mut at = 0;

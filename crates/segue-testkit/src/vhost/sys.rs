@@ -27,7 +27,7 @@ pub(super) fn event_counter() -> io::Result<File> {
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
 }
 
-/// Fills an event counter that is empty, and makes it block.
+/// Fills an event counter that is empty, and makes it blocking.
 pub(super) fn fill(mut counter: &File) -> io::Result<()> {
     counter.write_all(&(u64::MAX - 1).to_ne_bytes())?;
     // SAFETY: no pointers.

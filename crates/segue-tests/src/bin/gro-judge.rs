@@ -1,5 +1,5 @@
-//! Sends the frames of the GRO conformance list through the running kernel and prints where its output differs from the
-//! table.
+//! Sends the frames of the GRO conformance list through the running kernel and prints the differences of its output
+//! from the table.
 //!
 //! ```text
 //! gro-judge [PART OF A CASE'S NAME]...

@@ -1,5 +1,5 @@
-//! Segments the trains and datagrams of the conformance list by the running kernel and prints where its output differs
-//! from the table.
+//! Segments the trains and datagrams of the conformance list by the running kernel and prints the differences of its
+//! output from the table.
 //!
 //! ```text
 //! gso-judge [PART OF A NAME]...

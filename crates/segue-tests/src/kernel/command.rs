@@ -21,7 +21,7 @@ pub(super) fn batch(program: &str, lines: &str) -> Result<(), String> {
     Err(format!("{program} -batch: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Runs a program until it exits; an error holds what it wrote to stderr.
+/// Runs a program until it exits; an error holds its stderr.
 pub(super) fn run(words: &[&str]) -> Result<(), String> {
     let output = Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{}: {error}", words[0]))?;
     if output.status.success() {

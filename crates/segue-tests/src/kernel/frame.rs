@@ -2,7 +2,7 @@
 
 use super::sys::Received;
 
-/// A frame that wakes the receiving end: its EtherType is for local experiments (IEEE 802, 0x88b5).
+/// A frame that wakes the receiver: its EtherType is for local experiments (IEEE 802, 0x88b5).
 pub(super) const PRIMER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5];
 
 /// Returns a frame with the VLAN tag reinserted that the kernel has removed.

@@ -37,7 +37,7 @@ pub use gso::{Gso, what_differs};
 pub use stack::Stack;
 pub use underlay::{Entry, Underlay};
 
-/// Maximum number of times that a burst is sent again because it was not received in one poll.
+/// Maximum number of times that a burst is resent because it was not received in one poll.
 const TRIES: usize = 50;
 /// Maximum number of times that a burst is sent again because some of its frames were not sent.
 const LOSSES: usize = 2;
@@ -71,7 +71,7 @@ struct Lane {
 /// The output of a kernel for a case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Made {
-    /// Packets and trains that GRO has made.
+    /// Packets and trains that GRO has output.
     pub trains: Vec<Out>,
     /// Frames into which GSO has split `trains`.
     pub frames: Vec<Vec<u8>>,
@@ -261,7 +261,7 @@ impl Gro {
     }
 }
 
-/// Sends a train for the device after the first pair to segment, in the same way as [`Gso::cut`].
+/// Sends a train to be segmented for the device after the first pair, like [`Gso::cut`].
 ///
 /// # Errors
 /// From the sockets.

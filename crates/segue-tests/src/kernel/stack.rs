@@ -68,8 +68,8 @@ impl Stack {
         batch("ip", &addresses.concat().replace("::2", "::2/128 nodad"))
     }
 
-    /// Adds the source addresses of the datagrams to the stack, or else makes it the router between the hosts, with
-    /// this MTU on the egress device.
+    /// Adds the source addresses of the datagrams to the stack, or else makes it the router between the hosts, with the
+    /// given MTU on the egress device.
     ///
     /// # Errors
     /// A message with the command that the kernel refused.

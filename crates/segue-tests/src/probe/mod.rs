@@ -10,8 +10,8 @@ use std::io;
 
 /// Number of system calls of present kernels, and some more.
 const NUMBERS: i64 = 500;
-/// System calls that end or suspend a process, or change its flow of control, whatever their arguments are. The last
-/// two are those of the kernel's own uprobes, which no filter refuses: elsewhere they end the process, or fail.
+/// System calls that end or suspend a process, or change its control flow, whatever their arguments are. The last two
+/// are those of the kernel's own uprobes, which no filter refuses: elsewhere they end the process, or fail.
 pub const NOT_TRIED: [i64; 10] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -29,8 +29,8 @@ pub const NOT_TRIED: [i64; 10] = [
 const REFUSED: [i64; 3] = [-(libc::EPERM as i64), -(libc::EACCES as i64), -(libc::ENOSYS as i64)];
 
 impl Held {
-    /// Returns the numbers of all system calls that the filter does not refuse when they are made with invalid
-    /// arguments. Those in [`NOT_TRIED`] are not made.
+    /// Returns the numbers of all system calls that the filter does not refuse when called with invalid arguments.
+    /// Those in [`NOT_TRIED`] are not made.
     ///
     /// # Errors
     /// Where the process has ended, or cannot be asked.
@@ -57,8 +57,8 @@ impl Held {
         Ok(fd >= 0)
     }
 
-    /// Returns whether the process can make a system call with these arguments, which may fail for other reasons than a
-    /// lack of rights.
+    /// Returns whether the process can make a system call with the given arguments, which may fail for other reasons
+    /// than a lack of rights.
     ///
     /// # Errors
     /// Where the process has ended, or cannot be asked.

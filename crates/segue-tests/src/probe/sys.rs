@@ -1,14 +1,14 @@
-//! System calls that this process makes another one perform (ptrace(2)). On x86-64 alone.
+//! System calls that another process is made to perform (ptrace(2)). On x86-64 alone.
 #![allow(unsafe_code, reason = "ptrace exists only as a libc call")]
 
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait for the other process.
+/// Longest wait for the traced process.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Number of bytes below the stack pointer of the other process that are not written: the red zone of its functions,
-/// and a margin.
+/// Number of bytes below the traced process's stack pointer that are not written: the red zone of its functions, and a
+/// margin.
 const BELOW: u64 = 4096;
 
 /// A process that is stopped in a system call, and continues when this is dropped.
@@ -18,7 +18,7 @@ pub struct Held {
     registers: libc::user_regs_struct,
 }
 
-/// Makes one request about a process; returns what the kernel returns.
+/// Makes one ptrace request about a process; returns the kernel's result.
 fn request(number: libc::c_uint, pid: libc::pid_t, address: u64, data: u64) -> io::Result<i64> {
     // SAFETY: `address` and `data` are numbers, or places of this process that the caller keeps alive.
     unsafe { *libc::__errno_location() = 0 };
@@ -48,7 +48,8 @@ fn stopped(pid: libc::pid_t) -> io::Result<()> {
 }
 
 impl Held {
-    /// Stops the first thread of a process in a system call, which it soon is in if it waits for packets or signals.
+    /// Stops the first thread of a process in a system call, which a process that waits for packets or signals soon
+    /// makes.
     ///
     /// # Errors
     /// Where this process may not, or the other one is busy.

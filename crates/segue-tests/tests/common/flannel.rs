@@ -1,4 +1,4 @@
-//! Nodes of flanneld itself, which `lab/go-build` makes from the Go module proxy.
+//! Nodes of flanneld itself, built by `lab/go-build` from the Go module proxy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use segue_tests::theirs;
 
 use crate::ground::{ETCD, Fleet, PATIENCE, until};
 
-/// Returns a fleet, and the program flanneld; `None` where the test cannot run here, which is recorded.
+/// Returns a fleet, and the program flanneld; `None` if the test cannot run here, which is recorded.
 pub(crate) fn fleet(test: &str) -> Option<(Fleet, PathBuf)> {
     // flanneld ends without it, also where it makes rules with nft.
     if which("iptables").is_none() {
@@ -20,7 +20,7 @@ pub(crate) fn fleet(test: &str) -> Option<(Fleet, PathBuf)> {
     Some((Fleet::new(test)?, program))
 }
 
-/// A node of flanneld. Its subnet file outlives the process.
+/// A node that runs flanneld. Its subnet file outlives the process.
 pub(crate) struct Flanneld {
     process: Option<Process>,
     program: PathBuf,
@@ -47,7 +47,7 @@ impl Flanneld {
         Flanneld { process: None, program: program.to_owned(), file, path }
     }
 
-    /// Starts the process.
+    /// Starts the process of flanneld.
     pub(crate) fn launch(&mut self, host: &Host) {
         let mut command = host.command(&self.program);
         command.args([&format!("-etcd-endpoints={ETCD}"), "-iface=eth0"]);
@@ -55,7 +55,8 @@ impl Flanneld {
         self.process = Some(Process::spawn(command, b"").expect("flanneld starts"));
     }
 
-    /// Waits for the subnet of this process. Where flanneld has lost a race for a subnet, it ends: it is started again.
+    /// Waits for the subnet of the started process. Where flanneld has lost a race for a subnet, it ends: it is started
+    /// again.
     pub(crate) fn until_up(&mut self, host: &Host) {
         until("flanneld has a subnet", || {
             if self.process.as_mut().expect("a process").ended().is_some() {
@@ -68,7 +69,7 @@ impl Flanneld {
         });
     }
 
-    /// Kills the process.
+    /// Kills the process of flanneld.
     pub(crate) fn kill(&mut self, host: &Host) {
         let mut process = self.process.take().expect("a process");
         host.run("kill", &["-KILL", &process.id().to_string()]).unwrap();
@@ -80,7 +81,7 @@ impl Flanneld {
         let _ = fs::remove_file(&self.file);
     }
 
-    /// Returns the subnet, as `198.19.59.0/24`.
+    /// Returns the node's subnet, such as `198.19.59.0/24`.
     pub(crate) fn subnet(&self) -> Option<String> {
         let text = fs::read_to_string(&self.file).ok()?;
         let values: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();

@@ -28,7 +28,7 @@ pub(crate) struct Fleet {
     pub(crate) program: PathBuf,
     pub(crate) directory: Directory,
     pub(crate) server: Option<Process>,
-    /// The members where there are three, at 198.18.0.11 to 198.18.0.13.
+    /// Members of the cluster if there are three, at 198.18.0.11 to 198.18.0.13.
     pub(crate) members: [Option<Process>; 3],
     url: &'static str,
     /// The user of etcdctl and the password, with a colon between them.
@@ -62,7 +62,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// Starts the same where the path through the kernel can be loaded.
+    /// Starts a fleet with the in-kernel path, if that can be loaded.
     pub(crate) fn with_path(name: &str) -> Option<Fleet> {
         let fleet = Fleet::new(name)?;
         if !fleet.has_path {
@@ -72,7 +72,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// Starts etcd at this address.
+    /// Starts etcd at the given address.
     pub(crate) fn at(name: &str, url: &'static str) -> Option<Fleet> {
         let mut fleet = Fleet::without_etcd(name, url)?;
         fleet.start_etcd();
@@ -104,7 +104,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// Starts one of three members, new or with the data of before.
+    /// Starts one of three members, new or with its earlier data.
     pub(crate) fn start_member(&mut self, n: usize) {
         let at = |n: usize, port: u16| format!("http://198.18.0.{}:{port}", 11 + n);
         let cluster: Vec<String> = (0..3).map(|n| format!("m{n}={}", at(n, 2380))).collect();
@@ -177,9 +177,9 @@ impl Fleet {
         self.url.starts_with("https:")
     }
 
-    /// Creates an authority, ca.pem, and a certificate for etcd's address signed by it, which etcd's gateway also uses
-    /// as a client of etcd; another authority, other.pem, and a client's certificate signed by each. (What etcd makes
-    /// by itself has a key of P-521, which rustls with ring does not take.)
+    /// Creates a certificate authority, ca.pem, and a certificate for etcd's address signed by it, which etcd's gateway
+    /// also uses as a client of etcd; another authority, other.pem, and a client's certificate signed by each. (What
+    /// etcd makes by itself has a key of P-521, which rustls with ring does not take.)
     fn make_certificates(&self) {
         const MAKE: &str = "
             key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
@@ -273,14 +273,14 @@ impl Node {
         node
     }
 
-    /// Gives the host its address in the network, and the route to the others.
+    /// Gives the host its address in the network, and the route to the other hosts.
     fn join(&self) {
         let address = self.address();
         ip(&self.host, &format!("address add {address}/32 dev {DEVICE}"));
         ip(&self.host, &format!("route add 198.19.0.0/16 dev {DEVICE} src {address}"));
     }
 
-    /// Starts the tunnel alone.
+    /// Starts the tunnel without a fleet agent.
     pub(crate) fn without_agent(fleet: &Fleet, n: u8, listen: &str, words: &str) -> Node {
         let host = Host::new("node").unwrap();
         fleet.plug(&host, n);
@@ -299,14 +299,14 @@ impl Node {
         until("the agent has a lease", || self.has_lease());
     }
 
-    /// Starts the agent, and does not wait for its lease.
+    /// Starts the agent without waiting for its lease.
     pub(crate) fn launch_agent(&mut self, program: &Path) {
         let mut command = self.host.command(program);
         command.args(&self.words);
         self.agent = Some(Process::spawn(command, b"").expect("the agent starts"));
     }
 
-    /// Returns whether the agent has a lease and follows the leases of the others. It must not have ended.
+    /// Returns whether the agent has a lease and follows the leases of other hosts. It must not have ended.
     pub(crate) fn has_lease(&mut self) -> bool {
         let ended = self.agent.as_mut().and_then(Process::ended);
         assert!(ended.is_none(), "{}", self.agent.as_mut().map(Process::last_words).unwrap_or_default());
@@ -321,7 +321,7 @@ impl Node {
         stat.json()["peers"]["mac"].as_str().expect("a MAC address").to_owned()
     }
 
-    /// Kills the agent.
+    /// Kills the fleet agent of the node.
     pub(crate) fn kill_agent(&mut self) {
         let id = self.agent.as_ref().expect("an agent").id().to_string();
         self.host.run("kill", &["-KILL", &id]).unwrap();
@@ -370,8 +370,8 @@ impl Node {
         until(&format!("{wanted:?} are served"), || self.served(fleet) == Some(wanted));
     }
 
-    /// Checks that the path through the kernel has carried packets in these directions. What a node of the kernel sends
-    /// has an outer checksum, as flannel's has, and is left to the process.
+    /// Checks that the in-kernel path has carried packets in the given directions. What a node of the kernel sends has
+    /// an outer checksum, as flannel's has, and is left to the process.
     #[track_caller]
     pub(crate) fn took_the_path(&self, fleet: &Fleet, directions: &[&str]) {
         let stat = Stat::read(&self.host, &fleet.program, DEVICE);
@@ -419,7 +419,7 @@ impl Load {
         Load { client: client("60"), _server: server, quiet }
     }
 
-    /// Waits for the end: the rate is the one of before, and no more than noise was sent again.
+    /// Waits for the end of the load: the rate is as before, and no more than noise was resent.
     #[track_caller]
     pub(crate) fn went_on(self) {
         let (quiet, busy) = (self.quiet, rate_and_resent(self.client));
@@ -427,7 +427,7 @@ impl Load {
     }
 }
 
-/// Waits for the end of a client of iperf3, and returns its rate and the share of the segments that it sent again.
+/// Waits for the end of an iperf3 client, and returns its rate and the share of resent segments.
 #[track_caller]
 fn rate_and_resent(mut client: Process) -> [f64; 2] {
     const SEGMENT: f64 = 1360.0;

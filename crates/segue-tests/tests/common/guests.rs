@@ -30,7 +30,7 @@ impl<'a> Gateway<'a> {
         Gateway::between(ground, directory, &["left", "right"], &[])
     }
 
-    /// Starts the gateway between guests of these names and with more words, and returns once it is up.
+    /// Starts the gateway between guests with the given names and words, and returns once it is up.
     #[track_caller]
     pub(crate) fn between(
         ground: &'a Ground,
@@ -44,7 +44,7 @@ impl<'a> Gateway<'a> {
         Gateway::run(ground, directory, NAME, command)
     }
 
-    /// Starts the gateway by a command, and returns once it is up under this name.
+    /// Starts the gateway by a command, and returns once it is up under the given name.
     #[track_caller]
     pub(crate) fn run(ground: &'a Ground, directory: &'a Directory, name: &'a str, command: Command) -> Gateway<'a> {
         let mut process = Process::spawn(command, b"").unwrap();
@@ -67,7 +67,7 @@ impl<'a> Gateway<'a> {
         front
     }
 
-    /// Waits until a number of a port has a value.
+    /// Waits until a port's counter has a value.
     #[track_caller]
     pub(crate) fn wait_for(&self, port: &str, key: &str, value: u64) -> Stat {
         let (host, program) = (&self.ground.a, self.program());
@@ -86,7 +86,7 @@ pub(crate) fn train(payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     train_between([1, 2], payload, seed)
 }
 
-/// Returns a train like [`train`] from one station to another, each the last byte of its address.
+/// Returns a train like [`train`] between two stations, each given by the last byte of its address.
 pub(crate) fn train_between(stations: [u8; 2], payload: usize, seed: usize) -> ([u8; 10], Vec<u8>) {
     let len = (40 + payload) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
@@ -170,7 +170,7 @@ pub(crate) fn send(from: &mut Frontend, to: &mut Frontend, count: u16, payload: 
     all
 }
 
-/// A guard that ends a thread when it is dropped, after a failure too.
+/// A guard that ends a thread on drop, even after a failure.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::ground::SUBNETS;
 
-/// A key of a good lease that covers half the network, listed before any other; leases of the configured length take
+/// Key of a good lease that covers half the network, listed before any other; leases of the configured length take
 /// precedence.
 pub(crate) const WIDE: &str = "/198.19.0.0-17";
 
@@ -98,7 +98,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("offer_malformed", "}}", r#","segue":{"v":1,"encap":"gue","port":6080,"remcsum":"yes"}}}"#),
 ];
 
-/// Returns all wrong leases by their reasons, as keys and values, for the host 198.18.0.2 with this subnet and MAC
+/// Returns all wrong leases by their reasons, as keys and values, for the host 198.18.0.2 with the given subnet and MAC
 /// address.
 pub(crate) fn leases(subnet: &str, mac: &str) -> BTreeMap<&'static str, Vec<(String, String)>> {
     let mut all: BTreeMap<&str, Vec<(String, String)>> = BTreeMap::new();

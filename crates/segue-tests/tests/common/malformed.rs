@@ -1,4 +1,4 @@
-//! Datagrams for a tunnel of GRE in GUE and for one of VXLAN 42, both without options, of which none may be delivered.
+//! Datagrams for a tunnel of GRE in GUE and for one of VXLAN 42, both without options, none of which may be delivered.
 
 use segue_tests::wire;
 

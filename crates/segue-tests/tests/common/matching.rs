@@ -1,8 +1,8 @@
 //! Comparison of a document's transcript with a program's output: words exactly, figures by their position only.
 
-/// Returns a line in the form in which it is compared: each number becomes `#`, and white space between words becomes
-/// one blank. A figure is a word that begins with a digit, after signs and brackets, and is no address: `6.03-6.68`
-/// and `61.8k` are, `198.18.0.1` is not, but its port is. Lines with a caret stay as they are.
+/// Returns a line in the form used for comparison: each number becomes `#`, and white space between words becomes one
+/// blank. A figure is a word that begins with a digit, after signs and brackets, and is no address: `6.03-6.68` and
+/// `61.8k` are, `198.18.0.1` is not, but its port is. Lines with a caret stay as they are.
 fn masked(line: &str) -> String {
     if line.contains("^^") {
         return line.trim_end().into();
@@ -44,7 +44,7 @@ fn stands_for(expected: &str, actual: &str) -> bool {
     }
 }
 
-/// Splits the wrapped lines that describe the machine into one item a line and masks what depends on the machine: they
+/// Splits the wrapped lines that describe the machine into one item per line and masks machine-dependent parts: they
 /// begin with the processor's name.
 fn unwrapped(lines: &[String]) -> Vec<String> {
     let begin = lines.iter().position(|line| line.contains(" cpus, Linux ")).unwrap_or(lines.len());
@@ -75,16 +75,16 @@ fn follows(expected: &[String], actual: &[String]) -> bool {
     }
 }
 
-/// How much of a table the test has printed.
+/// Share of a table that the test has printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Printed {
-    /// All rows: those of the document and no others.
+    /// All rows were printed: those of the document and no others.
     Whole,
-    /// Some rows, each of them one of the document.
+    /// Some rows were printed, all of them from the document.
     Part,
 }
 
-/// Returns the number of rows in a bench's first table, 0 if it is not there.
+/// Returns the number of rows in a bench's first table, 0 without one.
 pub(crate) fn row_count(lines: &[String]) -> usize {
     let table = lines.iter().skip_while(|line| !line.starts_with("ROW ")).take_while(|line| !line.trim().is_empty());
     table.filter(|line| line.starts_with("  ")).count()

@@ -40,7 +40,7 @@ pub(crate) const DIFFERENCES: &[Listed] = &[
 ];
 
 /// The difference in TCP trains whose segments are smaller than 8 bytes, in kernels without a fix that all maintained
-/// ones got: 6.1.192 has it, 6.18.44 has not.
+/// ones got: 6.1.192 has it, 6.18.44 lacks it.
 const UNRAISED: &str = "segue makes segments of a train from outside no smaller than 8 bytes, so that 64 KiB cannot become 65,536 \
                         packets, as Linux does with that fix; without it Linux takes any size in a virtio-net header";
 

@@ -5,7 +5,7 @@ use crate::build::L4;
 use crate::conformance::{Feature, On, Row, Script, gives};
 use crate::flow::Ids;
 
-/// Sends packets with these identifications and this DF flag.
+/// Sends packets with the given identifications and DF flag.
 fn ids(s: &mut Script, df: bool, ids: &[u16]) {
     for &id in ids {
         let ip = v4(&mut s.packet().ip);

@@ -1,4 +1,4 @@
-//! Rows on tunnel headers. Each rule of IP holds at every level.
+//! Conformance cases for tunnel headers. Each rule of IP holds at every level.
 
 use super::shared::{row, set_tos, set_ttl, v4, v6};
 use crate::build::{Gre, Ip, Shim, Tunnel, V4};

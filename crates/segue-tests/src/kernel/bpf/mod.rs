@@ -42,8 +42,8 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Insn {
     Insn { code, registers, offset, imm }
 }
 
-/// Builds the program: it makes room after the Ethernet header, writes the tunnel's bytes there, then pushes the tags
-/// from the innermost to the outermost.
+/// Builds the program, which makes room after the Ethernet header, writes the tunnel's bytes there, then pushes the
+/// tags from the innermost to the outermost.
 fn program(wrapping: &Wrapping) -> Vec<Insn> {
     let is_v4 = wrapping.bytes[0] >> 4 == 4;
     let len = wrapping.bytes.len();

@@ -60,7 +60,7 @@ struct Update {
     old_prog_fd: u32,
 }
 
-/// Calls bpf(2) with this command and these attributes.
+/// Calls bpf(2) with the given command and attributes.
 ///
 /// # Safety
 /// `T` is what the command reads, and the pointers in it are valid for that.
