@@ -1,5 +1,5 @@
-//! Test of a guest with Debian's Linux that is killed, reset and started again under load, on one gateway with guests
-//! that lose nothing meanwhile; and of that guest when segue is killed.
+//! Test of a guest with Debian's Linux that is killed, reset and restarted under load, on one gateway with guests that
+//! meanwhile lose nothing; and of that guest when segue is killed.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -18,7 +18,7 @@ use segue_testkit::vhost::{FROM_GUEST, Frontend, TO_GUEST, feature};
 use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, guest, skip, sys, test_name};
 
-/// Longest time from the start of a guest without KVM, or its reset, until it is ready, on a busy machine.
+/// Longest time from a start or reset of a guest without KVM until it is ready, on a busy machine.
 const BOOT: Duration = Duration::from_secs(300);
 /// Longest time until a guest that is ready answers: five times the aim.
 const BACK: Duration = Duration::from_secs(15);
@@ -44,7 +44,7 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// Starts QEMU.
+    /// Starts QEMU with the guest.
     fn boot(&self) -> Process {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest_restart.sh");
         let mut command = self.ground.a.command("bash");
@@ -55,7 +55,7 @@ impl Lab<'_> {
     }
 }
 
-/// Waits until the guest has reported this many times that it is ready.
+/// Waits until the guest has reported readiness the given number of times.
 #[track_caller]
 fn ready(vm: &mut Process, times: usize) {
     let begin = Instant::now();
@@ -79,7 +79,7 @@ fn question(port: u16, nonce: u8) -> Vec<u8> {
     [&ethernet([ASKER, GUEST])[..], &ip, &udp, &payload].concat()
 }
 
-/// Sends requests to the guest until it echoes a datagram with this nonce, and returns the time that took.
+/// Sends requests to the guest until it echoes a datagram with the given nonce, and returns the time needed.
 #[track_caller]
 fn answered(asker: &mut Frontend, nonce: u8) -> Duration {
     let (begin, mut asked) = (Instant::now(), None::<Instant>);
@@ -99,7 +99,7 @@ fn answered(asker: &mut Frontend, nonce: u8) -> Duration {
     }
 }
 
-/// Waits until the guest has sent a thousand packets more.
+/// Waits until the guest has sent another thousand packets.
 #[track_caller]
 fn under_load(gateway: &Gateway<'_>) {
     let sent = || Stat::read(&gateway.ground.a, gateway.program(), NAME).count("vm", "receive", "packets");
@@ -110,7 +110,7 @@ fn under_load(gateway: &Gateway<'_>) {
     }
 }
 
-/// Waits until ten trains more have crossed between the others.
+/// Waits until another ten trains have crossed between the other guests.
 #[track_caller]
 fn cross(crossed: &AtomicUsize) {
     let (begin, before) = (Instant::now(), crossed.load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ fn cross(crossed: &AtomicUsize) {
     }
 }
 
-/// Starts the gateway.
+/// Starts the gateway between guest and host.
 #[track_caller]
 fn start<'a>(ground: &'a Ground, directory: &'a Directory) -> Gateway<'a> {
     Gateway::between(ground, directory, &["vm", "left", "right", "asker", "sink"], &[])

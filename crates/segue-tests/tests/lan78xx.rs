@@ -1,6 +1,6 @@
 //! Tests of the model of a LAN78xx adapter with the Linux kernel's own driver: a guest with Debian's unmodified lan78xx
-//! attaches models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up`
-//! takes one from it by usbfs. One boot for all.
+//! attaches models that `segue lan78xx model` serves over USB/IP, at super and at high speed, and then `segue lan78xx
+//! up` opens one through usbfs. One boot for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -99,8 +99,8 @@ fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     traffic::echoes(&socket, &[1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
 }
 
-/// Sends datagrams to a group that the guest has joined, and to one that it has not, in the background for ten seconds:
-/// the guest's driver writes its filter some time after the group was joined.
+/// Sends datagrams to a group that the guest has joined, and to another one, in the background for ten seconds: the
+/// guest's driver writes its filter some time after the join.
 fn multicast(host: &Host, number: u8) {
     let socket = traffic::inside(host, || UdpSocket::bind(SocketAddr::from(([198, 18, 100 + number, 1], 0)))).unwrap();
     thread::spawn(move || {
@@ -126,10 +126,10 @@ const ONLY_ONE: &[(u16, &str)] = &[
     (0x0118, "RX_ADDRH: segue writes the address back that it has read"),
     (0x011c, "RX_ADDRL"),
 ];
-/// Register addresses of the perfect filters after the one of the chip's own address: the kernel stores its multicast
-/// groups there, segue receives all multicast frames.
+/// Register addresses of the perfect filters after the chip's own address: the kernel stores its multicast groups
+/// there, segue receives all multicast frames.
 const GROUPS: std::ops::Range<u16> = 0x0408..0x0510;
-/// Registers to which both drivers must write the same last value, with their names.
+/// Registers to which both drivers must last write the same value, with their names.
 const SAME: &[(u16, &str)] = &[
     (0x0080, "USB_CFG0"),
     (0x0090, "BURST_CAP"),

@@ -64,7 +64,7 @@ fn answered(datagram: &[u8]) -> Option<u16> {
     same.then_some(n)
 }
 
-/// Starts `segue run` at A with this file and waits until all its instances are up.
+/// Starts `segue run` at A with the given file and waits until all its instances are up.
 fn running(ground: &Ground, directory: &capture::Directory, configuration: &str) -> Process {
     let file = directory.file("many.toml");
     std::fs::write(&file, configuration).unwrap();

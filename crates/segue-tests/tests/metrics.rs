@@ -22,7 +22,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Starts `segue metrics` at A with these words, and returns the address on which it serves.
+/// Starts `segue metrics` at A with the given words, and returns the address served.
 fn serving(host: &Host, program: &Path, words: &[&str]) -> (Process, Option<SocketAddr>) {
     let mut command = host.command(program);
     command.args(["metrics", "-j"]).args(words);
@@ -72,7 +72,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// Runs promtool on `text`; `None` where it is not installed.
+/// Runs promtool on `text`; `None` if it is not installed.
 fn promtool(words: &[&str], text: &str) -> Option<(bool, String)> {
     let program = which("promtool")?;
     let mut command = Command::new(program);
@@ -280,7 +280,7 @@ fn the_documentation_lists_every_metric() {
     assert_eq!(found, table, "docs/metrics.md; SEGUE_BLESS=1 writes it anew");
 }
 
-/// Returns the metrics that the manual page of `segue metrics` has, each with the text of its entry.
+/// Returns the metrics in the manual page of `segue metrics`, each with the text of its entry.
 fn documented(program: &Path) -> BTreeMap<String, String> {
     let directory = capture::Directory::new();
     let folder = directory.file("man");

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 /// Time within which an expected event must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A user without rights.
+/// User id without rights (65534).
 const USER: u32 = 65_534;
 
 fn segue(host: &Host, program: &Path, words: &[&str]) -> Output {
@@ -124,7 +124,7 @@ impl Drop for Directory {
     }
 }
 
-/// Returns the program as another user without rights runs it, or `None` where this is not root.
+/// Returns the program as run by another user without rights, or `None` if this is not root.
 fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Option<Command> {
     let copy = directory.0.join("segue");
     if which("setpriv").is_none() {
@@ -142,8 +142,8 @@ fn as_user(name: &str, host: &Host, program: &Path, directory: &Directory) -> Op
     Some(command)
 }
 
-/// Creates a TUN device node in a host's mount namespace that any user may open; other hosts and this machine do not
-/// see it.
+/// Creates a TUN device node in a host's mount namespace that any user may open, and that other hosts and this machine
+/// do not see.
 fn open_tun_to_users(host: &Host) -> Result<(), segue_lab::LabError> {
     let own = "mount -t tmpfs -o mode=755 tun /dev/net && mknod -m 666 /dev/net/tun c 10 200";
     host.run("sh", &["-c", own]).map(drop)

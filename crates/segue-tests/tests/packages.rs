@@ -20,7 +20,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// Runs a command for `longest` at most; returns its output, or panics where it fails.
+/// Runs a command for `longest` at most; returns its output, or panics if it fails.
 #[track_caller]
 fn run(command: Command, longest: Duration) -> String {
     let mut process = Process::spawn(command, b"").expect("it starts");
@@ -59,8 +59,8 @@ impl System<'_> {
         System { host, root }
     }
 
-    /// Returns a command that runs in the system, with the mounts and devices of a running one, which are removed when
-    /// it ends.
+    /// Returns a command that runs inside the system, with mounts and devices like a running one, which are removed
+    /// when it ends.
     fn command(&self, words: &[&str]) -> Command {
         const SCRIPT: &str = "root=$1; shift; mount --bind \"$root\" \"$root\"; mount -t proc proc \"$root/proc\"; mount -t sysfs sysfs \"$root/sys\"; \
             mount -t tmpfs -o mode=755 tmpfs \"$root/dev\"; mkdir \"$root/dev/net\"; cd \"$root/dev\"; \

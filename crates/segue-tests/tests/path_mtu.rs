@@ -80,7 +80,7 @@ fn sent(ground: &Ground, family: Family) -> Duration {
 struct Case {
     /// Whether another tunnel, to an address of the same network, shares the port.
     shares: bool,
-    /// Whether the tunnels existed before, so that the kernel has cached the path MTU.
+    /// Whether the tunnels existed earlier, so that the kernel has cached the path MTU.
     again: bool,
     /// Whether no outer packet may be fragmented, since only packets with DF exceed the path MTU.
     whole: bool,
@@ -99,7 +99,7 @@ fn tunnels(ground: &Ground, outside: Family, words: &str, shares: bool) -> Vec<T
     tunnels
 }
 
-/// Returns the number of fragments that a host has made of its own packets, over both families.
+/// Returns the number of fragments created by a host of its own packets, over both families.
 fn fragments(host: &Host) -> u64 {
     let value = |file: &str, name: &str| {
         let text = host.run("cat", &[file]).unwrap();

@@ -62,7 +62,7 @@ fn start_a(ground: &Ground, words: &str) -> Tunnel {
     start(ground, true, &words, &["198.19.1.1/24", "2001:db8:1::1/64"], &["198.19.0.0/16", "2001:db8::/32"])
 }
 
-/// Runs `segue peer` with these words, and the text as its standard input.
+/// Runs `segue peer` with the given words, and the text as standard input.
 fn try_peer(ground: &Ground, is_a: bool, words: &str, text: &str) -> Output {
     let host = if is_a { &ground.a } else { &ground.b };
     let mut command = host.command(&ground.program);
@@ -86,8 +86,8 @@ fn ip(host: &segue_lab::Host, line: &str) {
     host.run("ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap();
 }
 
-/// Makes B's kernel a node as flannel makes one: a device that learns nothing, and for its one peer a neighbour, an
-/// entry of the forwarding table and a route.
+/// Configures B's kernel as a node like flannel: a device without learning, and for its one peer a neighbour, an entry
+/// of the forwarding table and a route.
 fn add_kernel(ground: &Ground, csum: &str) {
     let host = &ground.b;
     ip(host, &format!("link add flannel.1 type vxlan id 1 dstport 8472 local 198.18.0.2 nolearning {csum}"));
@@ -133,7 +133,7 @@ fn reach_every_encapsulation(ground: &Ground, [words_a, words_b]: [&str; 2]) -> 
     [tunnel_a, tunnel_b]
 }
 
-/// Returns the listed peers of A, each of which has counted packets and bytes in both directions.
+/// Returns the listed peers of A, each of which must have counted packets and bytes in both directions.
 #[track_caller]
 fn counted_peers(ground: &Ground) -> Vec<Value> {
     let listed = peer(ground, true, &format!("list {DEVICE}"), "");
@@ -224,7 +224,7 @@ fn drops_of_a(ground: &Ground, reason: &str) -> u64 {
     count
 }
 
-/// Sends one datagram from an address of a host to another address, whether it arrives or not.
+/// Sends one datagram between two hosts' addresses, regardless of its arrival.
 fn send(host: &segue_lab::Host, from: &str, to: &str) {
     let (from, to) = (at(from), at(to));
     traffic::inside(host, || std::net::UdpSocket::bind((from, 0))?.send_to(b"hello", (to, 9)).map(drop)).unwrap();

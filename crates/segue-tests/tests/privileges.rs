@@ -18,7 +18,7 @@ const KILL: u64 = 1 << 5;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const SYS_RESOURCE: u64 = 1 << 24;
 
-/// Starts `segue` with these words at host A, from a shell that passes a file and a secret on to it.
+/// Starts `segue` with the given words at host A, from a shell that passes a file and a secret on to it.
 fn start(ground: &Ground, words: &str) -> Process {
     let script = format!("exec 7</etc/hostname 8<>/dev/null; SECRET=hush exec {} {words}", ground.program.display());
     let mut command = ground.a.command("sh");
@@ -191,7 +191,7 @@ mod inside {
 
     use super::*;
 
-    /// Stops a process, or records that this machine does not allow it.
+    /// Stops a process, or records that this machine does not allow that.
     #[track_caller]
     fn hold(pid: u32) -> Option<Held> {
         match Held::new(pid) {

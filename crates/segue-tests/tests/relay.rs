@@ -11,7 +11,7 @@ use segue_tests::Carrier::{Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip};
 use segue_tests::{Ground, Pair, Random, Shape, test_name, traffic};
 
-/// Datagrams of one run under damage.
+/// Number of datagrams of one run under damage.
 const COUNT: u64 = 6000;
 
 fn total(relay: &Relay) -> Counts {
@@ -99,7 +99,7 @@ fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab:
     );
 }
 
-/// Returns the content of a datagram: 8 to 1200 bytes, so that it fits one frame with the tunnel's headers.
+/// Returns the content of a datagram: 8 to 1200 bytes, which fit one frame with the tunnel's headers.
 fn content(number: u64) -> Vec<u8> {
     let mut random = Random::new(number ^ 0x5eed);
     let len = random.below(1193) as usize;

@@ -127,7 +127,7 @@ fn datagrams_of_all_sizes_come_back() {
     assert_eq!(routed.stat().drops().into_iter().collect::<Vec<_>>(), []);
 }
 
-/// Script that sends a datagram in fragments, the last one first; without the first one if `skip` is 1.
+/// Script that sends a datagram in fragments, in reverse order; without the first one if `skip` is 1.
 const REVERSED: &str = "
 import sys
 from scapy.all import IP, UDP, Raw, fragment, send, conf

@@ -31,7 +31,7 @@ fn soon(what: &str, mut is: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// Sends one ping and checks that its reply or error contains these words.
+/// Sends one ping and checks that its reply or error contains the given words.
 fn pings(host: &Host, options: &str, to: &str, words: &str) -> Result<(), String> {
     let fixed = ["ping", "-n", "-c", "1", "-W", "1"];
     let text = says(host, &[&fixed[..], &options.split_whitespace().collect::<Vec<_>>(), &[to]].concat());

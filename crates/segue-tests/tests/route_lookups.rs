@@ -1,5 +1,5 @@
 //! Tests of the number of table lookups of a router: one for each destination in a poll and one for each next hop,
-//! however flows are interleaved.
+//! regardless of how flows are interleaved.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const DESTINATIONS: u8 = 32;
 const FLOWS: u64 = SENDERS as u64 * DESTINATIONS as u64;
 /// Number of next hops, each used for several destinations.
 const HOPS: u8 = 16;
-/// Most packets that one poll receives.
+/// Largest number of packets received by one poll.
 const BUDGET: u64 = 64;
 const PORT: u16 = 7000;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,9 +120,9 @@ fn parent(pid: u32) -> u32 {
     fields.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("state, then the parent")
 }
 
-/// Returns the lookups for one datagram of each flow, sent while the router is stopped, so that they wait in its ring.
-/// The kernel may still be delivering them when it continues; then the polls find few at a time, and another attempt is
-/// made.
+/// Returns the number of lookups for one datagram of each flow, sent while the router is stopped, so that all are
+/// queued in its ring. The kernel may still be delivering them when it continues; then the polls find few at a time,
+/// and another attempt is made.
 fn lookups(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> LookupCounts {
     for _ in 0..20 {
         let counts = attempt(routed, flows, sinks);

@@ -1,5 +1,5 @@
 //! Tests of the systemd units: their security score, their users and directories, and a tunnel under their
-//! restrictions, which `unit_restrictions.py` applies since systemd does not run here.
+//! restrictions, which `unit_restrictions.py` applies because systemd does not run here.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -192,7 +192,7 @@ fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
     ran(host.command(program).args(line.split_whitespace()))
 }
 
-/// The words of a tunnel.
+/// Command-line words of a tunnel.
 const TUNNEL: &str = "tunnel dev sg41 local 198.18.0.1 remote 198.18.0.2 encap gue addr 198.19.41.1/30";
 
 /// Starts the program as a service manager does at the first connection to a socket, with the name `control`.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Replaces the file at `path` by one with this content, as a package manager does.
+/// Replaces the file at `path` by one with the given content, like a package manager.
 fn replace(path: &Path, content: &[u8]) {
     let beside = path.with_extension("new");
     fs::write(&beside, content).expect("a file");
@@ -26,7 +26,7 @@ fn executes(pid: u64, path: &Path) -> bool {
     is(format!("/proc/{pid}/exe").into()).is_some_and(|own| Some(own) == is(path.to_owned()))
 }
 
-/// Returns the configuration of one end: its tunnel, and at A also another tunnel on its port, a gateway, and the
+/// Returns the configuration of one end: its tunnel, and at A also another tunnel on that port, a gateway, and the
 /// metrics in a file.
 fn file(end: Peer, place: &Path) -> String {
     let tunnel = |net: u8| {

@@ -1,5 +1,5 @@
 //! Tests of the packets that a tunnel with remote checksum offload sends, captured on egress at both ends of a link
-//! that neither segments nor checksums after the capture, and judged by tshark and by a parser of its own.
+//! that neither segments nor checksums after the capture, and judged by tshark and by a separate parser.
 
 use std::collections::BTreeMap;
 use std::fs;

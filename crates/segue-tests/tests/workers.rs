@@ -10,15 +10,15 @@ use segue_lab::{Family, Host, LinkForm, Peer, Process, reach};
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, test_name};
 
-/// Number of flows of each kind: that one of two workers gets none of them has a probability of 1 in 2^31.
+/// Number of flows of each kind, so large that the probability that one of two workers gets none is 1 in 2^31.
 const FLOWS: usize = 32;
-/// Datagrams of each flow in each direction.
+/// Number of datagrams of each flow in each direction.
 const EACH: u32 = 100;
 /// Time without a datagram after which the missing ones are lost.
 const QUIET: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps all threads of this process, and all processes that it starts from now on, on one processor. Otherwise the
+/// Binds all threads of this process, and all processes that it starts from now on, to one processor. Otherwise the
 /// kernel itself lets packets overtake each other, where a thread continues on another processor while the first one
 /// still has a packet of its own in a queue.
 fn on_one_processor() {
@@ -57,9 +57,9 @@ fn receive(sockets: &[&UdpSocket], count: usize, is_sent: impl Fn() -> bool) -> 
     flows.into_values().collect()
 }
 
-/// Sends numbered datagrams of many flows in both directions at once, and returns how many of them arrived after a
-/// later one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if
-/// queues were chosen by what was received. Lost ones are not counted: buffers are finite.
+/// Sends numbered datagrams of many flows in both directions at once, and returns the number that arrived after a later
+/// one of their flow. The other direction of a flow arrives meanwhile, which would move it to another queue if queues
+/// were chosen by what was received. Lost ones are not counted: buffers are finite.
 #[track_caller]
 fn overtaken(a: Place<'_>, b: Place<'_>) -> usize {
     let far = socket(b);
@@ -167,7 +167,7 @@ fn two_workers_share_the_flows_of_a_tunnel_and_none_is_reordered() {
     }
 }
 
-/// Joins `eth0` of a host to `port` of another one, and brings both up.
+/// Joins `eth0` of a host to `port` of another host, and brings both up.
 fn cable(host: &Host, middle: &Host, port: &str, address: &str) {
     let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
     ip(middle, &format!("link add {port} type veth peer name eth0 netns {}", host.net_path()));
