@@ -1,5 +1,5 @@
-//! Measures the time that GRO needs for a packet, from raw bytes on: TCP over IPv4 on Ethernet with timestamps, full
-//! segments, flows in turn.
+//! Measures GRO's time per packet, from raw bytes on: TCP over IPv4 on Ethernet with timestamps, full segments, flows
+//! in turn.
 //!
 //! One iteration is a burst: every frame is pushed, everything is flushed, popped and returned. Divide by the number of
 //! elements.
@@ -11,8 +11,8 @@ use segue::time::Nanos;
 use segue_testkit::build::{Ethernet, Ip, Tcp, V4};
 use segue_testkit::flow::Sender;
 
-/// Numbers of flows, and of frames of a burst: at least eight of each flow except in the last case, where no packets
-/// join.
+/// Numbers of flows and of frames per burst: at least eight frames of each flow, except in the last case, where no
+/// packets join.
 const CASES: [(usize, usize); 5] = [(1, 64), (8, 64), (64, 512), (512, 4096), (512, 512)];
 
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {

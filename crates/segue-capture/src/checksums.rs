@@ -46,17 +46,17 @@ impl PacketVerdict {
 /// The header that a checksum belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// The IPv4 header checksum.
+    /// Checksum of an IPv4 header.
     Ipv4,
-    /// The UDP checksum.
+    /// Checksum of a UDP header.
     Udp,
     /// The GRE checksum (RFC 2784).
     Gre,
-    /// The TCP checksum.
+    /// Checksum of a TCP header.
     Tcp,
-    /// The ICMP checksum.
+    /// Checksum of an ICMP message.
     Icmp,
-    /// The ICMPv6 checksum.
+    /// Checksum of an ICMPv6 message.
     Icmpv6,
 }
 

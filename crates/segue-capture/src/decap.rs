@@ -40,7 +40,7 @@ pub struct DecapReport {
     pub packets_out: u64,
     /// Number of packets that were decapsulated.
     pub decapsulated: u64,
-    /// Remote checksums that were finished.
+    /// Number of remote checksums that were finished.
     pub finished: u64,
     /// Number of packets written unchanged.
     pub passed: u64,

@@ -41,7 +41,7 @@ pub(crate) struct Released {
     pub(crate) members: Vec<u64>,
     /// Records of the acknowledgments that this packet replaces, in order.
     pub(crate) swallowed: Vec<u64>,
-    /// Reasons why the packet was released or not held, a mismatch followed by the fields that differ.
+    /// Reasons why the packet was released or not held; a mismatch is followed by the fields that differ.
     pub(crate) why: Reasons,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Lanes {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroCounts {
-    /// Trains of at least two packets.
+    /// Number of trains of at least two packets.
     pub trains: u64,
     /// Number of pure acknowledgments replaced by a newer one (profile `lro` only).
     pub swallowed: u64,
@@ -144,8 +144,7 @@ impl GroCounts {
 /// The rules and limits by which packets are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeRules {
-    /// The profile, which decides which packets are joined. Pure acknowledgments are joined with [`gro::Profile::Lro`]
-    /// only.
+    /// Profile that decides which packets are joined. Pure acknowledgments are joined with [`gro::Profile::Lro`] only.
     pub profile: gro::Profile,
     /// Largest train in bytes, from its IP header.
     pub max_bytes: usize,
@@ -254,8 +253,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Returns whether the transport checksum was still partial when the packet was captured. The payload is summed
-    /// only if the field holds the sum of the pseudo-header.
+    /// Returns whether the transport checksum was still partial at capture time. The payload is summed only if the
+    /// field holds the sum of the pseudo-header.
     fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<RecordBytes>) -> bool {
         let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
         if packet.offload.unit != Unit::Whole(Csum::Unknown) || !packet.layout.is_exact() {
@@ -297,7 +296,7 @@ impl Lanes {
         tally
     }
 
-    /// Returns the box of a released packet to the pool.
+    /// Returns the box of a released packet to its pool.
     pub(crate) fn give_back(&mut self, packet: Box<Packet<RecordBytes>>) {
         self.pool.put(packet);
     }
@@ -344,8 +343,8 @@ fn finish(lane: &mut Lane, each: &mut impl FnMut(Released)) {
     drain_after(lane, &before, None, each);
 }
 
-/// Passes the packets released since the counters `before` to `each`, with the reasons counted since; `pushed` is the
-/// record of the packet that was pushed.
+/// Passes the packets released since the counters `before` to `each`, with the reasons counted since then; `pushed` is
+/// the record of the pushed packet.
 fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Released)) {
     let mut ready = Vec::new();
     while let Some(packet) = lane.gro.pop() {

@@ -1,4 +1,4 @@
-//! Merge: joins the packets of a capture into trains, as GRO would have.
+//! Merge: joins the packets of a capture into trains, by the rules of GRO.
 //!
 //! A train has the position and the time of its first packet, so that the file stays in order of time and no
 //! acknowledgment comes before what it acknowledges. Packets wait in a window until everything in front of them is
@@ -49,7 +49,7 @@ impl Default for MergeConfig {
 pub struct MergeReport {
     /// Number of packets read.
     pub packets_in: u64,
-    /// Packets written, a train counting as one.
+    /// Number of packets written, a train counting as one.
     pub packets_out: u64,
     /// Counters of GRO. Packets that were not offered to it are in [`GroCounts::alone`] too.
     pub gro: GroCounts,
@@ -171,7 +171,7 @@ impl Train {
     }
 }
 
-/// The items of the file that are not written yet.
+/// Items of the output file that are not written yet.
 struct Window {
     slots: VecDeque<Slot>,
     /// Position of the first slot.
@@ -242,7 +242,7 @@ impl<W: Write> Merger<'_, W> {
         self.emit()
     }
 
-    /// Writes items up to the first packet that GRO still holds.
+    /// Writes items up to the first packet that GRO holds.
     fn emit(&mut self) -> io::Result<()> {
         while let Some(slot) = self.window.slots.front() {
             if matches!(slot, Slot::Waiting(..)) {
@@ -340,7 +340,7 @@ impl Window {
         }
     }
 
-    /// Removes a packet from the file.
+    /// Removes a packet from the output file.
     fn absorb(&mut self, index: u64) {
         let Some(slot) = self.slots.get_mut((index - self.base) as usize) else { return };
         if let Slot::Waiting(entry) = std::mem::replace(slot, Slot::Absorbed) {
@@ -457,7 +457,7 @@ fn alone_because(why: &[&'static str]) -> String {
     format!("segue: alone: {}", spoken(why))
 }
 
-/// Returns reasons as text, in the form of the comments.
+/// Formats reasons as text, in the form of the comments.
 fn spoken(why: &[&'static str]) -> String {
     why.iter().map(|reason| reason.replace('_', " ")).collect::<Vec<_>>().join(", ")
 }

@@ -61,13 +61,13 @@ pub struct SplitReport {
     pub packets_out: u64,
     /// Number of trains that were split.
     pub trains: u64,
-    /// Packets that became IP fragments.
+    /// Number of packets that became IP fragments.
     pub fragmented: u64,
-    /// Unfinished checksums that were finished.
+    /// Number of unfinished checksums that were finished.
     pub finished: u64,
-    /// Wrong checksums that were made right.
+    /// Number of wrong checksums that were made right.
     pub fixed: u64,
-    /// IP lengths of zero that were filled in.
+    /// Number of IP lengths of zero that were filled in.
     pub lengths: u64,
     /// Number of packets whose wrong checksum was left unchanged.
     pub bad_left: u64,
@@ -324,7 +324,7 @@ impl Splitter {
     }
 }
 
-/// Returns the direction of a packet, or with `back` the opposite one.
+/// Returns the direction of a packet, or with `back` the reverse direction.
 fn direction(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Direction> {
     let ip = frame.layout.inner_ip()?;
     let bytes = &frame.bytes;

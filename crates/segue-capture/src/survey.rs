@@ -23,7 +23,7 @@ const MOST_INTERFACES: usize = 1000;
 /// Upper bounds of the size classes, in bytes of the frame; the last class has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
 
-/// Configuration of [`survey`].
+/// Rules by which mergeable packets are counted.
 #[derive(Clone, Debug)]
 pub struct SurveyConfig {
     /// UDP ports that carry tunnels.
@@ -52,7 +52,7 @@ pub struct Flow {
     pub packets: u64,
     /// Original length of the flow's packets in bytes.
     pub bytes: u64,
-    /// Packets of more than 1500 bytes of IP.
+    /// Number of packets of more than 1500 bytes of IP.
     pub trains: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct Flow {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Survey {
-    /// The form of the file.
+    /// Format of the capture file.
     pub format: Format,
     /// Number of packets read.
     pub packets: u64,
@@ -68,13 +68,13 @@ pub struct Survey {
     pub bytes: u64,
     /// Nanoseconds between the earliest and the latest timestamp.
     pub duration_ns: u64,
-    /// Packets of which bytes are missing.
+    /// Number of packets of which bytes are missing.
     pub cut: u64,
-    /// Records that hold no IP packet.
+    /// Number of records that hold no IP packet.
     pub not_ip: u64,
     /// Number of IP fragments.
     pub fragments: u64,
-    /// TCP and UDP packets of more than 1500 bytes of IP.
+    /// Number of TCP and UDP packets of more than 1500 bytes of IP.
     pub trains: u64,
     /// Packets by size class: [`SIZES`].
     pub sizes: [u64; SIZES.len()],
@@ -82,7 +82,7 @@ pub struct Survey {
     pub checksums: BTreeMap<&'static str, u64>,
     /// Packets by their outermost tunnel.
     pub encap: BTreeMap<&'static str, u64>,
-    /// Packets with a checksum that a remote checksum option leaves to the receiver.
+    /// Number of packets with a checksum that a remote checksum option leaves to the receiver.
     pub remote_checksums: u64,
     /// Flows, in arbitrary order.
     pub flows: Vec<Flow>,

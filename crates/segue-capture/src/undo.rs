@@ -75,7 +75,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
 struct Waiting {
     frame: Vec<u8>,
     note: Vec<u8>,
-    /// Options that the packets share.
+    /// Options that all packets of the train share.
     carried: Vec<u8>,
     interface: u32,
     /// Position of the train's first packet.

@@ -76,23 +76,23 @@ impl CheckedPacket<'_> {
 pub struct VerifyReport {
     /// Number of packets read.
     pub packets: u64,
-    /// Packets of which all checksums are right.
+    /// Number of packets with all checksums correct.
     pub good: u64,
-    /// Packets with a wrong checksum.
+    /// Number of packets with a wrong checksum.
     pub bad: u64,
-    /// Packets with a checksum that was still to be finished.
+    /// Number of packets with an unfinished checksum.
     pub unfinished: u64,
-    /// Packets whose UDP header has no checksum.
+    /// Number of packets whose UDP header has no checksum.
     pub absent: u64,
-    /// Packets of which only the IP headers could be judged.
+    /// Number of packets of which only the IP headers could be judged.
     pub ip_only: u64,
-    /// Packets whose lengths contradict each other.
+    /// Number of packets whose lengths contradict each other.
     pub malformed: u64,
     /// Number of truncated packets; the position at which the file is truncated or damaged counts as one.
     pub cut: u64,
-    /// Records that hold no IP packet.
+    /// Number of records that hold no IP packet.
     pub not_ip: u64,
-    /// IP packets longer than [`VerifyConfig::mtu`].
+    /// Number of IP packets longer than [`VerifyConfig::mtu`].
     pub above_mtu: u64,
     /// Checksums by the names of their header and verdict.
     pub layers: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,

@@ -13,7 +13,7 @@ use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
 
-/// Number of files, at least: one of each link, and a second one of the first.
+/// Minimum number of files: one for each link type, and a second one for the first.
 const FILES: usize = 4;
 
 /// Damages some of the frames at critical offsets.

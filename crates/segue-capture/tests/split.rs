@@ -143,7 +143,7 @@ fn wrong_checksums_stay_wrong_in_every_piece_and_unfinished_ones_are_finished() 
     assert_eq!((report.bad_left, report.fixed), (0, 3));
 }
 
-/// Reassembles fragments from 198.18.1.1 to 198.18.1.2, or the IPv6 counterparts, in order of arrival.
+/// Reassembles the fragments from 198.18.1.1 to 198.18.1.2, or the IPv6 counterparts, in order of arrival.
 fn together(out: &[Vec<u8>], inside: usize) -> Vec<u8> {
     let parts: Vec<Vec<u8>> = out.iter().map(|packet| packet[inside..].to_vec()).collect();
     reassemble(&parts).unwrap()

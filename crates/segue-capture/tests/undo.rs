@@ -92,7 +92,7 @@ fn a_merge_of_a_merge_is_undone_one_step_at_a_time() {
     }
 }
 
-/// A file in the directory of temporary files, gone afterwards.
+/// A file in the temporary directory that is deleted on drop.
 struct Temporary(std::path::PathBuf);
 
 impl Temporary {
@@ -224,7 +224,7 @@ fn damaged_captures_are_worked_through_and_undone_up_to_the_damage() {
 /// Interface, time, length and bytes of a packet.
 type Fields = (u32, Option<u64>, u32, Vec<u8>);
 
-/// Returns the packets, and whether the file is damaged.
+/// Returns the packets of a file, and whether the file is damaged.
 fn all(file: &[u8]) -> (Vec<Fields>, bool) {
     let mut reader = Reader::new(file).unwrap();
     let mut packets = Vec::new();

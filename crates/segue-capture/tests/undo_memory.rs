@@ -18,17 +18,17 @@ struct Bomb {
     name: &'static str,
     /// Number of merged packets.
     packets: usize,
-    /// Number of packets from which each was merged, according to its note.
+    /// Number of packets from which each packet was merged, according to its note.
     members: usize,
-    /// Length of the headers of each, in bytes.
+    /// Length of each packet's headers in bytes.
     head: usize,
-    /// Positions between one and the next.
+    /// Distance between the positions of consecutive packets.
     step: usize,
-    /// Length of the options that they share, in bytes.
+    /// Length of the shared options in bytes.
     carried: usize,
     /// Number of packets written.
     restored: u64,
-    /// Most bytes written for each byte of the file.
+    /// Most bytes written per byte of the file.
     growth: u64,
 }
 

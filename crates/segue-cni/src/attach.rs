@@ -238,7 +238,7 @@ fn own(links: &mut Links, request: &Request) -> io::Result<Option<Found>> {
     Ok(links.all()?.into_iter().find(is_own).map(|(_, link)| link))
 }
 
-/// Returns the name of the host's end, and the alias that identifies it.
+/// Returns the name and the identifying alias of the host's end.
 fn names(request: &Request) -> (String, String) {
     let alias = alias(&request.network, &request.container, &request.interface);
     let mut hasher = DefaultHasher::new();

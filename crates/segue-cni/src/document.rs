@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 /// The versions of the specification that the plugin supports.
 pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 
-/// A failure, in the form of the specification.
+/// An error in the form of the CNI specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CniError {
     /// The error code; the specification defines those below 100.
     pub(crate) code: u32,
-    /// The operation that failed.
+    /// Description of the operation that failed.
     pub(crate) message: String,
-    /// The cause, or the remedy.
+    /// Cause of the error, or its remedy.
     pub(crate) details: String,
-    /// A document of the IPAM plugin, passed on unchanged.
+    /// Error document of the IPAM plugin, passed on unchanged.
     passed: Option<Value>,
 }
 
 impl CniError {
-    /// Creates a failure.
+    /// Creates an error of the CNI protocol.
     pub(crate) fn new(code: u32, message: impl Into<String>, details: impl Into<String>) -> CniError {
         CniError { code, message: message.into(), details: details.into(), passed: None }
     }
@@ -67,7 +67,7 @@ pub(crate) struct Given {
     pub(crate) gateway: Option<Ipv4Addr>,
 }
 
-/// Reads the addresses of a result, of the IPAM plugin or of this one.
+/// Reads the addresses in a result of the IPAM plugin or of this plugin.
 pub(crate) fn addresses(result: &Value) -> Result<Vec<Given>, CniError> {
     let wrong = |why: &str| CniError::new(6, "the result of the IPAM plugin cannot be read", why);
     let ips = result["ips"].as_array().filter(|ips| !ips.is_empty()).ok_or_else(|| wrong("it has no ips"))?;

@@ -18,7 +18,7 @@ use segue_host::prefix::Prefix;
 /// A connection to the kernel, in the namespace of the thread that opened it.
 pub(crate) struct Links(Netlink);
 
-/// A network interface.
+/// A network interface that was found by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Index of the interface.

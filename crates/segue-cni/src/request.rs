@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::document::{CniError, VERSIONS};
 
-/// The file that names the subnet of this host, where the configuration names none.
+/// Default file with the subnet of this host.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
-/// The tunnel, where the configuration names none.
+/// Default name of the tunnel's interface.
 const TUNNEL: &str = "segue0";
 
-/// A call of the container runtime.
+/// A call by the container runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The id of the container.

@@ -28,17 +28,17 @@ use segue_host::address::HostPort;
 
 /// Prefix of a tunnel's name in the name of its Wireshark interface.
 const PREFIX: &str = "segue-";
-/// The program that captures.
+/// Name of the program that captures the packets.
 const DUMPCAP: &str = "dumpcap";
 
 /// Point of a tunnel at which packets are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tap {
-    /// The outer packets, on the link.
+    /// Outer packets, on the link.
     Outer,
-    /// The inner packets, as the interface carries them.
+    /// Inner packets and trains, on the tunnel's interface.
     Trains,
-    /// The inner packets, segmented to wire size.
+    /// Inner packets, segmented to wire size.
     Cut,
 }
 
@@ -48,7 +48,7 @@ const TAPS: &[(&str, Tap, &str)] = &[
     ("cut", Tap::Cut, "inner packets, trains cut and checksums finished"),
 ];
 
-/// The options of a call.
+/// Options of a call by Wireshark.
 #[derive(Debug, Default)]
 struct Call {
     interfaces: bool,
@@ -114,7 +114,7 @@ pub fn answer(words: &[String], version: &str) -> Result<String, Error> {
     }
 }
 
-/// Returns a text without the characters that end a value of the protocol.
+/// Returns a text without the characters that have a meaning in the protocol.
 fn plain(text: &str) -> String {
     printable_line(text).chars().filter(|c| !matches!(c, '{' | '}')).collect()
 }
@@ -143,7 +143,7 @@ fn config() -> String {
     text
 }
 
-/// Returns the address and the port of one end of a tunnel.
+/// Formats address and port of one end of a tunnel.
 fn end(text: &str) -> (&str, Option<&str>) {
     HostPort::split(text).map_or((text, None), |parts| (parts.host, parts.port))
 }
@@ -162,7 +162,7 @@ fn outer_filter(tunnel: &Tunnel) -> String {
     format!("host {remote} and ({what})")
 }
 
-/// Captures until Wireshark ends this process; another program replaces it.
+/// Captures packets until Wireshark ends this process, which another program replaces.
 fn capture(call: &Call) -> Result<Infallible, Error> {
     let name = call.interface.strip_prefix(PREFIX).unwrap_or(&call.interface);
     let instance = client::one(name)?;

@@ -1,5 +1,5 @@
-//! The loop of `segue fleet etcd`: it takes the reports of the other threads, and keeps the tunnel's table equal to the
-//! registry's peers.
+//! The loop of `segue fleet etcd`: it handles the reports of other threads, and keeps the tunnel's peer table equal to
+//! the registry's peers.
 //!
 //! While the registry is out of reach, nothing changes in the tunnel. After an outage that was long against the time to
 //! live of the leases, peers may only seem to be gone: what then vanishes stays for half a minute more, in which its
@@ -27,11 +27,11 @@ use crate::refusal_log::RefusalLog;
 use crate::roster::{Judged, Policy, Roster};
 use crate::subnet_env::SubnetEnv;
 
-/// Time for which peers that vanished in a long outage stay in the table.
+/// Time for which peers that vanished during a long outage stay in the table.
 const GRACE: Duration = Duration::from_secs(30);
 /// Interval at which the generation of the tunnel's table is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest time for which changes of the registry are gathered into one change of the table.
+/// Longest time for which changes of the registry are collected into one change of the table.
 const GATHER: Duration = Duration::from_millis(100);
 /// Largest number of changed entries that are sent one by one instead of as a whole table.
 const FEW: usize = 64;
@@ -53,13 +53,13 @@ pub struct Settings {
 pub trait Announce {
     /// Writes a line to the log.
     fn note(&mut self, text: &str);
-    /// Publishes a changed state.
+    /// Publishes the agent's state if it has changed.
     fn state(&mut self, state: &FleetState);
-    /// Returns the MTU of the tunnel.
+    /// Returns the tunnel's MTU.
     fn mtu(&self, name: &str) -> u32;
 }
 
-/// The agent: the registry's entries, this host's lease, and the tunnel that gets the peers.
+/// A fleet agent: the registry's entries, this host's lease, and the tunnel that gets the peers.
 pub struct Agent<'a> {
     settings: Settings,
     datapath: &'a mut dyn Datapath,
@@ -67,20 +67,20 @@ pub struct Agent<'a> {
     state: FleetState,
     roster: Option<Roster>,
     acquired: Option<Acquired>,
-    /// The table that the tunnel is to have.
+    /// Peer table that the tunnel is to have.
     peers: Vec<Peer>,
     /// Whether the tunnel has `peers` as its table.
     is_synced: bool,
     /// Number of peers that the tunnel refuses, and the first ones.
     refused: (u64, Vec<RefusedPeer>),
-    /// The log lines for leases that are refused, and for peers that the tunnel refuses.
+    /// Log lines for refused leases, and for peers that the tunnel refuses.
     logs: [RefusalLog; 2],
-    /// The process that has the tunnel's table.
+    /// Process id of the process with the tunnel's table.
     process: u32,
     is_dirty: bool,
     outage: Option<Instant>,
     held_until: Option<Instant>,
-    /// Keys that vanished and stay until [`GRACE`] is over.
+    /// Keys that vanished and are kept until [`GRACE`] is over.
     held: Vec<Vec<u8>>,
     list_again: Arc<AtomicBool>,
     check: Sender<()>,
@@ -295,7 +295,7 @@ impl Agent<'_> {
         self.state.revision = self.state.revision.max(batch.revision);
     }
 
-    /// Removes an entry, after the grace time where one runs.
+    /// Removes an entry, after the grace time if one runs.
     fn gone(&mut self, key: Vec<u8>) {
         if self.held_until.is_some_and(|until| Instant::now() < until) {
             self.held.push(key);
@@ -372,7 +372,7 @@ impl Agent<'_> {
         self.publish();
     }
 
-    /// Counts the peers, and those that the tunnel refuses.
+    /// Counts the peers, and the refused ones among them.
     fn count(&mut self) {
         let (count, named) = &self.refused;
         let reason = Refusal::Tunnel.name();
@@ -388,8 +388,8 @@ impl Agent<'_> {
         self.state.refused_keys.extend(keys);
     }
 
-    /// Changes the entries that differ from `before`, if they are few: a whole table of 10,000 takes its time. Returns
-    /// whether the tunnel has the table afterwards.
+    /// Sends the entries that differ from `before` to the tunnel one by one, if they are few: a whole table of 10,000
+    /// takes long. Returns whether the tunnel has the table afterwards.
     fn change(&mut self, before: &[Peer]) -> bool {
         let (changed, gone) = datapath::difference(before, &self.peers);
         if changed.len() + gone.len() > FEW {
@@ -488,7 +488,7 @@ impl Agent<'_> {
     }
 }
 
-/// Returns the error for a tunnel that was restarted with another end: the lease describes the old one.
+/// Returns the error for a tunnel that was restarted with another local endpoint: the lease describes the old one.
 fn other_end(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("the tunnel {name} was started with other words"), "start the agent again")
         .why("its outer address, its MAC address or what it listens for is not what the lease says")

@@ -1,4 +1,4 @@
-//! The choice of this host's subnet, by flannel's rules: that of this host's lease in the registry, else that of its
+//! The choice of this host's subnet, by flannel's rules: the one of its lease in the registry, else the one of its
 //! previous lease, else one of the first hundred free ones at random.
 
 use std::net::Ipv4Addr;
@@ -8,8 +8,8 @@ use crate::lease;
 use crate::network::Network;
 use crate::roster::Record;
 
-/// The number of free subnets among which one is chosen at random, so that hosts that start together seldom choose the
-/// same one.
+/// Number of free subnets among which one is chosen at random, so that hosts that start together seldom choose the same
+/// one.
 const CHOICE: usize = 100;
 
 /// The subnet to use for this host.
@@ -17,13 +17,13 @@ const CHOICE: usize = 100;
 pub enum Choice {
     /// This host's own lease, found in the registry.
     Own(Network, Box<Record>),
-    /// A free subnet.
+    /// A free subnet was found.
     Free(Network),
-    /// No subnet: all are taken.
+    /// No subnet is free.
     Exhausted,
 }
 
-/// Chooses a subnet. `random` is any number; `before` is the subnet that this host had.
+/// Chooses a subnet for this host. `random` is any number; `before` is the subnet that this host had.
 pub fn choose(
     records: &[Record],
     directory: &str,

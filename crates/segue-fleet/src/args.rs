@@ -11,12 +11,12 @@ use segue_control::peers::Mac;
 #[derive(Debug, Parser)]
 #[command(name = "segue fleet", version, about, disable_help_subcommand = true)]
 pub struct Cli {
-    /// The subcommand.
+    /// The subcommand to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
+/// Subcommands of `segue fleet`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Keep a tunnel's peers equal to flannel's registry in etcd, as one more node of it.
@@ -31,12 +31,12 @@ pub struct Hook {
     /// The tunnel whose peers are set.
     #[arg(long, value_name = "DEV", default_value = "segue0")]
     pub dev: String,
-    /// The call.
+    /// The hook that flanneld calls.
     #[command(subcommand)]
     pub call: Call,
 }
 
-/// A call of flanneld.
+/// A hook call of flanneld.
 #[derive(Debug, Subcommand)]
 pub enum Call {
     /// PreStartupCommand: prints what the other hosts get as this one's BackendData.
@@ -76,7 +76,7 @@ pub enum Call {
         /// The address of the host.
         public_ip: String,
     },
-    /// SubnetRemoveCommand: del $SUBNET $PUBLIC_IP.
+    /// flanneld's SubnetRemoveCommand: del $SUBNET $PUBLIC_IP.
     Del {
         /// The subnet of the host.
         subnet: String,
@@ -86,21 +86,21 @@ pub enum Call {
     /// Remove the peers that a round did not confirm; `post` starts this in the background.
     #[command(hide = true)]
     Sweep {
-        /// The round that is swept.
+        /// Number of the sync round; peers that it did not confirm are removed.
         round: u64,
-        /// The seconds until then.
+        /// Seconds until the peer is removed.
         grace: u32,
     },
 }
 
-/// An encapsulation.
+/// An encapsulation of the fleet's tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// GUE.
+    /// Encapsulation in GUE.
     Gue,
     /// The bare packet in UDP.
     Fou,
-    /// VXLAN.
+    /// Encapsulation in VXLAN.
     Vxlan,
 }
 
@@ -113,7 +113,7 @@ pub struct Etcd {
     /// The members of etcd, such as https://198.18.0.1:2379; with commas between them.
     #[arg(long, value_name = "URL", required = true, value_delimiter = ',')]
     pub endpoints: Vec<String>,
-    /// Where the registry begins.
+    /// Prefix of the registry's keys.
     #[arg(long, default_value = "/coreos.com/network")]
     pub prefix: String,
     /// The certificates of the authorities that etcd's certificate may be from (PEM); those of the system without it.
@@ -131,7 +131,7 @@ pub struct Etcd {
     /// A file whose first line is the password of --user.
     #[arg(long, value_name = "FILE", requires = "user")]
     pub password_file: Option<PathBuf>,
-    /// Take http:// for members that are not on this host. Whoever is on the way can then change every peer.
+    /// Take http:// for members that are not on this host. A device on the path can then change every peer.
     #[arg(long)]
     pub allow_plain_http: bool,
     /// The interface whose first IPv4 address the other hosts reach this one at.
@@ -157,12 +157,12 @@ pub struct Etcd {
     pub max_peers: usize,
 }
 
-/// A word of `--offer`.
+/// A keyword of `--offer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Offered {
-    /// GUE.
+    /// This host accepts GUE.
     Gue,
-    /// GUE with remote checksums.
+    /// This host accepts GUE with remote checksum offload.
     Remcsum,
 }
 

@@ -1,5 +1,5 @@
 //! The waiting time between attempts: it doubles up to a limit, less a random part of up to half of it, so that the
-//! hosts of a fleet do not come back all at once.
+//! hosts of a fleet do not all retry at once.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The waiting time after the first failure.
 const FIRST: Duration = Duration::from_millis(250);
 
-/// The waiting time between attempts.
+/// State of the waiting time between attempts.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     next: Duration,
@@ -20,7 +20,7 @@ impl Backoff {
         Backoff { next: FIRST.min(longest), longest }
     }
 
-    /// Returns the time to wait after one more failure.
+    /// Returns the waiting time after one more failure.
     pub fn failed(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.longest);
@@ -34,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// Returns a random number, from the keys that the standard library has for its hash tables. Not for secrets.
+/// Returns a random number, derived from the random keys of the standard library's hash tables. Not for secrets.
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -14,16 +14,16 @@ pub const UDP_PORT: u16 = 8285;
 /// The backend of a network: how its hosts reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// The backend `vxlan`.
+    /// flannel's backend `vxlan`.
     Vxlan {
         /// The VXLAN network identifier, 24 bits.
         vni: u32,
-        /// The UDP port.
+        /// UDP port of the tunnel.
         port: u16,
     },
     /// The backend `udp`: a bare IPv4 packet in UDP, as FOU of protocol 4.
     Udp {
-        /// The UDP port.
+        /// UDP port of the tunnel.
         port: u16,
     },
 }
@@ -41,13 +41,13 @@ impl Backend {
 /// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The network that the subnets are parts of.
+    /// Network that is divided into the hosts' subnets.
     pub network: Network,
     /// The prefix length of a subnet.
     pub subnet_len: u8,
-    /// The first subnet that is given to a host.
+    /// First subnet that may be given to a host.
     pub subnet_min: Ipv4Addr,
-    /// The last subnet that is given to a host.
+    /// Last subnet that may be given to a host.
     pub subnet_max: Ipv4Addr,
     /// The backend of the network.
     pub backend: Backend,
@@ -56,7 +56,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Parses the JSON document. The error is a sentence that names the field.
+    /// Parses the backend's JSON document. The error is a sentence that names the field.
     pub fn parse(text: &[u8]) -> Result<Config, String> {
         let value: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
         let fields = value.as_object().ok_or("it is no JSON object")?;
@@ -87,7 +87,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns whether `subnet` can be a host's: a part of the network, and not all of it.
+    /// Returns whether `subnet` can belong to a host: it is a part of the network, and not all of it.
     pub fn has_place_for(&self, subnet: Network) -> bool {
         self.network.holds(subnet) && subnet != self.network
     }
@@ -153,7 +153,7 @@ fn backend(fields: &Map<String, Value>) -> Result<(Backend, Vec<String>), String
     }
 }
 
-/// Returns the field of this name: exactly, or else without regard to case, as Go's decoder does.
+/// Returns the field with the given name: exactly, or else ignoring case, like Go's decoder.
 pub(crate) fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).or_else(|| fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value))
 }

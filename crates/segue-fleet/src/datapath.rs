@@ -14,18 +14,18 @@ use crate::lease::{Lease, Offer};
 /// State of a tunnel as the tunnel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelState {
-    /// The process that has the table.
+    /// Process id of the process with the table.
     pub process: u32,
-    /// The generation of its table.
+    /// Generation of the tunnel's table.
     pub generation: u64,
-    /// The local endpoint of the tunnel, against which leases are checked.
+    /// Local endpoint of the tunnel, against which leases are checked.
     pub end: LocalEndpoint,
 }
 
 /// The local endpoint of the tunnel, which changes only when the tunnel is started with other options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalEndpoint {
-    /// The outer address of the tunnel, which no peer may have.
+    /// Outer address of the tunnel, which no peer may have.
     pub local: Option<IpAddr>,
     /// The MAC address of the VTEP, where the tunnel has one.
     pub mac: Option<Mac>,
@@ -78,24 +78,24 @@ pub trait Datapath {
     /// The tunnel does not run, or has no table.
     fn state(&mut self) -> Result<TunnelState, Error>;
 
-    /// Replaces the table. Returns how many of its peers the tunnel refuses, and the first of them; the others are in
-    /// force.
+    /// Replaces the tunnel's peer table. Returns how many of its peers the tunnel refuses, and the first of them; the
+    /// others are in force.
     ///
     /// # Errors
     /// The tunnel refuses the table, and keeps the one that it has.
     fn sync(&mut self, table: &Table) -> Result<(u64, Vec<RefusedPeer>), Error>;
 
-    /// Changes entries of the table. Returns its generation after the change.
+    /// Changes single entries of the tunnel's peer table. Returns its generation after the change.
     ///
     /// # Errors
     /// The tunnel refuses the change, and keeps the table that it has.
     fn change(&mut self, change: Change) -> Result<u64, Error>;
 }
 
-/// A tunnel of this host.
+/// A tunnel of this host, reached over its control socket.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// Name of its interface.
+    /// Name of the tunnel's interface.
     pub name: String,
 }
 

@@ -23,14 +23,13 @@ use crate::roster::Record;
 pub const CONNECT: Duration = Duration::from_secs(2);
 /// Longest duration of a call other than a watch.
 pub const REQUEST: Duration = Duration::from_secs(6);
-/// Longest answer, and longest message of a watch, bytes.
+/// Limit of the length of an answer and of a watch message, bytes.
 const ANSWER_LEN: u64 = 16 << 20;
-/// The number of keys that one request of a list requests, where their values are not too long.
+/// Number of keys that one list request asks for, if their values are not too long.
 const PAGE: i64 = 1000;
-/// Status codes of gRPC after which the request is repeated with another member: deadline exceeded, aborted,
-/// unavailable.
+/// gRPC status codes after which the request is repeated with another member: deadline exceeded, aborted, unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
-/// Status codes of gRPC for a wrong or expired token, and for a revision that a compaction has removed.
+/// gRPC status codes for a wrong or expired token, and for a revision that a compaction has removed.
 const UNAUTHENTICATED: i64 = 16;
 const OUT_OF_RANGE: i64 = 11;
 
@@ -39,11 +38,11 @@ const OUT_OF_RANGE: i64 = 11;
 pub enum EtcdError {
     /// No member answered; the text is the failure of the last one.
     Unreachable(String),
-    /// etcd refused the request, with this status code and text.
+    /// etcd refused the request with this status code and text.
     Refused(i64, String),
     /// The requested revision is compacted.
     Compacted,
-    /// An answer, or a message of a watch, is longer than this client takes.
+    /// An answer, or a message of a watch, exceeds this client's limit.
     TooLong,
 }
 
@@ -61,9 +60,9 @@ impl fmt::Display for EtcdError {
 /// Name and password of a user of etcd.
 #[derive(Clone)]
 pub struct Login {
-    /// Name of the user.
+    /// User name for etcd.
     pub name: String,
-    /// Password of the user.
+    /// Password for etcd.
     pub password: String,
 }
 
@@ -82,7 +81,7 @@ pub struct Listing {
     pub records: Vec<Record>,
 }
 
-/// A message of a watch.
+/// A message of a watch, with its changes.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The revision of the last change; 0 where there is none. What the member says of its own revision does not count:
@@ -97,7 +96,7 @@ pub struct Batch {
 pub enum Change {
     /// A new or changed entry.
     Put(Record),
-    /// A deleted key.
+    /// The key was deleted.
     Delete(Vec<u8>),
 }
 
@@ -219,8 +218,8 @@ impl Etcd {
     }
 
     /// Reports the changes of all keys that begin with `prefix`, from the revision `from` on, until `longest` has
-    /// passed or the member ends it. `report` gets an empty batch as soon as the watch stands, and returns whether to
-    /// continue.
+    /// passed or the member ends the watch. `report` gets an empty batch as soon as the watch stands, and returns
+    /// whether to continue.
     ///
     /// A watch is short, and the next one begins after the last revision: so nothing is missed, and a connection whose
     /// other end has vanished is noticed.
@@ -266,7 +265,7 @@ impl Etcd {
         }
     }
 
-    /// Sends a request to the members in turn and returns the answer of the first one that has one.
+    /// Sends a request to the members in turn and returns the first member's answer.
     fn call(&mut self, path: &str, request: &Value) -> Result<Value, EtcdError> {
         let mut response = self.send(path, request, REQUEST)?;
         let bytes = match response.body_mut().with_config().limit(ANSWER_LEN).read_to_vec() {
@@ -290,7 +289,7 @@ impl Etcd {
         }
     }
 
-    /// Sends a request to the members in turn and returns the first answer of HTTP that is no failure of the member.
+    /// Sends a request to the members in turn and returns the first HTTP answer that is no failure of the member.
     fn send(
         &mut self,
         path: &str,
@@ -379,7 +378,7 @@ impl Etcd {
         }
     }
 
-    /// Selects the next member.
+    /// Selects the next member of the cluster.
     fn leave(&mut self) {
         self.at = (self.at + 1) % self.endpoints.len();
     }
@@ -425,7 +424,7 @@ fn record(kv: &Value) -> Record {
     }
 }
 
-/// Truncates a value that is too long for a lease: it still counts as too long, but takes little memory.
+/// Truncates a value that is too long for a lease, so that it takes little memory but still counts as too long.
 fn cut(mut record: Record) -> Record {
     record.value.truncate(VALUE_LEN + 1);
     record.value.shrink_to_fit();
@@ -439,7 +438,7 @@ fn change(event: &Value) -> Change {
     }
 }
 
-/// Returns the first key after all that begin with `prefix`.
+/// Returns the first key after all keys that begin with `prefix`.
 fn after_all(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

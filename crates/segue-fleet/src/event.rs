@@ -26,15 +26,15 @@ pub enum Event {
     Acquired(Box<Acquired>),
     /// This host's lease was renewed.
     Renewed,
-    /// This host's lease could not be renewed, for this reason.
+    /// This host's lease could not be renewed, for the given reason.
     NotRenewed(String),
     /// A list of all entries of the registry.
     Listed(Listing),
     /// Changes of the registry; an empty batch reports that a watch has begun.
     Changed(Batch, String),
-    /// The registry cannot be reached, for this reason.
+    /// The registry cannot be reached, for the given reason.
     Stale(String),
-    /// The agent cannot continue.
+    /// An error after which the agent cannot continue.
     Fatal(Error),
     /// A signal to stop the agent.
     Stop,

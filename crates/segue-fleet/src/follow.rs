@@ -11,10 +11,10 @@ use crate::keeper::LONGEST_WAIT;
 
 /// Longest duration of one watch. A member whose host vanished without a word is noticed after this time at the latest.
 const WATCH: Duration = Duration::from_secs(20);
-/// A watch that ends earlier than this was ended by the member.
+/// Duration below which a watch counts as ended by the member.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Lists all keys that begin with `directory` and reports their changes, until the other end of `events` is gone. Where
+/// Lists all keys that begin with `directory` and reports their changes, until the receiver of `events` is gone. Where
 /// `list_again` is set, where a compaction has removed changes that are not known yet, and where they are too long for
 /// one message, all keys are listed anew.
 pub fn run(

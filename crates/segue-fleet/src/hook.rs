@@ -1,5 +1,5 @@
 //! The commands of flannel's `extension` backend: flanneld starts one of them for each change, waits for it, and does
-//! not try again.
+//! not retry.
 //!
 //! So each is short and can be repeated: it changes a file of this host and one entry of the tunnel's table. A tunnel
 //! that does not run, or was started again, takes the file `DEV.peers.json` (`segue tunnel dev DEV peers FILE`).
@@ -34,7 +34,7 @@ use crate::refusal::Refusal;
 pub struct Takes {
     /// The encapsulation that this host accepts.
     pub mode: Encap,
-    /// The UDP port.
+    /// UDP port of the tunnel.
     pub port: u16,
     /// Whether remote checksums are taken; with GUE.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -52,7 +52,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// State that is kept from one call of a hook to the next.
+/// State that is kept between the calls of hooks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Memory {
@@ -61,16 +61,16 @@ struct Memory {
     network: String,
     subnet: String,
     address: String,
-    /// The number of the last `post`.
+    /// Number of the last `post` call.
     round: u64,
     /// The peers by subnet, with the round in which each was last confirmed.
     peers: BTreeMap<String, (u64, Peer)>,
     refused: BTreeMap<String, usize>,
-    /// The tunnel's process and the generation of its table after the last change.
+    /// Process of the tunnel and generation of its table after the last change.
     table: Option<(u32, u64)>,
 }
 
-/// The files of one tunnel, locked.
+/// Locked state files of one tunnel.
 struct Hooks {
     name: String,
     memory: Memory,
@@ -178,7 +178,7 @@ pub fn sweep(name: &str, round: u64, grace: Duration) -> Result<(), Error> {
     hooks.change(removals(old.values()))
 }
 
-/// Returns the changes that remove peers: one for each, since the tunnel may no longer have some of them.
+/// Returns the changes that remove peers: one for each, because the tunnel may no longer have some of them.
 fn removals<'a>(peers: impl Iterator<Item = &'a (u64, Peer)>) -> impl Iterator<Item = Change> {
     peers.filter_map(|(_, peer)| Some(Change::Del(vec![Key::Prefix(peer.prefix?)])))
 }
@@ -249,13 +249,13 @@ impl Hooks {
         path(&self.name, ending).and_then(|path| fleet::replace(&path, &bytes))
     }
 
-    /// Returns the subnets of other peers that share addresses with this one.
+    /// Returns the subnets of other peers that overlap the given one.
     fn overlapping(&self, subnet: Network) -> impl Iterator<Item = Network> {
         let others = self.memory.peers.keys().filter_map(|other| Network::parse(other));
         others.filter(move |other| *other != subnet && other.overlaps(subnet))
     }
 
-    /// Removes the peers that share addresses with this subnet from the state, and returns them.
+    /// Removes the peers whose subnets overlap the given one from the state, and returns them.
     fn make_room(&mut self, subnet: Network) -> BTreeMap<String, (u64, Peer)> {
         let names: Vec<String> = self.overlapping(subnet).map(|other| other.to_string()).collect();
         names.into_iter().filter_map(|name| self.memory.peers.remove_entry(&name)).collect()
@@ -335,13 +335,13 @@ impl Hooks {
         self.save(&format!("refused {first}{more}"))
     }
 
-    /// Returns whether the tunnel's table is as the last change of a hook has left it.
+    /// Returns whether the tunnel's table is still as the last hook has left it.
     fn is_in_force(&self) -> bool {
         let Ok((process, table)) = client::peer_table(&self.name) else { return false };
         self.memory.table == Some((process, table.generation))
     }
 
-    /// Changes the tunnel's table. A tunnel that does not run takes the file when it starts.
+    /// Changes the peer table of the tunnel. A tunnel that does not run takes the file when it starts.
     fn change(&mut self, changes: impl IntoIterator<Item = Change>) -> Result<(), Error> {
         let mut generation = None;
         for change in changes {
@@ -358,7 +358,7 @@ impl Hooks {
         self.remember().map_err(|error| unnoted(&error))
     }
 
-    /// Returns whether a removal failed for another reason than that the tunnel has no such peer.
+    /// Returns whether a removal failed for another reason than an unknown peer.
     fn is_listed_wrongly(&self, error: &Error) -> bool {
         client::peers(&self.name).is_err() || error.kind == Kind::NoPermission
     }
@@ -383,7 +383,7 @@ fn argument<T>(text: &str, parsed: Option<T>, name: &str) -> Result<T, Error> {
     })
 }
 
-/// Starts the process that sweeps, and does not wait for it.
+/// Starts the sweeping process without waiting for it.
 fn leave_sweeper(name: &str, round: u64, grace: u32) -> Result<(), Error> {
     let start = || -> io::Result<()> {
         Command::new(std::env::current_exe()?)

@@ -15,9 +15,9 @@ use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
 use crate::network::Network;
 
-/// Longest wait between attempts.
+/// Longest wait between attempts to reach etcd.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// Longest time between renewals.
+/// Longest time between renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(3600);
 /// The number of other hosts that may win a race for a subnet before it is reported; the attempts continue.
 const RACES: usize = 100;
@@ -31,9 +31,9 @@ pub struct Terms {
     pub address: Ipv4Addr,
     /// The interface of the tunnel.
     pub name: String,
-    /// This host's end of the tunnel.
+    /// Local endpoint of the tunnel.
     pub end: LocalEndpoint,
-    /// Encapsulation that is offered to other segue nodes.
+    /// Encapsulation that this host offers to other segue nodes.
     pub offer: Option<Offer>,
     /// The time to live of the lease.
     pub ttl: Duration,

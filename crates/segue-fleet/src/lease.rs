@@ -72,8 +72,7 @@ pub fn key_of(subnet: Network, directory: &str) -> String {
     format!("{directory}/{}-{}", subnet.first(), subnet.prefix_len())
 }
 
-/// Returns the PublicIP of a value, where it has one that can be read: it names the owner of the lease even if the rest
-/// is wrong.
+/// Returns the PublicIP of a value, if it is readable: it names the owner of the lease even if the rest is wrong.
 pub fn public_address(value: &[u8]) -> Option<Ipv4Addr> {
     let value: Value = serde_json::from_slice(value.get(..VALUE_LEN).unwrap_or(value)).ok()?;
     field(value.as_object()?, "PublicIP")?.as_str()?.parse().ok()
@@ -168,8 +167,8 @@ pub fn parse_offer(value: &Value) -> Result<Option<Offer>, Refusal> {
     }
 }
 
-/// Returns the value of this host's lease, in the bytes that flannel would write; with `offer`, one more field in
-/// BackendData, which flannel ignores.
+/// Returns the value of this host's lease, byte for byte as flannel would write it; with `offer`, BackendData has one
+/// more field, which flannel ignores.
 pub fn value(address: Ipv4Addr, backend: Backend, mac: Option<Mac>, offer: Option<Offer>) -> String {
     let begin = format!(r#"{{"PublicIP":"{address}","PublicIPv6":null"#);
     match (backend, mac) {

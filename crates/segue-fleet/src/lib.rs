@@ -1,5 +1,5 @@
-//! Controllers of a tunnel's peer table: segue as one more node of a network whose subnets flannel's registry in etcd
-//! lists, and as the datapath of flannel's `extension` backend.
+//! Controllers of a tunnel's peer table: segue as a node of a flannel network with etcd as its registry, and as the
+//! datapath of flannel's `extension` backend.
 //!
 //! - [`network`], [`config`], [`lease`] and [`refusal`] are flannel's registry: what its entries say, and why one is
 //!   refused;

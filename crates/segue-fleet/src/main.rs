@@ -25,7 +25,7 @@ use segue_host::netlink::Netlink;
 use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys;
 
-/// Largest number of events that wait for the loop.
+/// Largest number of queued events for the loop.
 const REPORTS: usize = 16;
 
 fn main() -> ExitCode {
@@ -136,7 +136,7 @@ fn called(args: &Hook) -> Result<(), Error> {
     }
 }
 
-/// Reports the first signal that asks the agent to stop.
+/// Reports the first signal that asks for a stop of the agent.
 fn wait_for_signal(signals: &mut Signals, events: &SyncSender<Event>) {
     loop {
         let _ = sys::poll(&[(signals.as_fd(), sys::Want::Read)], Duration::from_secs(3600));

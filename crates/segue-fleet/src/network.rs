@@ -47,7 +47,7 @@ impl Network {
         self.address.saturating_add(1).into()
     }
 
-    /// Returns the length of the prefix, bits.
+    /// Returns the length of the network's prefix in bits.
     pub fn prefix_len(self) -> u8 {
         self.len
     }

@@ -1,10 +1,10 @@
-//! The reasons for which a lease yields no peer.
+//! Reasons why a lease yields no peer.
 
 use std::fmt;
 
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $sentence:literal;)+) => {
-        /// The reason for which an entry of the registry yields no peer.
+        /// The reason why an entry of the registry yields no peer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Refusal {
             $($(#[doc = $doc])+ $variant,)+
@@ -21,7 +21,7 @@ macro_rules! refusals {
                 }
             }
 
-            /// Returns the sentence for users.
+            /// Returns the description of the reason for users.
             pub fn sentence(self) -> &'static str {
                 match self {
                     $(Refusal::$variant => $sentence,)+
@@ -40,9 +40,9 @@ refusals! {
     HostBits = "host_bits", "the address of the subnet has host bits";
     /// The subnet is not in the network.
     OutsideNetwork = "outside_network", "the subnet is not in the network";
-    /// The subnet shares addresses with another lease, which goes first: by its length, else by its age.
+    /// The subnet overlaps that of another lease, which has precedence: by its length, else by its age.
     Overlap = "overlap", "the subnet shares addresses with another lease, which goes first";
-    /// The subnet shares addresses with that of this host.
+    /// The subnet overlaps this host's subnet.
     OwnSubnet = "own_subnet", "the subnet shares addresses with that of this host";
     /// The value has more than 4096 bytes.
     ValueTooLong = "value_too_long", "the value has more than 4096 bytes";
@@ -78,7 +78,7 @@ refusals! {
     OfferMalformed = "offer_malformed", "the offer of encapsulations is not what segue writes";
     /// The tunnel refuses the peer.
     Tunnel = "tunnel", "the tunnel refuses the peer by what only it knows";
-    /// The network has more leases than this host takes.
+    /// The network has more leases than this host accepts.
     TooMany = "too_many", "there are more leases than this host takes";
 }
 

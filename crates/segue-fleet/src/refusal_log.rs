@@ -1,33 +1,34 @@
-//! The rate-limited log of refused entries: at most [`LINES`] lines a minute, and the number of entries that got none.
+//! The rate-limited log of refused entries: at most [`LINES`] lines per minute, and the number of entries without a
+//! line.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Largest number of entries with a line of their own in a minute.
+/// Largest number of entries that get their own line in a minute.
 pub const LINES: usize = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The rate limiter: the refused entries of the last call, and the number of lines in the present minute.
+/// A rate limiter for log lines: the refused entries of the last call, and the number of lines in the current minute.
 #[derive(Debug)]
 pub struct RefusalLog {
-    /// The first words of each line.
+    /// Text at the beginning of each line.
     begin: &'static str,
-    /// The entries that were refused when lines were last made, with their reasons.
+    /// Refused entries with their reasons at the time of the last lines.
     reported: BTreeSet<String>,
     /// The number of refused entries whose names were not kept.
     unnamed: usize,
-    /// The begin of the present minute.
+    /// Start of the current minute.
     since: Option<Instant>,
-    /// Lines of single entries in the present minute.
+    /// Number of lines for single entries in the current minute.
     lines: usize,
-    /// Whether the present minute has a line with the number of the others.
+    /// Whether the current minute has a line with the number of the other entries.
     has_sum: bool,
-    /// Entries without a line that no sum has counted.
+    /// Number of entries without a line that no sum has counted.
     left: usize,
 }
 
 impl RefusalLog {
-    /// Creates a log whose lines begin so.
+    /// Creates a log whose lines begin with the given text.
     pub fn new(begin: &'static str) -> RefusalLog {
         RefusalLog { begin, reported: BTreeSet::new(), unnamed: 0, since: None, lines: 0, has_sum: false, left: 0 }
     }
@@ -83,7 +84,7 @@ impl RefusalLog {
 mod tests {
     use super::*;
 
-    /// Returns the lines for the keys of these numbers.
+    /// Returns the log lines for the keys with the given indexes.
     fn lines(log: &mut RefusalLog, now: Instant, numbers: std::ops::Range<u32>, unnamed: usize) -> Vec<String> {
         let keys: Vec<String> = numbers.map(|number| format!("key-{number:03}")).collect();
         log.lines(now, keys.iter().map(|key| (key.as_str(), "it is malformed")), unnamed)

@@ -16,9 +16,9 @@ use crate::lease::{self, Lease};
 use crate::network::Network;
 use crate::refusal::Refusal;
 
-/// Largest number of peers where no other is given.
+/// Default limit of the number of peers.
 pub const PEERS: usize = 10_000;
-/// Longest key that is kept whole, bytes.
+/// Length above which a key is truncated, bytes.
 const KEY_LEN: usize = 128;
 
 /// An entry of the registry, as etcd has it.
@@ -28,15 +28,15 @@ pub struct Record {
     pub key: Vec<u8>,
     /// The value of the key.
     pub value: Vec<u8>,
-    /// The revision at which the key was made.
+    /// Revision at which the key was created.
     pub created: i64,
-    /// The revision of the last change.
+    /// Revision of the last change of the entry.
     pub modified: i64,
     /// The id of etcd's lease; 0 for a reservation, which never ends.
     pub lease: i64,
 }
 
-/// The values of this host and its network that entries are checked against.
+/// Properties of this host and its network against which entries are checked.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The configuration of the network.
@@ -55,7 +55,7 @@ pub struct Policy {
     pub limit: usize,
 }
 
-/// The peers and the refusals that follow from the entries.
+/// Peers and refusals that result from the entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     /// The leases of the peers, in the order of their subnets.
@@ -71,10 +71,10 @@ pub struct Judged {
 pub struct Roster {
     policy: Policy,
     own_key: Vec<u8>,
-    /// The leases that can be peers, with the revision at which each was made.
+    /// Leases that can become peers, with the revision at which each was created.
     leases: BTreeMap<Vec<u8>, (i64, Lease)>,
     refused: BTreeMap<Vec<u8>, Refusal>,
-    /// Entries that did not fit. Where one is removed, only a new list shows what fits then.
+    /// Number of entries that did not fit. Where one is removed, only a new list shows what fits then.
     left_out: usize,
 }
 

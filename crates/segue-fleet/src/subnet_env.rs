@@ -7,7 +7,7 @@ use segue_control::fleet;
 
 use crate::network::Network;
 
-/// The content of the file.
+/// Content of the file `subnet.env`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
     /// The network of the fleet.
@@ -19,7 +19,7 @@ pub struct SubnetEnv {
 }
 
 impl SubnetEnv {
-    /// Returns the text, in the order and the spelling of flannel.
+    /// Formats the file's text, in flannel's order and spelling.
     pub fn text(&self) -> String {
         let SubnetEnv { network, subnet, mtu } = self;
         format!(
@@ -29,7 +29,7 @@ impl SubnetEnv {
         )
     }
 
-    /// Parses a text; `None` where a line is missing or wrong.
+    /// Parses the file's text; `None` where a line is missing or wrong.
     pub fn parse(text: &str) -> Option<SubnetEnv> {
         let value = |name: &str| {
             text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('=')).map(|value| value.trim())

@@ -1,6 +1,6 @@
-//! Tests of the commands of flannel's `extension` backend, called as flanneld calls them: without a shell, without
-//! another try, and with stdout and stderr of `pre` taken for the data of the lease. No tunnel runs: what it would take
-//! is the file that the hooks write for it.
+//! Tests of the commands of flannel's `extension` backend, called as flanneld calls them: without a shell, without a
+//! retry, and with stdout and stderr of `pre` taken for the data of the lease. No tunnel runs: what it would take is
+//! the file that the hooks write for it.
 
 use std::fs;
 use std::io::Write;

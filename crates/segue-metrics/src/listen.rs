@@ -16,17 +16,17 @@ use segue_host::address;
 use segue_host::file::Identity;
 use segue_host::sys::with_umask;
 
-/// The TCP port where none is given.
+/// Default TCP port of the endpoint.
 pub const PORT: u16 = 9780;
 
 /// An endpoint on which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A TCP address.
+    /// A TCP address to listen on.
     Tcp(SocketAddr),
-    /// The path of a unix socket.
+    /// Path of a unix socket to listen on.
     Unix(PathBuf),
-    /// The name of a socket that the service manager passes (LISTEN_FDNAMES of sd_listen_fds(3)).
+    /// Name of a socket that the service manager passes (LISTEN_FDNAMES of sd_listen_fds(3)).
     Passed(String),
 }
 
@@ -59,7 +59,7 @@ pub fn parse(text: &str) -> Result<Place, String> {
         .ok_or_else(|| format!("expected ADDRESS[:PORT], as 127.0.0.1:{PORT} or [::1], unix:/PATH or fd:NAME"))
 }
 
-/// A socket that listens.
+/// A socket that accepts scrapes.
 #[derive(Debug)]
 pub enum Listener {
     /// A listener on a TCP address.
@@ -68,7 +68,7 @@ pub enum Listener {
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// The file of a unix socket, removed when this is dropped, unless another process has replaced it.
+/// The file of a unix socket, removed on drop unless another process has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -121,7 +121,7 @@ impl Listener {
         }
     }
 
-    /// Returns the address, where it is a TCP address.
+    /// Returns the address of a TCP endpoint; `None` for others.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().ok(),

@@ -1,14 +1,14 @@
-//! The state of all instances at one time.
+//! A snapshot of the state of all instances.
 
 use segue_control::client;
 use segue_control::error::Error;
 use segue_control::model::Instance;
 
-/// A function that returns the sentence of a reason: the group of the counter (`drops`, `flushes`, `refusals`,
+/// A function that returns the description of a reason: the group of the counter (`drops`, `flushes`, `refusals`,
 /// `mismatches`, `fallbacks`) and its name.
 pub type Sentence = fn(&str, &str) -> Option<String>;
 
-/// The state of all instances at one time.
+/// A snapshot of the state of all instances.
 #[derive(Debug, Default)]
 pub struct Scrape {
     /// The version of the requesting program.

@@ -1,4 +1,4 @@
-//! The server: `GET /metrics` and `GET /healthz` over HTTP/1.1, one thread, one request for each connection.
+//! The HTTP server: `GET /metrics` and `GET /healthz` over HTTP/1.1, one thread, one request for each connection.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -19,10 +19,10 @@ const CLIENTS: usize = 32;
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// Longest head of a request, bytes.
 const REQUEST_LEN: usize = 8192;
-/// Time for which an answer serves further requests as well.
+/// Time for which an answer also serves further requests.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// A file that is written again and again for node_exporter.
+/// A file for node_exporter that is rewritten periodically.
 #[derive(Clone, Debug)]
 pub struct TextFile {
     /// The path of the file.
@@ -31,24 +31,24 @@ pub struct TextFile {
     pub every: Duration,
 }
 
-/// A function that is called with the error of a write, and with `None` when one succeeds again.
+/// A callback that gets the error of a write, and `None` when one succeeds again.
 pub type Report = Box<dyn Fn(Option<&io::Error>)>;
 
-/// A server of metrics.
+/// A server of the metrics endpoint.
 pub struct Server {
     /// The sockets that listen.
     pub listeners: Vec<Listener>,
-    /// The file to write as well.
+    /// File to be written in addition to serving requests.
     pub file: Option<TextFile>,
     /// The version of the program.
     pub version: String,
-    /// The sentences of reasons.
+    /// Function that returns the description of a reason.
     pub sentence: Sentence,
     /// The callback for a file that could not be written, and for the first success after that.
     pub report: Report,
 }
 
-/// The last answers of the instances.
+/// The last answers of all instances.
 struct Last {
     at: Instant,
     texts: [Rc<str>; 2],
@@ -126,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Moves a connection on. Returns whether it continues.
+    /// Advances a client's connection. Returns whether it continues.
     fn step(&self, client: &mut Client, last: &mut Option<Last>) -> bool {
         if client.answer.is_none() {
             let mut bytes = [0; 2048];
@@ -200,7 +200,7 @@ impl Server {
         answer
     }
 
-    /// Returns the state of the instances, requested at most [`FRESH`] ago.
+    /// Returns the state of the instances, queried at most [`FRESH`] ago.
     fn fresh<'a>(&self, last: &'a mut Option<Last>) -> &'a Last {
         let now = Instant::now();
         let old = last.take().filter(|last| now.saturating_duration_since(last.at) < FRESH);

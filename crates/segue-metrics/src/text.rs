@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use crate::family::{Kind, Samples};
 
-/// A text format.
+/// A text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Version 0.0.4 of Prometheus's format, which `promtool check metrics` reads too.
     Prometheus,
-    /// OpenMetrics 1.0: the metadata of a counter has its name without `_total`, and the end is marked.
+    /// OpenMetrics 1.0: a counter's metadata has its name without `_total`, and the end is marked.
     OpenMetrics,
 }
 
 impl Format {
-    /// Returns the format for the header Accept of a request.
+    /// Returns the format that a request's Accept header selects.
     pub fn accepted(accept: &str) -> Format {
         match accept.to_ascii_lowercase().contains("application/openmetrics-text") {
             true => Format::OpenMetrics,
@@ -33,7 +33,7 @@ impl Format {
     }
 }
 
-/// Returns `all` as text.
+/// Returns the samples as text in the format.
 pub fn render(all: &[Samples<'_>], format: Format) -> String {
     let count: usize = all.iter().map(|samples| samples.samples.len()).sum();
     let mut text = String::with_capacity(4096 + 112 * count);
@@ -74,7 +74,7 @@ pub fn render(all: &[Samples<'_>], format: Format) -> String {
     text
 }
 
-/// Appends `value` with backslashes and line feeds escaped, and with quotes where `quotes`.
+/// Appends `value` with backslashes and line feeds escaped, and quotes too if `quotes` is set.
 fn escaped(text: &mut String, value: &str, quotes: bool) {
     for c in value.chars() {
         match c {

@@ -7,11 +7,11 @@ use crate::document::{Bench, Better, Metric, better};
 pub enum Verdict {
     /// The ranges of the samples overlap.
     Same,
-    /// Better, and the ranges do not overlap.
+    /// The newer result is better, and the ranges do not overlap.
     Better,
-    /// Worse, and the ranges do not overlap.
+    /// The newer result is worse, and the ranges do not overlap.
     Worse,
-    /// A measurement of one sample, whose spread is not known.
+    /// A measurement has only one sample, so its spread is unknown.
     OneSample,
 }
 
@@ -36,29 +36,29 @@ pub struct Line {
     pub case: String,
     /// Name of the metric.
     pub metric: String,
-    /// The median before.
+    /// Median of the older measurement.
     pub old: f64,
-    /// The median after.
+    /// Median of the newer measurement.
     pub new: f64,
-    /// The change in per cent of the median before.
+    /// Change in per cent of the older median.
     pub change_percent: f64,
-    /// Half of the larger range of samples, in per cent of the median before.
+    /// Half of the larger range of samples, in per cent of the older median.
     pub spread_percent: f64,
-    /// Verdict on the change.
+    /// Verdict on the difference.
     pub verdict: Verdict,
 }
 
 /// The result of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// Every metric for which more or less is better, of every case of both measurements.
+    /// Lines of every metric with a preferred direction, of every case in both measurements.
     pub lines: Vec<Line>,
-    /// Cases that only one of the two measurements has.
+    /// Cases that only one of the two measurements contains.
     pub alone: Vec<String>,
 }
 
 impl Comparison {
-    /// Returns the number of lines with this verdict.
+    /// Returns the number of lines with the given verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.lines.iter().filter(|line| line.verdict == verdict).count()
     }

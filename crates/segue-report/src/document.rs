@@ -7,10 +7,10 @@ use serde_json::Value;
 
 /// The schema id of one bench.
 pub const SCHEMA: &str = "segue.bench/1";
-/// The schema id of several benches in one file.
+/// Schema id of a file with several benches.
 pub const ALL: &str = "segue.benches/1";
 
-/// One bench.
+/// Results of one bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bench {
     /// The schema id, always `segue.bench/1`.
@@ -57,16 +57,16 @@ pub struct Metric {
 pub struct Failed {
     /// Name of the bench.
     pub bench: String,
-    /// Reason why it did not run.
+    /// Reason why the bench did not run.
     pub reason: String,
 }
 
-/// Several benches.
+/// Results of several benches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct All {
     /// The schema id, always `segue.benches/1`.
     pub schema: String,
-    /// The benches, in order.
+    /// Results by bench, in order.
     pub benches: Vec<Bench>,
     /// Benches that could not run; missing when all did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,7 +79,7 @@ impl All {
         All { schema: ALL.to_owned(), benches, failed }
     }
 
-    /// Puts several documents into one.
+    /// Combines several documents into one.
     pub fn joined(parts: impl IntoIterator<Item = All>) -> All {
         let mut all = All::new(Vec::new(), Vec::new());
         for part in parts {
@@ -113,19 +113,19 @@ impl Row {
     }
 }
 
-/// Returns a value as text: a string without its quotes.
+/// Formats a value as text: a string without its quotes.
 pub(crate) fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 impl Metric {
-    /// Returns whether there are several samples, so that there is a spread.
+    /// Returns whether the metric has several samples, and thus a spread.
     pub fn has_spread(&self) -> bool {
         self.samples.len() > 1
     }
 }
 
-/// Whether more of a metric is better, worse, or neither.
+/// Preferred direction of a metric: more, less, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// More is better for the metric.

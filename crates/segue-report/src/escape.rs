@@ -1,4 +1,4 @@
-//! Text inside HTML.
+//! Escaping of text in HTML.
 
 /// Returns `text` with the characters replaced that have a meaning in HTML, in text as well as in attributes.
 pub(crate) fn escaped(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Reports of segue's benches.
+//! HTML reports of segue's benches.
 //!
 //! [`document`] reads what `segue bench -j` prints (`segue.bench/1`). [`compare`] says what changed between two
 //! measurements beyond their spread, [`html`] makes one page of any number of benches.

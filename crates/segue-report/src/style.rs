@@ -42,7 +42,7 @@ dl{display:grid;grid-template-columns:minmax(6rem,auto) 1fr;gap:.15rem .8rem}dt{
 @media print{main{max-width:none}figure,tr,.cards li{break-inside:avoid}h2{break-after:avoid}}
 ";
 
-/// Returns the style sheet.
+/// Returns the style sheet of the page.
 pub(crate) fn sheet() -> String {
     let list = |of: fn(&(&str, &'static str, &'static str)) -> &'static str| -> String {
         COLOURS.iter().map(|colour| format!("--{}:{};", colour.0, of(colour))).collect()

@@ -1,4 +1,4 @@
-//! Tests of the page in a browser: everything on it is visible and readable, on a phone and on a screen, light and
+//! Tests of the page in a browser: all of its content is visible and readable, on a phone and on a screen, light and
 //! dark.
 
 use std::env;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 /// Widths of the page: a phone's, and a screen's.
 const WIDTHS: [u32; 2] = [390, 1400];
-/// The condition of the style sheet under which the page is dark, and its replacements that always or never hold.
+/// Condition in the style sheet that makes the page dark, and its replacements that always or never hold.
 const SCHEME: &str = "@media screen and (prefers-color-scheme:dark)";
 const SCHEMES: [(&str, &str); 2] = [("light", "@media not all"), ("dark", "@media screen")];
-/// Time for the browser.
+/// Longest wait for the browser.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The script that checks the pages, each of which is in a frame of the script's document. The pages have none.
+/// Script that checks the pages, each in a frame of the script's document. The pages have none.
 const SCRIPT: &str = include_str!("browser.js");
 
 fn skip(reason: &str) {
@@ -29,7 +29,7 @@ fn skip(reason: &str) {
     println!("skipped: {reason}");
 }
 
-/// Returns benches as long, wide and odd as they get.
+/// Returns benches with extreme lengths, widths and characters.
 fn benches() -> document::All {
     let metric = |median: f64| {
         json!({ "min": median * 0.9, "median": median, "max": median * 1.2,
@@ -52,7 +52,7 @@ fn benches() -> document::All {
     document::parse(&all.to_string()).unwrap()
 }
 
-/// Runs the browser on a file, and returns the document at its end.
+/// Runs the browser on a file, and returns the final document.
 fn dom(browser: &str, folder: &std::path::Path, file: &std::path::Path) -> String {
     let path = folder.join("dom.html");
     let mut command = Command::new(browser);

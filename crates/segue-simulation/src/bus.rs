@@ -81,7 +81,7 @@ pub(super) struct Bus {
     out_free: u64,
     /// Time at which the wire will have sent all frames queued in the chip.
     wire_free: u64,
-    /// Completed transfers that the host has not seen because the controller has not interrupted it yet.
+    /// Completed transfers that the host has not seen, because the controller has not interrupted it yet.
     events: VecDeque<(u64, Transfer<Done>, Load)>,
     last_interrupt: u64,
     reapable: VecDeque<Transfer<Done>>,

@@ -6,13 +6,13 @@ use crate::form::Form;
 /// The protocol and the direction of the traffic, as seen from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// TCP received by the target.
+    /// The target receives TCP.
     TcpRx,
-    /// TCP sent by the target.
+    /// The target sends TCP.
     TcpTx,
-    /// UDP received by the target.
+    /// The target receives UDP.
     UdpRx,
-    /// UDP sent by the target.
+    /// The target sends UDP.
     UdpTx,
 }
 
@@ -31,14 +31,14 @@ impl Traffic {
     }
 }
 
-/// The parameters of one measurement.
+/// Parameters of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The simulated computer.
+    /// Simulated computer of the case.
     pub target: Target,
     /// The form of the driver.
     pub form: Form,
-    /// The traffic pattern.
+    /// Traffic pattern of the case.
     pub traffic: Traffic,
     /// Seed of the random durations of wake-ups; each seed gives another sequence of events.
     pub seed: u64,

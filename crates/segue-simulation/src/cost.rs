@@ -9,35 +9,35 @@
 pub struct Costs {
     /// Cost of the entry and exit of an interrupt with its deferred work.
     pub interrupt: f64,
-    /// Wake-up of a sleeping thread.
+    /// Cost of waking a sleeping thread.
     pub wake: f64,
-    /// Entry and exit of a system call.
+    /// Cost of the entry and exit of a system call.
     pub syscall: f64,
     /// Cost of copying one byte.
     pub byte: f64,
     /// Cost of allocating a packet.
     pub packet: f64,
-    /// Allocation of memory for one USB transfer.
+    /// Cost of allocating memory for one USB transfer.
     pub transfer: f64,
-    /// Clone of a packet that shares a transfer's memory.
+    /// Cost of cloning a packet that shares a transfer's memory.
     pub clone: f64,
-    /// Parsing of a frame's header.
+    /// Cost of parsing a frame's header.
     pub parse: f64,
-    /// Passage of a packet through the queue between driver and stack.
+    /// Cost of passing a packet through the queue between driver and stack.
     pub backlog: f64,
     /// Cost of the GRO processing of one frame.
     pub gro: f64,
-    /// IP, TCP and socket processing of a received segment or train.
+    /// Cost of the IP, TCP and socket processing of a received segment or train.
     pub tcp_rx: f64,
-    /// IP, UDP and socket processing of a received datagram.
+    /// Cost of the IP, UDP and socket processing of a received datagram.
     pub udp_rx: f64,
     /// Cost of sending an acknowledgment.
     pub ack_tx: f64,
-    /// Processing of a received acknowledgment.
+    /// Cost of processing a received acknowledgment.
     pub ack_rx: f64,
-    /// Sending of a TCP train, from TCP to the driver.
+    /// Cost of sending a TCP train, from TCP to the driver.
     pub tcp_tx: f64,
-    /// Sending of a datagram, from the socket to the driver.
+    /// Cost of sending a datagram, from the socket to the driver.
     pub udp_tx: f64,
     /// Cost of reading a datagram from its socket, including the wait for it.
     pub udp_read: f64,
@@ -92,7 +92,7 @@ impl Costs {
 /// The parameters of a computer with an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// The computer's name, one word.
+    /// Name of the computer, one word.
     pub name: &'static str,
     /// Number of processor cores.
     pub cores: u32,

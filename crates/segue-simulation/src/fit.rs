@@ -9,7 +9,7 @@ use crate::{Case, Form, Target, Traffic, run};
 pub struct Fitted {
     /// The computer, with the fitted cost of a transfer.
     pub target: Target,
-    /// Published throughput, Mbit/s.
+    /// Published throughput of the case, Mbit/s.
     pub mbps: f64,
     /// Published idle time, per cent over all cores.
     pub idle_percent: f64,

@@ -1,4 +1,4 @@
-//! The forms of the driver: the old one, the steps of the patch set one after another, and the new one.
+//! Forms of the driver: the old one, the steps of the patch set one after another, and the new one.
 
 use segue_lan78xx::driver::{Config, Copying, Kick, Resubmit};
 use segue_lan78xx::usb::Speed;

@@ -1,4 +1,4 @@
-//! The simulated computer: one core serves the adapter, the other runs the program that sends or receives.
+//! The simulated computer: one core serves the adapter, the other one runs the program that sends or receives.
 //!
 //! The first core takes the controller's interrupts and does what Linux defers: the driver's tasklet or poll and the
 //! stack's queue, in turn and in bounded steps. The second core runs the program, and whatever its system calls cause
@@ -21,12 +21,12 @@ use crate::peer::{Peer, SWITCH};
 use crate::stack::{self, Stack};
 use crate::{Case, Traffic};
 
-/// Packets that the stack takes from its queue in one step (Linux: `dev_weight`).
+/// Number of packets that the stack takes from its queue in one step (Linux: `dev_weight`).
 const WEIGHT: usize = 64;
 /// Pages of memory for received frames.
 const PAGES: usize = 4096;
 
-/// A processor core.
+/// A simulated processor core.
 #[derive(Debug, Default)]
 pub(super) struct Core {
     /// Time until which the core is busy.
@@ -152,7 +152,7 @@ impl Host {
         }
     }
 
-    /// Returns `cost` scaled by a random factor between 3/4 and 5/4: no two wake-ups take the same time.
+    /// Returns `cost` scaled by a random factor between 3/4 and 5/4, because wake-ups differ in duration.
     fn about(&mut self, cost: f64) -> f64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -209,7 +209,7 @@ impl Host {
         self.scaled(entry) + shown * self.case.target.urb / 2.0 + self.moved(before)
     }
 
-    /// Runs the tasklet, or one poll; returns its cost in nanoseconds.
+    /// Runs the tasklet or one poll; returns the cost in nanoseconds.
     fn deferred_work(&mut self, now: u64) -> f64 {
         let before = self.driver.usb().counts;
         let mut cost = 0.0;
@@ -354,7 +354,7 @@ impl Host {
         }
     }
 
-    /// Returns whether the driver would send a packet immediately; otherwise it waits for transfers under way or has no
+    /// Returns whether the driver would send a packet immediately; otherwise it waits for transfers in flight or has no
     /// transfer left.
     fn can_send(&mut self) -> bool {
         let lent = self.driver.usb().lent_out();
@@ -364,7 +364,7 @@ impl Host {
         }
     }
 
-    /// Packs and sends the driver's waiting packets, while it has transfers.
+    /// Packs and sends the driver's queued packets, as long as it has transfers.
     fn transmit(&mut self) {
         let _ = self.driver.transmit(&mut self.tx);
         self.tx.recycle(&mut self.rx.pool);

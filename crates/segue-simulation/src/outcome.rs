@@ -32,9 +32,9 @@ pub struct Outcome {
     pub urbs_per_s: f64,
     /// Interrupts and wake-ups of threads a second.
     pub wakes_per_s: f64,
-    /// Polls a second that exhausted the driver's budget.
+    /// Number of polls per second that exhausted the driver's budget.
     pub full_budgets_per_s: f64,
-    /// Frames a second that were delivered by a later poll than the one that received them.
+    /// Number of frames per second that were delivered by a later poll than the one that received them.
     pub overflows_per_s: f64,
     /// Datagrams lost at the switch, in the chip, in the stack's queue and at the socket.
     pub drops: [u64; 4],

@@ -10,7 +10,7 @@ use crate::frames::{self, MSS, Segment, Sender, TCP_HEAD, UDP_HEAD};
 pub(super) const WINDOW: u64 = 3 << 20;
 /// Time for which the peer's network card coalesces frames before they are received and acknowledged, nanoseconds.
 pub(super) const GATHER: u64 = 50_000;
-/// Frames that the switch buffers while the adapter pauses the link: 128 KiB.
+/// Number of frames that the switch buffers while the adapter pauses the link: 128 KiB.
 pub(super) const SWITCH: usize = 85;
 /// TCP retransmission timeout, nanoseconds.
 const PATIENCE: u64 = 10_000_000;
@@ -25,9 +25,9 @@ pub(super) struct Peer {
     id: u16,
     next: u64,
     acknowledged: u64,
-    /// Congestion window, bytes.
+    /// TCP congestion window, bytes.
     congestion: u64,
-    /// The host's receive window, bytes.
+    /// Receive window of the host, bytes.
     offered: u64,
     duplicates: u32,
     progress: u64,

@@ -1,4 +1,4 @@
-//! Runs a case, and takes the difference of the counters before and after.
+//! Runs a case, and computes the differences of the counters.
 
 use segue_lan78xx::driver::Error;
 

@@ -36,7 +36,7 @@ pub(super) struct Stack {
     /// Bytes of payload that the program has read.
     pub(super) read: u64,
     pub(super) socket_drops: u64,
-    /// Datagrams or trains passed to the driver.
+    /// Number of datagrams or trains passed to the driver.
     pub(super) pushed: u64,
 }
 
@@ -57,7 +57,7 @@ impl Stack {
         }
     }
 
-    /// Receives a datagram.
+    /// Receives a UDP datagram.
     pub(super) fn datagram(&mut self) {
         if self.unread < self.datagrams { self.unread += 1 } else { self.socket_drops += 1 }
     }

@@ -38,7 +38,7 @@ use view::{Next, View};
 /// Longest wait for a key, after which new answers are processed.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
-/// Shows the screen until a key ends it.
+/// Shows the live screen until a key ends it.
 ///
 /// # Errors
 /// The error of the terminal.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Appearance of the screen.
+/// Appearance of the screen: colours and symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appearance {
     /// Whether words are coloured as well, in the colours of the terminal's own palette.
@@ -18,6 +18,6 @@ pub struct Options {
     pub interval: Duration,
     /// The filter at the start; empty for none.
     pub filter: String,
-    /// Appearance of the screen.
+    /// Appearance of the screen: colours and symbols.
     pub appearance: Appearance,
 }

@@ -1,12 +1,12 @@
-//! The lines of the screen: one for each tunnel, and one for each other instance.
+//! Lines of the screen: one for each tunnel, and one for each other instance.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use segue_control::model::{Complaint, Flow, Instance, Port, Side};
 
-/// Intervals that a history has.
+/// Number of intervals in a history.
 pub const HISTORY: usize = 240;
-/// Lines whose history is kept.
+/// Largest number of lines with a history.
 pub const MOST: usize = 4096;
 
 /// A tunnel, or an instance without tunnels.
@@ -14,15 +14,15 @@ pub const MOST: usize = 4096;
 pub struct Line {
     /// Name of the tunnel or instance.
     pub name: String,
-    /// The name of its instance.
+    /// Name of the line's instance.
     pub instance: String,
     /// The mode of the tunnel, or the kind of the instance.
     pub kind: String,
     /// Rates of the last interval, received and sent; `None` before the second answer.
     pub rates: Option<[Rate; 2]>,
-    /// Packets dropped since the start.
+    /// Number of packets dropped since the start.
     pub drops: u64,
-    /// Seconds since the last packet from the other end.
+    /// Seconds since the last packet from the remote end.
     pub received_age_s: Option<f64>,
     /// The problems and notices, the likeliest first.
     pub health: Vec<Complaint>,
@@ -58,16 +58,16 @@ impl Line {
 /// Sort key of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Name, ascending.
+    /// Order by name, ascending.
     #[default]
     Name,
     /// The busiest first, by received bits.
     Received,
     /// The busiest first, by sent bits.
     Sent,
-    /// Drops, descending.
+    /// Order by drops, descending.
     Drops,
-    /// Health, problems first.
+    /// Order by health, problems first.
     Health,
 }
 
@@ -75,7 +75,7 @@ impl Order {
     /// Every order, in the sequence that a key steps through.
     pub const ALL: &[Order] = &[Order::Name, Order::Received, Order::Sent, Order::Drops, Order::Health];
 
-    /// Returns the human-readable name.
+    /// Returns the order's name for the screen.
     pub fn name(self) -> &'static str {
         match self {
             Order::Name => "name",
@@ -150,7 +150,7 @@ impl Table {
         lines
     }
 
-    /// Returns all lines.
+    /// Returns all lines of the table.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
@@ -167,7 +167,7 @@ impl Table {
     }
 }
 
-/// Returns the traffic of a line: of a tunnel that of its interface, of any other instance that of its outside.
+/// Returns the traffic of a line: for a tunnel that of its interface, for any other instance that of its outside.
 fn traffic(ports: &BTreeMap<String, Port>, inside: Option<&str>) -> [Flow; 2] {
     if let Some(port) = inside.and_then(|name| ports.get(name)) {
         return [port.transmit, port.receive];
@@ -182,7 +182,7 @@ fn traffic(ports: &BTreeMap<String, Port>, inside: Option<&str>) -> [Flow; 2] {
     sum
 }
 
-/// Returns the lines of an instance; `before` is its answer before this one.
+/// Returns the lines of an instance; `before` is its preceding answer.
 fn lines_of(instance: &Instance, before: Option<&Instance>) -> Vec<Line> {
     let recent = before.map(|before| instance.recent_since(before, instance.uptime_s - before.uptime_s));
     let line = |name: &str, inside: Option<&str>| {
@@ -219,7 +219,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns an instance after `uptime_s` with tunnels, each with the bytes that its interface has given out.
+    /// Returns a test instance after `uptime_s` with tunnels, each with the bytes that its interface has delivered.
     pub(crate) fn instance(name: &str, uptime_s: f64, tunnels: &[(&str, u64)]) -> Instance {
         let mut made = Instance { name: name.into(), kind: "tunnel".into(), pid: 7, uptime_s, ..Instance::default() };
         for (dev, bytes) in tunnels {

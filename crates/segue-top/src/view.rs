@@ -4,13 +4,13 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::table::{Order, Table};
 
-/// Longest filter, characters.
+/// Length of the longest filter, characters.
 const FILTER: usize = 40;
 
-/// Action of a key.
+/// Action that a key starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The screen stays.
+    /// The screen stays open.
     Stay,
     /// The program ends.
     Quit,
@@ -19,9 +19,9 @@ pub enum Next {
 /// State of the screen: filter, order, selection.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The order of the lines.
+    /// Sort order of the lines.
     pub order: Order,
-    /// Whether the order is reversed.
+    /// Whether the sort order is reversed.
     pub is_reversed: bool,
     /// Text that a line must contain to be shown.
     pub filter: String,
@@ -49,7 +49,7 @@ impl View {
         self.at
     }
 
-    /// Keeps the selection on its line where lines were added, removed or moved.
+    /// Keeps the selection on its line when lines were added, removed or moved.
     pub fn follow(&mut self, table: &Table) {
         let lines = table.ordered(self.order, self.is_reversed, &self.filter);
         let same = self.chosen.as_ref().and_then(|name| lines.iter().position(|line| line.name == *name));
@@ -63,7 +63,7 @@ impl View {
         self.follow(table);
     }
 
-    /// Handles a key.
+    /// Handles a pressed key.
     pub fn press(&mut self, key: KeyEvent, table: &Table) -> Next {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Next::Quit } else { Next::Stay };

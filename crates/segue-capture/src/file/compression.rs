@@ -18,7 +18,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::source::Fault;
 
-/// The usual limit of decompressed bytes for each compressed one. gzip itself reaches 1032; captures rarely 100.
+/// Default limit of decompressed bytes per compressed byte. gzip itself reaches 1032; captures rarely 100.
 pub const MAX_RATIO: u64 = 1000;
 /// Number of decompressed bytes up to which the compression ratio is not limited.
 const FREE: u64 = 64 << 20;
@@ -32,11 +32,11 @@ const HUGE: Fault = Fault("the compressed data expands far more than a capture d
 /// Compression format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// No compression.
+    /// The file is not compressed.
     None,
-    /// gzip.
+    /// The file is compressed by gzip.
     Gzip,
-    /// Zstandard.
+    /// The file is compressed by Zstandard.
     Zstd,
 }
 
@@ -80,7 +80,7 @@ impl<R: Read> Read for Counted<R> {
 /// A reader of a file in its compression, or of an uncompressed one.
 pub struct Decompressor<R> {
     form: Form<R>,
-    /// Bytes that it has given.
+    /// Number of decompressed bytes that the reader has returned.
     given: u64,
     max_ratio: u64,
 }
@@ -147,7 +147,7 @@ impl<R: Read> Read for Decompressor<R> {
     }
 }
 
-/// Returns the fault of the data, or the error of reading as it is.
+/// Returns the fault in the compressed data that an error reports, or else the error unchanged.
 fn described(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::UnexpectedEof => CUT.into(),
@@ -279,7 +279,7 @@ impl<W: Write> Compressor<W> {
         Compressor { form }
     }
 
-    /// Writes the end, and returns the output.
+    /// Writes the end of the compressed data, and returns the output.
     ///
     /// # Errors
     /// The error of writing.

@@ -7,15 +7,15 @@ use segue::wire::ethertype;
 pub const NULL: u16 = 0;
 /// Link type of Ethernet II.
 pub const ETHERNET: u16 = 1;
-/// IPv4 or IPv6 without a link header.
+/// Link type of IPv4 or IPv6 without a link header.
 pub const RAW: u16 = 101;
 /// OpenBSD loopback: the address family in network order.
 pub const LOOP: u16 = 108;
 /// Linux cooked, version 1: 16 bytes, the protocol in the last two.
 pub const COOKED: u16 = 113;
-/// IPv4 without a link header.
+/// Link type of IPv4 without a link header.
 pub const IPV4: u16 = 228;
-/// IPv6 without a link header.
+/// Link type of IPv6 without a link header.
 pub const IPV6: u16 = 229;
 /// Linux cooked, version 2: 20 bytes, the protocol in the first two.
 pub const COOKED2: u16 = 276;

@@ -305,7 +305,7 @@ pub enum BlockKind {
     Other,
 }
 
-/// A pcapng block that is not a packet.
+/// A pcapng block other than a packet block.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     /// Kind of the block.
@@ -318,10 +318,10 @@ pub struct Block<'a> {
     pub interface: Option<&'a Interface>,
 }
 
-/// One item of a capture file, as a [`Reader`] returns it.
+/// An item of a capture file, as a [`Reader`] returns it.
 #[derive(Clone, Debug)]
 pub enum Item<'a> {
-    /// A packet.
+    /// A packet with its timestamp and options.
     Packet(Record<'a>),
     /// A block that is not a packet.
     Block(Block<'a>),

@@ -37,7 +37,7 @@ pub struct Reader<R> {
     source: Source<R>,
     kind: Kind,
     interfaces: Vec<Interface>,
-    /// Bytes of the item returned last, which are still in the buffer.
+    /// Number of bytes of the last returned item, which are still in the buffer.
     given: usize,
     packets: u64,
     ended: bool,

@@ -65,7 +65,7 @@ pub fn push(to: &mut Vec<u8>, order: Order, about: NoteKind, is_section: bool, n
     }
 }
 
-/// Finds the note in a list of options.
+/// Finds the undo note in a list of options.
 pub fn find(list: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
     let mut found: Option<(NoteKind, Vec<u8>)> = None;
     for (code, value) in options::list(list, order) {
@@ -268,7 +268,7 @@ impl Decoder {
         is_whole.then_some(decoder)
     }
 
-    /// Returns whether there are packets after the last one.
+    /// Returns whether more packets follow in the note.
     pub fn has_more(&self) -> bool {
         self.left > 0
     }
@@ -410,7 +410,7 @@ mod tests {
         (frame, members)
     }
 
-    /// Decodes a whole note.
+    /// Decodes a note into its members.
     fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
         let mut decoder = Decoder::new(note, ticks, frame, 0)?;
         Some(std::iter::from_fn(|| decoder.next(note, frame)).collect())

@@ -1,4 +1,4 @@
-//! Writer of capture files.
+//! Returns the bytes of the header with the encoded differences applied:
 
 use std::io::{self, Write};
 
@@ -85,7 +85,7 @@ impl<W: Write> Writer<W> {
         self.packets
     }
 
-    /// Returns the underlying output.
+    /// Returns a mutable reference to the underlying output.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
@@ -104,9 +104,9 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// Begins the output with the header of a pcap input. Into pcap `raw` is written with the snap length and link type
-    /// of `head`; a repeated call with the same header writes nothing. Into pcapng a section header with the options
-    /// `section` (without the end-of-options option) and an interface description are written.
+    /// Begins the output with the header of a pcap file that is the input. Into pcap `raw` is written with the snap
+    /// length and link type of `head`; a repeated call with the same header writes nothing. Into pcapng a section
+    /// header with the options `section` (without the end-of-options option) and an interface description are written.
     ///
     /// # Errors
     /// Errors of the output, or [`DifferentHeader`] inside of an [`io::Error`].

@@ -43,7 +43,7 @@ pub(crate) fn learned(fix_all: bool) -> SplitConfig {
     SplitConfig { fix_all, ..by(SegmentSize::Learned) }
 }
 
-/// Returns the configuration of a merge by `rules`.
+/// Returns the configuration of a merge with `rules`.
 pub(crate) fn merging(rules: MergeRules) -> MergeConfig {
     MergeConfig { rules, tunnels: ports(), explain: false }
 }
@@ -137,7 +137,7 @@ pub(crate) fn decap(file: &[u8], form: Format, config: &DecapConfig) -> Result<(
     Ok((writer.finish().unwrap(), report))
 }
 
-/// Returns the verdict on each packet, and the totals.
+/// Returns the verdict on each packet of a capture, and the totals.
 pub(crate) fn verify(file: &[u8], mtu: Option<usize>) -> (Vec<PacketVerdict>, VerifyReport) {
     let (mut reader, mut verdicts) = (Reader::new(file).unwrap(), Vec::new());
     let config = VerifyConfig { tunnels: ports(), mtu };

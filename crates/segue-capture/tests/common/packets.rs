@@ -89,7 +89,7 @@ pub(crate) fn frames_without_ip() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Returns the packet on its way to the first of two hops, or to the last: its destination is in the source route
+/// Returns the packet on its path to the first of two hops, or to the last: its destination is in the source route
 /// option (RFC 791, section 3.1).
 pub(crate) fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
     let mut routed = packet.to_vec();

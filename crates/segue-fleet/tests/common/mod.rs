@@ -24,14 +24,14 @@ use segue_fleet::event::Event;
 use segue_fleet::keeper::Terms;
 use segue_lab::{Host, unavailable};
 
-/// The port of etcd for clients.
+/// Client port of etcd.
 pub(crate) const PORT: u16 = 2379;
 /// Longest wait for any expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Waits until `holds`; fails after [`PATIENCE`].
+/// Waits until `holds` returns true; fails after [`PATIENCE`].
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -95,7 +95,7 @@ impl Server {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Returns the address for clients.
+    /// Returns the URL for etcd's clients.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{PORT}")
     }
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    /// Runs etcdctl and returns what it prints.
+    /// Runs etcdctl and returns the printed text.
     pub(crate) fn ctl(&self, args: &[&str]) -> String {
         self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
@@ -123,7 +123,7 @@ impl Server {
         self.ctl(&["put", &format!("/coreos.com/network/{key}"), "--", value]);
     }
 
-    /// Sets a key below the registry to a value of so many bytes, which no command line can have.
+    /// Sets a key below the registry to a value of the given length, which no command line can hold.
     pub(crate) fn put_long(&self, key: &str, len: usize) {
         let mut child = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
@@ -148,7 +148,7 @@ impl Server {
         self.ctl(&["get", "--print-value-only", &format!("/coreos.com/network/{key}")]).trim_end().to_owned()
     }
 
-    /// Returns the present revision.
+    /// Returns the server's current revision.
     pub(crate) fn revision(&self) -> i64 {
         let json = self.ctl(&["get", "x", "-w", "json"]);
         serde_json::from_str::<serde_json::Value>(&json).unwrap()["header"]["revision"].as_i64().unwrap()
@@ -163,7 +163,7 @@ impl Drop for Server {
     }
 }
 
-/// The remote of the peers that the stand-in for a tunnel refuses.
+/// Remote address of peers that the fake tunnel refuses.
 pub(crate) const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 99));
 
 /// A fake tunnel that only keeps its table.
@@ -255,7 +255,7 @@ impl Agent {
         agent
     }
 
-    /// Starts an agent.
+    /// Starts an agent of the fleet.
     pub(crate) fn begin(endpoints: &str, n: u8) -> Agent {
         let address = format!("198.18.0.{n}");
         let words = ["segue-fleet", "etcd", "--endpoints", endpoints, "--public-ip", &address, "--ttl", "60s"];
@@ -284,7 +284,7 @@ impl Agent {
         Agent { tunnel, told, events, thread: Some(thread), folder }
     }
 
-    /// Returns the subnet.
+    /// Returns the subnet that the agent has leased.
     pub(crate) fn subnet(&self) -> String {
         self.state().subnet
     }
@@ -304,12 +304,12 @@ impl Agent {
         self.tunnel.0.lock().unwrap().peers.iter().map(|peer| serde_json::to_string(peer).unwrap()).collect()
     }
 
-    /// Empties the table, as a tunnel that starts does.
+    /// Empties the table, like a restart of the tunnel.
     pub(crate) fn restart_tunnel(&self) {
         *self.tunnel.0.lock().unwrap() = Default::default();
     }
 
-    /// Reports something to the agent's loop.
+    /// Sends an event to the agent's loop.
     pub(crate) fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
@@ -336,8 +336,7 @@ impl Drop for Agent {
     }
 }
 
-/// A relay of TCP connections to a loopback port, which can be interrupted: then it closes all connections, and each
-/// new one.
+/// A relay of TCP connections to a loopback port; while interrupted, it closes all existing and new connections.
 pub(crate) struct Relay {
     port: u16,
     is_cut: Arc<AtomicBool>,
@@ -372,7 +371,7 @@ impl Relay {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Cuts all connections, or lets new ones through.
+    /// Interrupts the relay, or lets new connections through.
     pub(crate) fn cut(&self, cut: bool) {
         let mut open = self.open.lock().unwrap();
         self.is_cut.store(cut, Ordering::SeqCst);

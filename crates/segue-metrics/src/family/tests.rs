@@ -44,7 +44,7 @@ fn paths() -> BTreeSet<String> {
     paths
 }
 
-/// Returns the paths of a family in that document, one for each direction.
+/// Returns the paths of a family in the document of `segue stat -j`, one for each direction.
 fn places(family: &Family) -> Vec<String> {
     let both = family.json.contains("receive|transmit");
     let split = |part: &str| family.json.replace("receive|transmit", part);
