@@ -14,8 +14,8 @@ use crate::resources::bounded;
 /// Bytes that a driver with the model of its chip holds: transfers, memories of the chip, pages.
 const FREE: usize = 96 << 20;
 
-/// Reads an arbitrary bulk-in transfer, at first by itself, then as the driver gets it: it ends within bounded steps,
-/// every frame lies within the transfer, and the driver passes on or counts exactly what the reader has found. The
+/// Reads an arbitrary bulk-in transfer, first by itself, then through the driver: the reader ends within bounded steps,
+/// every frame lies within the transfer, and the driver passes on or counts exactly the frames found by the reader. The
 /// bytes are read as the header of a frame that is sent, too, and written back.
 pub fn framing(data: &[u8]) {
     let mut input = Input::new(data);
@@ -102,8 +102,8 @@ impl Meddler for Answers {
     }
 }
 
-/// Tests a driver whose device answers requests about its registers with arbitrary bytes, or with errors: the driver
-/// refuses the device, or works with it, and ends in bounded time.
+/// Tests a driver whose device answers register requests with arbitrary bytes or errors: the driver refuses the device
+/// or works with it, and ends in bounded time.
 pub fn registers(data: &[u8]) {
     bounded(data.len(), FREE, || {
         let answers = Answers { bytes: data.to_vec(), at: 0 };

@@ -152,7 +152,7 @@ pub fn undo_notes(data: &[u8]) {
     });
 }
 
-/// Most bytes of a compressed file that are read, so that an input takes little time.
+/// Limit of the bytes read from a compressed file, so that an input takes little time.
 const MOST: u64 = 4 << 20;
 /// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, in addition to those of the shortest file.
 const WINDOW: usize = 20 << 20;

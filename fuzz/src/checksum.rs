@@ -49,7 +49,7 @@ pub(crate) fn checksum(data: &[u8]) {
     }
 }
 
-/// Computes the checksum of RFC 1071 section 1, one word after the other.
+/// Computes the checksum of RFC 1071, section 1, word by word.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for word in bytes.chunks(2) {

@@ -12,11 +12,11 @@ use crate::resources::bounded;
 
 /// Bytes that a parser may hold for the shortest line.
 const FREE: usize = 64 << 10;
-/// Most descriptors of a handover.
+/// Largest number of descriptors of a handover.
 const MOST: usize = 4;
 
-/// Parses an arbitrary line as a request to an instance, and as its answer: what is parsed is written as a line that
-/// means the same.
+/// Parses an arbitrary line as a request to an instance, and as its answer: a parsed message is written as an
+/// equivalent line.
 pub fn control(data: &[u8]) {
     bounded(data.len(), FREE, || {
         if let Ok(request) = Request::parse(data) {
@@ -34,8 +34,8 @@ pub fn control(data: &[u8]) {
     });
 }
 
-/// Sends arbitrary messages instead of those of a process that hands its ports over: those that are no handover are
-/// refused, and no descriptor of a refused one stays open.
+/// Sends arbitrary messages instead of those of a handover: invalid ones are refused, and no descriptor of a refused
+/// one stays open.
 ///
 /// Before each message a byte says how long it is, and another whether it has a descriptor (bit 0).
 pub fn handover(data: &[u8]) {

@@ -7,7 +7,7 @@ use crate::paths::disagreement;
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
 
-/// Runs GRO on a sequence of arbitrary frames: every contract of the engine is kept, and the fast path gives the same
+/// Runs GRO on a sequence of arbitrary frames: every contract of the engine holds, and the fast path gives the same
 /// output as the slow path.
 ///
 /// The first byte says where frames begin (bit 0: with IP), which profile is used (bit 1: Linux; with bit 5 LRO, or

@@ -7,8 +7,8 @@ use crate::input::Input;
 use crate::streams;
 
 /// Runs GSO on an arbitrary frame with arbitrary metadata: it terminates, both forms agree, no payload is lost or
-/// changed, limits are kept, a train with good headers gives good packets, and the fragments of a good packet make up
-/// that packet.
+/// changed, limits are kept, a train with good headers yields good packets, and the fragments of a good packet
+/// reassemble to it.
 pub(crate) fn gso(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();

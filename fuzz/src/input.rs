@@ -1,6 +1,6 @@
 //! Choices that are read from fuzz input.
 
-/// A reader of choices from the front of the input; an exhausted input gives zeros, so that every input is valid.
+/// A reader of choices from the front of the input; an exhausted input yields zeros, so that every input is valid.
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
 }

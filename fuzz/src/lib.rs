@@ -89,7 +89,7 @@ bounded! {
     vnet: 64 << 10, 0;
 }
 
-/// The function of a target.
+/// Function of a fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets, each by the name of its source file and corpus.

@@ -21,10 +21,10 @@ const OUTSIDE: [u8; 4] = [198, 19, 9, 9];
 /// Largest number of entries of each table.
 const MOST: usize = 24;
 const MOST_PER_HOST: usize = 8;
-/// Most packets of one input.
+/// Largest number of packets of one input.
 const PACKETS: usize = 200;
 
-/// Returns packets of the input: each has two bytes of length before it. A length with the highest bit set stands for
+/// Returns packets of the input, each preceded by its length in two bytes. A length with the highest bit set stands for
 /// the packet before it, with the rest of its bytes laid over it from the offset that another byte names.
 fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
     let len = input.u16();
@@ -112,9 +112,9 @@ fn step(nat: &mut Nat, is_outbound: bool, bytes: &[u8], now: Nanos) {
     assert!(hosts.values().all(|count| *count <= MOST_PER_HOST + 1), "{hosts:?}");
 }
 
-/// Reports arbitrary dropped packets to their senders, as a router does: what is sent is a right packet to the sender,
-/// no longer than the least MTU allows, quotes the packet's beginning, and is never about an ICMP error. One sender
-/// gets no more of them at once than the limit of their kind.
+/// Reports arbitrary dropped packets to their senders, like a router: each output is a valid packet to the sender, no
+/// longer than the minimum MTU allows, quotes the packet's beginning, and is never about an ICMP error. One sender gets
+/// no more of them at once than the limit of their kind.
 pub fn icmp_error(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();

@@ -2,8 +2,8 @@ use segue::wire::arp::Arp;
 use segue::wire::ndisc::{self, Message};
 use segue::wire::{ethernet, icmp, ipv4, ipv6};
 
-/// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message reads
-/// back the same after it is written. A packet that counts as an ICMP error does so at every shorter length that still
+/// Runs the parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they terminate, and a parsed message is
+/// equal after writing and parsing. A packet that counts as an ICMP error does so at every shorter length that still
 /// has its IP header.
 pub(crate) fn neighbour(data: &[u8]) {
     if let Some(arp) = Arp::parse(data) {

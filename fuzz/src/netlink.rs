@@ -19,7 +19,7 @@ const MTUS: [u32; 2] = [1500, 1280];
 const SEQUENCE: u32 = 7;
 
 /// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as
-/// the routes of a router: every reader ends, and what it keeps is bounded by the datagram.
+/// the routes of a router: every reader ends, and keeps no more than the datagram's size allows.
 pub fn netlink(data: &[u8]) {
     bounded(data.len(), FREE + GROWTH * data.len(), || {
         let mut changed = Changed::default();

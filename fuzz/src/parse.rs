@@ -3,8 +3,7 @@ use segue::wire::{Kind, Stop, Tunnels, parse as parse_packet};
 
 use crate::input::Input;
 
-/// Parses arbitrary bytes: the parser terminates, and the headers that it reports lie inside the bytes it was given,
-/// one after the other.
+/// Parses arbitrary bytes: the parser terminates, and all reported headers lie inside the input, one after the other.
 ///
 /// The lowest bit of the first byte says what the packet begins with: 0 for Ethernet, 1 for IP.
 pub(crate) fn parse(data: &[u8]) {

@@ -7,8 +7,8 @@ const FREE: usize = 64 << 10;
 /// Bytes of memory for each byte of a document: a value of two bytes becomes a node of some tens.
 const GROWTH: usize = 100;
 
-/// Reads an arbitrary document as the peer table of a tunnel: one that is taken is written as a document that is the
-/// same table but for the entries that are no peers, one that is refused has a message of a few lines.
+/// Reads an arbitrary document as the peer table of a tunnel: an accepted one is written as an equivalent document
+/// without the invalid entries, a refused one has a message of a few lines.
 pub fn peers(data: &[u8]) {
     bounded(data.len(), FREE + GROWTH * data.len(), || match Table::read(data, "peers.json") {
         Ok(mut table) => {

@@ -27,11 +27,11 @@ use crate::resources::bounded;
 /// Bytes that a pipeline holds without input: pages, tables, and pools of packets.
 const FREE: usize = 128 << 20;
 const SECOND: u64 = 1_000_000_000;
-/// Most packets of one input.
+/// Largest number of packets of one input.
 const PACKETS: usize = 100;
 /// Nonce of the request that a probe has sent.
 const NONCE: u64 = 7;
-/// Longest packet.
+/// Longest generated packet, bytes.
 const LONGEST: usize = 9000;
 /// Largest number of frames sent for one that is received: an error, a solicitation, and fragments of the smallest MTU.
 const MOST_OUT: usize = 64;
@@ -40,8 +40,8 @@ const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 9);
 
-/// Returns the next packet: two bytes of length before it. A length with the highest bit set stands for the packet
-/// before it, with the rest of its bytes laid over it from the offset that another byte names.
+/// Returns the next packet, which its length in two bytes precedes. A length with the highest bit set stands for the
+/// packet before it, with the rest of its bytes laid over it from the offset that another byte names.
 fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
     let len = input.u16();
     if len & 0x8000 == 0 {
@@ -147,8 +147,8 @@ pub fn route(data: &[u8]) {
     });
 }
 
-/// Bits of the first byte of a tunnel's input: a tunnel of frames has two remotes and learns where stations are, and
-/// the path takes no more than [`NARROW_MTU`].
+/// Bits of the first byte of a tunnel's input: a tunnel of frames has two remotes and learns stations, and the path MTU
+/// is [`NARROW_MTU`].
 const HAS_REMOTES: u8 = 1 << 3;
 const IS_NARROW: u8 = 1 << 4;
 const NARROW_MTU: usize = 1400;
@@ -211,8 +211,8 @@ fn tunnel(how: u8, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>
     (Tunnel::new(end, vec![parts]), inside, outside)
 }
 
-/// Marks congestion in a packet, as a queue does in which it waits for too long: two bits and the header checksum
-/// change, or nothing.
+/// Marks congestion in a packet, like a queue with too long a delay: two bits and the header checksum change, or
+/// nothing.
 fn mark(bytes: &[u8]) {
     let mut packet = Box::<Packet<Vec<u8>>>::default();
     packet.load(Frag::all(bytes.to_vec()), Start::Ip, &Tunnels::NONE);
@@ -222,9 +222,8 @@ fn mark(bytes: &[u8]) {
     assert!(changed <= if is_marked { 3 } else { 0 }, "{came:02x?}");
 }
 
-/// Passes arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and no more bytes are
-/// sent inside than were received outside. Every packet that has left is counted, and every one that has not has a
-/// reason.
+/// Passes arbitrary datagrams to a whole tunnel, and arbitrary packets to its inside: it ends, and sends no more bytes
+/// inside than it received outside. Every packet that has left is counted, and every one that has not has a reason.
 ///
 /// The first byte chooses the kind of tunnel (bits 0 to 2), whether it has two remotes (bit 3), whether the path is
 /// narrow (bit 4), and the outer family (bit 7). Before each packet a byte says whether it

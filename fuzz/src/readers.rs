@@ -18,9 +18,9 @@ use crate::resources::{Output, counted};
 /// A reader of outside data.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Name of the reader.
+    /// Name of the fuzzed reader.
     pub name: &'static str,
-    /// Makes an input of about so many entries: packets, instances, peers.
+    /// Function that makes an input of about the given number of entries: packets, instances, peers.
     make: fn(usize) -> Vec<u8>,
     /// Reads an input; returns its length without compression.
     read: fn(&[u8]) -> usize,
@@ -31,9 +31,9 @@ pub struct Reading {
 pub struct Cost {
     /// Bytes of the input, without compression.
     pub len: usize,
-    /// Most bytes of memory that were held at once.
+    /// Peak of allocated memory in bytes.
     pub memory: usize,
-    /// Number of allocations.
+    /// Number of memory allocations.
     pub allocations: usize,
 }
 
@@ -43,7 +43,7 @@ impl Reading {
         (self.make)(count)
     }
 
-    /// Reads an input. Callgrind counts inside of this function alone (`tools/trust.d/05-linear`).
+    /// Runs the reader on an input. Callgrind counts inside of this function alone (`tools/trust.d/05-linear`).
     #[inline(never)]
     pub fn read(&self, input: &[u8]) -> usize {
         (self.read)(input)
@@ -58,7 +58,7 @@ impl Reading {
     }
 }
 
-/// All readers.
+/// All readers to fuzz.
 pub const READERS: &[Reading] = &[
     Reading { name: "pcap", make: pcap, read: records },
     Reading { name: "pcapng", make: pcapng, read: records },
@@ -74,7 +74,7 @@ pub const READERS: &[Reading] = &[
     Reading { name: "wrong peers", make: wrong_peers, read: table },
 ];
 
-/// Returns the frame with this number of a stream, of which each sixth closes its train.
+/// Returns the frame with the given number of a stream, every sixth of which closes its train.
 fn frame(number: usize, flow: u16) -> Vec<u8> {
     let (len, flags) = if number % 6 == 5 { (100, 0x18) } else { (300, 0x10) };
     let options = Tcp::timestamps(7, 9);

@@ -41,13 +41,13 @@ pub(crate) fn counted(work: impl FnOnce()) -> (usize, usize) {
     (usize::try_from(sys::peak() - before).unwrap_or(0), sys::allocations() - count)
 }
 
-/// Returns the processor time of this thread, where the kernel provides it (`/proc/thread-self/schedstat`).
+/// Returns the processor time of this thread, if the kernel provides it (`/proc/thread-self/schedstat`).
 fn cpu_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
 }
 
-/// Output that is only counted.
+/// An output that is only counted.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) len: usize,

@@ -13,7 +13,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a measurement.
+/// Resets the peak of held memory, and returns the memory held now.
 pub(crate) fn reset() -> isize {
     PEAK.set(HELD.get());
     HELD.get()
@@ -24,7 +24,7 @@ pub(crate) fn peak() -> isize {
     PEAK.get()
 }
 
-/// Returns how many allocations this thread has made.
+/// Returns the number of allocations made by this thread.
 pub(crate) fn allocations() -> usize {
     ALLOCATIONS.get()
 }

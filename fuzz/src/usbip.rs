@@ -13,7 +13,8 @@ use crate::resources::bounded;
 
 /// Bytes that a session with its model holds without input.
 const FREE: usize = 4 << 20;
-/// Most bytes of pending transfers of one client (16 MiB in the kernel's usbfs; a message of 48 bytes asks for them).
+/// Largest number of bytes of pending transfers of one client (16 MiB in the kernel's usbfs; a message of 48 bytes
+/// requests them).
 const HELD: usize = 64 << 20;
 /// Bytes of each transfer of the client.
 const TRANSFER: usize = 2048;

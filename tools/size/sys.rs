@@ -1,7 +1,6 @@
-//! A bare-metal program for a small machine, of which tools/size/run measures code and memory: with no feature
-//! the runtime alone, with `gso` it splits a train, with `gro` it joins segments of 8 flows. It runs under qemu-arm,
-//! prints the most memory that was in use at a time, heap and stack, in bytes, and ends with 0 if the results are
-//! right.
+//! A bare-metal program for a small machine, whose code and memory tools/size/run measures: with no feature the runtime
+//! alone, with `gso` it splits a train, with `gro` it joins segments of 8 flows. It runs under qemu-arm, prints the
+//! most memory that was in use at a time, heap and stack, in bytes, and ends with 0 if the results are right.
 #![no_std]
 #![no_main]
 #![allow(unsafe_code, reason = "allocator, stack and system calls of a program without a system")]

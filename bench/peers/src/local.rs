@@ -1,4 +1,4 @@
-//! The engine, and the peers that are libraries of Rust.
+//! Measurement adapters for the engine and for peers that are Rust libraries.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 128;
 const SUMS: usize = 64;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Distance of the buffers that packets are copied to.
+/// Distance between the buffers that packets are copied to, bytes.
 const ROOM: usize = 1600;
 
 /// Returns every peer of this program, the engine first.
@@ -85,7 +85,7 @@ impl Clock {
         begin.elapsed().saturating_sub(self.cost).as_nanos() as f64
     }
 
-    /// Returns the median of so many repetitions for each of `packets`. `work` says how long it took.
+    /// Returns the median time of repeated runs, divided by the number of packets. `work` says how long it took.
     fn each(times: usize, packets: usize, work: impl FnMut(usize) -> f64) -> f64 {
         let mut spent: Vec<f64> = (0..times).map(work).collect();
         spent.sort_unstable_by(f64::total_cmp);
@@ -115,7 +115,7 @@ impl Warm {
     }
 }
 
-/// The engine without ports.
+/// An adapter that measures the engine without ports.
 struct Segue {
     clock: Clock,
     engine: Engine,
@@ -170,7 +170,7 @@ struct Product {
     passages: Vec<Option<Gateway>>,
 }
 
-/// The gateway of a row, with packets for cold rows that are handled before the others.
+/// The benchmark gateway of a row, with warm-up packets for rows with cold memory.
 struct Gateway {
     key: String,
     passage: Passage,
@@ -210,7 +210,7 @@ impl Peer for Product {
     }
 }
 
-/// The functions of tun-rs that join and cut.
+/// An adapter that measures tun-rs's functions for GRO and GSO.
 struct TunRs {
     clock: Clock,
     sum: fn(&[u8]) -> u16,
@@ -305,7 +305,7 @@ fn train_header() -> VirtioNet {
     }
 }
 
-/// The limits of the machine: memcpy, a sum, or both in one pass, of the same bytes.
+/// The memory limits of the machine: memcpy, a sum, or both in one pass over the same bytes.
 struct Bytewise {
     clock: Clock,
     name: &'static str,
@@ -358,7 +358,7 @@ impl Peer for Bytewise {
     }
 }
 
-/// A library that sums, and parses if it is etherparse.
+/// An adapter for a library that only sums (or, for etherparse, also parses).
 struct Single {
     clock: Clock,
     name: &'static str,

@@ -20,7 +20,7 @@ const TIMES: usize = 101;
 /// Number of repetitions in a round from memory that is in no cache: each one empties the caches first.
 const TIMES_COLD: usize = 9;
 
-/// An implementation that is measured.
+/// An implementation that the benchmark measures.
 trait Peer {
     /// Returns the implementation's name in the table.
     fn name(&self) -> &str;
@@ -82,7 +82,7 @@ fn main() {
     println!("\n{missed} aims are missed in this run");
 }
 
-/// Prints an aim beside the figure. Returns whether it is met, or cannot be told.
+/// Prints the aim of a row beside the measured figure. Returns whether it is met, or cannot be told.
 fn print_aim(aim: &Aim, rows: &[Row], names: &[&str], here: &[Measured], all: &[Vec<Measured>]) -> bool {
     let of = |name: &str| names.iter().position(|other| *other == name).map(|at| &here[at]).filter(|m| m.is_possible);
     let ours = &here[0];

@@ -1,4 +1,4 @@
-//! The rows of the table, their packets and their aims.
+//! Rows of the benchmark table, with packets and aims.
 
 use segue::packet::Csum;
 use segue_instructions::engine::{self, Bytes, FULL, SEGMENTS};
@@ -9,13 +9,13 @@ use segue_instructions::frames::Flow;
 pub(crate) enum Work {
     /// Frames of a burst are joined, everything is flushed, and trains and packets are taken out.
     Join,
-    /// A frame is parsed.
+    /// A frame is parsed into headers and payload.
     Parse,
-    /// A train is cut into frames with all checksums, copied.
+    /// A train is split into frames with all checksums, copied.
     Cut,
-    /// A train is cut into headers and references to the payload; transport checksums are left to the port.
+    /// A train is split into headers and references to the payload; transport checksums are left to the port.
     Scatter,
-    /// The bytes are summed.
+    /// The bytes of the packet are summed.
     Sum,
     /// Datagrams of GUE are decapsulated, and the inner packets are joined: the whole pipeline of a tunnel.
     Decapsulate,
@@ -24,21 +24,21 @@ pub(crate) enum Work {
 /// The aim of a figure, by the times of the engine, of a peer or of another row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Aim {
-    /// The engine takes at most so many nanoseconds.
+    /// The engine takes at most this many nanoseconds.
     AtMost(f64),
-    /// The peer takes at least so many times the engine's time.
+    /// The peer takes at least this factor times the engine's time.
     Faster(&'static str, f64),
-    /// The engine takes at most so many times the peer's time.
+    /// The engine takes at most this factor times the peer's time.
     Of(&'static str, f64),
-    /// The engine takes at most so many times the time of another row.
+    /// The engine takes at most this factor times the time of another row.
     OfRow(&'static str, f64),
-    /// The engine takes at most the time of another row and so many times the peer's.
+    /// The engine takes at most the time of another row plus this factor times the peer's time.
     Plus(&'static str, f64, &'static str),
 }
 
 /// A row of the table.
 pub(crate) struct Row {
-    /// A word for the row, also the name of the file with its packets.
+    /// Identifier of the row, also the name of the file with its packets.
     pub(crate) key: String,
     pub(crate) title: String,
     pub(crate) work: Work,
@@ -47,7 +47,7 @@ pub(crate) struct Row {
     /// Number of frames at the start that do not count.
     pub(crate) held: usize,
     pub(crate) csum: Csum,
-    /// Whether the bytes are in no cache.
+    /// Whether the measured bytes are kept out of all caches.
     pub(crate) cold: bool,
     pub(crate) aims: Vec<Aim>,
 }
@@ -77,7 +77,7 @@ impl Row {
     }
 }
 
-/// Returns the parts of a row's work that an implementation does and others do not, or leaves out.
+/// Returns a note on work in a row that only some implementations do.
 pub(crate) fn note(name: &str, work: &Work) -> &'static str {
     match (name, work) {
         ("segue", Work::Join) => "the engine: IPv4 header sums verified, payload referred to",
@@ -99,7 +99,7 @@ pub(crate) fn note(name: &str, work: &Work) -> &'static str {
     }
 }
 
-/// Returns all rows.
+/// Returns all rows of the comparison.
 pub(crate) fn all() -> Vec<Row> {
     use Aim::{AtMost, Faster, Of, OfRow, Plus};
     let bursts = engine::bursts();

@@ -13,12 +13,12 @@ impl Measured {
         median(self.nanos.clone())
     }
 
-    /// Returns the ratio to `other`, whose rounds are the same.
+    /// Returns the per-round ratio to `other`, which has the same rounds.
     pub(crate) fn over(&self, other: &Measured) -> Option<Ratio> {
         Ratio::of(self.nanos.iter().zip(&other.nanos).map(|(a, b)| a / b).collect())
     }
 
-    /// Returns the ratio to `base` plus so many times `part`.
+    /// Returns the per-round ratio to the sum of `base` and a multiple of `part`.
     pub(crate) fn over_sum(&self, base: &Measured, times: f64, part: &Measured) -> Ratio {
         let parts = base.nanos.iter().zip(&part.nanos).map(|(base, part)| base + times * part);
         Ratio::of(self.nanos.iter().zip(parts).map(|(a, b)| a / b).collect()).expect("there are rounds")

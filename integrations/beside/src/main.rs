@@ -1,5 +1,6 @@
-//! `segue-beside speed ROUNDS` prints nanoseconds a packet for each workload, segue's and tun-rs's in turn, one line a
-//! round; `segue-beside count` runs the workloads of which callgrind counts instructions, one after another.
+//! Command `segue-beside speed ROUNDS`, which prints nanoseconds per packet for each workload, segue's and tun-rs's
+//! alternating, one line per round; `segue-beside count` runs the workloads whose instructions callgrind counts, one
+//! after another.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -72,7 +73,7 @@ fn batch(flows: usize) -> Vec<Vec<u8>> {
     (0..BATCH).map(one).collect()
 }
 
-/// The workloads and their packets.
+/// Workloads and their packets.
 struct Work {
     splitter: Splitter,
     joiner: Joiner,
@@ -106,7 +107,7 @@ impl Work {
         bytes
     }
 
-    /// Splits a read by tun-rs.
+    /// Splits a read by tun-rs's functions.
     fn split_theirs(&mut self, read: &mut [u8]) -> usize {
         let header = VirtioNetHdr::decode(read).unwrap();
         let v6 = header.gso_type == virtio::GSO_TCPV6;

@@ -20,7 +20,7 @@ pub struct Wireguard {
     tunn: Tunn,
     sender: Sender,
     receiver: Receiver,
-    /// Packets of one batch, opened or sealed, and their ranges.
+    /// Packets of one batch, decrypted or encrypted, and their ranges.
     memory: Vec<u8>,
     places: Vec<std::ops::Range<usize>>,
     plain: Vec<u8>,
@@ -51,7 +51,7 @@ impl Wireguard {
         self.send()
     }
 
-    /// Receives the datagrams that wait in the socket, opens them, and writes the packets to the device, joined.
+    /// Receives the datagrams queued in the socket, decrypts them, and writes the packets to the device, joined.
     pub fn inward(&mut self) -> io::Result<()> {
         self.places.clear();
         let mut at = 0;
@@ -108,7 +108,7 @@ impl Wireguard {
         self.tick()
     }
 
-    /// Returns the device.
+    /// Returns the TUN device.
     pub fn tun(&mut self) -> &mut Tun {
         &mut self.tun
     }

@@ -1,5 +1,5 @@
-//! `segue-boringtun NAME LOCAL:PORT PEER:PORT SECRET PUBLIC` runs one end on the device NAME, as root; SECRET is the
-//! file with this end's private key, PUBLIC the peer's public key, 32 bytes each, in hexadecimal digits.
+//! Command `segue-boringtun NAME LOCAL:PORT PEER:PORT SECRET PUBLIC`, which runs one end on the device NAME, as root;
+//! SECRET is the file with this end's private key, PUBLIC the peer's public key, 32 bytes each, in hexadecimal digits.
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,4 @@
-//! Test of two ends between two kernels, which run a TCP connection through them.
+//! Test of two tunnel ends between two kernels, which run a TCP connection through them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -20,7 +20,7 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 5 + n / 249) as u8).collect()
 }
 
-/// Opens the device of an end in its host; `None` where none can be made.
+/// Opens the device of an end in its host; `None` if none can be created.
 fn device(host: &Host, number: u8) -> Option<Tun> {
     let tun = match host.enter(|| Tun::open(&TunConfig::ip("wg0"), [1, 2])).unwrap() {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {

@@ -1,4 +1,4 @@
-//! WireGuard to one peer on gotatun, which is not changed: segue behind the traits of its device and of its socket.
+//! WireGuard to one peer on unmodified gotatun: segue implements the traits of its device and of its socket.
 
 pub mod tun;
 pub mod udp;
@@ -16,12 +16,12 @@ use segue_port::tun::{Tun, TunConfig};
 /// MTU of the device: the bytes that a link of 1500 bytes leaves, over IPv6 too.
 pub const MTU: u16 = 1420;
 
-/// The device and the socket that one end uses.
+/// Device and socket that one end uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Unmodified gotatun: one packet for each call of the device.
     Plain,
-    /// segue's device, gotatun's socket.
+    /// segue's device with gotatun's socket.
     Tun,
     /// segue's device, and gotatun's socket with segue's sender.
     TunUdp,
@@ -40,15 +40,15 @@ impl Form {
 /// One end of the tunnel: the device's name, the port, the peer, this end's private key and the peer's public one.
 #[derive(Clone, Debug)]
 pub struct Wireguard {
-    /// Name of the device.
+    /// Name of the TUN device.
     pub device: String,
-    /// Port to receive on.
+    /// UDP port to receive on.
     pub port: u16,
-    /// Address of the other end.
+    /// Address of the remote end.
     pub peer: SocketAddr,
-    /// The private key.
+    /// Private key of the endpoint.
     pub secret: [u8; 32],
-    /// The other end's public key.
+    /// Public key of the remote end.
     pub public: [u8; 32],
 }
 

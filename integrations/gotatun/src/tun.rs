@@ -7,20 +7,20 @@ use gotatun::tun::{IpRecv, IpSend, MtuWatcher};
 use segue_port::tun::{AsyncTunReader, Tun};
 use tokio::sync::mpsc;
 
-/// Most packets of one batch for the device, and of its queue.
+/// Largest number of packets of one batch for the device, and of its queue.
 const BATCH: usize = 128;
 
-/// The direction to the device.
+/// The writing half, towards the device.
 pub struct Inward(mpsc::Sender<Packet>);
 
-/// The direction from the device.
+/// The reading half, from the device.
 pub struct Outward {
     tun: AsyncTunReader,
     mtu: MtuWatcher,
     packets: Vec<Packet<Ip>>,
 }
 
-/// Makes the directions of a device with this MTU, on the runtime of the caller.
+/// Creates both directions of a device with the given MTU, on the caller's runtime.
 pub fn pair(tun: Tun, mtu: u16) -> io::Result<(Inward, Outward)> {
     let (reader, mut writer) = tun.into_async()?;
     let (sender, mut queue) = mpsc::channel(BATCH);

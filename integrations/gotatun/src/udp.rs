@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 use gotatun::{packet::Packet, udp::socket::*, udp::*};
 use segue_port::udp::Sender;
 
-/// gotatun's own sockets, or one of them, with another way to send.
+/// gotatun's own sockets, or one of them, with another method of sending.
 #[derive(Clone, Default)]
 pub struct Runs<T>(pub T);
 

@@ -1,5 +1,5 @@
-//! A test of segue's forms with the WireGuard of a kernel: a guest with Debian's Linux is the other end of one tunnel
-//! for each. Files pass in both directions and families, and are compared by their SHA-256.
+//! Test of segue's forms with a kernel's WireGuard: a guest with Debian's Linux is the other end of one tunnel for
+//! each. Files pass in both directions and families, and are compared by their SHA-256.
 
 mod common;
 
@@ -18,7 +18,7 @@ use segue_lab::{Family, Host, Peer, Process};
 
 /// Number of each tunnel and form of its end at the host; kernel.sh has the other ends.
 const TUNNELS: [(u8, Form); 2] = [(1, Form::TunUdp), (2, Form::Tun)];
-/// Length of each file, bytes: there is one for each form, family and direction.
+/// Length of each file in bytes, one for each form, family and direction.
 const LEN: usize = 2 << 20;
 const BOOT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -52,7 +52,7 @@ impl Guest {
     }
 }
 
-/// Returns a key of hexadecimal digits in base64, as wg(8) takes it.
+/// Converts a key from hexadecimal digits to base64, as wg(8) expects.
 fn base64(key: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits: String = key.chars().map(|digit| format!("{:04b}", digit.to_digit(16).expect("a digit"))).collect();
@@ -72,7 +72,7 @@ fn sha256(bytes: &[u8]) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&said).split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// Returns the directory of the guest that `lab/vm-build` made and the script that boots it, or what is missing.
+/// Returns the directory of the guest made by `lab/vm-build` and the script that boots it, or the missing parts.
 fn find() -> Result<(PathBuf, PathBuf), String> {
     if let Some(reason) = segue_lab::unavailable() {
         return Err(reason);

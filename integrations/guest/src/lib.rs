@@ -23,8 +23,8 @@ impl Buffer for Guest<'_> {
 /// A descriptor: a range of the guest's memory.
 pub type Descriptor = (GuestAddress, usize);
 
-/// Takes a chain from the transmit queue, which begins with the header of a modern virtio device, and appends the
-/// packets in it to `frames`, for a host with these `limits`.
+/// Takes a chain from the transmit queue, which begins with the header of a modern virtio device, and appends its
+/// packets to `frames`, for a host with the given `limits`.
 pub fn transmit(
     memory: &GuestMemoryMmap,
     chain: &[Descriptor],

@@ -65,7 +65,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     placed.filter(|(_, word)| !word.is_empty()).collect()
 }
 
-/// Returns the functions that a piece of code names, each with the word before it: `Tun` in `Tun::open`, `tun` in
+/// Returns the functions named in a piece of code, each with the preceding word: `Tun` in `Tun::open`, `tun` in
 /// `tun.read()`, nothing in `prime()`.
 fn functions(code: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
@@ -137,7 +137,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the folder of a crate of crates.io with which this workspace is built, as `cargo metadata` has it.
+/// Returns the folder of a crate of crates.io with which this workspace is built, according to `cargo metadata`.
 fn folder_of(metadata: &str, name: &str) -> PathBuf {
     let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     let mut folders = manifests.filter_map(|manifest| Path::new(manifest).parent());

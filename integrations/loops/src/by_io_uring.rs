@@ -1,4 +1,4 @@
-//! A loop on io_uring.
+//! Event loop on io_uring.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,4 +1,4 @@
-//! The loop of mio.
+//! Event loop on mio.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,7 +10,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::{Endpoint, Side};
 
-/// Runs an end until `stop` is set. mio tells of a descriptor once for all that waits there, so that each is drained.
+/// Runs an end until `stop` is set. mio reports a descriptor once for all queued packets, so that each is drained.
 pub fn run(mut end: Endpoint, stop: &AtomicBool) -> io::Result<()> {
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(8));
     for (token, fd) in [end.tun.as_fd(), end.socket.as_fd()].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A VPN without a cipher in event loops that are not segue's: the code that moves packets is here, the loops are in
+//! A VPN without a cipher in event loops of other libraries: the code that moves packets is here, the loops are in
 //! [`by_mio`] and [`by_io_uring`], which wait for its two descriptors.
 
 pub mod by_io_uring;
@@ -17,9 +17,9 @@ const ROOM: (usize, usize) = (8, 16);
 /// Two descriptors, each to be waited for until it is readable.
 #[derive(Clone, Copy, Debug)]
 pub enum Side {
-    /// The device.
+    /// The side of the TUN device.
     Tun,
-    /// The socket.
+    /// The side of the UDP socket.
     Socket,
 }
 
@@ -41,7 +41,7 @@ impl Endpoint {
         Ok(Endpoint { tun, socket, peer, sender: Sender::new(), receiver })
     }
 
-    /// Moves all packets that wait at a descriptor to the other one.
+    /// Moves all packets queued at a descriptor to the other one.
     pub fn drain(&mut self, side: Side) -> io::Result<()> {
         loop {
             let moved = match side {

@@ -1,4 +1,5 @@
-//! Tests of two tunnel endpoints, each with its own loop, between two kernels that run a TCP connection through them.
+//! Tests of two tunnel endpoints, each with a separate loop, between two kernels that run a TCP connection through
+//! them.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -18,7 +19,7 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// Opens the device of an end in its host; `None` where none can be made.
+/// Opens the device of an end in its host; `None` if none can be created.
 fn device(host: &Host, number: u8) -> Option<Tun> {
     let tun = match host.enter(|| Tun::open(&TunConfig::ip("vpn0"), [1, 2])).unwrap() {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
@@ -40,7 +41,7 @@ fn written(host: &Host) -> [u64; 2] {
     [(); 2].map(|()| words.next().unwrap())
 }
 
-/// Runs two ends in `run`, and a connection through them.
+/// Runs two VPN ends in `run`, and a connection through them.
 fn connect(run: fn(Endpoint, &AtomicBool) -> io::Result<()>) {
     if let Some(reason) = segue_lab::unavailable() {
         return segue_lab::skip_this_test(&reason);
@@ -69,7 +70,7 @@ fn connect(run: fn(Endpoint, &AtomicBool) -> io::Result<()>) {
     });
 }
 
-/// Sends [`DATA`] bytes from the first host to the second, and returns what was written to the device there.
+/// Sends [`DATA`] bytes from the first host to the second, and returns the number of bytes written to the device there.
 fn transfer(hosts: &[Host; 2]) -> [u64; 2] {
     let listener = hosts[1].enter(|| TcpListener::bind("198.18.0.2:0").unwrap()).unwrap();
     let address = listener.local_addr().unwrap();

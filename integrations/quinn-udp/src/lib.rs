@@ -19,7 +19,7 @@ const MAX_RUN: usize = 65_507;
 /// Pieces of the largest train for a TUN device.
 const MAX_PIECES: usize = 1024;
 
-/// One end of the tunnel.
+/// One end of the tunnel over QUIC.
 pub struct Endpoint {
     device: SyncDevice,
     socket: UdpSocket,
@@ -126,7 +126,7 @@ impl Endpoint {
     }
 }
 
-/// Datagrams that one call sends: all of one length, but the last may be shorter.
+/// Datagrams sent by one call: all of one length, except that the last may be shorter.
 #[derive(Default)]
 struct Run {
     bytes: Vec<u8>,
@@ -136,7 +136,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns whether a datagram of this length can follow, where the kernel takes `most` by one call.
+    /// Returns whether a datagram of the given length can follow, if the kernel accepts `most` datagrams per call.
     fn takes(&self, len: usize, most: usize) -> bool {
         let is_full = self.bytes.len() == self.count * self.size;
         is_full && self.count < most && len <= self.size && self.bytes.len() + len <= MAX_RUN

@@ -1,4 +1,4 @@
-//! Test of two ends between two kernels, which run a TCP connection through them.
+//! Test of two tunnel ends between two kernels, which run a TCP connection through them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 3 + n / 253) as u8).collect()
 }
 
-/// Opens the device of an end in its host.
+/// Opens the device of a tunnel end in its host.
 fn device(host: &Host, number: u8) -> SyncDevice {
     let device = host.enter(|| DeviceBuilder::new().name("vpn0").offload(true).build_sync()).unwrap().unwrap();
     host.run("ip", &["addr", "add", &format!("198.18.0.{number}/24"), "dev", "vpn0"]).unwrap();
@@ -29,7 +29,7 @@ fn device(host: &Host, number: u8) -> SyncDevice {
 }
 
 /// Sends [`DATA`] bytes from the first host to the second, and returns the kernel's counters of the device there: bytes
-/// and packets that were written to it.
+/// and packets written to it.
 fn transfer(hosts: &[Host; 2]) -> [u64; 2] {
     let listener = hosts[1].enter(|| TcpListener::bind("198.18.0.2:0").unwrap()).unwrap();
     let address = listener.local_addr().unwrap();

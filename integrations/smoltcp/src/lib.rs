@@ -8,7 +8,7 @@ use segue::packet::{Csum, Start};
 use segue::{gso, hash::Key, virtio};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 
-/// The device of smoltcp. Call [`Trains::flush`] after each poll of the interface.
+/// A device for smoltcp that carries trains. Call [`Trains::flush`] after each poll of the interface.
 pub struct Trains {
     tun: std::fs::File,
     splitter: Splitter,
@@ -72,7 +72,7 @@ impl Device for Trains {
     }
 }
 
-/// A received packet.
+/// A packet that the device has received.
 pub struct Received(Vec<u8>);
 
 impl RxToken for Received {

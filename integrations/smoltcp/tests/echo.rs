@@ -21,7 +21,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 const DATA: usize = 2 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guard that sets its flag when it is dropped, also by a panic, so that the server ends and the test with it.
+/// A guard that sets its flag on drop, even after a panic, so that the server ends and the test with it.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,4 +1,5 @@
-//! Test of two ends on one runtime of several threads, between two kernels, which run a TCP connection through them.
+//! Test of two tunnel ends on one runtime with several threads, between two kernels, which run a TCP connection through
+//! them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,7 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// Opens the device of an end in its host; `None` where none can be made.
+/// Opens the device of an end in its host; `None` if none can be created.
 fn device(host: &Host, number: u8) -> Option<Tun> {
     let tun = match host.enter(|| Tun::open(&TunConfig::ip("vpn0"), [1, 2])).unwrap() {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {

@@ -1,4 +1,4 @@
-//! Measures the engine, DPDK and `memcpy` on the same frames, in one run: nanoseconds for each packet.
+//! Measures the engine, DPDK and `memcpy` on the same frames, in one run: nanoseconds per packet.
 //! `docs/bench-engine.md` describes the method.
 //!
 //! `segue-bench-dpdk [CORE] [ROUNDS] [IMPLEMENTATION]`; the last is that of checksums, `avx2` for example.
@@ -226,7 +226,7 @@ fn gso(clock: &Clock, rounds: usize) {
     println!("gso  segue linear / memcpy      {}", ratio(2, 3));
 }
 
-/// Returns median, minimum and maximum.
+/// Median, minimum and maximum of the samples.
 struct Spread([f64; 3]);
 
 impl Spread {

@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn shim_gso_renew(all: *mut c_void);
 }
 
-/// Starts DPDK on one core, to which it binds this thread.
+/// Starts DPDK on one core, to which this thread is bound.
 pub fn start(core: usize) {
     let core = CString::new(core.to_string()).expect("digits");
     // SAFETY: the string outlives the call.
@@ -28,7 +28,7 @@ pub fn start(core: usize) {
     assert_eq!(error, 0, "DPDK does not start");
 }
 
-/// Frames in DPDK's buffers.
+/// Frames in buffers of DPDK.
 pub struct Packets {
     all: *mut c_void,
     count: usize,
@@ -91,7 +91,7 @@ impl Train {
     }
 }
 
-/// Reads the time stamp counter after everything before it has completed.
+/// Reads the time stamp counter after all preceding instructions have completed.
 #[inline(always)]
 pub fn ticks() -> u64 {
     use core::arch::x86_64::{_mm_lfence, _rdtsc};

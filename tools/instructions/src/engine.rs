@@ -66,14 +66,14 @@ impl Burst {
     }
 }
 
-/// GRO without ports.
+/// GRO of the engine without ports.
 pub struct Engine {
     gro: Gro<Bytes>,
     pool: Pool<Bytes>,
 }
 
 impl Engine {
-    /// Returns GRO with this configuration.
+    /// Creates an engine of GRO with the given configuration.
     pub fn new(config: Config) -> Engine {
         Engine { gro: Gro::new(config), pool: Pool::new(2048) }
     }
@@ -127,7 +127,7 @@ fn lengths(count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the bursts of GRO.
+/// Returns the bursts of frames for GRO.
 pub fn bursts() -> Vec<Burst> {
     let acks = |flows: &mut [Flow], count: usize| -> Vec<Bytes> {
         let number = flows.len();

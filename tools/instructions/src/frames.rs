@@ -49,7 +49,7 @@ impl Flow {
         ethernet(ethertype::IPV4, &packet)
     }
 
-    /// Puts a payload into an IP packet and completes its transport checksum, if there is one.
+    /// Puts a payload into an IP packet and completes its transport checksum, if it has one.
     fn ip(&mut self, number: u8, checksum: Option<usize>, mut payload: Vec<u8>) -> Vec<u8> {
         let len = payload.len();
         let (mut header, pseudo) = if self.is_v6 {

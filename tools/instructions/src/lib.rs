@@ -8,10 +8,10 @@ pub mod uncopied;
 
 /// A workload after its preparation and one run to warm up.
 pub struct Workload {
-    /// The name of the workload, as `expected.json` has it.
+    /// Name of the workload, as in `expected.json`.
     pub name: &'static str,
     /// Number of packets that one run handles.
     pub packets: usize,
-    /// Handles the packets once.
+    /// Function that handles the packets once.
     pub run: Box<dyn FnMut()>,
 }

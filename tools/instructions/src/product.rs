@@ -33,7 +33,7 @@ struct Waiting {
     at: usize,
 }
 
-/// A port in memory. What it receives is there already; what it sends is counted.
+/// A port that keeps packets in memory. What it receives is there already; what it sends is counted.
 struct Memory {
     waiting: Rc<RefCell<Waiting>>,
     sent: Rc<RefCell<usize>>,
@@ -126,7 +126,7 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// Runs the pipeline until it has handled all waiting packets, of which `packets` leave by the other port. It waits
+    /// Runs the pipeline until it has handled all queued packets, `packets` of which leave by the other port. It waits
     /// again the next time.
     pub fn run(&mut self, packets: usize) {
         self.waiting.borrow_mut().at = 0;
@@ -138,7 +138,7 @@ impl Passage {
         assert_eq!(*self.sent.borrow(), packets);
     }
 
-    /// Exchanges the frames that wait for others.
+    /// Exchanges the queued frames for others.
     pub fn exchange(&mut self, frames: &mut Vec<Page>) {
         std::mem::swap(&mut self.waiting.borrow_mut().frames, frames);
     }
@@ -223,7 +223,7 @@ fn outward(packets: &[Vec<u8>]) -> Passage {
     Passage { pipeline: Box::new(tunnel(inside, outside)), waiting, sent, now: 0 }
 }
 
-/// Returns a workload of lookups in a peer table of `count` prefixes, of which each address has one.
+/// Returns a workload of lookups in a peer table of `count` prefixes, each with one looked-up address.
 fn lookups(name: &'static str, count: u32) -> Workload {
     // As a fleet has them: prefixes of 24 bits, and a host route for each eighth.
     let prefix = |number: u32| match number % 8 {

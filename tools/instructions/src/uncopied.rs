@@ -25,7 +25,7 @@ const CACHES: usize = 12 << 20;
 pub struct Uncopied {
     /// The name of the workload.
     name: &'static str,
-    /// The train, and a copy of it in other memory.
+    /// Train to send, and a copy of it in other memory.
     trains: [Packet<Bytes>; 2],
     arena: Arena,
 }

@@ -1,7 +1,7 @@
 //! The router's end of the feed.
 
 pub(crate) mod tables {
-    /// A message, by its number.
+    /// A test message, identified by its number.
     #[derive(Debug, PartialEq)]
     pub struct Message(pub u32);
 }

@@ -9,7 +9,7 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use loom::sync::{Arc, Mutex};
 use loom::sync::{Condvar, MutexGuard};
 
-/// A value under a lock, and the condition that it has changed.
+/// A value under a lock, and a condition variable for its changes.
 #[derive(Debug)]
 struct Shared<T> {
     value: Mutex<T>,
@@ -72,9 +72,10 @@ impl<T> Receiver<T> {
     }
 }
 
-/// The ends of a pipe, which models only the number of bytes.
+/// The read end of a pipe, modelled as a byte count.
 #[derive(Debug)]
 pub(crate) struct PipeReader(Arc<Shared<usize>>);
+/// The write end of a pipe, modelled as a byte count.
 #[derive(Debug)]
 pub(crate) struct PipeWriter(Arc<Shared<usize>>);
 
@@ -84,7 +85,7 @@ pub(crate) fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 }
 
 impl PipeReader {
-    /// Waits until there is a byte, like a poll.
+    /// Waits until a byte can be read, like a poll.
     pub(crate) fn wait(&self) {
         drop(self.0.wait(|bytes| *bytes > 0));
     }

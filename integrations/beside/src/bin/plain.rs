@@ -15,10 +15,10 @@ use segue::hash::Key;
 use segue_lab::Host;
 use segue_port::tun::{TunConfig, TunOffloads, TunPort};
 
-/// Packets of one batch.
+/// Number of packets of one batch.
 const BATCH: usize = 64;
 
-/// Reads the packets that wait in `from`, at most a batch, and writes them to `to`.
+/// Reads the packets queued in `from`, at most a batch, and writes them to `to`.
 fn pass(
     (from, to): (&mut File, &mut File),
     buffers: &mut [Vec<u8>],

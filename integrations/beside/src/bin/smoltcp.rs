@@ -1,6 +1,6 @@
-//! `smoltcp ROUNDS SECONDS` carries TCP between the kernel and smoltcp over TUN devices: smoltcp with its own device, a
-//! packet a call, and with segue's, in turn and both ways. Prints a line for each: form, direction, Gbit/s, CPU seconds
-//! a gigabyte of everything in the process.
+//! Command `smoltcp ROUNDS SECONDS`, which carries TCP between the kernel and smoltcp over TUN devices: smoltcp with
+//! its own device, one packet per call, and with segue's, alternating and in both directions. Prints a line for each:
+//! form, direction, Gbit/s, CPU seconds a gigabyte of everything in the process.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
-//! `wireguard ROUNDS SECONDS` measures WireGuard between two hosts, each with a processor of its own: boringtun with
-//! segue's device, boringtun with tun-rs's, and wireguard-go, in turn with loads of iperf3. Both of the first two send
-//! and receive by segue's UDP functions, so that the device alone differs. Prints a line for each measurement: form,
-//! load, Gbit/s, CPU seconds a gigabyte of both ends.
+//! Command `wireguard ROUNDS SECONDS`, which measures WireGuard between two hosts, each with a dedicated processor:
+//! boringtun with segue's device, boringtun with tun-rs's, and wireguard-go, alternating with loads of iperf3. Both of
+//! the first two send and receive by segue's UDP functions, so that the device alone differs. Prints a line for each
+//! measurement: form, load, Gbit/s, CPU seconds a gigabyte of both ends.
 //!
 //! `wireguard end FORM DEVICE LOCAL:PORT PEER:PORT SECRET PUBLIC` runs one end; SECRET and PUBLIC are the byte of which
 //! a private key of the laboratory consists, and the peer's public key, in hexadecimal digits.

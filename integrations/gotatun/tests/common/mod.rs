@@ -19,7 +19,7 @@ pub fn secret(end: Peer) -> String {
     format!("{:02x}", SECRETS[end as usize]).repeat(32)
 }
 
-/// Starts an end of the tunnel of this number in its host, and adds the addresses of that network to its device.
+/// Starts an end of the tunnel with the given number in its host, and adds the addresses of that network to its device.
 pub fn start(host: &Host, end: Peer, net: u8, form: Form) -> Result<Process, Box<dyn Error>> {
     let (device, port) = (format!("got{net}"), 51_820 + u16::from(net));
     let secret_file = std::env::temp_dir().join(format!("segue-gotatun-{}-{end:?}", std::process::id()));
@@ -49,7 +49,7 @@ pub fn configure(host: &Host, end: Peer, net: u8, device: &str) -> Result<(), Bo
     Ok(())
 }
 
-/// Returns the program: this one, or the one that was built for the test.
+/// Returns the path of the program: this one, or the one built for the test.
 fn program() -> std::path::PathBuf {
     option_env!("CARGO_BIN_EXE_segue-gotatun").map_or_else(|| std::env::current_exe().expect("a program"), Into::into)
 }
