@@ -45,7 +45,7 @@ pub(crate) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&F
     }
     let mut bytes = frame.bytes.into_owned();
     if frame.is_unsized
-        && let Some(ip) = frame.layout.headers().iter().find(|header| header.kind == Kind::Ipv4)
+        && let Some(ip) = frame.layout.outer_ip().filter(|ip| ip.kind == Kind::Ipv4)
     {
         // The length was filled in, and the checksum covers it.
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, 0);

@@ -41,7 +41,7 @@ fn bytes(packets: &[Packet]) -> Vec<Vec<u8>> {
     packets.iter().map(Packet::bytes).collect()
 }
 
-/// Builds a pcap file of packets of raw IP with 20 microseconds between two.
+/// Builds a pcap file of raw IP packets that are 20 microseconds apart.
 fn file_of(packets: &[Vec<u8>]) -> Vec<u8> {
     let head = PcapHeader { order: Order::Little, nanos: true, snaplen: 65_535, link: u32::from(link::RAW) };
     let mut writer = Writer::new(Vec::new(), Format::Pcap);
@@ -66,8 +66,7 @@ fn joined(parts: &[Packet]) -> Vec<u8> {
     whole.bytes()
 }
 
-/// Returns cases of merge, whose reports are the number of trains, that of their segments, and a reason that is
-/// counted.
+/// Returns cases of merge, whose reports are the numbers of trains and of their segments, and a counted reason.
 fn merge_cases() -> Vec<Case<MergeRules, (u64, u64, &'static str)>> {
     let rules = MergeRules::default();
     let five = segments(v4(), 3, &[1000; 5]);
@@ -203,6 +202,12 @@ fn split_cases() -> Vec<Case<SplitConfig, [u64; 5]>> {
     wrong[37] ^= 1;
     let singles = vec![good.clone(), prime(good.clone()), wrong.clone()];
     let long = Sender::udp(v4(), 3).send(2400, 0).bytes();
+    // The split fills in the length of the outer header, and leaves the wrong header checksum inside as it is.
+    let mut damaged = Sender::udp(v4(), 3).send(1800, 0).bytes();
+    damaged[10] ^= 1;
+    let over_ipv6 = tunnels().remove(1).1.wrap(&damaged);
+    let mut without_length = over_ipv6.clone();
+    without_length[4..6].fill(0);
     vec![
         Case {
             name: "a train by MSS",
@@ -246,6 +251,13 @@ fn split_cases() -> Vec<Case<SplitConfig, [u64; 5]>> {
             output: vec![long],
             report: [0, 0, 0, 0, 1],
         },
+        Case {
+            name: "IPv6 of length 0 around IPv4 with a wrong header checksum",
+            input: vec![without_length],
+            config: learned(false),
+            output: vec![over_ipv6],
+            report: [0, 0, 0, 1, 0],
+        },
     ]
 }
 
@@ -260,7 +272,7 @@ fn split_cuts_trains_and_finishes_checksums() {
 }
 
 /// A case of decap: its configuration says whether packets without a tunnel are left out, and its report has the
-/// numbers of packets decapsulated, finished, passed and dropped, and why one kept its tunnel.
+/// numbers of packets decapsulated, finished, passed and dropped, and the reason for which one kept its tunnel.
 type DecapCase = Case<bool, ([u64; 4], Option<&'static str>)>;
 
 /// Returns the cases of decap.
@@ -315,7 +327,7 @@ fn decap_removes_one_tunnel_and_keeps_what_is_not_right() {
     }
 }
 
-/// A packet, the verdict on it, and those on its checksums by the names of header and verdict.
+/// A packet with the expected verdicts on it and on its checksums, the latter by the names of header and verdict.
 struct Judged {
     name: &'static str,
     packet: Vec<u8>,
