@@ -167,7 +167,7 @@ bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others,
 	@tools/need bench-peers
 	bench/peers/run '$(ROUNDS)'
 
-soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic, and faults of all instances
+soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic and faults of all instances
 	@tools/need soak
 	$(CARGO) build --release --locked $(PROGRAMS)
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'

@@ -1,4 +1,5 @@
-"""Sources of other projects, from the registries of Rust and of Go, in copies below target: fetched, changed and run."""
+"""Sources of other projects, from the registries of Rust and of Go, in copies below target: fetched, changed and
+run."""
 import json
 import os
 import shutil
@@ -43,8 +44,8 @@ def fetched(command, **options):
 
 
 def crates(probe, dependencies):
-    """The folders of crates of crates.io by name. `dependencies` are lines of a manifest, which is written to the folder
-    `probe`."""
+    """The folders of crates of crates.io by name. `dependencies` are lines of a manifest, which is written to the
+    folder `probe`."""
     os.makedirs(os.path.join(probe, "src"), exist_ok=True)
     with open(os.path.join(probe, "Cargo.toml"), "w", encoding="utf-8") as file:
         file.write('[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]\n' + dependencies)

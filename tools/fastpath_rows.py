@@ -1,5 +1,5 @@
-"""What the measurements of the path through the kernel share: rows of `segue bench tunnel` in paired rounds, each beside the
-kernel's VXLAN, with the 90 % interval of its ratio."""
+"""What the measurements of the path through the kernel share: rows of `segue bench tunnel` in paired rounds, each
+beside the kernel's VXLAN, with the 90 % interval of its ratio."""
 import json
 import math
 import os
@@ -72,8 +72,8 @@ class Rows:
         self.means = {}
 
     def beside(self, tunnel, family, load, aim, bases=("vxlan",), slack=1.0):
-        """Compares a row with the fastest of `bases` in the same round: throughput beside its aim, if it has one, and CPU. It
-        misses where the whole interval lies below the aim times `slack`."""
+        """Compares a row with the fastest of `bases` in the same round: throughput beside its aim, if it has one, and
+        CPU. It misses where the whole interval lies below the aim times `slack`."""
         key = (tunnel, self.link, f"IPv{family}", load)
         others = [self.found[name, *key[1:]] for name in bases]
         gain, cost = ("gbps", "cpu_s_per_gb") if not load.startswith("rr") else (

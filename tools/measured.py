@@ -27,8 +27,8 @@ def built_beside(name):
 
 
 def of_commit(commit):
-    """The released program of an earlier commit: the one that SEGUE_OLD names, or it is built below target, from the sources
-    that git has, with the compiler of this one. A second call finds it built."""
+    """The released program of an earlier commit: the one that SEGUE_OLD names, or it is built below target, from the
+    sources that git has, with the compiler of this one. A second call finds it built."""
     if given := os.environ.get("SEGUE_OLD"):
         return os.path.abspath(given)
     made = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "of-commit", commit)
@@ -108,7 +108,8 @@ FORMS = ['mode = "gre"\nencap = "gue"', 'mode = "ipip"\nencap = "gue"', 'mode = 
 
 
 def rows_of(table):
-    """The tunnels of `Many` that have a row in a table of `segue stat`; what it says below the table begins with NAME and a colon."""
+    """The tunnels of `Many` that have a row in a table of `segue stat`; what it says below the table begins with NAME
+    and a colon."""
     return [name for name in (line.split(" ", 1)[0] for line in table.splitlines()) if re.fullmatch(r"m\d+", name)]
 
 
@@ -172,7 +173,8 @@ class Many:
         sys.exit(f"segue run ended before the event {event}")
 
     def stat(self, *words):
-        """Seconds of one `segue stat`. Its table, which it prints without further words, must have a row for each tunnel."""
+        """Seconds of one `segue stat`. Its table, which it prints without further words, must have a row for each
+        tunnel."""
         begin = time.monotonic()
         said = subprocess.run([*self.inside, self.program, "stat", *words], env=self.env, check=True, stdout=subprocess.PIPE,
                               text=True).stdout
@@ -192,9 +194,9 @@ def used(*pids):
 
 
 def thousand(program, kinds, count=1000):
-    """Seconds that `count` tunnels of `segue run` in `kinds` instances, of as many forms, take to start, for `segue stat`, to
-    reload with one changed key and to end; MiB of memory, and per cent of a core when idle. Needs root: it makes a network
-    namespace."""
+    """Seconds that `count` tunnels of `segue run` in `kinds` instances, of as many forms, take to start, for `segue
+    stat`, to reload with one changed key and to end; MiB of memory, and per cent of a core when idle. Needs root: it
+    makes a network namespace."""
     with Many(program, kinds, count) as many:
         took = {"start": many.took}
         time.sleep(2)

@@ -1,14 +1,16 @@
-"""A path of limited rate between two interfaces, and loads over it, each a process of its own; tools/figures.d/real-paths starts
-them in the network namespaces of its hosts.
+"""A path of limited rate between two interfaces, and loads over it, each a process of its own;
+tools/figures.d/real-paths starts them in the network namespaces of its hosts.
 
-    real_path.py relay LEFT RIGHT MBIT RTT JITTER LOSS REORDER SEED    both times in ms, both shares in per cent; `ready` when it is
+    real_path.py relay LEFT RIGHT MBIT RTT JITTER LOSS REORDER SEED    both times in ms, both shares in per cent; it
+                                                                       prints `ready`, then relays
     real_path.py serve                                                 counts what comes, on port 5203
-    real_path.py bulk ADDRESS CONTROL SECONDS                          one connection: rate and the sender's estimates, as JSON
-    real_path.py short ADDRESS CONTROL COUNT AT_ONCE BYTES             how long each of many connections took, as JSON
+    real_path.py bulk ADDRESS CONTROL SECONDS                          one connection: rate and the sender's estimates,
+                                                                       as JSON
+    real_path.py short ADDRESS CONTROL COUNT AT_ONCE BYTES             duration of each of many connections, as JSON
 
-The relay has a queue of one bandwidth-delay product for each direction (64 kB at least), and drops what comes beyond. Loss and
-reordering concern what goes from left to right, delay and jitter both directions; jitter alone changes no order. A frame that is
-reordered is overtaken by four others. CONTROL is the congestion control."""
+The relay has a queue of one bandwidth-delay product for each direction (64 kB at least), and drops what comes beyond.
+Loss and reordering concern what goes from left to right, delay and jitter both directions; jitter alone changes no
+order. A frame that is reordered is overtaken by four others. CONTROL is the congestion control."""
 import heapq
 import json
 import random

@@ -1,5 +1,5 @@
-/* DPDK's GRO in the lightweight mode, its GSO and its checksum, as a peer that is a program: src/program.rs has the lines that it
- * reads and answers. Without huge pages and devices. */
+/* DPDK's GRO in the lightweight mode, its GSO and its checksum, as a peer that is a program: src/program.rs has the
+ * lines that it reads and answers. Without huge pages and devices. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
--- Dissectors for GUE (generic UDP encapsulation, as Linux and draft-ietf-intarea-gue have it) and FOU (foo over UDP), for
--- Wireshark and tshark 3.6 or newer.
+-- Dissectors for GUE (generic UDP encapsulation, as Linux and draft-ietf-intarea-gue have it) and FOU (foo over UDP),
+-- for Wireshark and tshark 3.6 or newer.
 --
--- A remote checksum option leaves the inner checksum to the receiver: the field holds the sum of the pseudo header, and the
--- outer UDP checksum protects the payload. This dissector shows start and offset of the option, completes the inner
--- checksum as the receiver will, and lets Wireshark judge the result (Edit > Preferences > Protocols > TCP > Validate, or
--- -o tcp.check_checksum:TRUE). Where the outer checksum is wrong or missing the receiver drops the packet: then nothing is
--- completed, an expert note says why, and the inner checksum is shown as it is, wrong.
+-- A remote checksum option leaves the inner checksum to the receiver: the field holds the sum of the pseudo header, and
+-- the outer UDP checksum protects the payload. This dissector shows start and offset of the option, completes the inner
+-- checksum as the receiver will, and lets Wireshark judge the result (Edit > Preferences > Protocols > TCP > Validate,
+-- or -o tcp.check_checksum:TRUE). Where the outer checksum is wrong or missing the receiver drops the packet: then
+-- nothing is completed, an expert note says why, and the inner checksum is shown as it is, wrong.
 --
 -- Install: into the folder that Help > About > Folders calls "Personal Lua Plugins", or tshark -X lua_script:segue.lua.
 -- Preferences: gue.ports (6080), fou.ports ("5555:ipip 5556:gre": port and what is inside).
@@ -95,7 +95,8 @@ local function bytes_of(info)
     return info.range:bytes():raw()
 end
 
--- Judges the UDP checksum around a payload: "good", "bad", "absent", "unfinished" (left to the network card), or "unknown".
+-- Judges the UDP checksum around a payload: "good", "bad", "absent", "unfinished" (left to the network card), or
+-- "unknown".
 local function outer_checksum(payload)
     local checksum, length = last(udp_checksum), last(udp_length)
     local source_port, destination_port = last(udp_source), last(udp_destination)
@@ -267,7 +268,8 @@ table_of_ports:add_for_decode_as(fou)
 fou.prefs_changed = follow_fou
 follow_fou()
 
--- The verdicts of `segue pcap merge --explain` are comments of packets; a field of their own makes them a column or a filter.
+-- The verdicts of `segue pcap merge --explain` are comments of packets; a field of their own makes them a column or a
+-- filter.
 local segue = Proto("segue", "segue")
 local why = ProtoField.string("segue.why", "Why it merged or not")
 segue.fields = { why }

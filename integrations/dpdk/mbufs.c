@@ -1,8 +1,8 @@
-/* Packets in buffers of DPDK, chained: a train of any protocol that segue knows is cut into chains of a header and indirect
- * buffers, and packets are joined to a train in the same way, without a copy of payload.
+/* Packets in buffers of DPDK, chained: a train of any protocol that segue knows is cut into chains of a header and
+ * indirect buffers, and packets are joined to a train in the same way, without a copy of payload.
  *
- * usage: mbufs CASES RESULTS; both are lists of records of a 32-bit length and bytes, as of crates/segue-capi/c/judge.c.
- * Prints how many of the trains rte_gso cuts, and how many there were.
+ * usage: mbufs CASES RESULTS; both are lists of records of a 32-bit length and bytes, as of
+ * crates/segue-capi/c/judge.c. Prints how many of the trains rte_gso cuts, and how many there were.
  * Built by `cc mbufs.c $(pkg-config --cflags --libs libdpdk segue)`. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,8 @@ static struct rte_mbuf *borrowed(const struct segue_piece *piece, size_t used, s
     return made;
 }
 
-/* A packet or train as a chain: its headers in a buffer of their own, behind skip bytes of the first piece, the rest borrowed. */
+/* A packet or train as a chain: its headers in a buffer of their own, behind skip bytes of the first piece, the rest
+ * borrowed. */
 static struct rte_mbuf *packet_of(const struct segue_train *train, size_t used, size_t skip, size_t *at) {
     const struct segue_piece *piece = &pieces[train->first];
     struct rte_mbuf *packet = rte_pktmbuf_alloc(headers), *last = packet;

@@ -41,8 +41,8 @@ func (e Error) Error() string {
 	return "segue: " + e.Name() + ": " + C.GoString(C.segue_error_text(C.ptrdiff_t(e)))
 }
 
-// out is struct segue_out as Go writes it in C's memory. Its pointer is a number here: a Go pointer that C's memory kept
-// from an earlier call would confuse the garbage collector when it is overwritten.
+// out is struct segue_out as Go writes it in C's memory. Its pointer is a number here: a Go pointer that C's memory
+// kept from an earlier call would confuse the garbage collector when it is overwritten.
 type out struct{ base, room, len uintptr }
 
 // outs is an array of the library's in C's memory, so that a call passes no Go pointer to a Go pointer.
@@ -101,8 +101,8 @@ func (s *Splitter) Close() {
 	s.outs.free()
 }
 
-// Split writes each packet of one read behind offset bytes of one of bufs, complete, and its length to sizes. It returns
-// their number. header is the virtio-net header of the read.
+// Split writes each packet of one read behind offset bytes of one of bufs, complete, and its length to sizes. It
+// returns their number. header is the virtio-net header of the read.
 func (s *Splitter) Split(header, packet []byte, bufs [][]byte, sizes []int, offset int) (int, error) {
 	if len(header) != HeaderLen || len(sizes) < len(bufs) || offset < 0 {
 		return 0, errors.New("segue: invalid argument")
@@ -158,8 +158,8 @@ func (j *Joiner) Close() {
 }
 
 // Join joins the packets of one batch, each behind offset bytes of its buffer, and appends to write the places of those
-// to be written to the device, each in one call and from HeaderLen bytes before offset on. A train lies in the buffer of
-// its first packet, which is extended up to its capacity; packets that do not fit stay alone.
+// to be written to the device, each in one call and from HeaderLen bytes before offset on. A train lies in the buffer
+// of its first packet, which is extended up to its capacity; packets that do not fit stay alone.
 func (j *Joiner) Join(bufs [][]byte, offset int, write []int) ([]int, error) {
 	for _, buf := range bufs {
 		if offset < HeaderLen || offset >= len(buf) {

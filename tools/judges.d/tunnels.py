@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""tunnels: scapy builds packets in tunnels; `segue pcap` judges, takes out, joins and cuts them, and scapy reads what came out.
+"""tunnels: scapy builds packets in tunnels; `segue pcap` judges, takes out, joins and cuts them, and scapy reads what
+came out.
 
     tunnels SEGUE FOLDER     prints one JSON object: the name of each case, and what is wrong with it, or nothing;
                              leaves the frames of all cases in FOLDER/all.pcap
 
-A case is a tunnel, an outer and an inner IP version and a transport, such as `gre-key/6/4/tcp`: four packets of 1000 bytes
-and one of 300. scapy's checksums have to be right for segue, and segue's for scapy.
+A case is a tunnel, an outer and an inner IP version and a transport, such as `gre-key/6/4/tcp`: four packets of 1000
+bytes and one of 300. scapy's checksums have to be right for segue, and segue's for scapy.
 """
 import json
 import os

@@ -1,5 +1,5 @@
-// Command segue-bench-peers measures wireguard-go and gVisor as peers that are programs: ../src/program.rs has the lines that it
-// reads and answers.
+// Command segue-bench-peers measures wireguard-go and gVisor as peers that are programs: ../src/program.rs has the
+// lines that it reads and answers.
 package main
 
 import (

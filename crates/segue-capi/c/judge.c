@@ -204,8 +204,8 @@ static void join_in_place(struct segue_joiner *joiner, const struct segue_buf *b
         check(found >= 0, "the same train in place");
         wanted[found].len = 0; /* each once */
     }
-    /* Without room behind them packets stay alone, unchanged, but that a checksum may be the device's to complete: that of
-     * the one packet which a train left over. */
+    /* Without room behind them packets stay alone, unchanged, but that a checksum may be the device's to complete:
+     * that of the one packet which a train left over. */
     for (at = 0; at < (ptrdiff_t)count; at++) {
         outs[at].len = bufs[at].len;
         outs[at].room = OFFSET + bufs[at].len;
@@ -287,7 +287,8 @@ static struct segue_joiner *joiner_new(uint32_t ethernet, uint32_t profile) {
     return segue_joiner_new(&config);
 }
 
-/* Two ends of a tunnel: mode, carrier and version in a byte each, then the addresses of the first end and of the other. */
+/* Two ends of a tunnel: mode, carrier and version in a byte each, then the addresses of the first end and of the
+ * other. */
 static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **out_of, const uint8_t *bytes) {
     struct segue_tunnel_config config;
     segue_tunnel_free(*into), segue_tunnel_free(*out_of);
@@ -364,7 +365,7 @@ int main(int argc, char **argv) {
             }
             outs_free(outs, 64), outs_free(inside, 1);
             break;
-        case 'd': /* a packet of the tunnel, which somebody else sent */
+        case 'd': /* a packet of the tunnel, from another sender */
             inside = outs_new(1, 4096);
             put_outs(inside, segue_decap(out_of, bytes, len, inside));
             outs_free(inside, 1);

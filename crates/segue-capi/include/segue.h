@@ -63,8 +63,8 @@ struct segue_splitter;
  * for none. ethernet: 0 if packets begin with an IP header, else 1. Null for another header_len. */
 struct segue_splitter *segue_splitter_new(size_t header_len, uint32_t ethernet);
 void segue_splitter_free(struct segue_splitter *splitter);
-/* Splits what one read returned and writes each packet, complete, behind offset bytes of one of outs. Returns the number
- * of packets. 64 kB in the smallest segments are 8192 packets; the MTU of the device bounds the usual number. */
+/* Splits what one read returned and writes each packet, complete, behind offset bytes of one of outs. Returns the
+ * number of packets. 64 kB in the smallest segments are 8192 packets; the MTU of the device bounds the usual number. */
 ptrdiff_t segue_split(struct segue_splitter *splitter, const uint8_t *unit, size_t len, struct segue_out *outs,
                       size_t count, size_t offset);
 
@@ -96,11 +96,11 @@ struct segue_train {
     size_t segments; /* number of packets joined; 1 for a packet */
 };
 
-/* Splits a packet or train whose virtio-net header of header_len bytes lies elsewhere (header_len 0: it has none), and
- * lists the packets; returns their number. Payload is not copied: the headers of a packet are one piece, the first, which
- * lies in the splitter until its next call; everything else lies in the chain. Every checksum is complete; with
- * SEGUE_CSUM_OWED in the chain those of the transport stay owed, for a device that completes them. Needs as many pieces
- * as the chain has and two for each packet. */
+/* Splits a packet or train whose virtio-net header of header_len bytes lies elsewhere (header_len 0: it has none),
+ * and lists the packets; returns their number. Payload is not copied: the headers of a packet are one piece, the
+ * first, which lies in the splitter until its next call; everything else lies in the chain. Every checksum is
+ * complete; with SEGUE_CSUM_OWED in the chain those of the transport stay owed, for a device that completes them.
+ * Needs as many pieces as the chain has and two for each packet. */
 ptrdiff_t segue_split_chain(struct segue_splitter *splitter, const uint8_t *header, size_t header_len,
                             const struct segue_chain *chain, struct segue_train *packets, size_t packet_count,
                             struct segue_piece *pieces, size_t piece_count);
@@ -128,20 +128,21 @@ struct segue_joiner;
 
 struct segue_joiner *segue_joiner_new(const struct segue_joiner_config *config);
 void segue_joiner_free(struct segue_joiner *joiner);
-/* Joins a batch, in the order of arrival, and lists the trains; returns their number. The virtio-net header and the headers
- * of a train are one piece, the first, which lies in the joiner until its next call; everything else lies in the packets.
- * Needs as many trains as packets, and twice as many pieces. */
+/* Joins a batch, in the order of arrival, and lists the trains; returns their number. The virtio-net header and the
+ * headers of a train are one piece, the first, which lies in the joiner until its next call; everything else lies in
+ * the packets. Needs as many trains as packets, and twice as many pieces. */
 ptrdiff_t segue_join(struct segue_joiner *joiner, const struct segue_buf *packets, size_t count,
                      struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 
-/* Joins, as segue_join does, packets in several pieces. Needs as many trains as packets, and as many pieces as are given
- * and one for each packet. */
+/* Joins, as segue_join does, packets in several pieces. Needs as many trains as packets, and as many pieces as are
+ * given and one for each packet. */
 ptrdiff_t segue_join_chains(struct segue_joiner *joiner, const struct segue_chain *packets, size_t count,
                             struct segue_train *trains, size_t train_count, struct segue_piece *pieces, size_t piece_count);
 
-/* Joins a batch in the packets' own memory: each has len bytes behind offset bytes of its memory, in which the virtio-net
- * header has room. A train lies in the memory of its first packet, whose len grows; what does not fit there stays alone.
- * Lists the packets to be written, from their virtio-net header on, in one call each, and returns their number. */
+/* Joins a batch in the packets' own memory: each has len bytes behind offset bytes of its memory, in which the
+ * virtio-net header has room. A train lies in the memory of its first packet, whose len grows; what does not fit
+ * there stays alone. Lists the packets to be written, from their virtio-net header on, in one call each, and returns
+ * their number. */
 ptrdiff_t segue_join_in_place(struct segue_joiner *joiner, struct segue_out *packets, size_t count, size_t offset,
                               size_t *to_write, size_t write_count);
 
@@ -169,11 +170,11 @@ struct segue_tunnel;
 
 struct segue_tunnel *segue_tunnel_new(const struct segue_tunnel_config *config);
 void segue_tunnel_free(struct segue_tunnel *tunnel);
-/* Takes a virtio-net header of 10 bytes and an IP packet or train, and writes the packets of the tunnel from the outer IP
- * header on, complete. Returns their number. */
+/* Takes a virtio-net header of 10 bytes and an IP packet or train, and writes the packets of the tunnel from the
+ * outer IP header on, complete. Returns their number. */
 ptrdiff_t segue_encap(struct segue_tunnel *tunnel, const uint8_t *unit, size_t len, struct segue_out *outs, size_t count);
-/* Takes a packet from its outer IP header on and writes the packet inside, complete. Addresses, ports and outer checksums
- * are checked. Returns 1. */
+/* Takes a packet from its outer IP header on and writes the packet inside, complete. Addresses, ports and outer
+ * checksums are checked. Returns 1. */
 ptrdiff_t segue_decap(struct segue_tunnel *tunnel, const uint8_t *packet, size_t len, struct segue_out *out);
 
 #ifdef __cplusplus

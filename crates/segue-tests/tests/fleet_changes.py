@@ -1,7 +1,8 @@
 """Changes leases in etcd at a pace: python3 fleet_changes.py COUNT A_SECOND MEMBER,...
 
-Puts leases of 50 subnets from 198.19.101.0/24 on one after the other, each time with another VTEP, and deletes every third
-one again. A member that does not answer is left for the next one. Prints `half` when half of the changes are made.
+Puts leases of 50 subnets from 198.19.101.0/24 on one after the other, each time with another VTEP, and deletes every
+third one again. A member that does not answer is left for the next one. Prints `half` when half of the changes are
+made.
 """
 import base64
 import json

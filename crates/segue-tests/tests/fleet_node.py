@@ -1,7 +1,7 @@
 """Makes this host a node of flannel's VXLAN: python3 fleet_node.py OWN_ADDRESS SUBNET MAC.
 
-Puts the lease of this host, sets a device up as flanneld does, and follows the leases of the others: a route, a neighbour
-and an entry of the forwarding table for each, until it is killed. etcdctl finds etcd by its environment.
+Puts the lease of this host, sets a device up as flanneld does, and follows the leases of the others: a route, a
+neighbour and an entry of the forwarding table for each, until it is killed. etcdctl finds etcd by its environment.
 """
 import json
 import subprocess

@@ -2,7 +2,7 @@
 # The guest's side of guest.rs: a real kernel's tunnels towards a host on which segue runs.
 # Tunnel N: outer 198.18.N.2 (or 2001:db8:ffff:N::2), inside 198.19.N.2 and 2001:db8:N::2; the host has ...1.
 # Ports on every inner address: 5001 hashes what it gets, 5002 echoes datagrams, 5010 (at the host) takes files.
-# What it tells the host is a line with "@ " in front. Ends when somebody connects to port 5999, after its own turn.
+# What it tells the host is a line with "@ " in front. Ends when a client connects to port 5999, after its own turn.
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
     net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0 net.ipv4.conf.all.rp_filter=0

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The guest of guest_hosts.rs: by its first interface it is on the link of a host, by the second one it reaches that host
-# through a NAT, by the third one through a tunnel. A file goes to port 5001 of each address, whose answer is its hash, and
-# another one comes from port 5003, of which port 5004 has the hash.
-# What it tells is a line with "@ " in front.
+# The guest of guest_hosts.rs: by its first interface it is on the link of a host, by the second one it reaches that
+# host through a NAT, by the third one through a tunnel. A file goes to port 5001 of each address, whose answer is its
+# hash, and another one comes from port 5003, of which port 5004 has the hash. What it tells is a line with "@ " in
+# front.
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.disable_ipv6=1
 ip link set eth0 up

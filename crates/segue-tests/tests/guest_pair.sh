@@ -1,8 +1,8 @@
 #!/bin/sh
-# A guest's side of guest_pair.rs: two guests, LOCAL and REMOTE (the last part of their addresses), on one Ethernet between
-# vhost-user ports. Both hash what comes to port 5001, send a file from port 5003, and echo datagrams at port 5002. The guest
-# with TURN=1 does the asking and ends with a status; the other one waits until it is stopped.
-# What it tells is a line with "@ " in front.
+# A guest's side of guest_pair.rs: two guests, LOCAL and REMOTE (the last part of their addresses), on one Ethernet
+# between vhost-user ports. Both hash what comes to port 5001, send a file from port 5003, and echo datagrams at port
+# 5002. The guest with TURN=1 does the asking and ends with a status; the other one waits until it is stopped. What it
+# tells is a line with "@ " in front.
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
     net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""unit_restrictions UNIT PROGRAM CONFIG: runs the command of a systemd unit under the unit's restrictions, made by hand.
+"""unit_restrictions UNIT PROGRAM CONFIG: runs the command of a systemd unit under the unit's restrictions, made by
+hand.
 
 Runs as root in mount namespaces of its own (unshare --mount). Of the unit it applies the capability sets, the system
 call filter, the address families, ProtectSystem=strict with ReadWritePaths, ProtectHome, PrivateTmp, ProtectKernel*,

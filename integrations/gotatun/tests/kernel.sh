@@ -2,7 +2,7 @@
 # The guest's side of kernel.rs: the kernel's WireGuard towards a host on which gotatun runs on segue.
 # Tunnel N: UDP port 51820 + N, inside 198.19.N.2 and 2001:db8:N::2; the host has ...1.
 # Port 5001 on every inner address hashes what it gets; port 5010 of the host takes files.
-# What it tells the host is a line with "@ " in front. Its own turn begins when somebody connects to port 5999.
+# What it tells the host is a line with "@ " in front. Its own turn begins when a client connects to port 5999.
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
     net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0

@@ -2,8 +2,8 @@
 //
 //	judge CASES RESULTS
 //
-// Both files are lists of cases: the number of packets, then each behind its length, all numbers of 32 bits, little-endian. A packet
-// begins with its IP header.
+// Both files are lists of cases: the number of packets, then each behind its length, all numbers of 32 bits,
+// little-endian. A packet begins with its IP header.
 package main
 
 import (
