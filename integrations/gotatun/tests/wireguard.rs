@@ -55,7 +55,7 @@ fn hosts() -> Option<[Host; 2]> {
     Some(hosts)
 }
 
-/// Sends in both directions and in both families through the tunnel of this number.
+/// Sends in both directions and in both families through the tunnel with the given number.
 fn both_directions([a, b]: &[Host; 2], net: u8) {
     let at = |end: Peer, family| end.address(net, family);
     reach((a, at(Peer::A, Family::V4)), (b, at(Peer::B, Family::V4)), PATIENCE).unwrap();
@@ -76,7 +76,7 @@ fn every_form_understands_every_other_and_segue_writes_trains() -> Result<(), Bo
             // Acknowledgements are among the packets: one by one, the mean is below the MTU.
             let mean = bytes / packets;
             assert_eq!(
-                mean > 2 * u64::from(segue_gotatun::MTU),
+                mean > u64::from(segue_gotatun::MTU),
                 form != Form::Plain,
                 "{form:?}: {mean} bytes a packet"
             );
