@@ -10,14 +10,14 @@ use segue_control::{client, services};
 
 use crate::args::{Cli, Complete, Completions};
 use crate::out::Out;
-use segue_grammar::tunnel::WORDS;
+use segue_grammar::tunnel::KEYWORDS;
 use segue_grammar::{Takes, Word};
 
 const BASH: &str = include_str!("complete/segue.bash");
 const ZSH: &str = include_str!("complete/segue.zsh");
 const FISH: &str = include_str!("complete/segue.fish");
 
-/// The line that asks the shell to complete the name of a file.
+/// Line of output that makes the shell complete file names.
 const FILES: &str = "@files";
 
 /// A completion candidate, with its description.
@@ -27,7 +27,7 @@ struct Candidate {
     about: String,
 }
 
-/// The words that may follow.
+/// Candidates for the next word.
 enum Next {
     Candidates(Vec<Candidate>),
     Files,
@@ -164,7 +164,7 @@ fn options(tree: &Tree, root: &Tree) -> Vec<Candidate> {
 
 /// Returns the candidates that may follow the words of a tunnel: the values of the last one, or another word.
 fn tunnel(words: &[&str]) -> Next {
-    let known = |word: &str| WORDS.iter().find(|known| known.spellings().any(|(spelling, _)| spelling == word));
+    let known = |word: &str| KEYWORDS.iter().find(|known| known.spellings().any(|(spelling, _)| spelling == word));
     let mut open: Option<&Word> = None;
     let mut left = 0;
     let mut used: BTreeSet<&str> = BTreeSet::new();
@@ -186,7 +186,7 @@ fn tunnel(words: &[&str]) -> Next {
     if left > 0 {
         return Next::Candidates(open.map_or(Vec::new(), values_of));
     }
-    let fitting = WORDS.iter().filter(|word| word.repeats || !used.contains(word.name));
+    let fitting = KEYWORDS.iter().filter(|word| word.repeats || !used.contains(word.name));
     let mut found: Vec<Candidate> = fitting
         .flat_map(|word| word.spellings().map(|(spelling, _)| candidate(&spelling, word.help)).collect::<Vec<_>>())
         .collect();

@@ -8,7 +8,7 @@ use segue_control::error::{Error, Kind, Place, printable, printable_line};
 use segue_control::peers::{Change, Changes, Encap, Key, ListedPeer, Mac, Peer, RefusedPeer, Table};
 use segue_control::protocol::TABLE_LEN;
 use segue_grammar::parse::{Parsed, Value, parse};
-use segue_grammar::peer::WORDS;
+use segue_grammar::peer::KEYWORDS;
 use serde::Serialize;
 use serde_json::json;
 
@@ -39,31 +39,31 @@ packets whose inner source the table does not give to their sender.
 More in docs/peers.md.
 ";
 
-/// The document that `segue peer -j` prints: the table for `list`, and what was done for the other actions.
+/// The document that `segue peer -j` prints: the table for `list`, and the changes for the other actions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
     /// The schema id, always `segue.peer/1`.
     schema: &'static str,
     /// Name of the tunnel.
     instance: String,
-    /// The number of the table.
+    /// Generation number of the peer table.
     generation: u64,
-    /// The peers with their counters, for `list`.
+    /// Peers with their counters, for `list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     peers: Option<Vec<ListedPeer>>,
-    /// Peers that are new, for a change.
+    /// Number of peers that a change added.
     #[serde(skip_serializing_if = "Option::is_none")]
     added: Option<u64>,
-    /// Peers that differ now, for a change.
+    /// Number of peers that a change replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
-    /// Peers that are gone, for a change.
+    /// Number of peers that a change removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     removed: Option<u64>,
-    /// Peers that are as they were, for a change.
+    /// Number of peers that a change left unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     unchanged: Option<u64>,
-    /// Peers that are refused, for a change.
+    /// Number of peers that a change refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<u64>,
     /// The first 100 refused peers, with the rule that each breaks.
@@ -170,10 +170,10 @@ fn read(file: &str) -> Result<Table, Error> {
     Table::read(&text, &printable(file))
 }
 
-/// Parses a prefix or an Ethernet address, and the words of a peer.
+/// Parses a peer: a prefix or an Ethernet address, then keywords.
 fn peer(words: &[String]) -> Result<Peer, Error> {
     let key = key(words, 0)?;
-    let parsed = parse("segue peer", WORDS, &words[1..])?;
+    let parsed = parse("segue peer", KEYWORDS, &words[1..])?;
     let Some(Value::Address(remote)) = parsed.value_of("remote") else {
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };

@@ -12,22 +12,22 @@ use crate::napi::Sharing;
 /// A burst setting of this many bytes or more leaves the limit to the port.
 const WHOLE_BURST: u64 = 65_535;
 
-/// Longest time between two questions of a probe, seconds.
+/// Longest interval between two echo requests of a probe, seconds.
 const LONGEST_PROBE: u64 = 3600;
 
 /// The settings of a pipeline between two ports.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Names of the ports.
+    /// Names of the two ports.
     pub(crate) names: [String; 2],
     pub(crate) protocols: Protocols,
     /// Settings of GSO, for each port.
     pub(crate) egress: [EgressSettings; 2],
     /// Settings of GRO, under the name of the port at which joining is counted.
     pub(crate) gro: [Option<GroSettings>; 2],
-    /// Remote checksum offload of tunnels.
+    /// Setting of remote checksum offload, for tunnels.
     pub(crate) remcsum: Remcsum,
-    /// The seconds between two echo requests of the probe, for tunnels that can have one.
+    /// Interval between two echo requests of the probe in seconds, for tunnels that can have one.
     pub(crate) probe: Option<u64>,
     /// The queues of the second port, for tunnels.
     pub(crate) queue: Option<QueueSettings>,
@@ -75,7 +75,7 @@ impl Settings {
         };
         let knob = || {
             let name = format!("net.remcsum.dev.{}.enable_remcsum", self.names[1]);
-            Knob { fixed, ..Knob::switch(name, "checksums of what is sent here are left to the far end") }
+            Knob { fixed, ..Knob::switch(name, "checksums of packets sent here are left to the receiver") }
         };
         dial.switch(knob, &mut on);
         if let Remcsum::Can(is_on) = &mut self.remcsum {
@@ -111,7 +111,7 @@ impl Settings {
         self.sharing.tune_second(dial, &self.names[1], &others.sharing);
     }
 
-    /// Returns which trains are segmented on ingress of the path to the port `to`.
+    /// Returns the kinds of trains that are segmented on ingress of the path to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
         Cuts::new(&self.protocols, &self.egress[to])
     }
@@ -161,7 +161,7 @@ pub(crate) struct EgressSettings {
     pub(crate) gso: bool,
     /// Length of the largest train passed to the port, bytes.
     max_burst: u64,
-    /// Whether the port receives trains; otherwise each is segmented into single packets.
+    /// Whether the port accepts trains; otherwise each is segmented into single packets.
     tso: bool,
 }
 
@@ -290,7 +290,7 @@ impl Cuts {
     }
 }
 
-/// Returns the names of the profiles as on the command line, with this generation of Linux.
+/// Returns the profiles' names as on the command line, with the given generation of Linux.
 const fn profiles(linux: Generation) -> &'static [&'static str] {
     match linux {
         Generation::V6_12 => &["strict", "linux:6.12", "lro"],
@@ -304,7 +304,7 @@ const LRO: u64 = 2;
 /// Settings of GRO for the packets that one port receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroSettings {
-    /// The configuration at the start.
+    /// GRO configuration at the start.
     config: gro::Config,
     pub(crate) on: bool,
     profile: u64,
@@ -361,8 +361,7 @@ impl GroSettings {
         dial.number(burst, &mut self.max_acks);
     }
 
-    /// Returns the generation of Linux that profile linux stands for: that of the configuration at the start, or the
-    /// default.
+    /// Returns the Linux generation of profile linux: that of the initial configuration, or the default.
     fn linux(&self) -> Generation {
         match self.config.profile {
             Profile::Linux(generation) => generation,

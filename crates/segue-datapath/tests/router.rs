@@ -28,8 +28,8 @@ const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
 const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
 const EVERYBODY: [u8; 6] = [0xff; 6];
-/// Most learned neighbours of one family on one port.
-const MOST_KNOWN: u32 = 8192;
+/// Largest number of learned neighbours of one family on one port.
+const MAX_NEIGHBOURS: u32 = 8192;
 
 struct Bench {
     router: Router,
@@ -51,8 +51,8 @@ fn by_hand(mac: [u8; 6]) -> Neighbour {
 }
 
 impl Bench {
-    /// Creates a router with 198.18.1.0/24 inside and 198.18.2.0/24 outside, behind a link with this MTU. The client is
-    /// a known neighbour.
+    /// Creates a router with 198.18.1.0/24 inside and 198.18.2.0/24 outside, behind a link with the given MTU. The
+    /// client is a known neighbour.
     fn new(mtu: u32) -> Bench {
         let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
         let side = |name: &str, port| PortConfig {
@@ -67,7 +67,7 @@ impl Bench {
         Bench { router: Router::new(parts), wires: [a, b], sender, mtu }
     }
 
-    /// Sends the kernel's tables to the router: the client and these neighbours.
+    /// Sends the kernel's tables to the router, with the client and the given neighbours.
     fn tables(&mut self, now: u64, neighbours: &[Neighbour]) {
         let mut routes = Routes::new(10);
         for (port, mtu) in [(0, 1500), (1, self.mtu)] {
@@ -100,19 +100,17 @@ impl Bench {
         self.wires[port].borrow_mut().waiting.extend(frames);
     }
 
-    /// Returns the frames that have left since the last call.
+    /// Returns the frames sent since the last call.
     fn sent(&self, port: usize) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.wires[port].borrow_mut().sent)
     }
 
-    /// Returns the destinations of frames that have left outside since the last call, and whether each was an ARP
-    /// request.
+    /// Returns the destinations of frames sent outside since the last call, and whether each was an ARP request.
     fn left(&self) -> Vec<(bool, [u8; 6])> {
         self.sent(1).iter().map(|frame| (frame[12..14] == [8, 6], frame[..6].try_into().unwrap())).collect()
     }
 
-    /// Sends one packet from the client to the server, and returns the destinations of the frames that left because of
-    /// it.
+    /// Sends one packet from the client to the server, and returns the destinations of the resulting frames.
     fn sends(&mut self, now: u64, ttl: u8) -> Vec<(bool, [u8; 6])> {
         self.give(0, vec![segment(ttl, 1, 100)]);
         self.round(now);
@@ -298,7 +296,7 @@ fn former_permanent_neighbour_is_resolved_again_when_the_cache_is_full() {
             hop: Hop { address: 0xc613_0000 + u128::from(host), ..hop(1, [0, 0]) },
             ..server(NEW)
         };
-        let full: Vec<Neighbour> = (0..MOST_KNOWN).map(others).chain([by_hand(OLD)]).collect();
+        let full: Vec<Neighbour> = (0..MAX_NEIGHBOURS).map(others).chain([by_hand(OLD)]).collect();
         here.tables(0, &full);
         assert_eq!(here.sends(0, 64), [(false, OLD)]);
         here.change(0, NeighbourEvent::Set(server(OLD)));

@@ -5,7 +5,7 @@ use crate::{Takes, Word};
 const VXLAN: &[(&str, &[&str])] = &[("encap", &["vxlan"])];
 
 /// Every keyword, in the order in which help shows them.
-pub const WORDS: &[Word] = &[
+pub const KEYWORDS: &[Word] = &[
     Word {
         name: "remote",
         takes: Takes::Address,

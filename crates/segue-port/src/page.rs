@@ -1,4 +1,4 @@
-//! Pages: the memory that ports read into and packets point into.
+//! Pages: memory that ports read into and that packets reference.
 //!
 //! A [`PagePool`] belongs to one worker. It hands out whole pages to write to ([`PageMut`]); freezing one gives a
 //! [`Page`], a counted slice that can be cloned and cut but no longer written. When the last slice is gone the page is
@@ -32,7 +32,7 @@ const ALIGN: usize = 64;
 /// Length of the smallest page, bytes.
 pub const MIN_PAGE_LEN: usize = 4096;
 /// Bytes at the start of a read that always lie in one page: a virtio-net header, room for a VLAN tag, the addresses.
-pub(crate) const FRONT: usize = 128;
+pub(crate) const HEADER_AREA: usize = 128;
 /// Bytes of a checksum field.
 pub(crate) const FIELD_LEN: usize = 2;
 /// Largest number of pages of one read.
@@ -53,7 +53,7 @@ struct Slab {
 #[derive(Debug)]
 enum Memory {
     Own(Box<[u8]>),
-    /// A slot of a receive ring, with its index.
+    /// A slot of a receive ring, with the slot's index.
     Slot(Slot, usize),
 }
 
@@ -74,7 +74,7 @@ impl Memory {
     }
 }
 
-/// One reference to a slab; dropping the last one returns the slab.
+/// A reference to a slab; dropping the last one returns the slab.
 #[derive(Clone, Debug)]
 struct Handle(Rc<Slab>);
 
@@ -171,7 +171,7 @@ pub struct PagePool {
     exhausted: u64,
 }
 
-/// Number of reads that share one page of a [`PagePool`].
+/// Number of reads per page of a [`PagePool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// A page takes as many reads as fit.
@@ -251,10 +251,10 @@ impl PagePool {
 #[derive(Debug)]
 pub(crate) struct RingPages {
     home: Rc<Home>,
-    /// Slots without references, filled or not, which belong to the kernel.
+    /// Unreferenced slots, filled or not, which belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
-    /// Whether a slot half a ring ahead of the last one was found still in use.
+    /// Whether the slot half a ring ahead of the last one was found still in use.
     is_held_up: bool,
 }
 
@@ -276,7 +276,7 @@ impl RingPages {
         self.slots.len()
     }
 
-    /// Returns the next slot that the kernel has filled.
+    /// Returns the next slot filled by the kernel.
     pub(crate) fn claim(&mut self) -> Option<PageMut> {
         self.reclaim();
         let place = self.slots.get_mut(self.next)?;
@@ -291,7 +291,7 @@ impl RingPages {
         Some(PageMut { handle: Handle(slab) })
     }
 
-    /// Returns whether the frame of a slot has been kept for half a round of the ring since the last call.
+    /// Returns whether a slot's frame was kept for half a round of the ring since the last call.
     pub(crate) fn take_held_up(&mut self) -> bool {
         std::mem::take(&mut self.is_held_up)
     }
@@ -320,13 +320,13 @@ impl<T> Default for Carver<T> {
 }
 
 impl<T> Carver<T> {
-    /// Returns the room for the next read, at least [`WINDOW`] bytes; `None` if a new page is needed.
+    /// Returns the memory for the next read, at least [`WINDOW`] bytes; `None` if a new page is needed.
     pub(crate) fn window(&mut self) -> Option<&mut [u8]> {
         let rest = self.page.as_mut()?.bytes_mut().get_mut(self.cursor..)?;
         if rest.len() >= WINDOW { Some(rest) } else { None }
     }
 
-    /// Takes a fresh page; the one before must have been flushed.
+    /// Sets a fresh page; the preceding one must have been flushed.
     pub(crate) fn set_page(&mut self, page: PageMut) {
         debug_assert!(self.reads.is_empty());
         self.page = Some(page);
@@ -338,7 +338,7 @@ impl<T> Carver<T> {
         self.page.is_some()
     }
 
-    /// Records that `range` of the room was filled, and moves the cursor past it.
+    /// Records that `range` of the memory was filled, and advances past it.
     pub(crate) fn commit(&mut self, range: Range<usize>, note: T) {
         let at = self.cursor;
         self.reads.push((at + range.start..at + range.end, note));
@@ -368,12 +368,12 @@ pub(crate) struct Scatter {
     /// Offset of the next read, counted over all pages.
     cursor: usize,
     frozen: Vec<Page>,
-    /// Whether room for the next read is prepared.
+    /// Whether memory for the next read is prepared.
     is_ready: bool,
 }
 
 impl Scatter {
-    /// Makes room for a read of [`WINDOW`] bytes. `false` where no page is free.
+    /// Prepares memory for a read of [`WINDOW`] bytes. `false` where no page is free.
     #[inline]
     pub(crate) fn make_room(&mut self, pool: &mut PagePool) -> bool {
         (self.is_ready && self.page_len == pool.page_len()) || self.make_new_room(pool)
@@ -387,7 +387,7 @@ impl Scatter {
             self.page_len = pool.page_len();
         }
         let into = self.cursor % self.page_len;
-        let must_fit = if self.page_len >= WINDOW { WINDOW } else { FRONT };
+        let must_fit = if self.page_len >= WINDOW { WINDOW } else { HEADER_AREA };
         if into > 0 && (pool.sharing() == Sharing::One || self.page_len - into < must_fit) {
             self.cursor += self.page_len - into;
         }
@@ -401,7 +401,7 @@ impl Scatter {
         true
     }
 
-    /// Returns the room for the next read, piece by piece; the first [`FRONT`] bytes are in the first piece.
+    /// Returns the memory for the next read, piece by piece; the first [`HEADER_AREA`] bytes are in the first piece.
     pub(crate) fn pieces(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (page_len, cursor) = (self.page_len.max(1), self.cursor);
         let last = cursor + WINDOW;
@@ -412,7 +412,7 @@ impl Scatter {
         })
     }
 
-    /// Returns the first piece, for headers that have to be in one.
+    /// Returns the first piece, for headers that must be contiguous.
     pub(crate) fn front(&mut self) -> &mut [u8] {
         self.pieces().next().unwrap_or(&mut [])
     }
@@ -457,14 +457,14 @@ impl Scatter {
         })
     }
 
-    /// Discards the reads that were recorded and not delivered.
+    /// Discards reads that were recorded but not delivered.
     #[cfg(feature = "vhost-user")]
     pub(crate) fn forget(&mut self) {
         self.cursor = 0;
         self.frozen.clear();
     }
 
-    /// Drops the frozen pages; packets hold references to those that they need.
+    /// Drops the frozen pages; packets keep references to those they need.
     pub(crate) fn release(&mut self) {
         self.frozen.clear();
     }
@@ -489,7 +489,7 @@ mod tests {
                 let mut ranges = Vec::new();
                 for len in [1, 64, 3_000, 1_514, 9_000, 65_535, 60, 4_096, 40_000] {
                     assert!(scatter.make_room(&mut pool));
-                    assert!(scatter.front().len() >= FRONT);
+                    assert!(scatter.front().len() >= HEADER_AREA);
                     assert!(scatter.pieces().map(|piece| piece.len()).sum::<usize>() >= WINDOW);
                     let mut rest = &data[..len];
                     for piece in scatter.pieces() {

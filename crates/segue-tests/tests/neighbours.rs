@@ -12,12 +12,12 @@ use segue_tests::{Stat, test_name, traffic};
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 /// Largest number of learned neighbours of one family on one port.
-const MOST_KNOWN: u32 = 8192;
+const MAX_NEIGHBOURS: u32 = 8192;
 /// The network 198.19.0.0, whose addresses are scanned.
 const SCANNED: u32 = 0xc613_0000;
 
-/// Sends one frame from eth0: `arp OPERATION TO SENDER TARGET MAC` to a link address, `na TO SOURCE TARGET FLAGS MAC`
-/// or `ns` likewise to an IPv6 group.
+/// Script that sends one frame from eth0: `arp OPERATION TO SENDER TARGET MAC` to a link address, `na TO SOURCE TARGET
+/// FLAGS MAC` or `ns` likewise to an IPv6 group.
 const SAY: &str = r#"
 import socket, struct, sys
 kind, *words = sys.argv[1:]
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-fn known(stat: &Stat) -> u64 {
+fn neighbour_count(stat: &Stat) -> u64 {
     stat.json()["workers"][0]["neighbours"].as_u64().unwrap()
 }
 
@@ -261,7 +261,7 @@ fn full_neighbour_cache_evicts_unused_entries_and_resolves_new_ones() {
     let scanner = traffic::socket(routed.client(V4));
     let begin = Instant::now();
     let (mut next, mut stat) = (0, routed.stat());
-    while next < MOST_KNOWN + 200 || stat.count("out", "numbers", "neighbours_displaced") < 200 {
+    while next < MAX_NEIGHBOURS + 200 || stat.count("out", "numbers", "neighbours_displaced") < 200 {
         assert!(begin.elapsed() < 6 * PATIENCE && next < 60_000, "{} {next}", stat.json());
         for host in next..next + 64 {
             // Errors about those before are of no interest.
@@ -269,12 +269,16 @@ fn full_neighbour_cache_evicts_unused_entries_and_resolves_new_ones() {
         }
         next += 64;
         thread::sleep(Duration::from_millis(8));
-        if next % 1024 == 0 || next > MOST_KNOWN {
+        if next % 1024 == 0 || next > MAX_NEIGHBOURS {
             stat = routed.stat();
             assert!(used.reaches(Duration::from_secs(2)), "after {next}");
         }
     }
-    assert!(known(&stat) >= u64::from(MOST_KNOWN) && known(&stat) < u64::from(MOST_KNOWN) + 16, "{}", stat.json());
+    assert!(
+        neighbour_count(&stat) >= u64::from(MAX_NEIGHBOURS) && neighbour_count(&stat) < u64::from(MAX_NEIGHBOURS) + 16,
+        "{}",
+        stat.json()
+    );
     let new_echo = Echo::start(traffic::Place { host: server, address: address(V4, 2, 3) }, 0);
     assert!(Client::new(&routed, V4, 3, new_echo.port).reaches(Duration::from_secs(2)), "one that is new");
     assert!(used.reaches(Duration::from_secs(2)), "one that is used");

@@ -155,9 +155,9 @@ fn passed_between_kernels(name: &str, form: LinkForm, wanted: usize) -> Option<u
 
 #[test]
 fn control_kernel_to_kernel_bulk_tcp_under_remcsum_needs_a_link_that_finishes_packets() {
-    const WANTED: usize = 8 << 20;
-    let Some(nic) = passed_between_kernels(test_name!(), LinkForm::Nic, WANTED) else { return };
-    assert_eq!(nic, WANTED, "on a link that segments, two kernels get along");
-    let Some(veth) = passed_between_kernels(test_name!(), LinkForm::Veth, WANTED) else { return };
-    println!("kernel to kernel under remcsum on a bare veth pair: {veth} of {WANTED} bytes of TCP passed");
+    const TRANSFER: usize = 8 << 20;
+    let Some(nic) = passed_between_kernels(test_name!(), LinkForm::Nic, TRANSFER) else { return };
+    assert_eq!(nic, TRANSFER, "on a link that segments, two kernels get along");
+    let Some(veth) = passed_between_kernels(test_name!(), LinkForm::Veth, TRANSFER) else { return };
+    println!("kernel to kernel under remcsum on a bare veth pair: {veth} of {TRANSFER} bytes of TCP passed");
 }

@@ -8,7 +8,7 @@ use crate::args::Cli;
 use crate::help;
 use crate::{lan78xx, pcap};
 use segue_grammar::help::{sentence, spelling};
-use segue_grammar::tunnel::WORDS;
+use segue_grammar::tunnel::KEYWORDS;
 
 const EXIT: &[(&str, &str)] = &[
     ("0", "Done."),
@@ -118,7 +118,7 @@ fn page(command: &Command, written: &help::Page, names: &[String]) -> String {
     }
     if written.name == "tunnel" {
         page.section("WORDS");
-        for word in WORDS {
+        for word in KEYWORDS {
             page.entry(&spelling(word), &sentence(word));
         }
     }

@@ -6,13 +6,13 @@ use super::roff::Page;
 use crate::help;
 use crate::run::keys;
 use segue_grammar::help::sentence;
-use segue_grammar::tunnel::WORDS;
+use segue_grammar::tunnel::KEYWORDS;
 use segue_grammar::{Takes, Word};
 
 /// The example with every key, which a test reads.
 const EXAMPLE: &str = include_str!("../../../../docs/segue.toml");
 
-/// Returns the page.
+/// Returns the manual page segue.toml(5).
 pub(super) fn page() -> String {
     let mut page = Page::new("segue.toml", 5, "the tunnels and gateways of segue run");
     page.section("DESCRIPTION");
@@ -27,7 +27,7 @@ pub(super) fn page() -> String {
          other change restarts that one instance. A file with an error changes nothing.",
     );
     page.section("KEYS OF [[tunnel]]");
-    for word in WORDS {
+    for word in KEYWORDS {
         page.entry(&key(word), &sentence(word));
     }
     options(&mut page, Kind::Tunnel);

@@ -14,9 +14,9 @@ use super::command::{checked, located, planned_by_name, usage_error};
 use super::source::{MOST_ERRORS, Text};
 use crate::args::Cli;
 use segue_grammar::parse::{self, Value};
-use segue_grammar::{Takes, Word, tunnel::WORDS};
+use segue_grammar::{Takes, Word, tunnel::KEYWORDS};
 
-/// Options that a file cannot have.
+/// Command-line options that a configuration file cannot have.
 const NOT_HERE: &[&str] = &["check", "force", "set", "list", "once", "openmetrics"];
 
 pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
@@ -39,7 +39,7 @@ pub(super) fn hosts(document: &DeTable<'_>) -> Vec<String> {
         for table in tables.iter() {
             let DeValue::Table(keys) = table.get_ref() else { continue };
             for (key, value) in keys {
-                let word = WORDS.iter().find(|word| spells(word, key.get_ref()));
+                let word = KEYWORDS.iter().find(|word| spells(word, key.get_ref()));
                 if let (Some(word), DeValue::String(text)) = (word, value.get_ref())
                     && let Ok(Value::Host(name)) = parse::value(word.takes, text)
                 {
@@ -92,7 +92,7 @@ pub(super) fn instance(
             }
             continue;
         }
-        let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
+        let word = KEYWORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
         let outcome = match word {
             Some(word) => word_tokens(text, word, name, &span, value).map(|found| positional.extend(found)),
             None => match known.iter().find(|option| option.name == name) {
@@ -169,7 +169,7 @@ pub(crate) fn arguments(kind: Kind) -> Vec<(String, Arg)> {
 /// Returns every key of a table.
 pub(super) fn keys_of(kind: Kind) -> Vec<String> {
     let mut keys: Vec<String> = match kind {
-        Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
+        Kind::Tunnel => KEYWORDS.iter().map(|word| word.name.to_owned()).collect(),
         Kind::Gateway => ["in", "out", "more"].map(str::to_owned).to_vec(),
         Kind::Adapter | Kind::Metrics => Vec::new(),
     };
@@ -177,7 +177,7 @@ pub(super) fn keys_of(kind: Kind) -> Vec<String> {
     keys
 }
 
-/// Reads knobs such as `net.inet.tcp.gso = 0`, in all forms that TOML has for it.
+/// Reads knob assignments such as `net.inet.tcp.gso = 0`, in all TOML forms.
 fn knob_assignments(
     text: &Text,
     name: &str,
@@ -279,7 +279,7 @@ fn option_tokens(
     }
 }
 
-/// Returns the values of a list.
+/// Returns the values of a TOML list.
 fn list(text: &Text, value: &toml::Spanned<DeValue<'_>>) -> Result<Vec<Token>, Error> {
     match value.get_ref() {
         DeValue::Array(list) => list.iter().map(|value| scalar(text, value, Takes::Device)).collect(),

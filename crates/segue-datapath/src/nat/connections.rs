@@ -15,24 +15,24 @@ const MOST: usize = 4;
 /// State of a TCP mapping, which is that of its most active connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
-    /// The state in which only one side has sent.
+    /// Only one side of the connection has sent.
     Opening,
-    /// Both sides have sent.
+    /// Both sides of the connection have sent.
     Open,
     /// Both sides have sent FIN, or one has sent RST, and no further segment has followed.
     Closing,
 }
 
-/// The properties of a packet that decide how long a mapping lives.
+/// Properties of a packet that determine the lifetime of a mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedPacket {
     pub(super) remote: (u32, u16),
-    /// The TCP segment; of other protocols its default.
+    /// TCP segment of the packet; the default for other protocols.
     pub(super) segment: Segment,
     pub(super) is_outbound: bool,
 }
 
-/// The fields of a TCP segment, or of a train of them, that are followed.
+/// Tracked fields of a TCP segment, or of a train of segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Segment {
     pub(super) flags: u8,
@@ -72,7 +72,7 @@ struct Connection {
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The sides that have sent.
+    /// The connection is being opened; the flags say which sides have sent.
     Opening([bool; 2]),
     /// Both sides have sent; the flags say which sides have closed.
     Open([bool; 2]),
@@ -122,10 +122,10 @@ impl Connections {
     }
 }
 
-/// Distance in bytes by which an acknowledgment from inside may be lower than a later one that was seen before it.
+/// Distance in bytes by which an acknowledgment from inside may be lower than one seen earlier.
 const REORDERED: i32 = 1 << 24;
 /// Distance in bytes between the sequence number of a reset from inside and the expected one: segments of the sender
-/// may have been lost before they were seen here.
+/// may have been lost before the NAT.
 const LOST: i32 = 1 << 20;
 
 impl Connection {
@@ -184,18 +184,18 @@ impl Stage {
     fn after(self, seen: ObservedPacket) -> Stage {
         let has = |flag: u8| seen.segment.has(flag);
         let (own, other) = if seen.is_outbound { (0, 1) } else { (1, 0) };
-        let and_own = |mut sides: [bool; 2]| {
-            sides[own] = true;
-            sides
+        let with_own = |mut flags: [bool; 2]| {
+            flags[own] = true;
+            flags
         };
         if has(RST) {
             return Stage::Reset([false; 2]);
         }
         match self {
-            Stage::Closed(_) | Stage::Reset(_) if has(SYN) => Stage::Opening(and_own([false; 2])),
-            Stage::Opening(sides) if has(SYN) || !sides[other] => Stage::Opening(and_own(sides)),
+            Stage::Closed(_) | Stage::Reset(_) if has(SYN) => Stage::Opening(with_own([false; 2])),
+            Stage::Opening(sent) if has(SYN) || !sent[other] => Stage::Opening(with_own(sent)),
             Stage::Opening(_) | Stage::Open(_) if has(FIN) => {
-                let closed = and_own(if let Stage::Open(closed) = self { closed } else { [false; 2] });
+                let closed = with_own(if let Stage::Open(closed) = self { closed } else { [false; 2] });
                 if closed == [true; 2] { Stage::Closed([false; 2]) } else { Stage::Open(closed) }
             }
             Stage::Opening(_) => Stage::Open([false; 2]),
@@ -203,9 +203,9 @@ impl Stage {
             // The last acknowledgements, and retransmissions of one side.
             Stage::Closed(since) if has(FIN) || seen.segment.len == 0 => Stage::Closed(since),
             Stage::Reset(since) if has(FIN) => Stage::Reset(since),
-            Stage::Closed(since) | Stage::Reset(since) if and_own(since) == [true; 2] => Stage::Open([false; 2]),
-            Stage::Closed(since) => Stage::Closed(and_own(since)),
-            Stage::Reset(since) => Stage::Reset(and_own(since)),
+            Stage::Closed(since) | Stage::Reset(since) if with_own(since) == [true; 2] => Stage::Open([false; 2]),
+            Stage::Closed(since) => Stage::Closed(with_own(since)),
+            Stage::Reset(since) => Stage::Reset(with_own(since)),
         }
     }
 }
@@ -306,8 +306,8 @@ mod tests {
         }
     }
 
-    /// Tests RFC 5961, section 3.2, for resets from outside, the room for lost segments for those from inside, and RFC
-    /// 9293, section 3.10.7.3, for a reset that answers a SYN.
+    /// Tests RFC 5961, section 3.2, for resets from outside, the tolerance for lost segments for resets from inside,
+    /// and RFC 9293, section 3.10.7.3, for a reset that answers a SYN.
     #[test]
     fn a_reset_is_expected_at_the_next_number_or_as_the_answer_to_a_syn() {
         let open = connection(Stage::Open([false; 2]), [Some(1000), Some(5000)]);

@@ -1,4 +1,4 @@
-//! The checks themselves. Devices are tried in a child process with a network namespace of its own, so that the
+//! The checks of `segue doctor`. Devices are tried in a child process with a network namespace of its own, so that the
 //! host is not changed.
 
 use std::fs::{self, OpenOptions};
@@ -19,7 +19,7 @@ use crate::diagnose::{self, Container, Purpose};
 use crate::fastpath;
 
 /// Runs all checks and returns their results in the order of the table; `links` are the interfaces whose offloads are
-/// checked; an empty list stands for all that are up.
+/// checked; an empty list stands for all interfaces that are up.
 pub fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     let links = if links.is_empty() { links_up() } else { named(links)? };
     // The child processes come first: fork is safe only while the process has one thread.
@@ -297,19 +297,21 @@ fn lsm() -> Check {
 
 /// Checks the limits of socket buffers: trains arrive in bursts of several hundred kilobytes.
 fn buffers() -> Vec<Check> {
-    const WANTED: u64 = 4 << 20;
+    const MIN_BYTES: u64 = 4 << 20;
     [("rmem_max", "received"), ("wmem_max", "sent")]
         .into_iter()
         .map(|(name, done)| {
             let value = fs::read_to_string(format!("/proc/sys/net/core/{name}"));
             match value.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
-                Some(bytes) if bytes >= WANTED => Check::ok(name, format!("{bytes} bytes")),
+                Some(bytes) if bytes >= MIN_BYTES => Check::ok(name, format!("{bytes} bytes")),
                 Some(bytes) => Check::not(
                     name,
                     Status::Missing,
                     format!("{bytes} bytes"),
-                    format!("bursts of trains that are {done} find less room than {WANTED} bytes (root may exceed it)"),
-                    Some(format!("sudo sysctl -w net.core.{name}={WANTED}")),
+                    format!(
+                        "bursts of trains that are {done} find less room than {MIN_BYTES} bytes (root may exceed it)"
+                    ),
+                    Some(format!("sudo sysctl -w net.core.{name}={MIN_BYTES}")),
                 ),
                 None => {
                     Check::not(name, Status::Unknown, "cannot be read", "this network namespace does not show it", None)
@@ -396,14 +398,14 @@ fn kernel_path() -> Check {
     }
 }
 
-/// Returns the options by which QEMU connects a guest's network device to a port `vhost:PATH`.
+/// Returns QEMU's options for connecting a guest's network device to a port `vhost:PATH`.
 fn guests() -> Check {
     let found = "`segue gateway vhost:PATH eth0` is the network device of a guest; QEMU's options for it";
     Check { fix: Some(QEMU.to_owned()), ..Check::ok("vhost_user", found) }
 }
 
-/// Options of QEMU for a guest of 1 GiB, and those that differ where QEMU listens, and under TCG. Memory that is shared
-/// is what vhost-user works on; `reconnect` lets the guest live on when segue is started again.
+/// Options of QEMU for a guest of 1 GiB, and the different ones where QEMU listens, and under TCG. Memory that is
+/// shared is what vhost-user works on; `reconnect` lets the guest live on when segue is started again.
 const QEMU: &str = "-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem -m 1G \
     -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0\n\
     with vhost:PATH,client: -chardev socket,id=c0,path=PATH,server=on,wait=off\n\
@@ -428,7 +430,7 @@ fn links_up() -> Vec<String> {
     names
 }
 
-/// Returns the links that the user has named, which must exist.
+/// Returns the links that the user named, which must exist.
 fn named(links: &[String]) -> Result<Vec<String>, Error> {
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for links", &error, "segue doctor")

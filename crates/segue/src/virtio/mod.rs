@@ -1,5 +1,5 @@
 //! The virtio-net header in both directions: the description of a received packet by a kernel or guest, which is
-//! checked against its bytes, and that of a packet to be sent.
+//! checked against its bytes, and that of a packet to send.
 //!
 //! The header ([`VirtioNet`]) precedes every packet of a TUN or TAP device opened with `IFF_VNET_HDR`, of a
 //! packet socket with `PACKET_VNET_HDR`, and of a virtio queue. Its offsets come from outside and lead to writes, so
@@ -41,12 +41,12 @@ pub const MAX_UDP_SEGMENTS: usize = 128;
 crate::reasons! {
     /// The reason why a packet contradicts its virtio-net header.
     pub enum Refusal {
-        Short = "vnet_short": "Shorter than the virtio-net header, or empty behind it.",
+        Short = "vnet_short": "Shorter than the virtio-net header, or empty after it.",
         GsoType = "gso_type": "A train of a type that is unknown, or that does not fit the packet.",
         GsoHeaders = "gso_headers": "A train whose headers do not parse, are tunnelled, have SYN or RST, or do not cover it.",
-        GsoChecksumPlace = "gso_csum_place": "A train whose checksum place is not that of its transport header.",
+        GsoChecksumPlace = "gso_csum_place": "A train whose csum_start and csum_offset do not match its transport header.",
         GsoSize = "gso_size": "A train with a segment size of 0 or 65535.",
         GsoSegments = "gso_segments": "A UDP train of more than 128 segments.",
-        ChecksumBounds = "csum_bounds": "An owed checksum whose place lies past the end of the packet.",
+        ChecksumBounds = "csum_bounds": "A partial checksum whose field lies past the end of the packet.",
     }
 }

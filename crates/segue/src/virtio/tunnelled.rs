@@ -1,4 +1,4 @@
-//! Trains inside a tunnel.
+//! Virtio headers of trains inside a tunnel.
 //!
 //! A kernel hands a train in VXLAN, Geneve or GRE whole to a packet socket, and with tunnel offloads to a TUN or TAP
 //! device. The virtio-net header has the same fields as for a plain train: inner type, inner size, the offset of the
@@ -14,14 +14,14 @@ use crate::packet::{
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 /// Bytes at the start of a tunnelled train that must contain all of its headers.
-const MAX_FRONT: usize = 1024;
+const MAX_HEADER_AREA: usize = 1024;
 
 /// Makes `packet`, whose outer headers were parsed, the tunnelled train that `header` describes. Returns its offload
 /// state, or `None` with the packet unchanged where the two contradict each other.
 pub(super) fn load<B: Buffer>(header: &VirtioNet, packet: &mut Packet<B>) -> Option<Unit> {
-    let (head, mut front) = (packet.head.bytes(), [0; MAX_FRONT]);
+    let (head, mut front) = (packet.head.bytes(), [0; MAX_HEADER_AREA]);
     front[..head.len()].copy_from_slice(head);
-    let len = head.len() + packet.payload.copy_to(0..MAX_FRONT - head.len(), &mut front[head.len()..]);
+    let len = head.len() + packet.payload.copy_to(0..MAX_HEADER_AREA - head.len(), &mut front[head.len()..]);
     let front = &front[..len];
     let all = packet.len();
     let tunnel = header.gso_type & (GSO_UDP_TUNNEL_IPV4 | GSO_UDP_TUNNEL_IPV6);
@@ -76,8 +76,8 @@ pub(super) fn load<B: Buffer>(header: &VirtioNet, packet: &mut Packet<B>) -> Opt
     Some(unit)
 }
 
-/// Returns whether the fields of a UDP tunnel in `header` are those of `layout`, which has one; `none` says that the
-/// outer UDP header has no checksum.
+/// Returns whether the fields of a UDP tunnel in `header` match `layout`, which has one; `none` says that the outer UDP
+/// header has no checksum.
 fn agrees(header: &VirtioNet, layout: &Layout, none: bool) -> bool {
     let (Some(outer), Some(inner)) = (layout.outer_ip(), layout.inner_ip()) else { return false };
     let version = if outer.kind == Kind::Ipv4 { GSO_UDP_TUNNEL_IPV4 } else { GSO_UDP_TUNNEL_IPV6 };
@@ -87,9 +87,9 @@ fn agrees(header: &VirtioNet, layout: &Layout, none: bool) -> bool {
         && (header.flags & UDP_TUNNEL_CSUM == 0) == none
 }
 
-/// Returns the layout of a packet whose innermost transport header, of this kind, is at `start`, after the UDP header
-/// at the end of `outer`. The bytes between that and the inner IP header are listed as one GUE header: segmentation
-/// repeats them unchanged, which is right for every tunnel format.
+/// Returns the layout of a packet whose innermost transport header, of the given kind, is at `start`, after the UDP
+/// header at the end of `outer`. The bytes between that and the inner IP header are listed as one GUE header:
+/// segmentation repeats them unchanged, which is right for every tunnel format.
 fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {
     let (ip, at) = inner_ip((bytes, all), outer.header_len(), start, kind)?;
     let len = match kind {

@@ -16,11 +16,11 @@ pub const ROUTING: u16 = 0x4000;
 pub const KEY: u16 = 0x2000;
 /// Flag: a sequence number is present.
 pub const SEQ: u16 = 0x1000;
-/// All flags that the parser knows.
-const KNOWN: u16 = CSUM | KEY | SEQ;
+/// Flags of the optional fields that the parser supports.
+const SUPPORTED_FLAGS: u16 = CSUM | KEY | SEQ;
 /// Mask of the version; version 1 is PPTP's (RFC 2637, section 4.1), whose header differs.
 const VERSION: u16 = 0x0007;
-/// Offset of the checksum where it is present.
+/// Offset of the checksum, where present.
 pub const CHECKSUM: usize = 4;
 
 /// The fields of a GRE header.
@@ -30,18 +30,18 @@ pub struct Gre {
     pub protocol: u16,
     /// Checksum as found in the header, where present.
     pub checksum: Option<u16>,
-    /// Key, where present.
+    /// Key of the GRE header, where present.
     pub key: Option<u32>,
     /// Sequence number, where present.
     pub seq: Option<u32>,
 }
 
 impl Gre {
-    /// Reads a header; `None` where it is truncated, has a version other than 0, or flags other than checksum, key and
+    /// Parses a header; `None` if it is truncated, has a version other than 0, or flags other than checksum, key and
     /// sequence number.
     pub fn parse(bytes: &[u8]) -> Option<Gre> {
         let flags = read_u16(bytes, 0)?;
-        if flags & !KNOWN != 0 {
+        if flags & !SUPPORTED_FLAGS != 0 {
             return None;
         }
         let protocol = read_u16(bytes, 2)?;
@@ -63,7 +63,7 @@ impl Gre {
     pub(super) fn unread(bytes: &[u8]) -> Stop {
         match read_u16(bytes, 0).filter(|_| bytes.len() >= MIN_LEN) {
             Some(flags) if flags & VERSION != 0 => Stop::Protocol,
-            Some(flags) if flags & !KNOWN != 0 => Stop::Foreign,
+            Some(flags) if flags & !SUPPORTED_FLAGS != 0 => Stop::Foreign,
             _ => Stop::Malformed,
         }
     }
@@ -78,7 +78,7 @@ impl Gre {
         false
     }
 
-    /// Returns the offset of the sequence number from the start of the header, where it has one.
+    /// Returns the offset of the sequence number from the start of the header, if present.
     pub fn seq_at(&self) -> Option<usize> {
         self.seq.map(|_| self.len() - 4)
     }
