@@ -25,7 +25,7 @@ pub enum Kind {
     NoTun,
     /// A name, a port or an address is in use.
     InUse,
-    /// A named thing does not exist.
+    /// A named object does not exist.
     NotFound,
     /// There is no route to an address, or the address is not one of this host.
     Unreachable,
@@ -109,10 +109,10 @@ impl Kind {
     }
 }
 
-/// A wrong word of a command line, shown with a caret under it.
+/// A place of an error in a command line, shown with a caret under the wrong word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// All words of the command.
+    /// All words of the command line.
     pub words: Vec<String>,
     /// The index of the wrong word; the number of words where one is missing at the end.
     pub at: usize,
@@ -127,7 +127,7 @@ pub struct Place {
 pub struct Source {
     /// The file, as the user named it.
     pub file: String,
-    /// The line, from 1.
+    /// Number of the line in the file, from 1.
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
@@ -158,6 +158,8 @@ pub struct Error {
     pub hint: String,
     /// The error number of the system.
     pub os_error: Option<i32>,
+    /// Whether the message begins with the name of the instance, so that its supervisor does not put it in front.
+    pub names_instance: bool,
     /// The wrong word and its position. It is on the heap to keep `Result`s small.
     pub place: Option<Box<Place>>,
     /// The position of the error in a file.
@@ -171,7 +173,8 @@ impl Error {
     /// Creates a failure from its kind, the failed action, and a hint.
     pub fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
         let (message, hint) = (message.into(), hint.into());
-        Error { kind, message, why: None, hint, os_error: None, place: None, source: None, about: None }
+        let (names_instance, os_error) = (false, None);
+        Error { kind, message, why: None, hint, os_error, names_instance, place: None, source: None, about: None }
     }
 
     /// Creates a failure from an error of the system; its message is `message` followed by the system's text.
@@ -189,7 +192,7 @@ impl Error {
         }
     }
 
-    /// Adds the reason.
+    /// Adds the reason to the error.
     pub fn why(mut self, why: impl Into<String>) -> Error {
         self.why = Some(why.into());
         self
@@ -201,13 +204,19 @@ impl Error {
         self
     }
 
-    /// Sets the kind.
+    /// Sets the kind of the error.
     pub fn kind(mut self, kind: Kind) -> Error {
         self.kind = kind;
         self
     }
 
-    /// Adds the wrong word.
+    /// Marks a message that begins with the name of the instance.
+    pub fn names_instance(mut self) -> Error {
+        self.names_instance = true;
+        self
+    }
+
+    /// Adds the place of the wrong word.
     pub fn at(mut self, place: Place) -> Error {
         self.place = Some(Box::new(place));
         self
@@ -219,7 +228,7 @@ impl Error {
         self
     }
 
-    /// Returns the JSON form: `{"error":{kind, message, why, hint, os_error}}`.
+    /// Returns the error as JSON: `{"error":{kind, message, why, hint, os_error}}`.
     pub fn json(&self) -> Value {
         let mut error = json!({
             "kind": self.kind.name(),
@@ -228,6 +237,9 @@ impl Error {
             "hint": self.hint,
             "os_error": self.os_error,
         });
+        if self.names_instance {
+            error["names_instance"] = json!(true);
+        }
         if let Some(place) = &self.place {
             error["word"] = json!(place.words.get(place.at));
             error["word_index"] = json!(place.at);
@@ -274,7 +286,7 @@ pub fn together(errors: Vec<Error>) -> Option<Error> {
     Some(first)
 }
 
-/// Returns the text of the system without the suffix "(os error N)" of Rust.
+/// Returns the system's error text without the suffix "(os error N)" of Rust.
 pub fn os_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match (error.raw_os_error(), text.find(" (os error")) {

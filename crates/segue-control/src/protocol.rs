@@ -37,9 +37,9 @@ pub enum Request {
 /// A fault that a test asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The thread: `packets`, `control`, `signals` or `routes`.
+    /// Name of the thread to fail: `packets`, `control`, `signals` or `routes`.
     pub thread: String,
-    /// Injected fault: `panic`, `loop`, `hang`, `fail`, or `none`.
+    /// Kind of the injected fault: `panic`, `loop`, `hang`, `fail`, or `none`.
     pub kind: String,
 }
 
@@ -47,7 +47,7 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceRequest {
-    /// Reads the state: `{"get":"service"}`.
+    /// Reads the state of the service: `{"get":"service"}`.
     Get(ServiceTopic),
     /// Loads the configuration again, and waits for the outcome: `{"reload":{}}`.
     Reload {},
@@ -71,7 +71,7 @@ pub struct ServiceState {
     pub file: String,
     /// Process id of the service.
     pub pid: u32,
-    /// The names of the instances that are up.
+    /// Names of the instances that are up.
     pub instances: Vec<String>,
     /// The names of the instances that are not up.
     pub absent: Vec<String>,
@@ -83,11 +83,11 @@ pub struct ServiceState {
 pub struct Upgraded {
     /// The name of the configuration file, as given to the service.
     pub file: String,
-    /// Version of the program that the service had before.
+    /// Version of the program before the upgrade.
     pub before: String,
-    /// Version of the program that it has now.
+    /// Version of the program after the upgrade.
     pub version: String,
-    /// Whether the program is another one than before.
+    /// Whether the program differs from the one before.
     pub is_new: bool,
     /// Instances whose tunnels continue in a process of the new program.
     pub handed_over: Vec<String>,
@@ -101,7 +101,7 @@ pub struct Upgraded {
 }
 
 impl Upgraded {
-    /// Returns the outcome in one line.
+    /// Returns the outcome of the upgrade in one line.
     pub fn text(&self) -> String {
         if !self.is_new {
             return format!("{}: nothing has replaced the program, segue {}", self.file, self.version);
@@ -138,7 +138,7 @@ pub struct Reloaded {
     pub tunnels: ChangedTunnels,
     /// Instances that were stopped and started anew.
     pub restarted: Vec<String>,
-    /// New instances.
+    /// Names of the instances that were started.
     pub started: Vec<String>,
     /// Instances that are no longer in the file.
     pub stopped: Vec<String>,
@@ -152,11 +152,11 @@ pub struct Reloaded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnansweredName {
-    /// The name.
+    /// The host name without an answer.
     pub name: String,
-    /// The address from a lookup before.
+    /// Address from an earlier lookup.
     pub address: String,
-    /// The reason why there is no newer one.
+    /// Reason why no newer address is known.
     pub reason: String,
 }
 
@@ -176,14 +176,14 @@ pub struct AbsentInstance {
 pub struct ChangedTunnels {
     /// Tunnels that were made anew.
     pub changed: Vec<String>,
-    /// New tunnels.
+    /// Names of the tunnels that were added.
     pub added: Vec<String>,
-    /// Tunnels that were removed.
+    /// Names of the tunnels that were removed.
     pub removed: Vec<String>,
 }
 
 impl Reloaded {
-    /// Returns the outcome in one line.
+    /// Returns the outcome of the reload in one line.
     pub fn text(&self) -> String {
         let list = |what: &str, names: &[String]| {
             if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
@@ -276,7 +276,7 @@ pub struct Failure {
     /// The name of the [`Kind`].
     #[serde(default)]
     pub kind: String,
-    /// The failed action.
+    /// Description of the action that failed.
     #[serde(default)]
     pub message: String,
     /// The reason of the failure.
@@ -288,10 +288,13 @@ pub struct Failure {
     /// The error number of the system.
     #[serde(default)]
     pub os_error: Option<i32>,
+    /// Whether the message begins with the name of the instance.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub names_instance: bool,
 }
 
 impl Request {
-    /// Parses a request line.
+    /// Parses a line into a request to an instance.
     pub fn parse(line: &[u8]) -> Result<Request, Error> {
         if line.starts_with(TABLE_BEGIN) {
             // A table is large: it is read without a tree of values in between.
@@ -305,14 +308,14 @@ impl Request {
         serde_json::from_value(value).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
     }
 
-    /// Returns the request as one line, without its end.
+    /// Returns the request as one line, without a line feed.
     pub fn line(&self) -> String {
         if matches!(self, Request::Peers(_)) { table_line(self) } else { line(self) }
     }
 }
 
 impl Response {
-    /// Returns the answer as one line, without its end.
+    /// Returns the answer as one line, without a line feed.
     pub fn line(&self) -> String {
         let is_large = matches!(self, Response::Instance(_) | Response::Peers(_) | Response::Synced(_));
         if is_large { table_line(self) } else { line(self) }
@@ -320,13 +323,13 @@ impl Response {
 }
 
 impl ServiceRequest {
-    /// Parses a request line.
+    /// Parses a line into a request to a service.
     pub fn parse(line: &[u8]) -> Result<ServiceRequest, Error> {
         let good = r#"{"reload":{}}, {"upgrade":{}} or {"get":"service"}"#;
         serde_json::from_slice(line).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
     }
 
-    /// Returns the request as one line, without its end.
+    /// Returns the request as one line, without a line feed.
     pub fn line(&self) -> String {
         line(self)
     }
@@ -338,7 +341,7 @@ impl ServiceResponse {
         ServiceResponse::Refused(Box::new(Refused { text: text.to_owned(), error: error.json()["error"].take() }))
     }
 
-    /// Returns the answer as one line, without its end.
+    /// Returns the answer as one line, without a line feed.
     pub fn line(&self) -> String {
         line(self)
     }
@@ -346,8 +349,8 @@ impl ServiceResponse {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let Error { kind, message, why, hint, os_error, .. } = error;
-        Failure { kind: kind.name().to_owned(), message, why, hint, os_error }
+        let Error { kind, message, why, hint, os_error, names_instance, .. } = error;
+        Failure { kind: kind.name().to_owned(), message, why, hint, os_error, names_instance }
     }
 }
 
@@ -366,19 +369,19 @@ impl From<Error> for ServiceResponse {
 impl Failure {
     /// Returns the error of the refusal, of [`Kind::System`] where its kind is unknown.
     pub fn into_error(self) -> Error {
-        let Failure { kind, message, why, hint, os_error } = self;
+        let Failure { kind, message, why, hint, os_error, names_instance } = self;
         let kind = Kind::named(&kind).unwrap_or(Kind::System);
-        Error { why, os_error, ..Error::new(kind, message, hint) }
+        Error { why, os_error, names_instance, ..Error::new(kind, message, hint) }
     }
 }
 
-/// Serializes a message without line feeds, its keys in the order of the alphabet.
+/// Serializes a message on one line, with its keys in alphabetical order.
 fn line(message: &impl Serialize) -> String {
     // Serialization cannot fail: all keys are strings.
     serde_json::to_value(message).unwrap_or_default().to_string()
 }
 
-/// Serializes a large message, such as one with a table, without a tree of values in between.
+/// Serializes a large message, such as one with a table, without an intermediate tree of values.
 fn table_line(message: &impl Serialize) -> String {
     serde_json::to_string(message).unwrap_or_default()
 }

@@ -30,10 +30,10 @@ use crate::reasons;
 use crate::socket_file::{Removed, SocketFile, next};
 use crate::started;
 
-/// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
+/// Largest number of clients served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
-/// Largest number of connections to a gateway's claim sockets that are accepted and closed at a time. Together with the
-/// pause after them it keeps the cost of a flood of connections negligible.
+/// Largest number of connections to a gateway's claim sockets accepted and closed at a time. Together with the pause
+/// after them it keeps the cost of a flood of connections negligible.
 const VISITORS: usize = 16;
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
@@ -46,9 +46,9 @@ const SAMPLES: usize = 10;
 /// The name under which the service manager passes a control socket (`FileDescriptorName=`).
 const CONTROL: &str = "control";
 
-/// Access of the control socket to the knobs of an instance.
+/// Access to the knobs of an instance from the control socket.
 pub trait KnobControl {
-    /// Returns all knobs with their present values.
+    /// Returns all knobs with their current values.
     fn list(&self) -> Vec<Knob>;
     /// Returns the mappings of the NAT; `None` where there is no NAT.
     fn mappings(&self) -> Option<Vec<Mapping>> {
@@ -58,7 +58,7 @@ pub trait KnobControl {
     fn peers(&self) -> Option<Listed> {
         None
     }
-    /// Changes the peer table.
+    /// Changes the instance's peer table.
     fn change_peers(&self, _: peers::Change) -> Result<Changes, Error> {
         Err(no_table())
     }
@@ -68,7 +68,7 @@ pub trait KnobControl {
     fn fault(&self, _: &Fault) -> Result<(), Error> {
         Err(Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#))
     }
-    /// Sets all of these knobs, or none.
+    /// Sets all of the given knobs, or none.
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
 }
 
@@ -78,11 +78,11 @@ pub(crate) fn no_table() -> Error {
         .why("only a tunnel that was started with the word `peers` has one")
 }
 
-/// A control socket that is open, has its mode, and is not served yet.
+/// An open control socket that is not served yet.
 #[derive(Debug)]
 pub struct Bound {
-    /// The file of the socket, removed on drop. It is dropped before the listener: while that listens, no other socket
-    /// has this name.
+    /// File of the socket, removed on drop. It is dropped before the listener: while that listens, no other socket has
+    /// this name.
     file: Removed,
     listener: UnixListener,
     owner: u32,
@@ -103,6 +103,7 @@ pub(crate) fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     );
     Error::new(Kind::InUse, format!("{name} is already running"), hint)
         .why(format!("its control socket {} answers", path.display()))
+        .names_instance()
 }
 
 /// Returns the directory for a new socket and creates it where it is missing.
@@ -139,8 +140,8 @@ fn refused(path: &Path, error: &io::Error) -> Error {
         .why("the file system refused")
 }
 
-/// Renames the socket of the successor `name` ([`Bound::next`]) to its final name. The rename is atomic: a client
-/// always finds the old instance or the successor.
+/// Renames the successor's socket `name` ([`Bound::next`]) to its final name. The rename is atomic: a client always
+/// finds the old instance or the successor.
 pub(crate) fn take_name(name: &str) -> Result<(), Error> {
     let path = path_in(&directory()?, name);
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
@@ -181,8 +182,7 @@ impl Bound {
         cleared.and_then(|()| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
     }
 
-    /// Opens the socket of a service, which is called `name`, or `name-2` and so on where another service has that
-    /// name.
+    /// Opens the socket of a service, under `name`, or `name-2` and so on if another service has that name.
     ///
     /// The process must have one thread, as for [`Bound::new`].
     pub(crate) fn service(name: &str) -> Result<Bound, Error> {
@@ -203,8 +203,8 @@ impl Bound {
         Err(taken.unwrap_or_else(|| Error::new(Kind::InUse, "no name is free", "segue stat")))
     }
 
-    /// Takes over a socket of the service manager, which has created its file with its mode, and does not remove the
-    /// file. Its file must be one where clients look.
+    /// Takes over a socket of the service manager, which created the file with its mode; the file is not removed. Its
+    /// file must be one where clients look.
     fn adopt(socket: OwnedFd, is_named: impl Fn(&str) -> bool, name: &str, ending: &str) -> Result<Bound, Error> {
         let wanted = directory()?.join(format!("{name}{ending}"));
         let refused = |why: String| {
@@ -228,7 +228,7 @@ impl Bound {
         Ok(Bound { file: Removed(SocketFile { path, is: None }), listener, owner, readers, stop })
     }
 
-    /// Takes over a socket that the previous program of this service has opened, with the path of its file; `made` says
+    /// Takes over a socket that the preceding program of this service opened, with the path of its file; `made` says
     /// whether the program created the file, which is removed then.
     pub(crate) fn kept(listener: OwnedFd, path: PathBuf, made: bool) -> io::Result<Bound> {
         let file = SocketFile::kept(path, made)?;
@@ -269,12 +269,12 @@ impl Bound {
         Ok(Bound { file, listener, owner: sys::euid(), readers, stop })
     }
 
-    /// Accepts a connection of the owner or of root; `None` where there is none.
+    /// Accepts a connection of the owner or of root; `None` if there is none.
     pub(crate) fn accept(&self, until: Instant) -> Option<Connection> {
         Connection::accept(&self.listener, self.owner, self.readers, until).ok().flatten()
     }
 
-    /// Returns the descriptor that is readable when a connection waits.
+    /// Returns the descriptor that is readable when a connection is pending.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -340,7 +340,7 @@ struct Service {
     readers: Option<u32>,
     stopped: UnixStream,
     clients: Vec<Connection>,
-    /// The time until which no client is accepted after accept(2) has failed, since the listener stays readable.
+    /// Time until which no client is accepted after a failed accept(2), because the listener stays readable.
     next_client: Instant,
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
@@ -418,7 +418,7 @@ impl Service {
         }
     }
 
-    /// Reads or writes as much as is possible; returns `false` at the end of the connection.
+    /// Reads or writes as much as possible; returns `false` at the end of the connection.
     fn step(&self, client: &mut Connection) -> bool {
         if !client.is_answered() {
             match client.read() {

@@ -1,4 +1,4 @@
-//! An assembled pipeline, access to its state from other threads, and its end.
+//! An assembled pipeline, access to its state from other threads, and its shutdown.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,14 +33,14 @@ pub struct Offloads(BTreeMap<String, State>);
 #[derive(Clone, Debug)]
 enum State {
     On,
-    /// The offload was not requested, for this reason.
+    /// The offload was not requested, for the given reason.
     Off(String),
     /// The offload was requested and refused, with the kernel's answer.
     Refused(String),
 }
 
 impl Offloads {
-    /// Returns the offloads in the form of `segue stat -j`.
+    /// Returns the offloads as in `segue stat -j`.
     pub fn map(&self) -> BTreeMap<String, Offload> {
         let offload = |state: &State| match state {
             State::On => Offload { on: true, why: None, refused: false },
@@ -55,7 +55,7 @@ impl Offloads {
         matches!(self.0.get(name), Some(State::On))
     }
 
-    /// Adds the offloads of a port, with `prefix` before each name; `off` says why one was not requested.
+    /// Adds the offloads of a port, with `prefix` before each name; `off` is the reason why one was not requested.
     pub fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
         for (name, state) in port.offloads() {
             let state = match state {
@@ -85,7 +85,7 @@ pub(crate) fn flow_key() -> Result<hash::Key, Error> {
     Ok(hash::Key([a, b]))
 }
 
-/// An assembled pipeline with its knobs and offloads, and the parts that the threads of further workers need.
+/// An assembled pipeline with its knobs and offloads, and the parts for the threads of further workers.
 pub struct Running {
     pipeline: Box<dyn Pipeline>,
     boards: Boards,
@@ -100,7 +100,7 @@ pub struct Running {
 pub struct Stopper(Vec<PipeWriter>);
 
 impl Stopper {
-    /// Requests the end of the pipelines, which end within a round.
+    /// Requests the end of the pipelines, which follows within a round.
     pub fn stop(&self) {
         for mut pipe in &self.0 {
             // The reader has gone only where the work has ended already.
@@ -110,7 +110,7 @@ impl Stopper {
 }
 
 impl Running {
-    /// Prepares a pipeline, that of the first of `workers` workers. Nothing moves before [`Running::work`].
+    /// Prepares the pipeline of the first of `workers` workers. Nothing moves before [`Running::work`].
     pub fn new(
         pipeline: Box<dyn Pipeline>,
         offloads: Offloads,
@@ -127,7 +127,7 @@ impl Running {
         Ok((Running { pipeline, boards, knobs: Arc::new(knobs), offloads, stop, more }, Stopper(stoppers)))
     }
 
-    /// Moves packets until the [`Stopper`] ends it.
+    /// Forwards packets until the [`Stopper`] ends it.
     pub fn work(&mut self, name: &str, heartbeat: &Heartbeat) -> Result<(), Error> {
         let beat = heartbeat.of(Thread::Packets);
         let board = &self.boards.each()[0];
@@ -151,7 +151,7 @@ impl Running {
         self.pipeline.sequences()
     }
 
-    /// Makes `next` the next sequence number of the interface `name`.
+    /// Sets the next sequence number of the interface `name` to `next`.
     pub fn go_on(&mut self, name: &str, next: u32) {
         self.pipeline.go_on(name, next);
     }
@@ -210,7 +210,7 @@ impl Running {
     }
 }
 
-/// The parts of the thread of a worker from 1 on, in addition to its pipeline.
+/// Parts of a further worker's thread (from 1 on), in addition to its pipeline.
 pub(super) struct Further {
     worker: u16,
     board: Arc<Board>,
@@ -219,17 +219,17 @@ pub(super) struct Further {
 }
 
 impl Further {
-    /// Returns the thread.
+    /// Returns the worker's thread.
     pub(super) fn thread(&self) -> Thread {
         Thread::of_worker(self.worker)
     }
 
-    /// Returns the name of the thread for the system, which keeps 15 bytes of it.
+    /// Returns the name of the thread for the system, which truncates it to 15 bytes.
     pub(super) fn name(&self) -> String {
         format!("worker {}", self.worker)
     }
 
-    /// Moves packets until the [`Stopper`] ends it.
+    /// Forwards packets until the [`Stopper`] ends it.
     pub(super) fn work(&self, pipeline: &mut dyn Pipeline, name: &str, heartbeat: &Heartbeat) -> Result<(), Error> {
         let beat = heartbeat.of(self.thread());
         let worked = worker::run(pipeline, self.stop.as_fd(), &self.board, &self.knobs, beat);
@@ -241,9 +241,10 @@ impl Further {
 fn useless(name: &str, error: &io::Error) -> Error {
     Error::system(format!("{name} can no longer move packets"), error, "start it again")
         .why("the interface or a socket is gone")
+        .names_instance()
 }
 
-/// Returns the numbers of one worker; where there are several, with its share of the traffic.
+/// Returns the numbers of one worker, with its share of the traffic if there are several.
 fn worker(board: &Board, id: u32, boards: &Boards) -> Worker {
     let mut worker = Worker { id, ..Worker::default() };
     let is_one = boards.each().len() == 1;
@@ -279,7 +280,7 @@ const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("tun_uso_einval", &["tun_uso"]),
 ];
 
-/// Marks the offloads that the kernel has refused since the start and that are not back in use.
+/// Marks offloads that the kernel has refused since the start and that are not back in use.
 fn take_back(instance: &mut Instance) {
     let is_back = instance.ports.values().any(|port| port.numbers.get(UDP_SEGMENT_ON) == Some(&1));
     for (counter, names) in TAKEN_BACK {

@@ -28,19 +28,18 @@ use crate::handover::{Line, Ports, Record};
 const LINE_LEN: usize = 64 << 10;
 /// Longest time in which an instance must come up.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// The first and the longest pause before an instance is restarted that ends again and again.
+/// First and longest pause before the restart of an instance that ends repeatedly.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// Longest pause before another attempt to start an instance, where few fail to start: the cause may be gone at any
-/// time.
+/// Longest pause before another attempt to start an instance, if few fail to start: the cause may be gone at any time.
 const PAUSE_FEW: Duration = Duration::from_secs(2);
 /// The number of failing instances up to which [`PAUSE_FEW`] holds; twice as many wait twice as long. An attempt costs
 /// some milliseconds.
 const FEW: usize = 16;
-/// Uptime after which the pauses between restarts begin anew with the shortest one.
+/// Uptime after which the pauses between restarts start again at the shortest one.
 const WELL: Duration = Duration::from_secs(60);
 /// Largest number of faults within a time after which an instance that was up is still restarted at once.
 const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(60));
-/// Time for the other processes of an instance to end after the first one, by themselves.
+/// Time for the other processes of an instance to end by themselves after the first one.
 const GRACE: Duration = Duration::from_secs(1);
 /// Largest number of sockets of an instance, which pass through this process in a handover.
 const SOCKETS: usize = 1024;
@@ -64,7 +63,7 @@ const ENVIRONMENT: &[&str] = &[
     "SEGUE_SIMD",
 ];
 
-/// A supervised instance, with its process while one runs.
+/// A supervised instance, with its process if one runs.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) spec: InstanceSpec,
@@ -80,16 +79,16 @@ pub(super) struct Instance {
     pub(super) lookup: Option<Lookup>,
     /// The reason for which the instance does not run, and since when.
     absence: Option<(SystemTime, Error)>,
-    /// Whether the last fault differs from the one before.
+    /// Whether the last fault differs from the preceding one.
     pub(super) is_new_fault: bool,
     /// The server of the control socket while the instance has no process that is up.
     placeholder: Option<Placeholder>,
-    /// Whether the instance is one side of a handover, so that its start and its end are not reported.
+    /// Whether the instance takes part in a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
     /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
     /// the end of an instance that was up.
     pub(super) is_awaited: bool,
-    /// Whether another instance is about to replace this one, even if this one ends before that.
+    /// Whether another instance is about to replace this one, even if this one ends earlier.
     pub(super) is_replaced: bool,
 }
 
@@ -97,7 +96,7 @@ pub(super) struct Instance {
 struct Process {
     child: Handle,
     stdout: ChildStdout,
-    /// Output of the process up to the end of its line.
+    /// Incomplete last line of the process's output.
     text: Vec<u8>,
     /// The line to its standard input.
     line: Line,
@@ -105,7 +104,7 @@ struct Process {
     began: Instant,
     /// The failure that the process reported.
     failure: Option<Error>,
-    /// Time at which the process ended while another process of the instance still has its output open.
+    /// Time at which the process ended while another process of the instance still had its output open.
     died: Option<Instant>,
 }
 
@@ -150,8 +149,8 @@ impl Instance {
         }
     }
 
-    /// Returns the instance of a process that the previous program of this service has started; `None` where its
-    /// descriptors are missing.
+    /// Returns the instance of a process that the preceding program of this service started; `None` if its descriptors
+    /// are missing.
     pub(super) fn of_kept(spec: InstanceSpec, kept: KeptProcess) -> Option<Instance> {
         let stdout = ChildStdout::from(process::take_inherited(kept.stdout)?);
         let line = Line::of(process::take_inherited(kept.line)?);
@@ -163,7 +162,7 @@ impl Instance {
         Some(instance)
     }
 
-    /// Describes the process, with its descriptors, so that it can be kept over a change of this program.
+    /// Describes the process, with its descriptors, so that it can be kept over a change of the service's program.
     pub(super) fn kept(&self) -> Option<(KeptProcess, [BorrowedFd<'_>; 2])> {
         let process = self.process.as_ref()?;
         let (line, stdout) = (process.line.as_fd(), process.stdout.as_fd());
@@ -183,7 +182,7 @@ impl Instance {
         self.spawn(&assignments, None, options)
     }
 
-    /// Starts the process as the successor of another one, with that one's ports and with `assignments` for its
+    /// Starts the process as the successor of another one, with that process's ports and with `assignments` for its
     /// knobs.
     pub(super) fn start_as_successor(
         &mut self,
@@ -213,8 +212,7 @@ impl Instance {
         made
     }
 
-    /// Sets the longest pause according to the number of instances that fail to start, so that their attempts are
-    /// spread.
+    /// Sets the longest pause according to the number of instances that fail to start, to spread their attempts.
     pub(super) fn is_one_of(&mut self, absent: usize) {
         let times = u32::try_from(absent.div_ceil(FEW)).unwrap_or(u32::MAX).max(1);
         self.longest = PAUSE_FEW.saturating_mul(times).min(PAUSES[1]);
@@ -266,7 +264,7 @@ impl Instance {
         }
     }
 
-    /// Hands the instance's name over to its process, which is up and answers, and closes the control socket here.
+    /// Hands the instance's name over to its running process, and closes the control socket here.
     fn give_name(&mut self) {
         // Without another socket the process has had the name from its start.
         let _ = take_name(&self.spec.name);
@@ -278,14 +276,14 @@ impl Instance {
         self.placeholder.take().into_iter().for_each(Placeholder::close);
     }
 
-    /// Returns the time at which this instance must be checked next, where its state alone does not determine it.
+    /// Returns the time of the next check of this instance, if its state requires one.
     pub(super) fn due(&self) -> Option<Instant> {
         let process = self.process.as_ref()?;
         let starts = (process.state == State::Starts && !self.is_quiet).then(|| process.began + START);
         process.died.map(|died| died + GRACE).or(starts)
     }
 
-    /// Sends SIGCONT to a stopped process, and kills the rest of one that ended or never came up.
+    /// Sends SIGCONT to a stopped process, and kills the remaining processes of one that ended or never came up.
     pub(super) fn tend(&mut self) {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let Some(process) = &mut self.process else { return };
@@ -518,7 +516,7 @@ impl Process {
 /// Returns the error for an instance that does not come up in time.
 pub(super) fn late(name: &str) -> Error {
     Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
-        .why(format!("nothing was heard of it for {} s", START.as_secs()))
+        .why(format!("it did not report for {} s", START.as_secs()))
 }
 
 /// Returns the sequence numbers of a down event.
@@ -527,7 +525,7 @@ fn sequences(value: &Value) -> Vec<(String, u32)> {
     numbers.filter_map(|(name, next)| Some((name.clone(), u32::try_from(next.as_u64()?).ok()?))).collect()
 }
 
-/// Returns the path of this program, also after its file was replaced by a newer one.
+/// Returns the path of this program, even after its file was replaced by a newer one.
 fn program() -> PathBuf {
     match std::env::current_exe() {
         Ok(path) if path.exists() => path,
@@ -535,17 +533,11 @@ fn program() -> PathBuf {
     }
 }
 
-/// Returns the failure that an instance reported.
+/// Returns the failure that an instance reported, with the name of the instance in front of the message.
 fn failure(name: &str, failure: Failure) -> Error {
-    let Failure { message, why, hint, os_error, .. } = failure;
+    let Failure { message, why, hint, os_error, names_instance, .. } = failure;
     let message = if message.is_empty() { "failed".to_owned() } else { message };
-    // An instance names itself in some of its messages.
-    let message =
-        if [' ', ':'].iter().any(|next| message.strip_prefix(name).is_some_and(|rest| rest.starts_with(*next))) {
-            message
-        } else {
-            format!("{name}: {message}")
-        };
+    let message = if names_instance { message } else { format!("{name}: {message}") };
     Error { why, os_error, ..Error::new(Kind::System, message, hint) }
 }
 
@@ -588,6 +580,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_reported_message_has_the_name_of_the_instance_once() {
+        let other = Error::new(Kind::System, "sg0 is a port of br0", "ip -br link");
+        let own = Error::new(Kind::InUse, "sg0 is already running", "segue stat sg0").names_instance();
+        let reported = [other, own].map(|error| {
+            let value = error.json();
+            failure("sg0", Failure::deserialize(&value["error"]).unwrap()).message
+        });
+        assert_eq!(reported, ["sg0: sg0 is a port of br0", "sg0 is already running"]);
     }
 
     #[test]
