@@ -47,7 +47,7 @@ const TYPED: &[&str] = &[
     "docs/run.md",
     "docs/tour.md",
 ];
-/// The languages of fenced blocks.
+/// Languages of fenced blocks.
 const LANGUAGES: &[&str] = &["c", "console", "json", "rust", "rust,no_run", "sh", "text", "toml", "xml", "yaml"];
 
 /// A fenced block of a document.
@@ -154,10 +154,18 @@ fn has_prompt(line: &str) -> bool {
     prompt(line).is_some_and(|(_, command)| !line.starts_with("# ") || command.starts_with("segue "))
 }
 
-/// Returns whether a line of a block of this language, which is not `console`, is one of a transcript.
+/// Returns whether a line of a non-`console` block in the given language looks like a transcript: a command after a
+/// prompt, or in a `text` block a message, the state of an instance or the head of a table.
 fn is_transcript(language: &str, line: &str) -> bool {
-    let marks = ["error: ", "ROW ", "CASE "];
-    has_prompt(line.trim_start()) || (language == "text" && marks.iter().any(|mark| line.starts_with(mark)))
+    let marks = ["error: ", "note: ", "ROW ", "CASE "];
+    let states = ["is up", "is down", "can be: "];
+    let is_state = line.split_once(' ').is_some_and(|(_, rest)| states.iter().any(|state| rest.starts_with(state)));
+    let mut columns = line.split("  ").map(str::trim).filter(|column| !column.is_empty());
+    let is_title = |column: &str| column.starts_with(|first: char| first.is_ascii_uppercase());
+    let is_first = |column: &str| column.len() > 1 && column.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_head = columns.next().is_some_and(is_first) && columns.next().is_some_and(is_title);
+    let is_output = is_state || is_head || marks.iter().any(|mark| line.starts_with(mark));
+    has_prompt(line.trim_start()) || (language == "text" && is_output)
 }
 
 /// Returns the host's letter and the command, if the line begins with a prompt.
@@ -214,7 +222,7 @@ fn is_whole(line: &str) -> bool {
     !is_bench(line) || (is_model(line) && line.contains("--rows")) || segue_testkit::is_set("SEGUE_SOAK")
 }
 
-/// Returns the form of a command that the test runs: tables of measurements with one short run, and `make demo` with
+/// Returns a command in the form that the test runs: tables of measurements with one short run, and `make demo` with
 /// its command from the Makefile.
 fn short(line: &str) -> String {
     let line = if line == "make demo" { "segue lab" } else { line }.to_owned();
@@ -356,7 +364,7 @@ impl Session {
         has_table(&typed.output, output, printed, is_model(&typed.line))
     }
 
-    /// Waits until a command that keeps running has printed the output in the document, and leaves it running.
+    /// Waits until a running command has printed the output in the document, and leaves it running.
     fn wait_for(&mut self, mut process: Process, typed: &Typed) -> (Vec<String>, bool) {
         let begin = Instant::now();
         loop {
@@ -375,9 +383,10 @@ impl Session {
 /// The commands of a document that a test types.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// All but the benches.
+    /// All transcripts but those of the benches.
     Usual,
-    /// The benches: the rows of their tables take too long in the program of the tests' build for every run.
+    /// Transcripts of the benches: the rows of their tables take too long in the program of the tests' build for every
+    /// run.
     Benches,
 }
 
@@ -566,7 +575,21 @@ fn a_transcript_outside_of_a_console_block_is_found() {
     for line in ["segue stat", "# a comment of a script", "cost: $ 3"] {
         assert!(!is_transcript("sh", line), "{line}");
     }
-    assert!(is_transcript("text", "error: no such device") && !is_transcript("sh", "error: no such device"));
+    let outputs = [
+        "error: no such device",
+        "note: pcap becomes pcapng in out.pcapng",
+        "sg0 is up: gre, 198.18.0.1 -> 198.18.0.2",
+        "sg0 can be: gre in GUE, 198.18.0.1 -> 198.18.0.2:6080",
+        "NAME  UP  RX bit/s  TX bit/s",
+        "  PORT  STAGE      UNITS",
+        "CASE         NET  Gbit/s",
+    ];
+    for line in outputs {
+        assert!(is_transcript("text", line) && !is_transcript("sh", line), "{line}");
+    }
+    for line in ["TUN read           one system call", "segue stat NAME  what it did", "[Service]"] {
+        assert!(!is_transcript("text", line), "{line}");
+    }
 }
 
 #[test]
