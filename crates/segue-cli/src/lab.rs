@@ -36,7 +36,7 @@ fn measure(lab: &mut Hosts, progress: &mut Shown, out: &Out) -> Result<(), LabEr
     }
     out.data(&table.to_text());
     out.data(&format!("\n{}", table.caption()));
-    out.note("next: segue lab --keep    to look around in the two hosts");
+    out.note("next: segue lab --keep    to inspect the two hosts");
     Ok(())
 }
 

@@ -30,7 +30,7 @@ const LOOKUP: Duration = Duration::from_secs(30);
 /// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     let watched = daemon::follow(args.supervised, args.successor)?;
-    let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
+    let parsed = parse::parse_each("segue tunnel", tunnel::KEYWORDS, &args.words)?;
     let plans = plans(&parsed, args)?;
     if let Some(clash) = group::clash(&plans) {
         let parsed = &parsed[clash.at];
@@ -89,7 +89,8 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let dev = &ready.plan.dev;
     if client::one(dev).is_ok() {
         return Err(Error::new(Kind::InUse, format!("{dev} is already running"), format!("segue stat {dev}"))
-            .why("its control socket answers"));
+            .why("its control socket answers")
+            .names_instance());
     }
     if let Some(directory) = ready.plan.trace.as_deref().and_then(Path::parent)
         && !directory.as_os_str().is_empty()

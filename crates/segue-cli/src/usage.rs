@@ -10,9 +10,9 @@ use crate::args::Cli;
 /// The source of a command's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The command line.
+    /// The error is in the command line.
     CommandLine,
-    /// A table for this command in a configuration file, whose keys are options without their dashes.
+    /// The error is in a table of a configuration file, whose keys are the command's options without dashes.
     File(&'static str),
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
             let other = text(found, ContextKind::PriorArg).unwrap_or_default();
             let [option, other] = [&option, &other].map(|text| text.split(' ').next().unwrap_or_default().to_owned());
             if other.is_empty() || other == option {
-                let message = format!("`{}` is there twice", origin.written(&option));
+                let message = format!("`{}` is given twice", origin.written(&option));
                 return point(Kind::Conflict, message, &option, String::new(), None);
             }
             let message = format!("`{}` does not go with `{}`", origin.written(&option), origin.written(&other));
@@ -100,6 +100,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
             Error::new(Kind::Missing, message, help)
         }
         _ => {
+            // clap renders its messages with the prefix `error: ` only.
             let rendered = found.to_string();
             let first = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
             let more: Vec<&str> = rendered.lines().skip(1).map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -129,7 +130,7 @@ fn commands(args: &[String]) -> Vec<String> {
     path
 }
 
-/// Returns the clap command at the end of a path.
+/// Returns the clap command at the end of `path`.
 fn at(path: &[String]) -> clap::Command {
     let mut tree = Cli::command();
     tree.build();
@@ -150,7 +151,7 @@ fn nearest_option(word: &str, path: &[String]) -> Option<String> {
     nearest(word, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// Returns which values `option` of the command at `path` accepts.
+/// Returns the values that `option` of the command at `path` accepts.
 fn allowed(found: &clap::Error, option: &str, path: &[String]) -> String {
     match found.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => format!("expected {}", values.join(", ")),

@@ -97,7 +97,7 @@ fn a_merge_that_cannot_be_undone_says_so_and_the_undo_refuses() {
     let acks: Vec<Vec<u8>> = acknowledging(&mut Rng::new(3), 2, 300).into_iter().map(|sent| sent.bytes).collect();
     write(&place, "in.pcapng", &acks, link::ETHERNET, "ng");
     let (code, _, stderr) = pcap(&place, "merge in.pcapng out.pcapng --profile lro --hold-us 60000000");
-    assert!(code == Some(0) && stderr.contains("packets gave way to a newer ACK"), "{stderr}");
+    assert!(code == Some(0) && stderr.contains("packets replaced by a newer ACK"), "{stderr}");
     assert!(stderr.contains("note: what was swallowed is not in the file; `split --undo` will refuse it"), "{stderr}");
     let (code, _, stderr) = pcap(&place, "split --undo out.pcapng back.pcapng");
     assert!(code == Some(2) && stderr.contains("out.pcapng cannot be undone"), "{stderr}");

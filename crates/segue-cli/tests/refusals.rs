@@ -167,7 +167,7 @@ for n in $(seq 400); do $SEGUE stat sg1 >/dev/null 2>&1 && break; sleep 0.05; do
 
     let Some((ran, error)) = refused("", "tunnel dev sg0 remote 203.0.113.9 encap gue", "") else { return };
     assert_eq!(error["kind"], "unreachable");
-    assert!(ran.stderr.contains("no way to 203.0.113.9: Network is unreachable"), "{ran:?}");
+    assert!(ran.stderr.contains("no route to 203.0.113.9: Network is unreachable"), "{ran:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::in_namespace;
 use serde_json::Value;
 
-/// Begin of a script: a second interface with an address, and forwarding disabled in the kernel.
+/// Start of a script: a second interface with an address, and forwarding disabled in the kernel.
 const TWO: &str = "ip addr flush dev peer0; ip addr add 198.18.5.1/24 dev peer0
 sysctl -qw net.ipv4.conf.all.forwarding=0 net.ipv6.conf.all.forwarding=0
 try() { $SEGUE \"$@\"; echo \"status $?\"; echo --- >&2; }
@@ -35,7 +35,7 @@ try nat nobody"
         (2, "`host` is not a value of `--nat`", "expected an IPv4 address, as 198.18.2.9"),
         (2, "`tcp:80` is not a value of `--forward`", "expected PROTOCOL:PORT=ADDRESS:PORT, as tcp:8080=198.18.1.2:80"),
         (2, "is not a value of `--forward`", "expected tcp or udp"),
-        (2, "`--forward tcp:80=198.18.0.3:80` is there twice", "each port once"),
+        (2, "`--forward tcp:80=198.18.0.3:80` is given twice", "each port once"),
         (2, "`--forward tcp:81=198.18.0.2:80` leads where `tcp:80=198.18.0.2:80` leads", "another port of 198.18.0.2"),
         (2, "--route", "segue gateway --help"),
         (2, "`tap:t0` cannot be an end of a router", "segue gateway --help"),

@@ -234,7 +234,7 @@ fn noencap_csum_says_that_it_sends_one_datagram_at_a_time() {
     let Some(ran) = check("fastpath off") else { return };
     assert!(ran.stderr.contains("sending one datagram at a time"), "{ran:?}");
     let Some(ran) = check("") else { return };
-    assert!(ran.stdout.contains("else segue; one packet at a time, which encap-csum gathers"), "{ran:?}");
+    assert!(ran.stdout.contains("else segue; one packet at a time; encap-csum joins them"), "{ran:?}");
     // What keeps the path from being loaded at all is known before the start.
     let Some(ran) = check("--trace t.pcap") else { return };
     assert!(ran.stdout.contains("path      segue [--trace needs the daemon]"), "{ran:?}");

@@ -183,7 +183,7 @@ fn each_word_of_the_help_with_a_letter_too_many_is_suggested() {
 fn a_shortened_word_is_refused_and_its_full_form_named() {
     let ran = segue("tunnel dev sg0 loc 198.18.0.2");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("did you mean `local`? only full words are taken"), "{ran:?}");
+    assert!(ran.stderr.contains("did you mean `local`? keywords cannot be abbreviated"), "{ran:?}");
 }
 
 #[test]

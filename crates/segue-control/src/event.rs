@@ -7,13 +7,13 @@ use crate::error::{Error, printable_line};
 /// Importance of an event, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// A failure.
+    /// Priority of events that report a failure.
     Error = 3,
-    /// A problem that the instance survives.
+    /// Priority of problems that the instance survives.
     Warning = 4,
-    /// A notable event.
+    /// Priority of notable events that are no problem.
     Notice = 5,
-    /// An ordinary event.
+    /// Event of ordinary operation.
     Info = 6,
 }
 
@@ -29,22 +29,22 @@ macro_rules! events {
             /// Every event, in the order in which the documentation has them.
             pub const ALL: &[LogEvent] = &[$(LogEvent::$name,)*];
 
-            /// Returns the id, which never changes.
+            /// Returns the event's id, which never changes.
             pub const fn id(self) -> &'static str {
                 match self { $(LogEvent::$name => $id,)* }
             }
 
-            /// Returns how important the event is.
+            /// Returns the priority of the event.
             pub const fn priority(self) -> Priority {
                 match self { $(LogEvent::$name => Priority::$priority,)* }
             }
 
-            /// Returns what has happened, a sentence.
+            /// Returns the description of the event, a sentence.
             pub const fn meaning(self) -> &'static str {
                 match self { $(LogEvent::$name => $meaning,)* }
             }
 
-            /// Returns the remedy, a sentence.
+            /// Returns the remedy for the event, a sentence.
             pub const fn remedy(self) -> &'static str {
                 match self { $(LogEvent::$name => $remedy,)* }
             }
@@ -53,38 +53,38 @@ macro_rules! events {
 }
 
 events! {
-    Ready = "ready" Info "The service has started its instances.", "Nothing is to be done.";
-    Up = "up" Info "An instance moves packets.", "Nothing is to be done.";
-    Down = "down" Info "An instance has ended on request.", "Nothing is to be done.";
+    Ready = "ready" Info "The service has started its instances.", "No action is needed.";
+    Up = "up" Info "An instance moves packets.", "No action is needed.";
+    Down = "down" Info "An instance has ended on request.", "No action is needed.";
     Ended = "ended" Warning "An instance ended by itself; the service starts it again.", "The error in front of it says why.";
-    Reloaded = "reloaded" Info "The changed file is in force.", "Nothing is to be done.";
+    Reloaded = "reloaded" Info "The changed file is in force.", "No action is needed.";
     ReloadRefused = "reload_refused" Error "The changed file is refused, and nothing has changed.", "Correct the file: segue run --check -c FILE.";
-    Upgraded = "upgraded" Info "The service continues with a newer program.", "Restart what the line names as still of the program before.";
-    Set = "set" Info "A knob has changed.", "Nothing is to be done.";
-    Counters = "counters" Info "The counters, asked for by SIGUSR1.", "Nothing is to be done.";
-    Unhealthy = "unhealthy" Warning "A problem of HEALTH has begun; code= names it.", "try= has the command that mends it.";
-    Healthy = "healthy" Info "A problem of HEALTH is over; code= names it.", "Nothing is to be done.";
+    Upgraded = "upgraded" Info "The service continues with a newer program.", "Restart the listed instances, which still run the old program.";
+    Set = "set" Info "A knob has changed.", "No action is needed.";
+    Counters = "counters" Info "The counters, asked for by SIGUSR1.", "No action is needed.";
+    Unhealthy = "unhealthy" Warning "A problem of HEALTH has begun; code= names it.", "try= has the command to run.";
+    Healthy = "healthy" Info "A problem of HEALTH is over; code= names it.", "No action is needed.";
     Note = "note" Notice "Something about the start that is worth knowing.", "The line says what it costs, and what changes it.";
-    Stopped = "stopped" Warning "A signal stopped a process of an instance; it goes on.", "Find who sends SIGSTOP or SIGTSTP to it.";
+    Stopped = "stopped" Warning "A signal stopped a process of an instance; it was continued.", "Find the process that sends SIGSTOP or SIGTSTP to it.";
     Forwarding = "forwarding" Warning "The kernel forwards between the interfaces of a gateway too.", "The line has the setting to change.";
     Sandbox = "sandbox" Notice "A part of the sandbox is missing in this kernel.", "segue doctor names it; run without --weak-sandbox to refuse.";
-    Output = "output" Notice "The reader of stdout is gone.", "Nothing is to be done.";
-    Offload = "offload" Warning "The kernel refused an offload; packets take the slower way.", "segue stat --why says what it costs.";
+    Output = "output" Notice "The reader of stdout is gone.", "No action is needed.";
+    Offload = "offload" Warning "The kernel refused an offload; packets take the slow path.", "segue stat --why says what it costs.";
     Link = "link" Info "The link of an adapter has changed.", "Look at the cable where it should be up.";
-    Adapter = "adapter" Warning "An adapter was unplugged, came back, or failed an access.", "Plug it in; segue lan78xx list shows what is there.";
+    Adapter = "adapter" Warning "An adapter was unplugged, came back, or failed an access.", "Plug it in; segue lan78xx list shows the adapters.";
     Routes = "routes" Warning "The kernel's routes or neighbours could not be followed.", "segue stat --why says what is not used.";
     Underlay = "underlay" Warning "The state of the underlay could not be read.", "segue doctor says which right is missing.";
     Port = "port" Notice "Another event of a port.", "The line says what has happened.";
 }
 
 impl LogEvent {
-    /// Returns the event with an id.
+    /// Returns the event with the given id.
     pub fn of(id: &str) -> Option<LogEvent> {
         LogEvent::ALL.iter().copied().find(|event| event.id() == id)
     }
 }
 
-/// One event to log.
+/// An event to write to the log.
 #[derive(Clone, Debug)]
 pub struct LogEntry<'a> {
     /// The kind of the event.
@@ -96,12 +96,12 @@ pub struct LogEntry<'a> {
 }
 
 impl<'a> LogEntry<'a> {
-    /// Creates an event without further fields.
+    /// Creates a log entry without further fields.
     pub fn new(event: LogEvent, text: impl Into<Cow<'a, str>>) -> LogEntry<'a> {
         LogEntry { event, text: text.into(), fields: Vec::new() }
     }
 
-    /// Adds a field.
+    /// Adds a field to the log entry.
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> LogEntry<'a> {
         self.fields.push((name, value.into()));
         self

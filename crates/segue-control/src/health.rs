@@ -22,7 +22,7 @@ pub const CODES: &[HealthCode] = &[
     code(
         "down",
         "The instance could not be started, or has ended.",
-        "What the message behind `down` says: a port that another program has, an address or interface that is not \
+        "The message after `down` says it: a port that another program has, an address or interface that is not \
          there, a host name without an address.",
         "The command that is shown; the service starts the instance again until it comes up.",
     ),
@@ -30,24 +30,19 @@ pub const CODES: &[HealthCode] = &[
         "stuck",
         "No packet moves: the packet loop does not finish its round.",
         "A fault of segue.",
-        "Nothing is to be done: the supervisor ends the process, and the service starts it again.",
+        "No action is needed: the supervisor ends the process, and the service starts it again.",
     ),
     code(
         "process_stopped",
         "A signal stopped a process that opens an adapter again, or talks to a guest's front end.",
         "Another process has sent it SIGSTOP or SIGTSTP.",
-        "Nothing is to be done: the supervisor lets it go on.",
+        "No action is needed: the supervisor continues it.",
     ),
-    code(
-        "interface_down",
-        "The tunnel's own interface is down.",
-        "Somebody has set it down.",
-        "sudo ip link set dev IFNAME up",
-    ),
+    code("interface_down", "The tunnel's own interface is down.", "It was set down.", "sudo ip link set dev IFNAME up"),
     code(
         "link_down",
         "An interface by which the packets leave or arrive is down.",
-        "Somebody has set it down.",
+        "It was set down.",
         "sudo ip link set dev IFNAME up",
     ),
     code(
@@ -60,7 +55,7 @@ pub const CODES: &[HealthCode] = &[
         "link_gone",
         "The underlay's link does not exist any more.",
         "It was deleted, renamed into another namespace, or its driver was unloaded.",
-        "Make it again: ip -br link shows what is there.",
+        "Create it again: ip -br link shows the links.",
     ),
     code(
         "address_gone",
@@ -78,7 +73,7 @@ pub const CODES: &[HealthCode] = &[
         "neighbour_gone",
         "The other end, or the next router, does not answer ARP or neighbour discovery.",
         "That host is down, or is not on this link.",
-        "Start that host; ip neigh show shows who answers.",
+        "Start that host; ip neigh show lists the neighbours.",
     ),
     code(
         "refused",
@@ -88,13 +83,13 @@ pub const CODES: &[HealthCode] = &[
     ),
     code(
         "filtered",
-        "A filter on the way, or at the other end, refuses the packets by an ICMP error.",
+        "A filter on the path, or at the other end, refuses the packets by an ICMP error.",
         "A firewall does not let them pass.",
         "On the host that sends the error: sudo nft list ruleset, and accept the tunnel's port or protocol.",
     ),
     code(
         "unreachable",
-        "A router reports by an ICMP error that it has no way to the other end.",
+        "A router reports by an ICMP error that it has no route to the other end.",
         "A route is missing there, or a link further on is down.",
         "ip route get ADDRESS and tracepath -n ADDRESS show how far packets get.",
     ),
@@ -107,37 +102,37 @@ pub const CODES: &[HealthCode] = &[
     code(
         "mtu",
         "The path has become narrower than the interface allows for.",
-        "A link or route on the way has a smaller MTU than at the start.",
+        "A link or route on the path has a smaller MTU than at the start.",
         "sudo ip link set dev IFNAME mtu BYTES",
     ),
     code(
         "peers_refused",
         "Peers of the table are refused and the others are in force, or a file was refused and the table before stays.",
         "A wrong entry of the file or of the program that makes the table.",
-        "Mend the entry that segue stat -j names, then segue reload.",
+        "Correct the entry that segue stat -j names, then segue reload.",
     ),
     code(
         "underlay_tx_off",
         "The checksum offload of the underlay's link is off, and the tunnel uses it.",
-        "Somebody has switched it off, often to see right checksums in a capture.",
+        "It was switched off, often to see correct checksums in a capture.",
         "sudo ethtool -K IFNAME tx on",
     ),
     code(
         "underlay_tso_off",
         "The underlay's TCP segmentation offload was switched off since the start, and the kernel carries the tunnel.",
-        "Somebody has switched it off.",
+        "It was switched off.",
         "sudo ethtool -K IFNAME tso on",
     ),
     code(
         "underlay_gro_off",
         "The underlay's receive offload was switched off since the start, which joined the tunnel's packets.",
-        "Somebody has switched it off.",
+        "It was switched off.",
         "sudo ethtool -K IFNAME gro on",
     ),
     code(
         "offload_off",
         "An offload of the tunnel's own interface is off: local programs send packet by packet.",
-        "Somebody has switched it off.",
+        "It was switched off.",
         "sudo ethtool -K IFNAME tx on tso on gso on",
     ),
     code(
@@ -167,13 +162,13 @@ pub const CODES: &[HealthCode] = &[
     code(
         "probe_unanswered",
         "The other end does not answer the probes.",
-        "It is down, runs no segue with `probe`, or it or something on the way drops packets without a word.",
+        "It is down, runs no segue with `probe`, or it or a device on the path silently drops packets.",
         "On the other end: segue stat --why, and the same `probe`.",
     ),
     code(
         "unanswered",
         "A notice: packets have been sent for ten seconds or more, and nothing was received since.",
-        "One-way traffic, or an end that is silent or drops the packets without a word.",
+        "One-way traffic, or an end that sends nothing or silently drops the packets.",
         "On the other end: segue stat --why; with `probe` at both ends HEALTH tells the two apart.",
     ),
     code(
@@ -186,7 +181,7 @@ pub const CODES: &[HealthCode] = &[
         "stale_routes",
         "The tables of the kernel cannot be read; packets follow those that were read last.",
         "Too many changes at once, or a kernel without memory.",
-        "Nothing is to be done where it ends by itself; else start the gateway again.",
+        "No action is needed if it ends by itself; otherwise start the gateway again.",
     ),
     code(
         "routes_not_used",

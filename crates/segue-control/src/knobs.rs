@@ -31,7 +31,7 @@ pub struct Document {
 pub struct Knob {
     /// The name of the knob.
     pub name: String,
-    /// The present value.
+    /// Current value of the knob.
     pub value: Setting,
     /// The value at the start.
     pub default: Setting,
@@ -47,7 +47,7 @@ pub struct Knob {
     /// The unit of a number; empty for none.
     #[serde(default)]
     pub unit: String,
-    /// One sentence on what the knob does.
+    /// Description of the knob, one sentence.
     pub help: String,
     /// Reason why the knob cannot be changed; missing where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub fn is_of(name: &str, port: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Setting {
-    /// A number; 0 and 1 are off and on.
+    /// The value is a number; 0 and 1 mean off and on.
     Number(u64),
     /// A value given by name.
     Name(String),
@@ -112,7 +112,7 @@ pub struct Change {
 /// Counters that are read by the name of a knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
-    /// The requested name.
+    /// The requested instance name.
     pub name: String,
     /// Counters by port; a counter of a group has the group in front (`flushes.full`).
     pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
@@ -176,8 +176,8 @@ impl Knob {
     }
 }
 
-/// Checks an assignment against `knobs`, which have their present values. Returns the knob `name` and the number that
-/// `text` stands for.
+/// Checks an assignment against the current values in `knobs`. Returns the knob `name` and the number that `text`
+/// stands for.
 pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
     if STATS.iter().any(|stats| stats.0 == name) {
         return Err(Wrong {
@@ -281,7 +281,7 @@ pub const STATS: &[(&str, &str)] = &[
     ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),
     ("net.ack.stats", "acknowledgments that were aggregated into newer ones"),
     ("net.napi.stats", "polls, full budgets, what came beyond them, wake-ups"),
-    ("net.remcsum.stats", "packets whose checksum was left to the far end"),
+    ("net.remcsum.stats", "packets whose checksum was left to the receiver"),
 ];
 
 #[cfg(test)]

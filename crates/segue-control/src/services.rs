@@ -13,10 +13,10 @@ use crate::protocol::{
 };
 use crate::suggest::nearest;
 
-/// A service that runs.
+/// A running service of `segue run`.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// The name: that of its file without the suffix.
+    /// Name of the service: that of its file without the suffix.
     pub name: String,
     /// State that the service reports.
     pub state: ServiceState,
@@ -73,7 +73,7 @@ fn call(service: &Service, request: ServiceRequest, longest: Duration) -> Result
         let made = Error::system(format!("cannot reload {name}"), &error, "segue stat");
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                made.why(format!("it has not finished after {} s, and goes on with it", longest.as_secs()))
+                made.why(format!("it has not finished after {} s, and continues", longest.as_secs()))
             }
             io::ErrorKind::PermissionDenied => made
                 .kind(Kind::NoPermission)
@@ -90,7 +90,7 @@ fn unclear(name: &str, text: &str) -> Error {
         .why("its answer is not one that this version understands")
 }
 
-/// Returns why a service did not carry out a request, from its answer.
+/// Returns the reason why a service did not carry out a request, from its answer.
 fn not_done(service: &Service, answer: ServiceResponse) -> NotReloaded {
     let name = printable(&service.name);
     match answer {

@@ -12,7 +12,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 use crate::args;
 use crate::etcd::{CONNECT, Etcd, Login, REQUEST};
 
-/// Usual paths of the system's certificate authorities; the first one that exists is used.
+/// Usual paths of the system's certificate authorities; the first existing one is used.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
@@ -57,7 +57,7 @@ fn endpoint(url: &str, allow_plain: bool) -> Result<String, Error> {
     let parsed: ureq::http::Uri = url.parse().map_err(|_| wrong("it is no URL"))?;
     let host = parsed.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it has no host"))?;
     if parsed.path_and_query().is_some_and(|path| path != "/") || url.contains(['@', '#', '?']) {
-        return Err(wrong("it is https://HOST:PORT, with nothing behind and no user"));
+        return Err(wrong("it is https://HOST:PORT, without a path and a user"));
     }
     match parsed.scheme_str() {
         Some("https") => Ok(url.to_owned()),
@@ -65,9 +65,9 @@ fn endpoint(url: &str, allow_plain: bool) -> Result<String, Error> {
         Some("http") => Err(Error::new(
             Kind::Usage,
             format!("{url} has no encryption, and is not on this host"),
-            "https://... with --cacert\n--allow-plain-http                              on a network where nobody else is",
+            "https://... with --cacert\n--allow-plain-http                              on a trusted network",
         )
-        .why("what is on the way could read and change every peer")),
+        .why("a device on the path could read and change every peer")),
         _ => Err(wrong("it begins with https://, or with http:// on this host")),
     }
 }

@@ -5,7 +5,7 @@ use crate::{Takes, Word};
 /// Widest line of help, columns.
 pub const WIDTH: usize = 80;
 
-/// Returns a word as it is written in a synopsis.
+/// Returns a keyword as written in a synopsis.
 pub fn spelling(word: &Word) -> String {
     match word.takes {
         Takes::Switch => format!("[no]{}", word.name),
@@ -13,7 +13,7 @@ pub fn spelling(word: &Word) -> String {
     }
 }
 
-/// Returns every word with its sentence, default and unit.
+/// Returns the list of all keywords with description, default and unit.
 pub fn complete(table: &[Word]) -> String {
     let mut text = String::new();
     for word in table {
@@ -22,7 +22,7 @@ pub fn complete(table: &[Word]) -> String {
     text
 }
 
-/// Returns every word in a few lines: required words first, the others in brackets.
+/// Returns all keywords in a few lines: required ones first, the others in brackets.
 pub fn synopsis(table: &[Word]) -> String {
     let shown = |word: &Word| match (word.required, word.repeats) {
         (true, _) => spelling(word),
@@ -36,7 +36,7 @@ pub fn synopsis(table: &[Word]) -> String {
     wrapped(&parts, "  ", "    ")
 }
 
-/// Returns an entry of a list: `name`, then its text in a column of its own, wrapped.
+/// Returns a list entry of help: `name`, then its text in a column of its own, wrapped.
 pub fn entry(name: &str, text: &str) -> String {
     const COLUMN: usize = 24;
     let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
@@ -49,7 +49,7 @@ pub fn entry(name: &str, text: &str) -> String {
     }
 }
 
-/// Returns the sentence of a word with its default, unit and other spellings.
+/// Returns the description of a keyword with its default, unit and other spellings.
 pub fn sentence(word: &Word) -> String {
     let mut text = word.help.to_owned();
     if !word.default.is_empty() {
@@ -88,18 +88,18 @@ pub fn wrapped(parts: &[String], first: &str, next: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tunnel::WORDS;
+    use crate::tunnel::KEYWORDS;
 
     #[test]
     fn help_names_every_word_in_80_columns() {
-        for text in [complete(WORDS), synopsis(WORDS)] {
-            for word in WORDS {
+        for text in [complete(KEYWORDS), synopsis(KEYWORDS)] {
+            for word in KEYWORDS {
                 assert!(text.contains(&spelling(word)), "{} is missing in\n{text}", word.name);
             }
             for line in text.lines() {
                 assert!(line.chars().count() <= WIDTH, "{line}");
             }
         }
-        assert!(synopsis(WORDS).lines().count() <= 14);
+        assert!(synopsis(KEYWORDS).lines().count() <= 14);
     }
 }

@@ -1,4 +1,4 @@
-//! The parser of keywords, with errors that point at the wrong one.
+//! The parser of keywords, with errors that point at the wrong token.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -16,25 +16,25 @@ use crate::{Takes, Word};
 /// The value of a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A switch, on or off.
+    /// The value of a switch: on or off.
     Switch(bool),
-    /// A number of any word.
+    /// The value is a number.
     Number(u64),
     /// The first and the last port of a range.
     Range(u16, u16),
-    /// A name from the table: one of a choice, or one accepted instead of a number.
+    /// The value is a name from the table: one of a choice, or one accepted instead of a number.
     Name(&'static str),
-    /// An IP address.
+    /// The value is an IP address.
     Address(IpAddr),
-    /// A link-local address with its interface, as `fe80::1%eth0`.
+    /// The value is a link-local address with its interface, such as `fe80::1%eth0`.
     LinkLocal(Ipv6Addr, String),
-    /// The name of a host, not looked up yet.
+    /// The value is a host name that has not been looked up.
     Host(String),
     /// An address with a prefix length.
     Prefix(Prefix),
     /// An Ethernet address, and the remote that has it.
     Neighbour([u8; 6], IpAddr),
-    /// An Ethernet address.
+    /// The value is an Ethernet address.
     Mac(Mac),
     /// Encapsulations with their UDP ports.
     Listeners(Vec<(Encap, u16)>),
@@ -44,7 +44,7 @@ pub enum Value {
     Device(String),
 }
 
-/// A keyword that was given.
+/// A keyword with its value from the command line.
 #[derive(Clone, Debug)]
 pub struct Given {
     word: &'static Word,
@@ -57,9 +57,9 @@ pub struct Given {
 #[derive(Debug)]
 pub struct Parsed {
     command: &'static str,
-    /// The words of the whole command.
+    /// All tokens of the command.
     tokens: Arc<[String]>,
-    /// The range of the words of this tunnel.
+    /// Range of this tunnel's tokens.
     own: Range<usize>,
     given: Vec<Given>,
 }
@@ -125,7 +125,7 @@ fn parse_range(
 }
 
 impl Parsed {
-    /// Returns the value of a keyword, if it was given.
+    /// Returns the value of a keyword, if present.
     pub fn value_of(&self, name: &str) -> Option<&Value> {
         self.given.iter().find(|given| given.word.name == name).map(|given| &given.value)
     }
@@ -135,7 +135,7 @@ impl Parsed {
         self.given.iter().filter(move |given| given.word.name == name).map(|given| (&given.value, given.at + 1))
     }
 
-    /// Returns the index of a keyword, if it was given.
+    /// Returns the index of a keyword, if present.
     pub fn place_of(&self, name: &str) -> Option<usize> {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
@@ -156,7 +156,7 @@ impl Parsed {
         !word.unless.is_empty() && self.place_of(word.unless).is_some()
     }
 
-    /// Returns the names of the keywords that were given, with their indexes.
+    /// Returns the names of the present keywords, with their indexes.
     pub fn names(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
         self.given.iter().map(|given| (given.word.name, given.at))
     }
@@ -172,7 +172,7 @@ impl Parsed {
         let (note, nearest) = match (nearest(token, spellings.iter().map(String::as_str)), &starts[..]) {
             (Some(near), _) => (format!("did you mean `{near}`?"), Some(near.to_owned())),
             (None, [one]) if !token.is_empty() => {
-                (format!("did you mean `{one}`? only full words are taken"), Some(one.to_string()))
+                (format!("did you mean `{one}`? keywords cannot be abbreviated"), Some(one.to_string()))
             }
             (None, _) => (String::new(), None),
         };
@@ -215,8 +215,8 @@ impl Parsed {
         Ok(())
     }
 
-    /// Checks required values of other keywords. A keyword that is switched off requires nothing. Another keyword
-    /// counts with its value or its default; where it has neither, its own rules decide.
+    /// Checks that required values of other keywords are present. A keyword that is switched off requires nothing.
+    /// Another keyword counts with its value or its default; where it has neither, its own rules decide.
     fn check_needs(&self, table: &[Word]) -> Result<(), Error> {
         let counts = |given: &&Given| given.value != Value::Switch(false) && !self.is_lifted(given.word);
         for given in self.given.iter().filter(counts) {
@@ -237,7 +237,7 @@ impl Parsed {
     }
 }
 
-/// Returns the keyword of a spelling, and whether the spelling switches on.
+/// Returns the keyword with a given spelling, and whether the spelling switches on.
 fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
@@ -260,10 +260,10 @@ pub fn host_at(table: &'static [Word], tokens: &[&str]) -> Option<usize> {
     None
 }
 
-/// The fault of a value in words, and the nearest valid value, if one is near.
+/// A wrong value: its fault in words, and the nearest valid value, if there is one.
 pub type Wrong = (String, Option<String>);
 
-/// Parses the value `token` of a word that takes `takes`.
+/// Parses the value `token` of a keyword with the type `takes`.
 ///
 /// # Errors
 /// What is expected, and the nearest valid value.
@@ -314,10 +314,10 @@ fn link_local(token: &str) -> Result<Value, Wrong> {
     let (address, zone) = token.split_once('%').unwrap_or((token, ""));
     match address.parse::<Ipv6Addr>() {
         Ok(address) if address.is_unicast_link_local() => {
-            let zone = check_name(zone).map_err(|note| (format!("expected an interface behind %: {note}"), None))?;
+            let zone = check_name(zone).map_err(|note| (format!("expected an interface after %: {note}"), None))?;
             Ok(Value::LinkLocal(address, zone.to_owned()))
         }
-        _ => Err(("expected a link-local address in front of %, as in fe80::1%eth0".to_owned(), None)),
+        _ => Err(("expected a link-local address before %, as in fe80::1%eth0".to_owned(), None)),
     }
 }
 
@@ -361,7 +361,7 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
 }
 
-/// Parses encapsulations with their ports: each at most once.
+/// Parses encapsulations with their ports, each at most once.
 fn listeners(token: &str) -> Result<Vec<(Encap, u16)>, Wrong> {
     let mut all: Vec<(Encap, u16)> = Vec::new();
     for part in token.split(',') {
@@ -380,7 +380,7 @@ fn listeners(token: &str) -> Result<Vec<(Encap, u16)>, Wrong> {
         };
         let Some(port) = port else { return Err((format!("expected {name}:1 to {name}:65535"), None)) };
         if all.iter().any(|(known, other)| *known == encap || *other == port) {
-            return Err(("an encapsulation, and a port, is there twice".to_owned(), None));
+            return Err(("an encapsulation, and a port, is given twice".to_owned(), None));
         }
         all.push((encap, port));
     }
@@ -388,8 +388,7 @@ fn listeners(token: &str) -> Result<Vec<(Encap, u16)>, Wrong> {
     Ok(all)
 }
 
-/// Returns the UDP port of an encapsulation of a peer table: those of Linux, and for `fou` that of flannel's backend
-/// `udp`.
+/// Returns the UDP port of an encapsulation of a peer table: Linux's ones, and flannel's `udp` port for `fou`.
 fn default_port(encap: Encap) -> u16 {
     match encap {
         Encap::Vxlan => 8472,
@@ -429,7 +428,7 @@ fn prefix(token: &str) -> Result<Prefix, Wrong> {
     let max = if address.is_ipv4() { 32 } else { 128 };
     match len.parse::<u8>() {
         Ok(len) if len <= max && !len_has_sign(token) => Ok(Prefix { address, len }),
-        _ => Err((format!("expected a length of 0 to {max} behind the /"), None)),
+        _ => Err((format!("expected a length of 0 to {max} after the /"), None)),
     }
 }
 
@@ -455,18 +454,18 @@ fn address_note(token: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tunnel::WORDS;
+    use crate::tunnel::KEYWORDS;
 
     fn tokens(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
     fn ok(line: &str) -> Parsed {
-        parse("segue tunnel", WORDS, &tokens(line)).unwrap_or_else(|error| panic!("{line}: {}", error.message))
+        parse("segue tunnel", KEYWORDS, &tokens(line)).unwrap_or_else(|error| panic!("{line}: {}", error.message))
     }
 
     fn wrong(line: &str) -> (String, Place) {
-        let error = parse("segue tunnel", WORDS, &tokens(line)).expect_err(line);
+        let error = parse("segue tunnel", KEYWORDS, &tokens(line)).expect_err(line);
         assert_eq!(error.kind.exit_code(), 2, "{line}");
         (error.message.clone(), *error.place.expect("a place"))
     }
@@ -508,12 +507,12 @@ mod tests {
 
     #[test]
     fn every_word_with_one_letter_wrong_gets_itself_suggested() {
-        for word in WORDS {
+        for word in KEYWORDS {
             for (spelling, _) in word.spellings().filter(|(spelling, _)| spelling.len() > 3) {
                 for at in 1..spelling.len() {
                     let mut typo = spelling.clone();
                     typo.remove(at);
-                    if WORDS.iter().flat_map(Word::spellings).any(|(other, _)| other == typo) {
+                    if KEYWORDS.iter().flat_map(Word::spellings).any(|(other, _)| other == typo) {
                         continue;
                     }
                     let (_, place) = wrong(&typo);
@@ -528,7 +527,7 @@ mod tests {
     #[test]
     fn several_things_are_parsed_each_by_itself_and_errors_point_into_the_whole_line() {
         let line = "dev a remote ::1 also dev b remote ::2 key 7 also dev c remote ::1 key 8";
-        let each = parse_each("segue tunnel", WORDS, &tokens(line)).unwrap();
+        let each = parse_each("segue tunnel", KEYWORDS, &tokens(line)).unwrap();
         let keys: Vec<_> = each.iter().map(|parsed| parsed.value_of("key").cloned()).collect();
         assert_eq!(keys, [None, Some(Value::Number(7)), Some(Value::Number(8))]);
         assert_eq!((each[0].end(), each[1].place_of("key")), (4, Some(9)));
@@ -538,7 +537,7 @@ mod tests {
             ("dev a remote ::1 also", "`dev` is missing", 5),
             ("also dev a remote ::1", "`dev` is missing", 0),
         ] {
-            let error = parse_each("segue tunnel", WORDS, &tokens(line)).expect_err(line);
+            let error = parse_each("segue tunnel", KEYWORDS, &tokens(line)).expect_err(line);
             assert_eq!((error.message.as_str(), error.place.unwrap().at), (message, at), "{line}");
         }
     }
@@ -548,7 +547,7 @@ mod tests {
         let (message, place) = wrong("dev sg0 loc 198.18.0.2");
         assert_eq!(message, "unknown word `loc`");
         assert_eq!(place.at, 2);
-        assert_eq!(place.note, "did you mean `local`? only full words are taken");
+        assert_eq!(place.note, "did you mean `local`? keywords cannot be abbreviated");
     }
 
     #[test]
@@ -576,8 +575,8 @@ mod tests {
             ("remote 198.18.0.2/30", "expected an address without a length"),
             ("remote 198.18.0.300", "expected an IPv4 or IPv6 address, or a host name"),
             ("addr 198.19.0.1", "expected an address with a length, as in ADDR/30"),
-            ("addr 198.19.0.1/33", "expected a length of 0 to 32 behind the /"),
-            ("addr 2001:db8::1/129", "expected a length of 0 to 128 behind the /"),
+            ("addr 198.19.0.1/33", "expected a length of 0 to 32 after the /"),
+            ("addr 2001:db8::1/129", "expected a length of 0 to 128 after the /"),
             ("dev a/b", "a name has no space, '/', ':' or '%'"),
             ("dev sixteen_bytes_xx", "a name has at most 15 bytes"),
             ("key 4294967296", "expected a number to 4294967295 or a dotted quad"),

@@ -8,7 +8,7 @@ const VXLAN: &[(&str, &[&str])] = &[("mode", &["vxlan"])];
 const PORT: Takes = Takes::Number { min: 1, max: 65_535, or: &[] };
 
 /// Every keyword, in the order in which help shows them.
-pub const WORDS: &[Word] = &[
+pub const KEYWORDS: &[Word] = &[
     Word {
         name: "dev",
         takes: Takes::Device,
@@ -124,7 +124,7 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "encap-remcsum",
         default: "noencap-remcsum",
-        help: "leave inner checksums to the remote end (gue only)",
+        help: "leave inner checksums to the receiver (gue only)",
         needs: &[("encap", &["gue"])],
         unless: "peers",
         ..Word::PLAIN
@@ -156,14 +156,14 @@ pub const WORDS: &[Word] = &[
     Word {
         name: "remcsumtx",
         default: "noremcsumtx",
-        help: "leave inner checksums to the remote end, which must have remcsumrx",
+        help: "leave inner checksums to the receiver, which must have remcsumrx",
         needs: VXLAN,
         ..Word::PLAIN
     },
     Word {
         name: "remcsumrx",
         default: "noremcsumrx",
-        help: "accept packets whose inner checksum was left to this end",
+        help: "accept packets whose inner checksum the sender left to the receiver",
         needs: VXLAN,
         unless: "peers",
         ..Word::PLAIN
@@ -374,15 +374,15 @@ mod tests {
     #[test]
     fn no_spelling_means_two_words() {
         let mut seen = BTreeSet::new();
-        for (spelling, _) in WORDS.iter().flat_map(Word::spellings) {
+        for (spelling, _) in KEYWORDS.iter().flat_map(Word::spellings) {
             assert!(seen.insert(spelling.clone()), "{spelling} is in the table twice");
         }
     }
 
     #[test]
     fn every_word_named_by_another_exists_and_every_word_has_help() {
-        let names: BTreeSet<_> = WORDS.iter().map(|word| word.name).collect();
-        for word in WORDS {
+        let names: BTreeSet<_> = KEYWORDS.iter().map(|word| word.name).collect();
+        for word in KEYWORDS {
             assert!(!word.help.is_empty(), "{} has no help", word.name);
             let named = word.needs.iter().map(|(name, _)| name).chain(word.conflicts);
             for name in named {

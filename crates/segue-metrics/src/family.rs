@@ -1,4 +1,4 @@
-//! The families of metrics: name, type, labels, help, and the part of the document of `segue stat` that each shows.
+//! Metric families: name, type, labels, help, and the represented part of the document of `segue stat`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +10,11 @@ use crate::scrape::{Scrape, Sentence};
 /// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A number that only rises; 0 is left out.
+    /// A number that only increases; 0 is omitted.
     Counter,
-    /// A number that rises and falls.
+    /// A number that can increase and decrease.
     Gauge,
-    /// The number 1, with the known properties in its labels.
+    /// The constant 1, with properties in its labels.
     Info,
 }
 
@@ -45,13 +45,13 @@ enum Values {
     Kinds,
     /// One value for each instance.
     Instance(fn(&Instance) -> f64),
-    /// Whether packets of a tunnel take the path through the kernel.
+    /// Whether packets of a tunnel take the in-kernel path.
     Fastpath,
-    /// One value for each instance whose peers may take the path through the kernel.
+    /// One value for each instance whose peers may use the in-kernel path.
     PathPeers(fn(&FastpathPeers) -> u64),
     /// One value for each offload of an instance.
     Offloads(fn(&segue_control::model::Offload) -> bool),
-    /// One value for each tunnel that has it.
+    /// One value for each tunnel for which it exists.
     Tunnel(fn(&Tunnel) -> Option<f64>),
     /// One value for each instance with a peer table.
     Peers(fn(&PeerTable) -> u64),
@@ -59,21 +59,21 @@ enum Values {
     Port(fn(&Port) -> u64),
     /// One value for each port and direction.
     Flow(fn(&Flow) -> u64),
-    /// A map of counters of each port; the name of a counter is the value of this label. Reasons have a sentence in
+    /// A map of counters of each port; a counter's name is the value of the given label. Reasons have a sentence in
     /// this group.
     Named { label: &'static str, of: CountersOf, shown: fn(&str) -> bool, group: Option<&'static str> },
     /// One value for each stage of each port.
     Stage(fn(&Seen) -> u64),
-    /// The counters of each worker.
+    /// A map of counters of each worker.
     Worker { label: &'static str, shown: fn(&str) -> bool },
-    /// The sentence of each reason that has been counted.
+    /// The description of each counted reason.
     Reasons,
 }
 
-/// A family of metrics.
+/// A metric family of the exposition.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// The name, with the ending `_total` of a counter.
+    /// Name of the family, with the ending `_total` for a counter.
     pub name: &'static str,
     /// The type of the family's samples.
     pub kind: Kind,
@@ -95,9 +95,9 @@ impl std::fmt::Debug for Family {
 /// The samples of one family.
 #[derive(Debug)]
 pub struct Samples<'a> {
-    /// The family of the samples.
+    /// Family to which the samples belong.
     pub family: &'static Family,
-    /// The help of the family, with the sentences of its reasons.
+    /// Help text of the family, with the descriptions of its reasons.
     pub help: String,
     /// The samples of the family.
     pub samples: Vec<Sample<'a>>,
@@ -106,16 +106,16 @@ pub struct Samples<'a> {
 /// One number with its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Labels with their values.
+    /// Label names with their values.
     pub labels: Vec<(&'static str, Cow<'a, str>)>,
     /// The number; a counter below 2^53 is exact.
     pub value: f64,
 }
 
-/// Names of a port's numbers that are gauges; all others are counters of events.
+/// Names of port numbers that are gauges; all other numbers count events.
 const PORT_STATES: &[&str] =
     &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit", "peer_table_round_ns"];
-/// Names of a worker's numbers that are gauges, sizes of tables; all others are counters of events.
+/// Names of worker numbers that are gauges (sizes of tables); all other numbers count events.
 const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
 
 const NAMED_GROUPS: &[(&str, CountersOf)] = &[
@@ -147,7 +147,7 @@ const fn events(of: CountersOf) -> Values {
     Values::Named { label: "event", of, shown: |_| true, group: None }
 }
 
-/// Every family, in the order in which they are shown.
+/// All families in the order of the exposition.
 pub const FAMILIES: &[Family] = &[
     info("segue_build_info", "", "The version of segue that serves these metrics.", Values::Version),
     gauge("segue_instances", "", "Running instances that answered.", Values::Scrape(|s| s.instances.len() as f64)),
@@ -411,7 +411,7 @@ pub const FAMILIES: &[Family] = &[
     counter(
         "segue_remcsum_packets_total",
         "ports{}.remcsum{}",
-        "Packets whose inner checksum is left to the far end: sent by this host, and received.",
+        "Packets whose inner checksum is left to the receiver: sent by this host, and received.",
         events(|port| &port.remcsum),
     ),
     counter(
@@ -489,7 +489,7 @@ impl Scrape {
 }
 
 impl Family {
-    /// Returns the names of the labels.
+    /// Returns the label names of the family.
     pub fn labels(&self) -> Vec<&'static str> {
         const PORT: [&str; 3] = ["name", "port", "side"];
         match self.values {

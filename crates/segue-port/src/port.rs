@@ -11,14 +11,15 @@ use segue::reason::Counts;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::LinkState;
 
-/// Bytes after which a port that reads one packet, train or burst at a time ends a poll, as if its budget were used up:
-/// what a poll has read should still be in the cache when it is sent. Single packets end a poll by their number.
+/// Number of bytes after which a port that reads one packet, train or burst at a time ends a poll, as if its budget
+/// were used up: data read by a poll should still be in the cache when it is sent. Single packets end a poll by their
+/// number.
 pub(crate) const MOST_BYTES: usize = 1 << 20;
 
 /// An interface or socket where packets enter and leave. Owned by one worker; no method blocks.
 pub trait Port {
-    /// Returns the limits that [`TxBatch::push`] has to split for. They narrow when the kernel refuses a train of a
-    /// kind that it once took, and never widen, except for the MTU, which follows the interface ([`Port::listen`]).
+    /// Returns the limits for which [`TxBatch::push`] must split. They narrow when the kernel refuses a train of a kind
+    /// that it once took, and never widen, except for the MTU, which follows the interface ([`Port::listen`]).
     fn limits(&self) -> &Limits;
 
     /// Returns every offload by its name in statistics, and whether it is in use.
@@ -38,7 +39,7 @@ pub trait Port {
         Blocked::Writable
     }
 
-    /// Receives waiting packets, up to `budget` reads, and appends them to `into`. A packet that is no train and owes
+    /// Receives available packets, up to `budget` reads, and appends them to `into`. A packet that is no train and owes
     /// no checksum is appended unparsed ([`Received::Frame`](crate::Received::Frame)).
     ///
     /// # Errors
@@ -46,7 +47,7 @@ pub trait Port {
     /// counted.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled>;
 
-    /// Sends the waiting units of `batch`, in order within a slot, and marks them as sent. Units that were not taken
+    /// Sends the unsent units of `batch`, in order within a slot, and marks them as sent. Units that were not taken
     /// stay.
     ///
     /// A unit that the kernel refuses permanently is dropped and counted under a [`Drop`] reason.
@@ -83,7 +84,7 @@ pub trait Port {
         Ok(())
     }
 
-    /// Returns the state of the interface that was read last; `None` for ports that do not follow one.
+    /// Returns the last read state of the interface; `None` for ports that do not follow one.
     fn link(&self) -> Option<LinkState> {
         None
     }
@@ -93,7 +94,7 @@ pub trait Port {
         self.link().is_none_or(|link| link.is_up)
     }
 
-    /// Returns the counters.
+    /// Returns the port's counters.
     fn counters(&self) -> &Counters;
 
     /// Returns the path MTU to peer `to` in bytes, for datagram ports, if the kernel has learned it.
@@ -119,7 +120,7 @@ pub trait Port {
     }
 }
 
-/// Defines the methods of a [`Port`] wrapper that only forward to the inner port: all but receiving, sending and
+/// Defines those methods of a [`Port`] wrapper that only forward to the inner port: all but receiving, sending and
 /// [`Port::extras`]. `pass_on!(self, self.inner)`: the names of the wrapper and of the port in it.
 macro_rules! pass_on {
     ($this:ident, $inner:expr) => {
@@ -202,22 +203,22 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 }
 
-/// Result of a poll.
+/// Result of a receive poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polled {
-    /// No more packets wait.
+    /// No more packets are queued.
     Idle,
     /// The budget is used up; more may wait.
     More,
-    /// No page is free, or a packet that is held will soon stop the receive ring; waiting packets stay in the kernel.
-    /// Poll again when the packets that are held have left.
+    /// No page is free, or a held packet will soon stop the receive ring; further packets stay in the kernel. Poll
+    /// again when the packets that are held have left.
     Starved,
 }
 
 /// Result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The batch is empty.
+    /// All packets of the batch were sent.
     All,
     /// The kernel's queue is full. Wait for [`Port::blocked_fd`], or a moment, and call again.
     Blocked,
@@ -225,12 +226,12 @@ pub enum Sent {
     Narrowed,
 }
 
-/// The event that ends [`Sent::Blocked`].
+/// Event that ends [`Sent::Blocked`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
-    /// The descriptor can be written to: the kernel's queue has room.
+    /// The descriptor is writable: the kernel's queue has room.
     Writable,
-    /// The descriptor can be read: a guest has offered buffers, or the wait for them is over.
+    /// The descriptor is readable: a guest has offered buffers, or the wait for buffers is over.
     Readable,
 }
 
@@ -239,7 +240,7 @@ pub enum Blocked {
 pub enum Extra {
     /// Number of lost packets, by reason.
     Drop,
-    /// Any other number.
+    /// A further number of any other kind.
     Number,
 }
 
@@ -263,7 +264,7 @@ pub struct Path {
     pub peer: SocketAddr,
     /// Address at which the port receives.
     pub listen: SocketAddr,
-    /// The IP protocol number: UDP, or that of a raw socket, whose addresses have port 0.
+    /// IP protocol number: UDP, or that of a raw socket, whose addresses have port 0.
     pub protocol: u8,
 }
 
@@ -274,9 +275,9 @@ pub struct Direction {
     pub packets: u64,
     /// Bytes of all units: whole packets on packet ports, UDP payload on datagram ports.
     pub bytes: u64,
-    /// Units that stood for more than one packet.
+    /// Number of units that stood for more than one packet.
     pub trains: u64,
-    /// Packets that the units stand for on a wire.
+    /// Number of packets on a wire that the units stand for.
     pub segments: u64,
     /// Number of system calls that moved or tried to move packets.
     pub calls: u64,
@@ -298,13 +299,14 @@ pub struct Counters {
     pub rx: Direction,
     /// Counters of sent traffic.
     pub tx: Direction,
-    /// Bytes over which this port computed a transport checksum in software.
+    /// Number of bytes over which this port computed a transport checksum in software.
     pub checksummed_bytes: u64,
     /// Number of times that a full kernel queue stopped a batch.
     pub blocked: u64,
-    /// Packets dropped by this port, by reason.
+    /// Numbers of packets dropped by this port, by reason.
     pub drops: Counts<Drop>,
-    /// Cases in which the kernel refused a cheap operation and a more expensive one was used. Nothing was lost.
+    /// Numbers of cases in which the kernel refused a cheap operation and a more expensive one was used. Nothing was
+    /// lost.
     pub fallbacks: Counts<Fallback>,
 }
 
@@ -312,13 +314,13 @@ segue::reasons! {
     /// Reason for which a port dropped a packet.
     pub enum Drop {
         QueueFull = "queue_full": "Dropped by the interface's transmit queue because it was full.",
-        VnetShort = "vnet_short": "A read from the device was shorter than its header, or empty behind it.",
+        VnetShort = "vnet_short": "A read from the device was shorter than its header, or empty after it.",
         GsoType = "gso_type": "A train of a type that is unknown, or that does not fit the packet.",
         GsoHeaders = "gso_headers": "A train whose headers do not parse, are tunnelled, have SYN or RST, or do not cover it.",
-        GsoChecksumPlace = "gso_csum_place": "A train whose checksum place is not that of its transport header.",
+        GsoChecksumPlace = "gso_csum_place": "A train whose csum_start and csum_offset do not match its transport header.",
         GsoSize = "gso_size": "A train with a segment size of 0 or 65535.",
         GsoSegments = "gso_segments": "A UDP train of more than 128 segments.",
-        ChecksumBounds = "csum_bounds": "An owed checksum whose place lies past the end of the packet.",
+        ChecksumBounds = "csum_bounds": "A partial checksum whose field lies past the end of the packet.",
         NoMemory = "no_memory": "The kernel had no memory to send it.",
         NoPage = "no_page": "No page was free to finish a packet in.",
         Truncated = "truncated": "A datagram longer than a page's window.",

@@ -1,4 +1,4 @@
-//! One page of any number of benches.
+//! The HTML page with any number of benches.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const LABEL: usize = 48;
 /// Maximum number of other metrics of a row in a table.
 const OTHERS: usize = 4;
 
-/// Returns the page. `made` says when, with which program and on which host it was made.
+/// Returns the HTML page of the report. `made` says when, with which program and on which host it was made.
 pub fn page(all: &All, made: &str) -> String {
     let benches = &all.benches[..];
     let mut body = String::new();
@@ -37,7 +37,7 @@ pub fn page(all: &All, made: &str) -> String {
     body.push_str(
         "<section><h2>How to read this</h2><p>Each row is a case. The bar is the median of its runs, the line over it goes from the \
          smallest run to the largest, and each circle is a run. The rows of a bench were measured in turn, so that what disturbs the \
-         machine disturbs all of them. A dashed line is the figure that somebody else published for the same case, on another \
+         machine disturbs all of them. A dashed line is the published figure for the same case, on another \
          machine: compare ratios, not heights. Less CPU for a gigabyte is better. All samples are in the JSON file.</p></section>",
     );
     format!(
@@ -74,7 +74,7 @@ fn sentence(all: &All) -> String {
     format!("{} of {}{left}. {published}", one_or(rows, "case", "cases"), one_or(benches.len(), "bench", "benches"))
 }
 
-/// Returns the metric shown in the chart for a row: the rate where there is one.
+/// Returns the metric shown in the chart for a row: the rate, if it has one.
 fn main_metric(row: &Row) -> Option<&str> {
     let names = || row.metrics.keys().map(String::as_str);
     names()
@@ -91,7 +91,7 @@ fn seed(row: &Row, metric: &str) -> Option<(f64, f64)> {
     }
 }
 
-/// Returns the median over the middle of the published figure.
+/// Returns the ratio of the median to the middle of the published range.
 fn ratio(row: &Row, metric: &str) -> Option<f64> {
     let (low, high) = seed(row, metric)?;
     let middle = (low + high) / 2.0;
@@ -220,7 +220,7 @@ fn chart(bench: &Bench, metric: &str) -> String {
     text + "</svg>"
 }
 
-/// Returns the table under a chart: the same numbers, and the other metrics.
+/// Returns the table below a chart: the chart's numbers, and the other metrics.
 fn table(bench: &Bench) -> String {
     let Some(metric) = bench.rows.first().and_then(main_metric) else {
         return "<p>No case was measured.</p>".to_owned();

@@ -1,4 +1,4 @@
-//! Creation of TAP devices: an end of a gateway, the interface of an adapter, or the end of a model's cable.
+//! Creation of TAP devices: the end of a gateway, the interface of an adapter, or the end of a model's cable.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,11 +21,11 @@ pub struct Tap {
     pub name: String,
     /// The network namespace, by name.
     pub netns: Option<String>,
-    /// The MTU, bytes.
+    /// MTU of the TAP, bytes.
     pub mtu: u32,
     /// The offloads of the device in both directions.
     pub offloads: TunOffloads,
-    /// The hardware address; only for the interface of an adapter, which has no carrier before there is a link.
+    /// Hardware address, only for the interface of an adapter, which has no carrier before the link comes up.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -87,8 +87,8 @@ impl Tap {
         Purpose::Tap { vnet_hdr, mtu: self.mtu, is_adapter: self.mac.is_some() }
     }
 
-    /// Creates the TAP in the namespace of this thread and brings it up; `ip` is the `ip` command of that namespace,
-    /// for the reports.
+    /// Creates the TAP in this thread's namespace and brings it up; `ip` is that namespace's `ip` command, for the
+    /// reports.
     pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let one = self.make_queues(1, ip, netlink, out)?.pop();
         one.ok_or_else(|| Error::new(Kind::Internal, "no queue was made", "report it with: segue --version -v -j"))
@@ -151,7 +151,7 @@ impl Tap {
     }
 }
 
-/// Adds the owner of the TAP `dev` to the refusal to attach to it, where it exists and belongs to another user.
+/// Adds the owner of the TAP `dev` to a refused attachment, if it exists and belongs to another user.
 fn with_owner(error: Error, dev: &str) -> Error {
     let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
     let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
@@ -165,7 +165,7 @@ fn with_owner(error: Error, dev: &str) -> Error {
     let hint = format!(
         "--dev NAME, a TAP of this user\nor once by root, for this user: sudo ip tuntap del dev {dev} mode tap"
     );
-    error.why(format!("{dev} is there already and belongs to {whose}")).hint(hint)
+    error.why(format!("{dev} exists already and belongs to {whose}")).hint(hint)
 }
 
 fn is_name(name: &str) -> bool {

@@ -166,8 +166,8 @@ fn health_reports_an_absent_adapter_and_a_lost_opener() {
     }
 }
 
-/// Tests that a stop of the process that opens the adapter again is noticed like one of the process that moves packets:
-/// it goes on within 3 s, and HEALTH names it where nothing lets it go on.
+/// Tests that a stop of the opener process is noticed like one of the packet process: it continues within 3 s, and
+/// HEALTH names it if it cannot be continued.
 #[test]
 fn a_process_that_opens_the_adapter_again_goes_on_after_a_stop_and_is_named_meanwhile() {
     let Some(mut adapter) = Adapter::new(test_name!()) else { return };
@@ -185,7 +185,7 @@ fn a_process_that_opens_the_adapter_again_goes_on_after_a_stop_and_is_named_mean
     let begin = Instant::now();
     until("word of the stop", &mut adapter.driver, |process| {
         assert!(begin.elapsed() < Duration::from_secs(3), "{}", process.stderr());
-        process.stderr().contains("stopped the process that opens lan0 again; it goes on") && !is_stopped(&opener)
+        process.stderr().contains("stopped the process that opens lan0 again; it was continued") && !is_stopped(&opener)
     });
     assert_eq!(adapter.health(), (true, String::new()));
     // A supervisor that is stopped itself lets nothing go on.
@@ -346,8 +346,8 @@ fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
     assert!(!b.has_device("lan0"));
 }
 
-/// Directory in a host's own mount namespace with the files that a user without rights needs: a TUN device node of mode
-/// 0666 (bound over the machine's, whatever mode that has), the program, and a directory for control sockets.
+/// Directory in a host's own mount namespace with the files needed by a user without rights: a TUN device node of mode
+/// 0666 (bound over the machine's, regardless of that one's mode), the program, and a directory for control sockets.
 const UNPRIVILEGED: &str = "/run/segue/unprivileged";
 
 /// Creates [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.

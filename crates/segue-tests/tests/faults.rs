@@ -1,5 +1,5 @@
-//! Tests of faults of a thread or a process of an instance: packets pass again, no report calls the instance healthy
-//! meanwhile, and no other instance is affected.
+//! Tests of faults of a thread or a process of an instance: packets pass again, no report calls the instance healthy in
+//! between, and no other instance is affected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -142,7 +142,7 @@ fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
     let events = service.events();
     let errors: Vec<&str> = events.iter().filter_map(|event| event["error"]["message"].as_str()).collect();
     for (_, _, thread) in hanging {
-        let wanted = format!("nothing was heard of the {thread} for");
+        let wanted = format!("the {thread} did not report for");
         assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
     }
 }

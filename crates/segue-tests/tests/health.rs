@@ -1,5 +1,5 @@
 //! Tests of HEALTH: each fault of a tunnel is named with its cause, and `--health` fails, until it is repaired; traffic
-//! that passes, or in one direction only, causes no alarm.
+//! that passes, or flows in one direction only, causes no alarm.
 //!
 //! `make figures ONLY=health` measures how long alarms and cures take: the tests then write their times to a file.
 
@@ -23,10 +23,10 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two bursts of a tunnel that is otherwise idle.
 const QUIET: Duration = Duration::from_secs(7);
-/// Options of a tunnel in UDP that takes the kernel path where no obstacle exists (`fastpath auto` is the default).
+/// Options of a tunnel in UDP that takes the in-kernel path if there is no obstacle (`fastpath auto` is the default).
 const BY_KERNEL: &[&str] = &["noencap-csum", "fastpath", "auto"];
 
-/// The result of `segue stat`.
+/// Result of `segue stat`.
 struct Output {
     code: Option<i32>,
     stdout: String,
@@ -51,7 +51,7 @@ thread_local! {
     static LAST: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Appends a duration to the file that `SEGUE_HEALTH_TIMES` names, where it is set.
+/// Appends a duration to the file named by `SEGUE_HEALTH_TIMES`, if set.
 fn note_time(what: &str, begin: Instant) {
     let Some(path) = std::env::var_os("SEGUE_HEALTH_TIMES") else { return };
     let mut file = File::options().append(true).create(true).open(path).expect("a file for times");
@@ -95,7 +95,7 @@ fn await_problem(host: &Host, program: &Path, code: &str, words: &[&str]) {
     }
 }
 
-/// Waits until `--health` is content.
+/// Waits until `--health` succeeds.
 #[track_caller]
 fn await_ok(host: &Host, program: &Path) {
     let begin = Instant::now();
@@ -494,7 +494,7 @@ fn a_peer_that_is_silent_or_drops_without_a_word_is_named_by_the_probe_of_an_idl
     await_ok(a, program);
     // It is there and says nothing.
     set("0");
-    await_problem(a, program, "probe_unanswered", &["drops packets without a word"]);
+    await_problem(a, program, "probe_unanswered", &["silently drops packets"]);
     assert_eq!(stat(b, program, &["--health"]).code, Some(0), "a probe that is off is no fault");
     set("1");
     await_ok(a, program);
@@ -515,7 +515,7 @@ fn a_peer_that_is_silent_or_drops_without_a_word_is_named_by_the_probe_of_an_idl
     drop((at_a, right));
 }
 
-/// Returns a message of the probe as docs/health.md has it: `mode gre` with key 7.
+/// Builds a probe message by the description in docs/health.md: `mode gre` with key 7.
 fn probe_message(kind: u8, nonce: [u8; 8]) -> Vec<u8> {
     [&[0x20, 0xd1, 0, 0][..], b"SGP\x01", &[kind, 47, 1, 0, 0, 0, 0, 7], &nonce].concat()
 }

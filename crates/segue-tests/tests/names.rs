@@ -15,7 +15,7 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, sys, test_name, until};
 use serde_json::Value;
 
-/// Longest time for a reload that waits for no name; it waited for 6 seconds once.
+/// Longest time for a reload without a wait for names; it once waited for 6 seconds.
 const SOON: Duration = Duration::from_secs(5);
 /// A file of host names without one of a peer.
 const LOCAL: &str = "127.0.0.1 localhost\n";
@@ -58,7 +58,7 @@ impl<'a> Near<'a> {
         fs::write(self.directory.file("near.toml"), text).expect("a file");
     }
 
-    /// Runs `segue` with these words, separated by blanks; returns whether it succeeds, its stdout and its stderr.
+    /// Runs `segue` with the given words, separated by blanks; returns whether it succeeds, its stdout and its stderr.
     fn segue(&self, line: &str) -> (bool, String, String) {
         let output = self.host.command(&self.program).args(line.split(' ')).output().expect("segue runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -83,7 +83,7 @@ impl<'a> Near<'a> {
         self.instance(name)?["pid"].as_u64().filter(|pid| *pid != 0)
     }
 
-    /// Waits until HEALTH reports that an instance does not run for this reason, and returns the problem.
+    /// Waits until HEALTH reports that an instance does not run for the given reason, and returns the problem.
     #[track_caller]
     fn await_absent(&self, name: &str, reason: &str) -> Value {
         until(&format!("{name} is not absent for `{reason}`: {}", self.service.stderr()), || {
@@ -169,7 +169,7 @@ fn a_tunnel_that_does_not_start_gets_the_address_that_its_name_has_then() {
     let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);
     // No route leads there.
     let near = Near::start(&ground.a, &ground.program, "203.0.113.9 peer.invalid\n", &tunnels);
-    near.await_absent("red", "no way to 203.0.113.9");
+    near.await_absent("red", "no route to 203.0.113.9");
     near.write_hosts(PEER);
     near.await_tunnel("red", "red");
 }
@@ -260,7 +260,7 @@ fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() 
     drop(silent);
 }
 
-/// A name server at host B, which knows one address for every name, and takes its time.
+/// A name server at host B, which answers every name with one address after a delay.
 struct NameServer {
     /// The last byte of the address 198.18.0.x, and the time before each answer.
     answer: Arc<Mutex<(u8, Duration)>>,
@@ -269,7 +269,7 @@ struct NameServer {
 }
 
 impl NameServer {
-    /// Starts the server, and makes it that of host A.
+    /// Starts the server, and configures host A to use it.
     fn start(ground: &Ground, directory: &Directory, answer: (u8, Duration)) -> NameServer {
         let resolver = directory.file("resolv.conf");
         fs::write(&resolver, "nameserver 198.18.0.2\noptions timeout:20 attempts:1\n").expect("a file");
@@ -320,7 +320,7 @@ impl Drop for NameServer {
 }
 
 /// Returns the response (RFC 1035, section 4.1) to a query with one question: the address 198.18.0.`last`, or no record
-/// where the question is not for an IPv4 address.
+/// if the question is not for an IPv4 address.
 fn response(query: &[u8], last: u8) -> Option<Vec<u8>> {
     // After the header: labels up to an empty one, type and class.
     let end = 12 + query.get(12..)?.iter().position(|byte| *byte == 0)? + 5;

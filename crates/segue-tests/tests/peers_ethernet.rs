@@ -34,7 +34,7 @@ fn try_peer(ground: &Ground, host: &Host, words: &str) -> Output {
     host.command(&ground.program).arg("peer").args(words.split_whitespace()).output().expect("segue peer starts")
 }
 
-/// Runs `segue peer ... -j`, which must succeed, and returns what it printed.
+/// Runs `segue peer ... -j`, which must succeed, and returns the printed document.
 #[track_caller]
 fn peer(ground: &Ground, host: &Host, words: &str) -> Value {
     let output = try_peer(ground, host, &format!("{words} -j"));
@@ -63,7 +63,7 @@ fn counters(ground: &Ground) -> BTreeMap<(String, String), [u64; 2]> {
     listed["peers"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// Waits until A has dropped more packets under this reason than `before`, and returns how many.
+/// Waits until A has dropped more packets under the given reason than `before`, and returns the number.
 #[track_caller]
 fn until_dropped(ground: &Ground, reason: &str, before: u64) -> u64 {
     let more = |stat: &Stat| stat.dropped(reason) > before;
@@ -190,7 +190,7 @@ fn a_table_has_the_addresses_that_its_interface_carries() {
         (2, "it has no peers by `prefix`"),
         (3, "is the address of a group"),
         (4, "`mac` does not go with frames"),
-        (6, "is there twice"),
+        (6, "is given twice"),
     ]) {
         assert!(*number == expected && why.contains(rule), "{number}: {why}");
     }

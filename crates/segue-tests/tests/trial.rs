@@ -72,7 +72,7 @@ fn said(host: &Host, program: &Path, line: &str) -> (Option<i32>, String, String
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Starts `segue run` with a file of this text, and waits until it is ready.
+/// Starts `segue run` with a file of the given text, and waits until it is ready.
 #[track_caller]
 fn service(ground: &Ground, file: &Path, text: &str) -> Process {
     fs::write(file, text).expect("a file");
@@ -83,7 +83,7 @@ fn service(ground: &Ground, file: &Path, text: &str) -> Process {
     service
 }
 
-/// Returns a `[[tunnel]]` table with this name and key; such tunnels share one port.
+/// Returns a `[[tunnel]]` table with the given name and key; such tunnels share one port.
 fn tunnel(dev: &str, key: u32, port: u16) -> String {
     format!(
         "[[tunnel]]\ndev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {key}\n\
@@ -539,7 +539,7 @@ fn link_local_remotes_are_named_with_their_interface() {
     for (line, code, text) in [
         ("remote fe80::b", 2, "add the interface, as in fe80::1%eth0"),
         ("remote fe80::b%nosuch", 1, "no interface nosuch"),
-        ("remote 2001:db8::1%lo", 2, "expected a link-local address in front of %"),
+        ("remote 2001:db8::1%lo", 2, "expected a link-local address before %"),
         ("remote fe80::b%LINK local 2001:db8::9", 2, "link-local, and `local` is not"),
         ("remote 2001:db8::9 local fe80::a%LINK", 2, "needs a link-local `remote`"),
         ("remote fe80::b%LINK local fe80::a%other", 2, "two links"),
@@ -556,7 +556,7 @@ fn the_plan_of_a_tunnel_without_words_says_what_is_slow_and_what_gathers() {
     let (code, plan, stderr) = said(&ground.a, &ground.program, "tunnel dev sg0 remote 198.18.0.2 --check");
     assert_eq!(code, Some(0), "{stderr}");
     let path = plan.lines().find(|line| line.trim_start().starts_with("path ")).unwrap_or_default();
-    assert!(path.contains("kernel, where this host permits it") && path.contains("encap gue gathers"), "{plan}");
+    assert!(path.contains("kernel, where this host permits it") && path.contains("encap gue joins them"), "{plan}");
 }
 
 #[test]

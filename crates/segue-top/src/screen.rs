@@ -43,7 +43,7 @@ impl Appearance {
     }
 }
 
-/// Draws the screen.
+/// Draws the screen of `segue top`.
 pub fn draw(frame: &mut Frame<'_>, table: &Table, view: &View, options: &Options) {
     let lines = table.ordered(view.order, view.is_reversed, &view.filter);
     let details = if view.has_details { (frame.area().height / 2).min(18) } else { 0 };
@@ -229,7 +229,7 @@ const HELP: &str = "\
  q Ctrl-C      end
 
  RX and TX are of the other end's side: received from it, sent to it.
- HEARD is the time since the other end was last heard; RATE has a bar for each interval.
+ HEARD is the time since the last packet from the remote; RATE has a bar for each interval.
 ";
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) fn pages() -> &'static [Page] {
     PAGES
 }
 
-/// Commands that the overview leaves out; `segue help` lists them.
+/// Commands that the overview omits; `segue help` lists them.
 const LESS_USED: &str = "schema help lan78xx nat metrics completions complete stop reload top fleet peer";
 
 /// Returns the overview that `segue` prints without a command.
@@ -121,7 +121,7 @@ fn reason(name: &str) -> Option<String> {
 pub(crate) fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
     if page.name == "tunnel" {
-        text.push_str(&grammar_help::synopsis(tunnel::WORDS));
+        text.push_str(&grammar_help::synopsis(tunnel::KEYWORDS));
         text.push('\n');
     }
     text.push_str(&options(command, false));
@@ -137,7 +137,7 @@ pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> Str
     text.push_str(&format!("\nsegue {}: {about}\n\nUsage: {}\n", page.name, page.usage));
     if page.name == "tunnel" {
         text.push_str("\nWords, [default]:\n");
-        text.push_str(&grammar_help::complete(tunnel::WORDS));
+        text.push_str(&grammar_help::complete(tunnel::KEYWORDS));
     }
     text.push_str(&format!("\nOptions:\n{}", options(command, true)));
     if !page.more.is_empty() {
@@ -159,7 +159,7 @@ pub(crate) fn listed(command: &clap::Command) -> Vec<(String, String)> {
     own(command).map(described).chain(shared()).collect()
 }
 
-/// Returns the options and arguments of a command alone.
+/// Returns the help of a command's own options and arguments.
 fn own(command: &clap::Command) -> impl Iterator<Item = &clap::Arg> {
     let shared: Vec<String> =
         Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
@@ -171,7 +171,7 @@ fn shared() -> Vec<(String, String)> {
     Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(described).collect()
 }
 
-/// Returns an option or an argument as it is written, and its description with default and values.
+/// Returns an option or argument as typed, with its description, default and values.
 pub(crate) fn described(arg: &clap::Arg) -> (String, String) {
     let value = arg.get_value_names().and_then(|names| names.first()).filter(|_| takes_value(arg));
     let mut names: Vec<String> = Vec::new();

@@ -8,10 +8,10 @@ pub(crate) struct Page {
     pub(crate) more: &'static str,
 }
 
-/// The first tunnel, which is that of README too.
+/// The command of the first tunnel, as in README.
 pub(super) const FIRST_TUNNEL: &str = "segue tunnel dev sg0 remote 198.18.0.2 addr 198.19.0.1/24";
 
-/// The pages, in the order of the commands.
+/// Help pages in the order of the commands.
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
@@ -49,7 +49,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         name: "gateway",
         usage: "segue gateway IN OUT [PORT]... [OPTION]...",
         examples: &[
-            ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
+            ("segue gateway eth0 tap:lro0", "eth0 bridged to a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment", "in the namespace red, whole datagrams"),
             ("segue gateway vhost:/run/segue/vm1.sock eth0", "a virtual machine, without a TAP"),
         ],
@@ -94,11 +94,11 @@ Signals, exit status and control socket: as with segue tunnel.
             ("segue stat --watch 1", "rates of each second"),
         ],
         more: "\
-HEALTH is ok while traffic passes or nothing is known against it. segue listens
+HEALTH is ok while traffic passes or no problem is detected. segue listens
 to ICMP errors, links, routes, neighbours and its own drops, and sends nothing:
 10 s of sending without an answer are a notice, `unanswered`. With --health,
 exit 1 when anything is not well or nothing runs; --strict counts notices too.
-HEARD is the time since the other end was last heard. With --watch, -j prints
+HEARD is the time since the last packet from the remote. With --watch, -j prints
 one object a line. Units are SI: kB is 1000 bytes; k, M and G are 10^3 to 10^9.
 segue help REASON explains a reason, as segue help gre_mismatch, and segue help
 CODE a problem of HEALTH, as segue help link_down.
@@ -200,7 +200,7 @@ none are set. IFNAME is the name of a port:
   net.inet.tcp.ack                     0 aggregates no ACKs
   net.ack.dev.IFNAME.enable_ack        1 aggregates ACKs received there; needs
                                        profile lro; limit: .max_burst
-  net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
+  net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the receiver
   net.route.groups                     0 looks up the route of every packet
   net.route.source_check               which sources may come from inside
   net.nat.max_mappings, .max_mappings_per_host   limits of the NAT
@@ -264,7 +264,7 @@ etcd: leases a subnet in flannel's registry, and keeps the peers of a tunnel
 equal to the leases of the other hosts, until SIGTERM. While etcd is out of
 reach, the table stays. The tunnel is started before, or later, with:
   segue tunnel dev sg0 peers none local ADDR listen vxlan:8472 ...
-It is the program segue-fleet, beside segue or in libexec. More in
+It runs the program segue-fleet, from the directory of segue or libexec. More in
 docs/fleet.md.
 ",
     },
@@ -283,11 +283,11 @@ with 1, and what runs stays as it is. SIGHUP to segue run does the same, without
 an answer. A service has the name of its file, without .toml; its socket is
 NAME.service beside the control sockets, for its owner and root.
 
---upgrade: after a new program was put in the place of the one that runs (a
-package does this itself), the service executes it in its own process, and each
-tunnel continues in a new process that takes over its interface and sockets.
-Gateways, adapters, and tunnels with a trace or a guest keep the program that
-they have until they are restarted; the answer names them.
+--upgrade: after a new program has replaced the running one (a package does this
+itself), the service executes it in its own process, and each tunnel continues
+in a new process that takes over its interface and sockets. Gateways, adapters,
+and tunnels with a trace or a guest keep the program that they have until they
+are restarted; the answer names them.
 ",
     },
     Page {
@@ -310,7 +310,7 @@ Without LINK, the offloads of up to 8 links that are up are checked.
         examples: &[
             ("segue lab", "the demonstration: one table, about a minute"),
             ("segue lab --link veth --family 6 --runs 5", "another link, IPv6 only, more runs"),
-            ("segue lab --keep", "two hosts to look around in"),
+            ("segue lab --keep", "two hosts to inspect"),
         ],
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured

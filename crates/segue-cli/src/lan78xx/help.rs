@@ -4,7 +4,7 @@ use segue_control::error::Error;
 
 use crate::help::{Page, of_action};
 
-/// The pages, in the order of the subcommands.
+/// Help pages in the order of the subcommands.
 const PAGES: &[Page] = &[
     Page {
         name: "lan78xx list",
@@ -38,7 +38,7 @@ never tested on hardware.
             ("usbip attach -r 127.0.0.1 -b 1-1", "attach it on this or another host, as root"),
         ],
         more: "\
-USB/IP has no protection: any host that reaches the port can use the device.
+USB/IP has no authentication: any host that reaches the port can use the device.
 With --commands, each line on stdin is a command:
   unplug, plug              off the bus, and on again
   link down, link up [10|100|1000]

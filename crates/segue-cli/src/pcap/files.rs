@@ -46,7 +46,7 @@ struct Bar {
     drawn: Option<Instant>,
 }
 
-/// The watch that input and output share.
+/// The signal and progress state that input and output share.
 type Shared = Rc<RefCell<Watch>>;
 
 impl Watch {
@@ -512,10 +512,10 @@ impl Job {
             format!("{}: {what}", self.name),
             "--allow-cut takes what is whole as all there is",
         )
-        .why("all whole packets in front of it were used, nothing behind it"))
+        .why("all whole packets before it were used, nothing after it"))
     }
 
-    /// Removes the progress line.
+    /// Erases the progress line from the terminal.
     pub(super) fn erase(&self) {
         self.watch.borrow_mut().erase();
     }

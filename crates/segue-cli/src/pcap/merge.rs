@@ -67,7 +67,7 @@ fn text(summary: &Value) -> String {
     };
     let mut text = format!("{} packets -> {} packets ({made})", n("packets_in"), n("packets_out"));
     if n("swallowed") > 0 {
-        text.push_str(&format!("\n  swallowed: {} gave way to a newer ACK", packets(n("swallowed"))));
+        text.push_str(&format!("\n  swallowed: {} replaced by a newer ACK", packets(n("swallowed"))));
     }
     for (key, title) in [("why_trains_ended", "ended"), ("why_alone", "alone"), ("why_refused", "did not fit")] {
         let reasons = reasons(&summary[key]);

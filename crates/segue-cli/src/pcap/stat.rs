@@ -1,4 +1,4 @@
-//! `segue pcap stat`: the contents of a capture, how much of it would merge, and why the rest would not, as text and
+//! `segue pcap stat`: the contents of a capture, the share that would merge, and the reasons for the rest, as text and
 //! JSON.
 
 use std::mem::discriminant;
@@ -152,7 +152,7 @@ fn text(found: &Survey, name: &str, summary: &Value) -> String {
         from = size.saturating_add(1);
     }
     line("sizes", sizes.join(", "));
-    let origin = if found.trains > 0 { ": captured behind GRO or before TSO" } else { "" };
+    let origin = if found.trains > 0 { ": captured after GRO or before TSO" } else { "" };
     line("trains", format!("{} above {USUAL_MTU} bytes of IP{origin}", packets(found.trains)));
     let n = |name: &str| found.checksums.get(name).copied().unwrap_or(0);
     line(

@@ -16,7 +16,7 @@ use crate::lan78xx;
 use crate::usage::{self, Origin};
 use segue_grammar::parse::{self, Parsed, Value, host_at};
 use segue_grammar::plan::plan_with;
-use segue_grammar::tunnel::WORDS;
+use segue_grammar::tunnel::KEYWORDS;
 
 /// Documentation addresses (RFC 5737, RFC 3849), used as placeholders for the address of a name that has none yet.
 const STAND_INS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -121,7 +121,7 @@ pub(super) fn planned_by_name(
     Ok((plan, Some(Unresolved { host: tokens[at].text.clone(), error: Box::new(error) })))
 }
 
-/// Notes the address of each remote at the word that is its name.
+/// Records the address of each remote next to the word with its name.
 fn note_addresses(tokens: &mut [Token], plan: &InstancePlan) {
     let InstancePlan::Tunnels(plans) = plan else { return };
     for (own, plan) in tokens.split_mut(|token| token.text == ALSO).zip(plans) {
@@ -130,13 +130,13 @@ fn note_addresses(tokens: &mut [Token], plan: &InstancePlan) {
         let is_file = |at: usize| at > 0 && tokens[at - 1].text == "--trace";
         let word = |at: usize| if is_file(at) { "" } else { tokens[at].text.as_str() };
         let words: Vec<&str> = (0..tokens.len()).map(word).collect();
-        if let Some(at) = host_at(WORDS, &words) {
+        if let Some(at) = host_at(KEYWORDS, &words) {
             own[at].address = Some(plan.remote);
         }
     }
 }
 
-/// Returns the index of the name of the remote among the words, where an error is that it has no address.
+/// Returns the index of the remote's host name among the words, where an error is that it has no address.
 fn nameless(kind: Kind, tokens: &[Token], error: &Error) -> Option<usize> {
     let place = error.place.as_ref().filter(|_| kind == Kind::Tunnel && error.kind == ErrorKind::Unreachable)?;
     let host = place.words.get(place.at)?;
@@ -147,7 +147,7 @@ fn nameless(kind: Kind, tokens: &[Token], error: &Error) -> Option<usize> {
 fn planned(cli: Cli, names: &Names) -> Result<InstancePlan, Error> {
     match cli.command {
         Some(Command::Tunnel(args)) => {
-            let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
+            let each = parse::parse_each("segue tunnel", KEYWORDS, &args.words)?;
             let plan = |parsed: &Parsed| {
                 let dev = match parsed.value_of("dev") {
                     Some(Value::Device(dev)) => dev.as_str(),

@@ -102,7 +102,7 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
     together(errors).map_or(Ok(()), Err)
 }
 
-/// The reason why an instance cannot run on this host.
+/// The reason why an instance cannot start on this host.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: Box<Error>,
@@ -193,7 +193,7 @@ pub(super) fn read(text: &Text, look_up: impl FnOnce(Vec<String>) -> Names) -> R
             Entry::Vacant(place) => drop(place.insert(spec)),
             Entry::Occupied(first) => {
                 let note = format!("line {} has the same", text.line(first.get().header.start));
-                let message = format!("`{}` is there twice", printable(&spec.name));
+                let message = format!("`{}` is given twice", printable(&spec.name));
                 errors.push(text.error(&name_span(spec), message, note));
             }
         }
@@ -444,7 +444,7 @@ hold = 3
         let error = &errors(&twice)[0];
         assert_eq!(
             (error.0, error.1, error.2.as_str(), error.3.as_str()),
-            (7, 7, "`sg0` is there twice", "line 1 has the same")
+            (7, 7, "`sg0` is given twice", "line 1 has the same")
         );
         let range = "[[gateway]]\nin = \"a\"\nout = \"b\"\nhold-us = 5000000\n";
         assert_eq!((errors(range)[0].0, errors(range)[0].1), (4, 11));

@@ -25,7 +25,7 @@ enum Kind {
     Ipip,
     Sit,
     Vxlan,
-    /// The kernel's VXLAN.
+    /// VXLAN of the kernel.
     Kernel,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn bench() -> Bench {
     }
     Bench {
         name: "rco",
-        title: "what leaving inner checksums to the far end is worth (S3, remote checksum offload, 2014)",
+        title: "what leaving inner checksums to the receiver is worth (S3, remote checksum offload, 2014)",
         points,
         link: Some(LinkForm::NicCsum.as_str()),
         pinned: true,
@@ -311,7 +311,7 @@ fn columns(row: &Row) -> &'static [Column] {
     if label(row, "load") == "rr" { REQUESTS } else { STREAM }
 }
 
-/// Returns the change of the metric by remote checksum offload in per cent; the row must have the offload.
+/// Returns the change of a metric by remote checksum offload in per cent, for a row with the offload.
 fn change(table: &Table, row: &Row, metric: &str) -> Option<String> {
     let without = sibling(table, row, &[("remcsum", Some("no-remcsum"))])?;
     let (with, without) = (median(row, metric)?, median(without, metric)?);

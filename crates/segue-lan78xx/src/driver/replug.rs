@@ -13,7 +13,7 @@ use super::{Error, LinkState};
 const LOOKUP_INTERVAL: u64 = 1_000_000_000;
 
 impl<T: Transport> Driver<T> {
-    /// Marks the device as gone: the link goes down, and transfers under way are lost.
+    /// Marks the device as gone: the link goes down, and transfers in flight are lost.
     pub(super) fn lose(&mut self) {
         if std::mem::replace(&mut self.gone, true) {
             return;
@@ -28,7 +28,7 @@ impl<T: Transport> Driver<T> {
         tracing::warn!(id = "adapter", "the adapter is gone");
     }
 
-    /// Closes the device, so that it can be opened again.
+    /// Closes the device, so that the system can open it again.
     pub(super) fn let_go(&mut self) {
         // The descriptor of a device that is gone stays ready for ever.
         if let Some(fd) = self.chip.usb.fd() {
@@ -84,7 +84,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn note_stranger(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
-            tracing::warn!(id = "adapter", was, came, "another device came back than the adapter, and is left alone");
+            tracing::warn!(id = "adapter", was, came, "another device is in the adapter's place, and is not used");
         }
     }
 

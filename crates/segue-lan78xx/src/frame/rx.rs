@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use super::{ETHERNET_LEN, FCS_LEN, MAX_FRAME, u32_at};
 
-/// Bytes of a header.
+/// Length of a receive header in bytes.
 pub const HEADER_LEN: usize = 10;
 /// The shortest transfer that can hold a frame: a header and an Ethernet header.
 pub const MIN_TRANSFER: usize = HEADER_LEN + ETHERNET_LEN;
@@ -16,31 +16,31 @@ pub const MIN_TRANSFER: usize = HEADER_LEN + ETHERNET_LEN;
 pub mod flag {
     /// Mask of the frame's length, FCS included.
     pub const LEN: u32 = 0x3fff;
-    /// Ignore checksum: the checksum field is not valid.
+    /// Flag: the checksum field is not valid.
     pub const ICSM: u32 = 1 << 14;
-    /// The destination is the chip's own unicast address.
+    /// Flag: the destination is the chip's own unicast address.
     pub const UAM: u32 = 1 << 15;
     /// Error flag: the FCS is wrong.
     pub const FCS: u32 = 1 << 16;
-    /// The frame has dribble bits: it is not a whole number of bytes.
+    /// Flag: the frame is not a whole number of bytes (dribble bits).
     pub const DRIBBLE: u32 = 1 << 17;
-    /// The PHY reported a receive error.
+    /// Error flag: the PHY reported a receive error.
     pub const RXE: u32 = 1 << 18;
-    /// The frame is longer than the MAC accepts.
+    /// Error flag: the frame is longer than the MAC accepts.
     pub const LONG: u32 = 1 << 19;
-    /// The frame is shorter than Ethernet allows.
+    /// Error flag: the frame is shorter than Ethernet allows.
     pub const RUNT: u32 = 1 << 20;
-    /// The frame was cut off by the receive watchdog.
+    /// Error flag: the frame was cut off by the receive watchdog.
     pub const WATCHDOG: u32 = 1 << 21;
-    /// Receive error detected: one of the error bits is set.
+    /// Error flag: one of the error bits is set.
     pub const RED: u32 = 1 << 22;
-    /// The frame was tagged.
+    /// Flag: the frame had a VLAN tag.
     pub const TAGGED: u32 = 1 << 23;
-    /// The destination is a multicast address.
+    /// Flag: the destination is a multicast address.
     pub const MAM: u32 = 1 << 24;
-    /// The destination is the broadcast address.
+    /// Flag: the destination is the broadcast address.
     pub const BAM: u32 = 1 << 25;
-    /// A perfect filter matched.
+    /// Flag: a perfect address filter matched.
     pub const PFF: u32 = 1 << 26;
     /// Protocol field: TCP.
     pub const TCP: u32 = 1 << 27;
@@ -48,15 +48,15 @@ pub mod flag {
     pub const UDP: u32 = 2 << 27;
     /// Protocol: IP with another transport protocol.
     pub const IP: u32 = 3 << 27;
-    /// Mask of the protocol.
+    /// Mask of the protocol field.
     pub const PROTOCOL: u32 = 3 << 27;
-    /// The IP version is 6.
+    /// Flag: the IP version is 6.
     pub const V6: u32 = 1 << 29;
-    /// The TCP or UDP checksum is wrong.
+    /// Error flag: the TCP or UDP checksum is wrong.
     pub const TCE: u32 = 1 << 30;
-    /// The IPv4 header checksum is wrong.
+    /// Error flag: the IPv4 header checksum is wrong.
     pub const ICE: u32 = 1 << 31;
-    /// Errors that make a frame unusable.
+    /// Mask of errors that make a frame unusable.
     pub const HARD: u32 = FCS | DRIBBLE | RXE | LONG | RUNT | WATCHDOG;
     /// Mask of errors in the frame's checksums; the frame itself is unchanged.
     pub const SOFT: u32 = TCE | ICE;
@@ -65,7 +65,7 @@ pub mod flag {
 /// The header that the chip puts in front of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The first word without the length: bits of [`flag`].
+    /// Flags: the first word without the length, bits of [`flag`].
     pub flags: u32,
     /// Bytes of the frame with its FCS, below 16384.
     pub len: u16,
@@ -117,7 +117,7 @@ segue::reasons! {
     /// Reasons for which a transfer, or a frame in it, was not delivered.
     pub enum Malformed {
         Short = "rx_transfer_short": "A transfer too short to hold a frame.",
-        Header = "rx_header_short": "Bytes behind the last frame that are no whole header; the rest of the transfer was skipped.",
+        Header = "rx_header_short": "Bytes after the last frame that are no whole header; the rest of the transfer was skipped.",
         PastEnd = "rx_length_past_end": "A frame longer than its transfer; the rest of the transfer was skipped.",
         NoFcs = "rx_length_no_fcs": "A frame shorter than its FCS; the rest of the transfer was skipped.",
         Runt = "rx_frame_short": "A frame shorter than an Ethernet header.",

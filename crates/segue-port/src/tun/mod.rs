@@ -34,7 +34,7 @@ use crate::batch::{RxBatch, TxBatch};
 use crate::failures::ReadFailures;
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
-use crate::page::{FRONT, Scatter};
+use crate::page::{HEADER_AREA, Scatter};
 use crate::port::{Counters, Drop, Fallback, MOST_BYTES, OffloadState, Polled, Port, Sent};
 use crate::sys::MAX_IOV;
 use crate::vnet;
@@ -61,7 +61,7 @@ pub struct TunConfig {
     pub layer: Layer,
     /// Whether the device may exist already.
     pub existing: Existing,
-    /// Offloads to use.
+    /// Offloads that the device is to use.
     pub offloads: TunOffloads,
     /// Whether the device is multi-queue (`IFF_MULTI_QUEUE`): each queue is opened separately, and all of them must set
     /// this.
@@ -115,9 +115,9 @@ impl Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Existing {
-    /// Fail with [`OpenError::Busy`].
+    /// Fails with [`OpenError::Busy`].
     Refuse,
-    /// Attach to the existing device, for devices prepared by an administrator.
+    /// Attaches to the existing device, for devices prepared by an administrator.
     Attach,
 }
 
@@ -127,11 +127,11 @@ pub enum Existing {
 pub enum TunOffloads {
     /// All offloads that the kernel has.
     All,
-    /// Checksums and TCP trains, no UDP trains.
+    /// Checksums and TCP trains are offloaded, UDP trains are not.
     NoUdp,
-    /// Offloads for writing only: packets that are read are single and have complete checksums.
+    /// Offloads are used for writing only: packets read are single and have complete checksums.
     WriteOnly,
-    /// No offloads and no virtio-net header: one packet a system call, checksums complete.
+    /// Neither offloads nor a virtio-net header: one packet per system call, checksums complete.
     None,
 }
 
@@ -145,7 +145,7 @@ pub enum OpenError {
     Denied(io::Error),
     /// Another process has the device open, or it exists and [`Existing::Refuse`] was given.
     Busy(String),
-    /// The name is empty, too long, or that of a device of another kind.
+    /// The name is empty, too long, or belongs to a device of another kind.
     Name(String),
     /// Another system call failed.
     Call(&'static str, io::Error),
@@ -165,7 +165,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A TUN or TAP device as a port, for the poll loop of `segue-datapath` or one like it; [`Tun`] is for others.
+/// A TUN or TAP device as a port, for the poll loop of `segue-datapath` or a similar one; other programs use [`Tun`].
 ///
 /// ```no_run
 /// use segue_port::tun::{TunConfig, TunPort};
@@ -339,9 +339,9 @@ impl TunPort {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Makes the driver choose the queue of each packet by `program`, a BPF program of the type for sockets, whose
-    /// result is taken modulo the number of queues. Without one, a flow moves to the queue by which its other direction
-    /// was written last, and its packets may overtake each other.
+    /// Lets the driver choose each packet's queue by `program`, a socket-type BPF program whose result is taken modulo
+    /// the number of queues. Without one, a flow moves to the queue by which its other direction was written last, and
+    /// its packets may overtake each other.
     ///
     /// # Errors
     /// The error of the ioctl.
@@ -349,7 +349,7 @@ impl TunPort {
         sys::set_steering(self.file.as_fd(), program)
     }
 
-    /// Returns a function that makes the port again, in another thread: memory for packets belongs to one thread.
+    /// Returns a function that recreates the port in another thread, because packet memory belongs to one thread.
     /// Packets that it holds are dropped, so that a port is packed before its first use.
     pub fn pack(self) -> impl FnOnce() -> TunPort + Send {
         let TunPort { file, name, layer, header, granted, offloads, refused, limits, watch, counters, .. } = self;
@@ -373,8 +373,8 @@ impl TunPort {
         }
     }
 
-    /// Makes the port refuse packets longer than the interface's MTU, though the kernel would accept them, for a device
-    /// that represents a link. `index` is the interface's in the network namespace of this thread.
+    /// Makes the port refuse packets longer than the interface's MTU, even though the kernel would accept them, for a
+    /// device that represents a link. `index` is the interface's in the network namespace of this thread.
     ///
     /// # Errors
     /// Where no rtnetlink socket can be opened.
@@ -383,8 +383,8 @@ impl TunPort {
         Ok(())
     }
 
-    /// Returns the form of the virtio-net header in front of each packet of the descriptor; `None` for a device
-    /// without. Its fields are little-endian.
+    /// Returns the form of the virtio-net header in front of each packet of the descriptor; `None` for a device without
+    /// that header. Its fields are little-endian.
     pub fn form(&self) -> Option<Form> {
         self.header
     }
@@ -395,13 +395,13 @@ impl TunPort {
         self.file.into()
     }
 
-    /// Appends the packets that were read to the batch.
+    /// Appends the packets read to the batch.
     fn deliver(&mut self, into: &mut RxBatch) {
         let TunPort { scatter, reads, counters, header: form, layer, .. } = self;
         let skip = form.map_or(0, Form::len);
         scatter.freeze();
         for range in reads.drain(..) {
-            let front = scatter.frags(range.start..range.end.min(range.start + FRONT)).next();
+            let front = scatter.frags(range.start..range.end.min(range.start + HEADER_AREA)).next();
             let header = match form {
                 Some(form) => front.and_then(|front| VirtioNet::parse(front.bytes(), *form)),
                 None => Some(VirtioNet::default()),
@@ -416,7 +416,7 @@ impl TunPort {
         scatter.release();
     }
 
-    /// Writes one unit. Returns the kernel's error.
+    /// Writes a packet or train to the device. Returns the kernel's error.
     fn write(&mut self, batch: &TxBatch, entry: usize) -> io::Result<()> {
         let unit = batch.unit_at(entry, batch.position(entry));
         #[cfg(test)]
@@ -442,7 +442,7 @@ impl TunPort {
         out.write(self.file.as_fd()).map(drop)
     }
 
-    /// Takes no more trains of `kind`.
+    /// Stops accepting trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
         self.limits.refuse(kind);
         self.counters.fallbacks.add(match kind {
@@ -571,8 +571,8 @@ impl Port for TunPort {
         self.watch.as_ref().map(LinkWatch::fd)
     }
 
-    /// Reads the state of the interface, except its deletion, which reads of the device report: a device that was moved
-    /// to another network namespace works on there, and is no longer followed.
+    /// Reads the state of the interface, except its deletion, which reads of the device report: a device moved to
+    /// another network namespace continues to work there, and is no longer followed.
     fn listen(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
         let state = watch.listen()?;

@@ -19,7 +19,7 @@ use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Se
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
 
-/// A capture file of raw IP packets, for the traces of one port or of several, in different threads.
+/// A capture file of raw IP packets, for the traces of one or several ports in different threads.
 #[derive(Debug)]
 pub struct TraceFile<W: Write>(Arc<Mutex<Writer<Backlog<W>>>>);
 
@@ -30,7 +30,7 @@ impl<W: Write> Clone for TraceFile<W> {
 }
 
 impl<W: Write> TraceFile<W> {
-    /// Writes the file's header; with `is_pcapng` that of a pcapng file.
+    /// Writes the file's header, or that of a pcapng file with `is_pcapng`.
     ///
     /// # Errors
     /// The error of writing the header.
@@ -43,7 +43,7 @@ impl<W: Write> TraceFile<W> {
         Ok(TraceFile(Arc::new(Mutex::new(writer))))
     }
 
-    /// Limits the file to this many bytes: all traces that write to it end with the last packet that fits whole.
+    /// Limits the file to the given number of bytes: all traces that write to it end with the last packet that fits.
     #[must_use]
     pub fn limited(self, bytes: u64) -> TraceFile<W> {
         self.writer().get_mut().limit(bytes);
@@ -72,9 +72,9 @@ pub struct Trace<P, W: Write> {
     file: TraceFile<W>,
     record: Vec<u8>,
     before: Vec<u32>,
-    /// Packets that are not in the trace because its reader was too slow.
+    /// Number of packets missing in the trace because its reader was too slow.
     lost: u64,
-    /// Whether the trace has ended for an error of the file.
+    /// Whether the trace has ended because of a file error.
     has_failed: bool,
     /// Whether the trace has ended at the limit of the file.
     is_full: bool,
@@ -108,7 +108,7 @@ impl<P: Port, W: Write> Trace<P, W> {
         TraceFile::new(file, true).map(|file| Trace::to(inner, file))
     }
 
-    /// Wraps `inner`, whose packets go to a file to which other traces may write as well.
+    /// Wraps `inner`, with its packets written to a file that other traces may share.
     pub fn to(inner: P, file: TraceFile<W>) -> Trace<P, W> {
         Trace { inner, file, record: Vec::new(), before: Vec::new(), lost: 0, has_failed: false, is_full: false }
     }
@@ -124,14 +124,14 @@ impl<P: Port, W: Write> Trace<P, W> {
         drop(writer);
         if let Err(error) = flushed {
             self.has_failed = true;
-            notice!(warn, %error, "the trace has ended, and the packets go on");
+            notice!(warn, %error, "the trace has ended, and packets continue to pass");
         } else if is_full && !self.is_full {
             self.is_full = true;
-            notice!(warn, "the trace has its size and has ended, and the packets go on");
+            notice!(warn, "the trace has reached its size and ended, and packets continue to pass");
         }
     }
 
-    /// Returns whether no further packet is written; buffered bytes may still wait for a slow reader.
+    /// Returns whether no further packet is written; buffered bytes may still be waiting for a slow reader.
     fn has_ended(&self) -> bool {
         self.has_failed || self.is_full
     }

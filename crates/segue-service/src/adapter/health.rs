@@ -48,12 +48,12 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
     found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), ..Complaint::default() }).collect()
 }
 
-/// Describes another device at the adapter's USB port.
+/// Describes a foreign device at the adapter's USB port.
 fn in_its_place(vendor: u16, product: u16) -> String {
     match Chip::of(vendor, product) {
         Some(chip) => format!("a {} came back in its place, which segue started again takes", chip.name()),
         None => {
-            format!("the USB device {vendor:04x}:{product:04x} is in its place, which is no LAN78xx and is left alone")
+            format!("the USB device {vendor:04x}:{product:04x} is in its place, which is no LAN78xx and is not used")
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
             (0, "unplugged, or it does not answer"),
             (0x0424_7850, "a LAN7850 came back in its place, which segue started again takes"),
             (0x07c9_0012, "a LAN7801 came back in its place, which segue started again takes"),
-            (0x1d6b_0003, "the USB device 1d6b:0003 is in its place, which is no LAN78xx and is left alone"),
+            (0x1d6b_0003, "the USB device 1d6b:0003 is in its place, which is no LAN78xx and is not used"),
         ] {
             assert_eq!(why(stranger), [format!("{is}; {looked_for}")]);
         }

@@ -24,7 +24,7 @@ use crate::tap::Tap;
 pub enum Usb {
     /// A port of this machine; without one, the only adapter.
     Here(Option<String>),
-    /// A USB/IP server.
+    /// A USB/IP server exports the adapter.
     Usbip {
         /// The address of the server, with its port.
         server: String,
@@ -33,7 +33,7 @@ pub enum Usb {
     },
     /// A model in this process.
     Model {
-        /// The TAP at the other end of its cable.
+        /// TAP at the other end of the model's cable.
         wire: Option<Tap>,
         /// The settings of the model.
         config: ModelConfig,
@@ -50,7 +50,7 @@ impl Usb {
         }
     }
 
-    /// Returns the location where an unplugged device is looked up again; a model in this process is never unplugged.
+    /// Returns the location where an unplugged device is looked up again; a model in this process cannot be unplugged.
     pub(super) fn source(&self) -> Result<Option<Source>, Error> {
         match self {
             // The only adapter at the start is the one to look for later.
@@ -71,7 +71,7 @@ impl Usb {
         device_tree_mac(&Path::new("/sys/bus/usb/devices").join(port).join("of_node"))
     }
 
-    /// Opens the device, under a guard where that is at a USB/IP server.
+    /// Opens the device, under a guard if it is at a USB/IP server.
     pub(super) fn transport(
         &self,
         guard: &Arc<Guard>,
@@ -172,7 +172,7 @@ pub fn import_error(server: &str, error: &ImportError) -> Error {
         ImportError::Other((vendor, product)) => {
             let text = format!("the device at {server} is no LAN78xx adapter");
             Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
-                .why(format!("it is the USB device {vendor:04x}:{product:04x}, and was left alone"))
+                .why(format!("it is the USB device {vendor:04x}:{product:04x}, and is not used"))
         }
         ImportError::Configuration(usb::Error::Stall) => {
             let text = format!("the device at {server} refuses to be configured");

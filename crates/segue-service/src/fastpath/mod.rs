@@ -1,4 +1,4 @@
-//! The path of tunnels through the kernel: whether it is used, the reason if not, and its counters.
+//! The in-kernel path of tunnels: whether it is used, the reason if not, and its counters.
 //!
 //! The daemon loads the programs of `segue-fastpath` with all rights, attaches them, and keeps them for its own life. A
 //! thread follows routes and what would make the path visible; the packets themselves never reach the process.
@@ -39,7 +39,7 @@ use self::tunnel::{route, route_to};
 
 /// Interval at which routes and path MTUs are followed.
 const TICK: Duration = Duration::from_millis(200);
-/// Number of tunnels whose routes are followed in one interval.
+/// Number of tunnels whose routes are followed per interval.
 const TUNNELS_A_TICK: usize = 64;
 /// Number of intervals after which the interfaces are checked for obstacles that would make the path visible.
 const CHECK_EVERY: u32 = 5;
@@ -50,7 +50,7 @@ const ETHERNET_LEN: u64 = 14;
 /// The last part of the name of the knob that switches the path.
 pub const KNOB: &str = "enable_fastpath";
 
-/// The programs of an instance.
+/// BPF programs of an instance.
 #[derive(Debug)]
 enum Programs {
     Tunnels(Box<Path>),
@@ -82,7 +82,7 @@ impl Programs {
     }
 }
 
-/// The path of one instance, in use or not.
+/// The in-kernel path of one instance, in use or not.
 #[derive(Clone, Debug)]
 pub struct Fastpath(Arc<Inner>);
 
@@ -140,7 +140,8 @@ impl Fastpath {
                     format!("{dev} cannot take the kernel's path, which `fastpath require` asks for"),
                     "fastpath auto   leaves to the daemon what the kernel's path cannot carry\nsegue doctor    says what is missing",
                 )
-                .why(why));
+                .why(why)
+                .names_instance());
             }
             Err(why) => state.why = Some(why),
         }
@@ -175,7 +176,7 @@ impl Fastpath {
         state.is_on && !state.path.as_ref().is_some_and(by_daemon)
     }
 
-    /// Returns the path that packets take and the reason, in one line; `None` where only the daemon was requested.
+    /// Returns the path of packets and the reason, in one line; `None` if only the daemon was requested.
     pub fn choice(&self) -> Option<String> {
         let state = self.state();
         if self.0.request.mode == Mode::Off {
@@ -223,7 +224,7 @@ impl Fastpath {
         Ok(Some(Follower { stop: Some(stop), thread: Some(thread) }))
     }
 
-    /// Follows the routes of some tunnels and, now and then, obstacles.
+    /// Follows the routes of some tunnels and, less often, obstacles.
     fn check(&self, netlink: &mut Netlink, tick: u32) {
         let tunnels = &self.0.request.tunnels;
         let parts = tunnels.len().div_ceil(TUNNELS_A_TICK).max(1);
@@ -302,7 +303,7 @@ impl Fastpath {
         Some([counts.sent.segments, counts.received.segments])
     }
 
-    /// Adds the state and the counters of the path to those of the instance.
+    /// Adds state and counters of the path to those of the instance.
     pub fn fill(&self, instance: &mut Instance) {
         let state = self.state();
         let mut why = state.why.clone().or_else(|| state.path.as_ref()?.idle());
@@ -370,7 +371,7 @@ impl Drop for Follower {
     }
 }
 
-/// Loads and attaches the path, or returns the reason why it is not to be used.
+/// Loads and attaches the path, or returns the reason against it.
 fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, String> {
     if request.mode == Mode::Off {
         return Ok(None);
@@ -397,7 +398,7 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     let mut places = Vec::new();
     for tunnel in &request.tunnels {
         let route =
-            route(netlink, &tunnel.config).map_err(|why| format!("the way to {}: {why}", tunnel.config.remote))?;
+            route(netlink, &tunnel.config).map_err(|why| format!("the route to {}: {why}", tunnel.config.remote))?;
         places.push((index_of(&tunnel.dev, netlink)?, route));
     }
     let interfaces: Vec<u32> = places.iter().flat_map(|(interface, route)| [*interface, route.link]).collect();
@@ -417,7 +418,7 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
 }
 
 /// Removes programs that earlier processes have left at these interfaces, and checks with `fastpath auto` for obstacles
-/// that would show that packets take the path.
+/// that would make the path noticeable.
 fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
     interfaces.iter().for_each(|interface| tidy(*interface, netlink));
     if request.mode != Mode::Auto {

@@ -1,4 +1,4 @@
-//! The ends of a gateway: existing interfaces, and TAPs that it creates.
+//! The ends of a gateway: existing interfaces, and TAPs created by the gateway.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const TAP: &str = "tap:";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EndpointKind {
-    /// An existing interface.
+    /// An existing interface of the host.
     Interface,
     /// A TAP that the gateway creates, in this namespace or in another one.
     Tap {
@@ -31,12 +31,12 @@ pub enum EndpointKind {
     Vhost(Spec),
 }
 
-/// A network namespace.
+/// A network namespace, by path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Netns {
     /// The name or the path that the user gave.
     pub name: String,
-    /// The file of the namespace.
+    /// File of the network namespace.
     pub path: PathBuf,
 }
 
@@ -55,10 +55,10 @@ impl Netns {
 pub struct Endpoint {
     /// The name of the interface.
     pub name: String,
-    /// The kind of the end.
+    /// Kind of the endpoint.
     #[serde(flatten)]
     pub what: EndpointKind,
-    /// The MTU, bytes.
+    /// MTU of the endpoint, bytes.
     pub mtu: u32,
     /// The index of the interface, where it exists.
     #[serde(skip)]
@@ -66,7 +66,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Describes the end in a few words, by its kind and its namespace.
+    /// Describes the endpoint in a few words, by kind and namespace.
     pub fn place(&self) -> String {
         match &self.what {
             EndpointKind::Interface => "packet socket".to_owned(),
@@ -101,7 +101,7 @@ pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, Endpoint
     let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, EndpointKind::Interface)) };
     let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, EndpointKind::Tap { netns: None })) };
     let path = match netns {
-        "" | "." | ".." => return Err(bad("expected a namespace behind the @".to_owned())),
+        "" | "." | ".." => return Err(bad("expected a namespace after the @".to_owned())),
         _ if netns.contains('/') => PathBuf::from(netns),
         _ => PathBuf::from(NAMED).join(netns),
     };
@@ -142,7 +142,7 @@ pub(super) fn not_ethernet(name: &str) -> Error {
         .about(name)
 }
 
-/// Looks up an existing interface for a bump in the wire; refuses one that has an address of this host.
+/// Looks up an existing interface for a bump in the wire; refuses one with an address of this host.
 pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let link = existing(name, netlink, notes)?;
     let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);

@@ -172,7 +172,7 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
     Error::new(Kind::InUse, message, hint).why("the host's own stack would answer what is for the hosts inside")
 }
 
-/// Creates the NAT of `plan`; `seed` makes its choice of ports hard to predict.
+/// Creates the NAT of `plan`; `seed` makes the choice of ports hard to predict.
 pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
     let option = spelling.of("forward");
     let mut nat = Nat::new(NatConfig::new(plan.address, seed));
@@ -184,7 +184,7 @@ pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat,
         let before = &plan.forwards[..number];
         let is_alike = |other: &&PortForward| other.protocol == forward.protocol;
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.outside == forward.outside) {
-            let text = format!("`{option} {forward}` is there twice: `{other}` is for the same port outside");
+            let text = format!("`{option} {forward}` is given twice: `{other}` is for the same port outside");
             return Err(Error::new(Kind::Conflict, text, "each port once")
                 .why("one port outside leads to one inside")
                 .about(forward));

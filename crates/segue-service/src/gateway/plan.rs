@@ -1,4 +1,4 @@
-//! The plan of a gateway: both ends, as found on this system, and the settings of the datapath.
+//! The plan of a gateway: both endpoints, as found on this system, and the settings of the datapath.
 
 use segue::gro::Profile;
 use segue_control::error::{Error, Kind, printable};
@@ -21,16 +21,16 @@ const MOST_INTERFACES: usize = 8;
 pub struct Plan {
     /// The name of the gateway.
     pub name: String,
-    /// The endpoint IN.
+    /// The endpoint given as IN.
     #[serde(rename = "in")]
     pub from: Endpoint,
-    /// The endpoint OUT.
+    /// The endpoint given as OUT.
     #[serde(rename = "out")]
     pub to: Endpoint,
     /// Further endpoints: with any the gateway is a bridge.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Endpoint>,
-    /// Whether packets are joined.
+    /// Whether packets are joined by LRO.
     pub lro: bool,
     /// The rules by which packets are joined.
     #[serde(serialize_with = "crate::profile::serialize")]
@@ -41,11 +41,11 @@ pub struct Plan {
     pub page_bytes: usize,
     /// Longest wait of a packet for the next one, microseconds.
     pub hold_us: u64,
-    /// Largest train, bytes.
+    /// Size of the largest train, bytes.
     pub max_bytes: u32,
     /// Largest number of packets in a train.
     pub max_packets: u32,
-    /// Whether packets that are too long for the other end are fragmented.
+    /// Whether packets that exceed the MTU of the other end are fragmented.
     pub fragment: bool,
     /// Whether the gateway forwards at layer 3.
     pub route: bool,
@@ -63,7 +63,7 @@ pub struct Plan {
     /// Whether the gateway runs without a part of the sandbox that the kernel lacks.
     #[serde(skip)]
     pub is_weak: bool,
-    /// Notes for the user.
+    /// Notes for the user about the plan.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -163,7 +163,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     })
 }
 
-/// Refuses ends that are the same, and more interfaces than a bridge may have.
+/// Refuses equal endpoints, and more interfaces than a bridge may have.
 fn distinct(words: &[String], ends: &[Found]) -> Result<(), Error> {
     let place = |what: &EndpointKind| -> Option<Netns> {
         match what {
@@ -181,7 +181,7 @@ fn distinct(words: &[String], ends: &[Found]) -> Result<(), Error> {
             }
             Some(_) => {
                 let text = format!("two ends have the name {name}");
-                return Err(wrong(words, at, Kind::Conflict, text, "name=NAME behind a comma gives a guest another"));
+                return Err(wrong(words, at, Kind::Conflict, text, "name=NAME after a comma gives a guest another"));
             }
             None => {}
         }

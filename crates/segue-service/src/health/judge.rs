@@ -1,4 +1,4 @@
-//! The judgement of one tunnel: its problems, the likeliest cause first, each with the command that fixes it.
+//! The judgement of one tunnel: its problems, the likeliest cause first, each with a command as remedy.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn no_route(monitored: &Monitored, remote: IpAddr, evidence: &Evidence) -> Compl
     )
 }
 
-/// Returns a problem where the other end, or a router or filter on the path, answers with ICMP errors.
+/// Returns a problem where the remote end, or a router or filter on the path, answers with ICMP errors.
 fn refusal(monitored: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
     let refused = evidence.refused.get(&remote)?;
     let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
@@ -196,13 +196,13 @@ fn cause(why: &str) -> (&'static str, &'static str) {
         "remcsum_unwanted" => ("the other end uses remote checksums, and this one has no `remcsumrx`", "`remcsumrx`"),
         "outer_csum_absent" => ("the other end sends no outer checksums", "`encap-csum` or `udp6zerocsumrx`"),
         "gre_csum" | "outer_csum" | "outer_ip_csum" => ("a broken card or path", "`csum`"),
-        "ecn" => ("a router on the way marks congestion in packets that cannot carry it", "`tos`"),
+        "ecn" => ("a router on the path marks congestion in packets that cannot carry it", "`tos`"),
         "outer_fragment" => ("the path fragments: the `mtu` is too large", "`mtu`"),
         _ => ("the `mode` or the `encap` of the two ends differ", "`mode` and `encap`"),
     }
 }
 
-/// Returns a problem where the path has become narrower than the interface allows for.
+/// Returns a problem where the path MTU has become too small for the interface's MTU.
 fn mtu(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     let view = &evidence.view;
     let inside = view.links.get(&monitored.index).filter(|link| link.mtu > 0).map_or(monitored.mtu, |link| link.mtu);
@@ -311,8 +311,8 @@ fn silent(monitored: &Monitored, flow: &Flow, now: Instant) -> Option<Complaint>
     let cause = match (sends_requests, hears, has_replied) {
         (true, ..) => "its own probes arrive, so that packets to it are lost, or it drops them",
         (_, true, _) => "packets from it arrive, so that its `probe` is off, or packets to it are lost",
-        (.., true) => "it is down, or it or something on the way drops packets without a word",
-        (.., false) => "it is down, runs no segue with `probe`, or drops packets without a word",
+        (.., true) => "it is down, or it or a device on the path silently drops packets",
+        (.., false) => "it is down, runs no segue with `probe`, or silently drops packets",
     };
     let (what, span) = (format!("{remote} does not answer probes"), span.as_secs());
     let (_, dport) = monitored.ports?;

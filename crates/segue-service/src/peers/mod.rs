@@ -1,4 +1,4 @@
-//! The peer table of a tunnel as its control thread keeps it: it checks changes, builds the worker's table from them,
+//! The peer table of a tunnel as held by its control thread, which checks changes, builds the worker's table from them,
 //! and keeps them for a successor.
 
 mod kept;
@@ -22,7 +22,7 @@ use crate::fastpath::Fastpath;
 pub use self::kept::Kept;
 pub use self::rules::Rules;
 
-/// Largest number of removed prefixes, and of removed remotes, that are remembered for the reason of drops.
+/// Largest number of removed prefixes, and of removed remotes, kept to give drops their reason.
 const MOST_REMOVED: usize = 4096;
 
 /// A peer with its counters, which changes of other entries do not reset.
@@ -42,7 +42,7 @@ struct State {
     /// Prefixes and remotes that were removed, the oldest first.
     prefixes: VecDeque<(IpAddr, u8)>,
     remotes: VecDeque<IpAddr>,
-    /// Number of refused changes.
+    /// Number of refused table changes.
     refused: u64,
     /// Number of peers of the last whole table that were refused; `refused_named` has the first ones.
     refused_peers: u64,
@@ -58,7 +58,7 @@ pub struct Keeper {
     sender: TableSender,
     key: hash::Key,
     kept: Option<Kept>,
-    /// The kernel path, which has the same table.
+    /// In-kernel path with the same table.
     path: OnceLock<Fastpath>,
     state: Mutex<State>,
 }
@@ -91,8 +91,8 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table. The worker uses the new one from its next packet on. Of a whole table each peer is judged by
-    /// itself: one that is refused costs no other. Other changes are made as a whole or not at all.
+    /// Changes the peer table by the rules. The worker uses the new one from its next packet on. Of a whole table each
+    /// peer is judged by itself: one that is refused costs no other. Other changes are made as a whole or not at all.
     ///
     /// # Errors
     /// The entry and the rule that it breaks, or a stale generation; nothing has changed then.
@@ -166,8 +166,8 @@ impl Keeper {
         self.apply(state, generation, wanted)
     }
 
-    /// Checks the peers of a table one by one; of several with the same key only the first is accepted. Returns
-    /// the others with the rule that each breaks, in the order of the document.
+    /// Checks the peers of a table one by one, and accepts only the first of several with the same key. Returns the
+    /// others with the rule that each breaks, in the order of the document.
     fn sort_out(&self, table: peers::Table) -> Result<(BTreeMap<Key, Peer>, Vec<RefusedPeer>), Error> {
         let count = table.peers.len() + table.unread.len();
         if count > MOST {
@@ -185,7 +185,7 @@ impl Keeper {
                         place.insert(peer);
                         continue;
                     }
-                    btree_map::Entry::Occupied(_) => "its prefix or `match` is there twice".to_owned(),
+                    btree_map::Entry::Occupied(_) => "its prefix or `match` is given twice".to_owned(),
                 },
             };
             refused.push(RefusedPeer { number, key: name, why });
@@ -194,7 +194,7 @@ impl Keeper {
         Ok((entries, refused))
     }
 
-    /// Checks peers one by one, of which none may be wrong.
+    /// Checks peers one by one, none of which may be wrong.
     fn entries(&self, peers: Vec<Peer>) -> Result<BTreeMap<Key, Peer>, Error> {
         let (entries, refused) = self.sort_out(peers::Table { peers, ..peers::Table::default() })?;
         match refused.into_iter().next() {
@@ -206,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// Makes `wanted` the current table, with the number `generation` or the next one.
+    /// Applies `wanted` as the current table, with the number `generation` or the next one.
     fn apply(&self, state: &mut State, generation: Option<u64>, wanted: BTreeMap<Key, Peer>) -> Result<Changes, Error> {
         let present = state.generation;
         let mut changes = Changes { generation: present, ..Changes::default() };
@@ -351,7 +351,7 @@ impl Keeper {
             return Some(Complaint {
                 what: "the file with the peers was refused, and the table of before stays".to_owned(),
                 why: Some(why),
-                fix: Some("mend the file, then: segue reload".to_owned()),
+                fix: Some("correct the file, then: segue reload".to_owned()),
                 ..complaint
             });
         }
@@ -372,7 +372,7 @@ impl Keeper {
         self.kept.as_ref()?.try_clone().ok()
     }
 
-    /// Takes over the table that another process has kept meanwhile, unless it is older than the present one. Returns
+    /// Takes over the table that another process kept in the meantime, unless it is older than the current one. Returns
     /// whether there was one.
     pub fn follow(&self) -> bool {
         let found = self.kept.as_ref().and_then(Kept::read);

@@ -26,7 +26,7 @@ pub struct Rules {
     remcsum: bool,
     /// Whether datagrams have an outer checksum where the peer does not say.
     outer_checksum: bool,
-    /// The encapsulations in the order of the listeners, each with its port and its configuration without a remote.
+    /// Encapsulations in the order of the listeners, each with its port and its configuration without a remote.
     forms: Vec<(Encap, u16, Config)>,
 }
 
@@ -76,17 +76,17 @@ impl Rules {
         }
     }
 
-    /// Returns the Ethernet address of this end.
+    /// Returns the local Ethernet address.
     pub(super) fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// Returns whether peers send frames to an Ethernet address of this end.
+    /// Returns whether peers send frames to a local Ethernet address.
     fn has_own_mac(&self) -> bool {
         !self.frames && self.forms.iter().any(|(encap, ..)| *encap == Encap::Vxlan)
     }
 
-    /// Returns the properties of this end that other programs need.
+    /// Returns the local properties of the tunnel that other programs need.
     pub(super) fn summary(&self) -> PeerTable {
         PeerTable {
             local: self.local.to_string(),
@@ -98,12 +98,12 @@ impl Rules {
         }
     }
 
-    /// Returns the listeners.
+    /// Returns the tunnel's listeners.
     pub(crate) fn listeners(&self) -> Vec<ListenerConfig> {
         self.forms.iter().map(|(_, _, encap)| ListenerConfig { encap: *encap }).collect()
     }
 
-    /// Returns a peer with every value that it leaves out, and its key.
+    /// Returns a peer with defaults for all omitted values, and its key.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -199,7 +199,7 @@ impl Rules {
             (Some(prefix), None) => prefix,
         };
         if prefix != prefix.masked() {
-            return Err(format!("`prefix` has bits behind its length: it would be {}", prefix.masked()));
+            return Err(format!("`prefix` has bits set after its length: it would be {}", prefix.masked()));
         }
         if prefix.len > 0 && (prefix.address.is_multicast() || prefix.address.is_loopback()) {
             return Err("`prefix` is multicast or loopback, which no tunnel carries".to_owned());

@@ -159,7 +159,7 @@ fn a_wrong_entry_is_refused_by_its_number_and_the_rule_and_costs_no_other() {
             r#"{"prefix":"198.19.9.0/24","remote":"198.18.0.2","encap":"gue","outer_checksum":false,"remcsum":true}"#,
             "`outer_checksum` false does not go with `remcsum`",
         ),
-        (ONE, "its prefix or `match` is there twice"),
+        (ONE, "its prefix or `match` is given twice"),
     ] {
         let done = sync(&keeper, &format!(r#"{{"peers":[{ONE},{entry},{TWO}]}}"#)).unwrap();
         assert_eq!((done.refused, done.refused_peers[0].number), (1, 2), "{entry}");

@@ -25,13 +25,13 @@ pub struct SandboxConfig<'a> {
     pub allowed: Allowed<'a>,
     /// The processes that open devices for the process that moves packets.
     pub helpers: &'a [Helper],
-    /// Whether the process runs without Landlock or filters of system calls where the kernel lacks them.
+    /// Whether the process runs without Landlock or filters of system calls if the kernel lacks them.
     pub is_weak: bool,
 }
 
 /// Returns the error for a process that the kernel does not confine.
 pub(super) fn weak(what: &str) -> Error {
-    let hint = format!("a kernel with Landlock and seccomp (segue doctor), or to go on without: {WEAK}");
+    let hint = format!("a kernel with Landlock and seccomp (segue doctor), or to continue without: {WEAK}");
     Error::new(Kind::System, what, hint).why("this kernel lacks Landlock, or filters of system calls")
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Signalling {
     Anybody,
 }
 
-/// Denies the file system except `folders` with these rights, and, where the kernel can, TCP except connections to
+/// Denies the file system except `folders` with these rights, and, if the kernel can, TCP except connections to
 /// `tcp_port`, abstract sockets and, unless `signalling` allows them, signals to processes outside. Returns whether the
 /// kernel enforces it.
 pub(super) fn restrict(

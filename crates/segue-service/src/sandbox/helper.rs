@@ -13,7 +13,7 @@ pub struct Helper {
     pub(super) pid: Pid,
     /// The task of the process, for messages: `process that opens lan0 again`.
     pub(super) task: String,
-    /// The file in `/proc` with the state of the process, where there is one.
+    /// File in `/proc` with the state of the process, if there is one.
     stat: Option<File>,
 }
 
@@ -29,7 +29,7 @@ impl Helper {
         let len = self.stat.as_ref()?.read_at(&mut bytes, 0).ok()?;
         (state(bytes.get(..len)?)? == b'T').then(|| Complaint {
             what: "process stopped".to_owned(),
-            why: Some(format!("a signal stopped the {}; the supervisor lets it go on", self.task)),
+            why: Some(format!("a signal stopped the {}; the supervisor continues it", self.task)),
             code: "process_stopped".to_owned(),
             ..Complaint::default()
         })

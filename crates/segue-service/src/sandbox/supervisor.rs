@@ -1,4 +1,4 @@
-//! The supervisor: it waits for the process that moves packets, and ends it where it makes no progress.
+//! The supervisor, which waits for the packet process, and ends it when it makes no progress.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,13 +23,13 @@ use crate::socket_file::SocketFile;
 
 /// Interval at which the heartbeat is checked.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest wait for the end of a process that was killed.
+/// Longest wait for the end of a killed process.
 const LAST: Duration = Duration::from_secs(5);
 /// Shortest time between two messages about a process that is stopped again and again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Waits for `child`, watches its heartbeat and the state of its helpers, passes signals on to it, removes the socket,
-/// and ends with the child's status.
+/// and exits with the child's status.
 pub(super) fn run(
     child: Pid,
     signals: &mut Signals,
@@ -121,7 +121,7 @@ fn resume((pid, task): (Pid, &str), number: i32, told: &mut Option<Instant>, nam
     let _ = sys::kill(pid, libc::SIGCONT);
     if told.is_none_or(|told| told.elapsed() >= QUIET) {
         *told = Some(Instant::now());
-        let text = format!("{name}: signal {number} stopped the {task}; it goes on");
+        let text = format!("{name}: signal {number} stopped the {task}; it was continued");
         out.event(&LogEntry::new(LogEvent::Stopped, text).with("instance", name));
     }
 }
@@ -149,10 +149,11 @@ fn stalled(name: &str, Stall { thread, how }: Stall) -> Error {
         How::Cpu(used) => {
             format!("{name}: the {thread} used {:.1} s of processor time without a round", used.as_secs_f64())
         }
-        How::Wall(passed) => format!("{name}: nothing was heard of the {thread} for {} s", passed.as_secs()),
+        How::Wall(passed) => format!("{name}: the {thread} did not report for {} s", passed.as_secs()),
     };
     Error::new(Kind::Internal, what, "start again; report it with the output of segue --version -v -j")
         .why("a fault of segue: the process was ended")
+        .names_instance()
 }
 
 fn finish(ended: Ended, socket: &SocketFile, life: &SandboxConfig<'_>, out: &dyn Report) -> ! {
@@ -163,7 +164,7 @@ fn finish(ended: Ended, socket: &SocketFile, life: &SandboxConfig<'_>, out: &dyn
             let what = format!("{}: the process that moves packets was ended by signal {number}", life.name);
             let hint = "start again; report it with the output of segue --version -v -j";
             let why = "a fault of segue, a signal from another process, or the kernel had no memory left";
-            out.error(&Error::new(Kind::Internal, what, hint).why(why));
+            out.error(&Error::new(Kind::Internal, what, hint).why(why).names_instance());
             1
         }
     })

@@ -1,4 +1,4 @@
-//! Live upgrade: the service continues with the program that has replaced its own file, and no packet is lost.
+//! Live upgrade: the service continues with the program that has replaced its own file, without losing a packet.
 //!
 //! The service executes the new program in its own process (execve(2)), with exactly the descriptors that [`Kept`]
 //! lists: those of its instances, its control socket, and the clients that wait for the outcome. Before that it has
@@ -59,7 +59,7 @@ struct KeptInstance {
     words: Vec<String>,
     knobs: Vec<(String, String)>,
     process: Option<KeptProcess>,
-    /// The addresses of the names in `words`, so that the new program does not wait for a resolver.
+    /// Addresses of the names in `words`, so that the new program does not wait for a resolver.
     #[serde(default)]
     names: Vec<(String, IpAddr)>,
     /// The interface for each of `names`: a name may have another address in another tunnel. Empty from 0.2.0.
@@ -68,8 +68,8 @@ struct KeptInstance {
 }
 
 impl KeptInstance {
-    /// Returns the names of the remotes of a running instance, where the previous program passed on no addresses
-    /// because its processes looked them up themselves.
+    /// Returns the remotes' names of a running instance for which the preceding program passed on no addresses, because
+    /// its processes looked them up themselves.
     fn unknown(&self) -> Vec<String> {
         let is_name = |word: &str| word.parse::<IpAddr>().is_err() && !word.contains('%');
         let named = |pair: &&[String]| pair[0] == "remote" && is_name(&pair[1]);
@@ -90,7 +90,7 @@ impl KeptInstance {
 }
 
 impl Kept {
-    /// Reads the state that the previous program has left in the descriptor with this number.
+    /// Reads the state that the preceding program left in the descriptor with the given number.
     pub fn read(number: RawFd) -> Result<Kept, Error> {
         let wrong = |why: String| {
             Error::new(ErrorKind::Usage, format!("{OPTION} {number} is for `segue run` alone"), "segue help reload")
@@ -142,11 +142,12 @@ impl Service {
         self.notify.ready(&self.reported);
     }
 
-    /// Changes to the new program, if there is one. Returns only where there is none, or where that fails.
+    /// Replaces the process's program by the new one, if there is one. Returns only where there is none, or where that
+    /// fails.
     fn change_program(&mut self) -> Result<(), Error> {
         let refused = |what: &str, error: &io::Error| {
             Error::system(what, error, "systemctl restart segue, where packets may be lost")
-                .why("the service goes on with the program that it has")
+                .why("the service continues with the program that it has")
         };
         let Some(program) = self.newer_program() else { return Ok(()) };
         // What stands in for instances without a process has threads; one that is not up yet could not be handed over.
@@ -173,7 +174,7 @@ impl Service {
         Err(refused(&format!("cannot execute {}", program.display()), &error))
     }
 
-    /// Returns the path of this program, where another file has replaced it.
+    /// Returns the path of this program, if another file has replaced it.
     fn newer_program(&self) -> Option<PathBuf> {
         let path = self.program.as_ref()?;
         let is = |path: &std::path::Path| fs::metadata(path).map(|data| Identity::from(&data));
@@ -206,8 +207,8 @@ impl Service {
         (Kept { version: VERSION.to_owned(), instances, requests }, fds)
     }
 
-    /// Runs the service from the replacement of its program to its end: takes over the state that the previous program
-    /// has `kept`, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
+    /// Runs the service from the replacement of its program to its end: takes over the state `kept` by the preceding
+    /// program, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
     pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
         let Kept { version, instances, requests } = kept;
         let _ = process::adopt_orphans();
@@ -242,7 +243,7 @@ impl Service {
         Ok(())
     }
 
-    /// Replaces the processes of the previous program by processes of this one, where that loses no packet.
+    /// Replaces the processes of the preceding program by processes of this one, if no packet is lost by that.
     fn renew(&mut self, before: String) -> Upgraded {
         let (file, version) = (self.configuration.name(), VERSION.to_owned());
         let mut done = Upgraded { file, before, version, is_new: true, ..Upgraded::default() };
@@ -281,7 +282,7 @@ impl Service {
     }
 }
 
-/// Runs the new program to check whether it understands `state`; it does nothing else.
+/// Runs the new program only to check whether it understands `state`.
 fn try_program(program: &PathBuf, state: &File) -> Result<(), Error> {
     let refused = |why: String| {
         let what = format!("{} cannot continue this service", program.display());
@@ -328,8 +329,8 @@ fn arguments(state: &File) -> Vec<OsString> {
     words
 }
 
-/// Returns the environment for the new program: that of this one, without the sockets that were taken over from the
-/// service manager.
+/// Returns the environment for the new program: this program's, without the sockets taken over from the service
+/// manager.
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LISTEN_"))
 }

@@ -1,4 +1,4 @@
-//! Groups of tunnels that share one UDP port, and so one socket and one process.
+//! Groups of tunnels that share one UDP port, and thus one socket and one process.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,18 +17,18 @@ const MOST: usize = 4096;
 /// One or more tunnels with the same outside port.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The tunnels, at least one.
+    /// Tunnels of the group, at least one.
     pub members: Vec<Ready>,
 }
 
 /// The reason for which tunnels cannot share a port.
 #[derive(Debug)]
 pub struct Clash {
-    /// Index of the tunnel that conflicts with those before it.
+    /// Index of the tunnel that conflicts with a preceding one.
     pub at: usize,
-    /// The word that differs.
+    /// Keyword that differs between the tunnels.
     pub word: &'static str,
-    /// Description of the conflict.
+    /// Description of the conflict between the tunnels.
     pub message: String,
     /// The note next to the word.
     pub note: String,
@@ -51,7 +51,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Returns the tunnel that gives the group its name.
+    /// Returns the tunnel whose name the group has.
     pub fn first(&self) -> &Ready {
         &self.members[0]
     }
@@ -86,7 +86,7 @@ fn of_the_port(plan: &Plan) -> [(&'static str, String); 11] {
     ]
 }
 
-/// Finds the first of `plans` that cannot share a port with those before it.
+/// Finds the first of `plans` that cannot share a port with a preceding one.
 pub fn clash(plans: &[Plan]) -> Option<Clash> {
     let first = plans.first()?;
     let port = of_the_port(first);
@@ -95,7 +95,7 @@ pub fn clash(plans: &[Plan]) -> Option<Clash> {
     for (at, plan) in plans.iter().enumerate() {
         let clash = |word, message, note: &str| Some(Clash { at, word, message, note: note.to_owned() });
         if !devs.insert(plan.dev.as_str()) {
-            return clash("dev", format!("`{}` is there twice", plan.dev), "an interface has one tunnel");
+            return clash("dev", format!("`{}` is given twice", plan.dev), "an interface has one tunnel");
         }
         if at >= MOST {
             return clash("dev", format!("more than {MOST} tunnels on one port"), "give the others another `port`");

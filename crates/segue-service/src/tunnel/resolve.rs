@@ -25,18 +25,18 @@ const IPV4_MIN_MTU: u32 = 68;
 pub struct Ready {
     /// The plan that was resolved.
     pub plan: Plan,
-    /// The address of this end.
+    /// Local address of the tunnel.
     pub local: IpAddr,
     /// The link towards the remote.
     pub link: String,
-    /// The scope id of link-local addresses (RFC 4007): the index of that link; 0 where there are none.
+    /// Scope id of link-local addresses (RFC 4007), which is the link's index; 0 without such addresses.
     #[serde(skip)]
     pub scope_id: u32,
     /// The path MTU towards the remote, bytes.
     pub link_mtu: u32,
-    /// Whether the route has a smaller MTU than its link, which the kernel may have learned.
+    /// Whether the route's MTU is smaller than its link's, as the kernel may have learned.
     pub route_is_narrower: bool,
-    /// Whether the link has transmit checksum offload, where the tunnel needs that and it can be read.
+    /// Whether the link has transmit checksum offload, if the tunnel needs that and it is readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_tx: Option<bool>,
     /// The headers that the tunnel adds.
@@ -46,12 +46,12 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Returns the address and port to listen on, where there is UDP outside.
+    /// Returns the address and port to listen on, for tunnels over UDP.
     pub fn listens(&self) -> SocketAddr {
         self.at(self.local, self.plan.port)
     }
 
-    /// Returns a socket address of an end of the tunnel, with the scope id where it is link-local.
+    /// Returns a socket address of a tunnel end, with the scope id if it is link-local.
     pub(super) fn at(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
@@ -100,7 +100,7 @@ impl Ready {
                 true => health::tx_off_cost().to_owned(),
                 false => format!("where the kernel carries the tunnel, {}", health::TX_OFF_IN_KERNEL),
             };
-            notes.push(format!("{link} has tx off: {cost}; to mend it: {}", health::tx_on(link)));
+            notes.push(format!("{link} has tx off: {cost}; to fix it: {}", health::tx_on(link)));
         }
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
@@ -114,7 +114,7 @@ impl Ready {
     }
 }
 
-/// Resolves a plan on this system: asks the kernel for the route, its link and its MTU.
+/// Resolves a plan on this system: queries the kernel for the route, its link and its MTU.
 pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     if let (Some(_), Some(local)) = (&plan.table, plan.local) {
         return resolve_local(plan, local, netlink);
@@ -142,7 +142,7 @@ pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     ready(plan, local, &link, route.mtu)
 }
 
-/// Resolves the plan of a tunnel with a peer table, whose link is the one that has the address of this end.
+/// Resolves the plan of a tunnel with a peer table, whose link is the one with the local address.
 fn resolve_local(plan: Plan, local: IpAddr, netlink: &mut Netlink) -> Result<Ready, Error> {
     let unread = |error: std::io::Error| {
         Error::system("cannot read the addresses of this host", &error, "ip -br addr").why("rtnetlink refused")
@@ -157,7 +157,7 @@ fn resolve_local(plan: Plan, local: IpAddr, netlink: &mut Netlink) -> Result<Rea
     ready(plan, local, &link, None)
 }
 
-/// Returns the plan with the address `local` over `link`, where the route may have an MTU of its own.
+/// Returns the plan with the address `local` over `link`, whose route may have a separate MTU.
 pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let link_mtu = route_mtu.unwrap_or(link.mtu).min(link.mtu).min(MAX_PACKET);
     let overhead = plan.overhead();
@@ -186,7 +186,7 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
 fn link_of(zone: &str, remote: IpAddr, netlink: &mut Netlink) -> Result<u32, Error> {
     match netlink.link_named(zone) {
         Ok(Some(link)) => Ok(link.index),
-        Ok(None) => Err(Error::new(Kind::Unreachable, format!("no way to {remote}%{zone}"), "ip -br link")
+        Ok(None) => Err(Error::new(Kind::Unreachable, format!("no route to {remote}%{zone}"), "ip -br link")
             .why(format!("this host has no interface {zone}"))
             .about(format_args!("{remote}%{zone}"))),
         Err(error) => Err(Error::system(format!("cannot read the link {zone}"), &error, "ip -br link")
@@ -207,7 +207,8 @@ fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
             .why(format!("{local} is not an address of this host"))
             .about(local),
         None => {
-            Error::system(format!("no way to {remote}"), error, format!("ip route get {remote}\nsudo ip route add ..."))
+            let remedy = format!("ip route get {remote}\nsudo ip route add ...");
+            Error::system(format!("no route to {remote}"), error, remedy)
                 .kind(Kind::Unreachable)
                 .why("no route of this host leads there")
                 .about(remote)

@@ -1,4 +1,4 @@
-//! The text and the JSON of tunnels, before and while they run.
+//! Text and JSON of tunnels, before and while they run.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::sandbox::Sandbox;
 /// The schema id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub const SCHEMA: &str = "segue.tunnel/1";
 
-/// Largest number of tunnels of one port that are listed; the others are counted.
+/// Largest number of listed tunnels of one port; further ones are only counted.
 const LISTED: usize = 12;
 
 /// Returns the text of `--check`: the plan of each tunnel.
@@ -87,13 +87,12 @@ fn one_text(ready: &Ready) -> String {
 fn slowly(plan: &Plan) -> &'static str {
     match (plan.sends_trains(), plan.has_udp(), plan.gso) {
         (true, ..) | (.., false) => "",
-        (false, true, true) => "; one packet at a time, which encap-csum gathers",
-        (false, false, true) => "; one packet at a time, which encap gue gathers",
+        (false, true, true) => "; one packet at a time; encap-csum joins them",
+        (false, false, true) => "; one packet at a time; encap gue joins them",
     }
 }
 
-/// Returns in one line the path that packets are to take according to the plan; `None` where only the
-/// daemon was requested.
+/// Returns a line with the packets' intended path according to the plan; `None` if only the daemon was requested.
 fn intended(ready: &Ready) -> Option<String> {
     let plan = &ready.plan;
     if plan.fastpath == Fastpaths::Off {
@@ -115,7 +114,7 @@ fn intended(ready: &Ready) -> Option<String> {
     })
 }
 
-/// Returns the JSON of `--check`.
+/// Returns the JSON printed by `--check`.
 pub fn plan_json(group: &Group, notes: &[String]) -> Value {
     let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
     merge(&mut value, group);
@@ -153,7 +152,7 @@ pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox, fas
 }
 
 /// Describes the verification of received packets: the kernel verifies the outer checksum, and segue the inner one
-/// before it joins packets.
+/// before joining packets.
 fn received_checksum(ready: &Ready) -> &'static str {
     match (ready.plan.gro, ready.plan.encap) {
         (true, Encap::Gue) => "remote, else verified here",
@@ -213,7 +212,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Adds the tunnels to a JSON object: one tunnel as its keys, several ones as a list.
+/// Adds the tunnels to a JSON object: a single tunnel as its keys, several as a list.
 fn merge(value: &mut Value, group: &Group) {
     let from = match &group.members[..] {
         [one] => serde_json::to_value(one),

@@ -14,13 +14,13 @@ use segue_host::sys::with_umask;
 use super::spec::Spec;
 use crate::report::Report;
 
-/// Permissions of a socket by default: those of a file that only its owner may use.
+/// Default permissions of a socket, which only its owner may use.
 const MODE: u32 = 0o600;
-/// Longest wait for the end of an earlier instance.
+/// Longest wait for the end of an earlier instance at the socket.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// Listens at the socket. A file that an ended instance has left is replaced. The process must have one thread, since
-/// the file mode mask is changed for a moment.
+/// Creates and binds the listening socket. A file that an ended instance has left is replaced. The process must have
+/// one thread, since the file mode mask is changed for a moment.
 pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error> {
     let (path, shown) = (&spec.path, spec.path.display());
     let failed = |what: &str, error: &io::Error| {
@@ -65,7 +65,7 @@ pub(super) fn bind(spec: &Spec, out: &dyn Report) -> Result<UnixListener, Error>
 /// The file at the path at which a socket is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// There is no file.
+    /// The path has no file.
     Nothing,
     /// The socket that an ended instance has left.
     Left,
@@ -76,7 +76,7 @@ pub(super) fn free(path: &Path) -> Result<Found, Error> {
     let shown = path.display();
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(Found::Nothing) };
     if !found.file_type().is_socket() {
-        let text = format!("{shown} is there already, and is no socket");
+        let text = format!("{shown} exists already, and is no socket");
         return Err(Error::new(Kind::InUse, text, "another path: vhost:/run/segue/vm1.sock")
             .why("a file that is no socket is not replaced"));
     }

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::tunnel::kinds::Mode;
 
-/// The prefix of the word.
+/// Prefix of a guest's word on the command line.
 const PREFIX: &str = "vhost:";
 /// Length of the longest path of a socket, bytes (`sun_path` without the final zero).
 const MOST_PATH: usize = 107;
@@ -26,7 +26,7 @@ pub enum Role {
 /// The socket of a guest's front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Spec {
-    /// The path of the socket.
+    /// Path of the guest's socket.
     pub path: PathBuf,
     /// The side that listens at the socket.
     pub role: Role,
@@ -46,7 +46,7 @@ fn octal<S: Serializer>(mode: &Option<u32>, serializer: S) -> Result<S::Ok, S::E
 }
 
 impl Spec {
-    /// Parses the word, if it is one for a guest: the name of the port, and its socket. The error says what is wrong.
+    /// Parses a guest's word, if it is one: the name of the port, and its socket. The error says what is wrong.
     pub fn parse(word: &str) -> Option<Result<(String, Spec), String>> {
         word.strip_prefix(PREFIX).map(parse)
     }
@@ -92,7 +92,7 @@ fn parse(rest: &str) -> Result<(String, Spec), String> {
     let mut parts = rest.split(',');
     let path = parts.next().unwrap_or_default();
     if path.is_empty() {
-        return Err("expected the path of a socket behind vhost:".to_owned());
+        return Err("expected the path of a socket after vhost:".to_owned());
     }
     if path.len() > MOST_PATH || path.contains('\0') {
         return Err(format!("the path of a socket has at most {MOST_PATH} bytes"));
@@ -105,11 +105,11 @@ fn parse(rest: &str) -> Result<(String, Spec), String> {
             None if part == "server" => spec.role = Role::Server,
             Some(("mode", mode)) => {
                 let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
-                spec.mode = Some(mode.ok_or("expected permissions as 0660 behind mode=")?);
+                spec.mode = Some(mode.ok_or("expected permissions as 0660 after mode=")?);
             }
             Some(("owner", owner)) if !owner.is_empty() => spec.owner = Some(owner.to_owned()),
             Some(("name", text)) => name = Some(check_name(text)?.to_owned()),
-            _ => return Err("expected client, mode=0660, owner=USER:GROUP or name=NAME behind the comma".to_owned()),
+            _ => return Err("expected client, mode=0660, owner=USER:GROUP or name=NAME after the comma".to_owned()),
         }
     }
     if spec.role == Role::Client && (spec.mode.is_some() || spec.owner.is_some()) {
@@ -117,12 +117,12 @@ fn parse(rest: &str) -> Result<(String, Spec), String> {
     }
     let name = match name {
         Some(name) => name,
-        None => name_of(&spec.path).ok_or("the file has no name for a port: name=vm1 behind a comma gives one")?,
+        None => name_of(&spec.path).ok_or("the file has no name for a port: name=vm1 after a comma gives one")?,
     };
     Ok((name, spec))
 }
 
-/// Returns the name of the file without what follows its first dot, if it can be that of a port.
+/// Returns the file name up to its first dot, if that can be the name of a port.
 fn name_of(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.split('.').next()?;
     let fits = name.len() <= NAME_LEN && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));

@@ -20,12 +20,12 @@ crate::reasons! {
         Fragment = "fragment": "An IP fragment.",
         Malformed = "malformed": "Headers whose lengths contradict each other or the bytes present.",
         TooDeep = "too_deep": "More headers, tunnel levels or extension headers than the engine follows.",
-        Padding = "padding": "Bytes behind the packet, which a train could not give back.",
+        Padding = "padding": "Bytes after the packet, which segmentation could not restore.",
         NoPayload = "no_payload": "No payload: a pure ACK, or an empty datagram.",
         TcpFlags = "tcp_flags": "SYN, RST or URG is set.",
         IpOptions = "ip_options": "IPv4 options.",
         ReservedFlag = "reserved_flag": "The reserved flag of IPv4 is set.",
-        Routing = "routing": "An IPv6 routing header with stops to come, or a home address: the checksum covers another address.",
+        Routing = "routing": "An IPv6 routing header with segments left, or a home address option: the checksum covers another address.",
         IpChecksum = "ip_checksum": "A wrong IPv4 header checksum.",
         NoChecksum = "no_checksum": "UDP without a checksum.",
         BadChecksum = "bad_checksum": "A wrong transport, GRE or outer UDP checksum; passed on unchanged.",
@@ -104,11 +104,11 @@ pub struct Varying {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProfileSet {
-    /// Every profile.
+    /// Set of every profile.
     All,
     /// Profiles in which CWR closes the train held and is not compared: splitting sets it on the first segment alone.
     CwrCloses,
-    /// The profiles of Linux.
+    /// Set of the profiles that follow Linux.
     Linux,
     /// The profile of a receiver with LRO.
     Lro,
@@ -134,7 +134,7 @@ const fn only(whose: ProfileSet, varying: Varying) -> Varying {
     Varying { whose, ..varying }
 }
 
-/// The fields that may differ between the segments of a train: those that splitting rewrites for each of them.
+/// Fields that may differ between the segments of a train, because splitting rewrites them in each segment.
 pub const VARYING: &[Varying] = &[
     vary(Kind::Ipv4, ipv4::TOTAL_LEN, 2, 0xff),
     vary(Kind::Ipv4, ipv4::ID, 2, 0xff),
@@ -332,9 +332,9 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
     Ok(())
 }
 
-/// Checks what later stages rely on: that no header is shorter than its kind, that the layout covers the head, that
-/// there is a state for each tunnel level, and that the transport header directly follows an IP header, whose addresses
-/// its checksum covers.
+/// Checks the assumptions of later stages: that no header is shorter than its kind, that the layout covers the head,
+/// that each tunnel level has a state, and that the transport header directly follows an IP header, whose addresses its
+/// checksum covers.
 fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), RefusalReason> {
     let head = packet.head.bytes();
     let levels = packet.offload.layers().len() + 1;
@@ -394,7 +394,7 @@ pub(super) fn closes<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Flush> {
     }
 }
 
-/// Returns why no segment may follow one with these TCP flags, if so.
+/// Returns the reason why no segment may follow one with the given TCP flags, if so.
 #[inline(always)]
 pub(super) fn closing(flags: u8) -> Option<Flush> {
     match flags {

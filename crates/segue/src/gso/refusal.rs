@@ -3,14 +3,14 @@
 crate::reasons! {
     /// The reason why a packet or train cannot be segmented or completed. Nothing of it was sent.
     pub enum Refusal {
-        Transport = "gso_no_transport": "A train or an owed transport checksum without a TCP or UDP header.",
-        Fragment = "gso_fragment": "A train or an owed transport checksum in an IP fragment.",
+        Transport = "gso_no_transport": "A train or a partial transport checksum without a TCP or UDP header.",
+        Fragment = "gso_fragment": "A train or a partial transport checksum in an IP fragment.",
         Kind = "gso_kind": "A TCP train with a UDP header, or the reverse.",
         Size = "gso_size_zero": "A train whose segments would be empty.",
         Segments = "gso_too_many_segments": "A train of more than 65535 segments.",
         SynRst = "gso_syn_rst": "A TCP train with SYN or RST.",
         Length = "gso_too_long": "A segment longer than an IP length field can say.",
-        Routing = "gso_routing": "A source route or routing header with stops to come, or a home address: the checksum covers an address that is not in the fixed header.",
+        Routing = "gso_routing": "An unfinished source route, a routing header with segments left, or a home address option: the checksum covers an address that is not in the fixed header.",
         Levels = "gso_levels": "Checksum states that do not fit the tunnel headers.",
         Layout = "gso_layout": "A layout that does not fit the headers.",
         Train = "gso_train": "A train where a single packet is expected.",
@@ -20,8 +20,8 @@ crate::reasons! {
         Tiny = "gso_tiny_mtu": "An MTU that leaves no room for the first fragment, which holds all headers.",
         Overlap = "gso_fragment_overlap": "A TCP fragment that begins inside the TCP header of another.",
         Ragged = "gso_fragment_ragged": "A fragment before the last whose length is no multiple of 8.",
-        Trailing = "gso_trailing": "Bytes behind the inner packet of one to be fragmented.",
+        Trailing = "gso_trailing": "Bytes after the inner packet of a packet to be fragmented.",
         Sequence = "gso_gre_sequence": "A packet to be fragmented under a GRE sequence number, of which it has only one.",
-        Unverified = "gso_outer_unknown": "A packet to be fragmented under an outer checksum of which nothing is known.",
+        Unverified = "gso_outer_unknown": "A packet to be fragmented whose outer checksum was not verified.",
     }
 }

@@ -1,15 +1,15 @@
-//! Tests of which tunnels share a port.
+//! Tests that tunnels share a port exactly where they may.
 
 use segue_service::tunnel::group::clash;
 use segue_service::tunnel::plan::Plan;
 
 use crate::parse::parse_each;
 use crate::plan::plan;
-use crate::tunnel::WORDS;
+use crate::tunnel::KEYWORDS;
 
 fn plans(line: &str) -> Vec<Plan> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let each = parse_each("segue tunnel", WORDS, &tokens).unwrap();
+    let each = parse_each("segue tunnel", KEYWORDS, &tokens).unwrap();
     each.iter().map(|parsed| plan(parsed, (None, None), &[]).unwrap()).collect()
 }
 
@@ -34,7 +34,7 @@ fn distinguishable_tunnels_share_a_port() {
 #[test]
 fn indistinguishable_tunnels_are_refused_with_the_keyword() {
     for (others, at, word, message) in [
-        ("dev a remote 198.18.0.3 encap gue", 1, "dev", "`a` is there twice"),
+        ("dev a remote 198.18.0.3 encap gue", 1, "dev", "`a` is given twice"),
         ("dev b remote 198.18.0.2 encap gue", 1, "remote", "`a` and `b` would take the same packets of 198.18.0.2"),
         (
             "dev b remote 198.18.0.3 encap gue noencap-csum",

@@ -7,7 +7,7 @@ use segue_host::names::Answer;
 
 use crate::parse::{host_at, parse};
 use crate::plan::plan_with;
-use crate::tunnel::WORDS;
+use crate::tunnel::KEYWORDS;
 
 fn addresses(all: &[&str]) -> Answer {
     Ok(all.iter().map(|address| address.parse().unwrap()).collect())
@@ -19,7 +19,7 @@ fn remote(line: &str, answer: &Answer) -> Result<IpAddr, Error> {
         assert_eq!(host, "peer");
         answer.clone()
     };
-    plan_with(&parse("segue tunnel", WORDS, &tokens)?, (None, None), &[], &resolver).map(|plan| plan.remote)
+    plan_with(&parse("segue tunnel", KEYWORDS, &tokens)?, (None, None), &[], &resolver).map(|plan| plan.remote)
 }
 
 #[test]
@@ -70,6 +70,6 @@ fn the_name_of_a_remote_is_found_among_the_words_of_a_tunnel() {
         ("remote", None),
     ] {
         let tokens: Vec<&str> = line.split(' ').collect();
-        assert_eq!(host_at(WORDS, &tokens), at, "{line}");
+        assert_eq!(host_at(KEYWORDS, &tokens), at, "{line}");
     }
 }

@@ -7,11 +7,11 @@ use segue_service::tunnel::plan::*;
 
 use crate::parse::parse;
 use crate::plan::plan;
-use crate::tunnel::WORDS;
+use crate::tunnel::KEYWORDS;
 
 fn made(line: &str) -> Result<Plan, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    plan(&parse("segue tunnel", WORDS, &tokens)?, (None, None), &[])
+    plan(&parse("segue tunnel", KEYWORDS, &tokens)?, (None, None), &[])
 }
 
 fn ok(line: &str) -> Plan {
@@ -194,7 +194,7 @@ fn one_direction_overrides_nothing_of_the_other() {
 fn every_word_of_the_table_is_a_key_of_the_plans_json() {
     let plain = serde_json::to_value(ok("dev a remote ::1 encap gue")).unwrap();
     let table = serde_json::to_value(ok("dev a peers none local ::1 listen vxlan,gue")).unwrap();
-    for word in WORDS {
+    for word in KEYWORDS {
         let key = word.name.replace('-', "_");
         let json = match word.name {
             "peers" => &table,

@@ -1,4 +1,4 @@
-//! Tests of plans on a link.
+//! Tests of tunnel plans for a given link.
 
 use segue_control::error::Error;
 use segue_host::netlink::Link;
@@ -6,11 +6,11 @@ use segue_service::tunnel::resolve::{Ready, ready};
 
 use crate::parse::parse;
 use crate::plan::plan;
-use crate::tunnel::WORDS;
+use crate::tunnel::KEYWORDS;
 
 fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), (None, None), &[]).unwrap();
+    let plan = plan(&parse("segue tunnel", KEYWORDS, &tokens).unwrap(), (None, None), &[]).unwrap();
     let link = Link { index: 2, name: "eth0".into(), mtu, ethernet: true, ..Link::default() };
     ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
 }

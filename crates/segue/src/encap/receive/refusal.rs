@@ -40,7 +40,7 @@ crate::reasons! {
         RemcsumNoOuterCsum = "remcsum_no_outer_csum": "A remote checksum option without a verified outer UDP checksum.",
         RemcsumOrder = "remcsum_order": "A remote checksum field before the start of its sum, or at an odd distance from it.",
         RemcsumBounds = "remcsum_bounds": "A remote checksum start or field past the packet.",
-        RemcsumField = "remcsum_field": "A remote checksum place that is not the checksum field of a header in this packet.",
+        RemcsumField = "remcsum_field": "A remote checksum offset that is not the checksum field of a header in this packet.",
         RemcsumPrimed = "remcsum_primed": "A remote checksum field that does not hold the pseudo-header sum.",
         Ecn = "ecn": "Congestion was marked outside, and the inner packet has no ECN (RFC 6040).",
     }
