@@ -83,7 +83,7 @@ pub(crate) struct PortPair {
     /// The ingress of the path to each port.
     pub(crate) ingress: [Ingress; 2],
     pub(crate) settings: Settings,
-    /// Packets that could not be split for each port, by reason.
+    /// Numbers of packets that could not be split for each port, by reason.
     pub(crate) split_drops: [Counts<gso::Refusal>; 2],
     pub(crate) rx: RxBatch,
     round_robin: RoundRobin,
@@ -140,8 +140,8 @@ impl GroStage {
     pub(crate) fn push_all(&mut self, rx: &mut RxBatch, now: Nanos) {
         const AHEAD: usize = 2;
         let RxBatch { packets, pool, .. } = rx;
-        // As a list, since the places of a ring are costlier to find; nothing is moved for it, as the batch was empty
-        // before the poll.
+        // As a list, since the places of a ring are costlier to find; nothing is moved for it, unless the
+        // batch was popped from for another port before.
         let mut list = Vec::from(std::mem::take(packets));
         let (mut frames, mut bytes) = (list.len() as u64, 0);
         let mut rest = list.drain(..);

@@ -31,6 +31,9 @@ fn image(packet: &Boxed) -> PacketImage {
     }
 }
 
+/// Number of paths that are compared.
+const PATHS: usize = 5;
+
 /// A [`Gro`] that is fed over one of the paths.
 struct PathRun {
     name: &'static str,
@@ -44,8 +47,10 @@ struct PathRun {
 enum PushedAs {
     Packets,
     Frames,
-    /// Every third packet is pushed parsed, the others as frames, from a queue.
+    /// Every third packet is pushed parsed, the others as frames.
     Both,
+    /// Frames are pushed from a queue in which another frame waits, and everything ready is drained at once.
+    Queue,
 }
 
 /// The packets that came out of a path, its state and its counters after a step, and all counters as text after the
@@ -61,7 +66,7 @@ fn counters(stats: &Stats) -> [u64; 9] {
 }
 
 impl PathRun {
-    fn all(setting: &Setting) -> [PathRun; 4] {
+    fn all(setting: &Setting) -> [PathRun; PATHS] {
         let config = segue::gro::Config { tunnels: setting.tunnels(), ..setting.config };
         let path = |name, gro, pushed_as| PathRun { name, gro, pool: Pool::new(64), pushed_as };
         [
@@ -69,6 +74,7 @@ impl PathRun {
             path("packets over the fast path", Gro::new(config), PushedAs::Packets),
             path("frames over the fast path", Gro::new(config), PushedAs::Frames),
             path("packets and frames over the fast path", Gro::new(config), PushedAs::Both),
+            path("frames of a queue over the fast path", Gro::new(config), PushedAs::Queue),
         ]
     }
 
@@ -83,28 +89,35 @@ impl PathRun {
         };
         self.pool.put(packet);
         let frame = Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum };
-        if self.pushed_as == PushedAs::Both {
-            let mut queue = VecDeque::from([frame]);
+        if self.pushed_as == PushedAs::Queue {
+            let later = Frame { bytes: Frag::all(Vec::new()), start: setting.start, csum: Csum::Bad };
+            let mut queue = VecDeque::from([frame, later]);
             self.gro.push_from(&mut queue, VecDeque::front, VecDeque::pop_front, now, &mut self.pool);
-            return assert!(queue.is_empty(), "a frame was left in its queue");
+            return assert!(queue.len() == 1 && queue[0].csum == Csum::Bad, "another frame than the first was taken");
         }
         self.gro.push_frame(frame, now, &mut self.pool);
     }
 
-    /// Pops a packet; where packets and frames are pushed, unparsed if it can be.
-    fn pop(&mut self) -> Option<Boxed> {
-        if self.pushed_as != PushedAs::Both {
-            return self.gro.pop_from(&mut self.pool);
+    /// Pops everything that is ready; where frames are pushed beside packets or from a queue, unparsed if it can be.
+    fn pop_all(&mut self) -> Vec<Boxed> {
+        let mut popped = Vec::new();
+        match self.pushed_as {
+            PushedAs::Packets | PushedAs::Frames => {
+                return std::iter::from_fn(|| self.gro.pop_from(&mut self.pool)).collect();
+            }
+            PushedAs::Both => popped.extend(std::iter::from_fn(|| self.gro.pop_unparsed())),
+            PushedAs::Queue => self.gro.drain_unparsed(|one| popped.push(one)),
         }
-        match self.gro.pop_unparsed()? {
-            Popped::Packet(packet) => Some(packet),
-            Popped::Frame(frame) => Some(frame.parse(&Tunnels::NONE, &mut self.pool)),
-        }
+        let parsed = popped.into_iter().map(|one| match one {
+            Popped::Packet(packet) => packet,
+            Popped::Frame(frame) => frame.parse(&Tunnels::NONE, &mut self.pool),
+        });
+        parsed.collect()
     }
 
     fn observe(&mut self, is_last: bool) -> Observed {
         let mut images = Vec::new();
-        while let Some(packet) = self.pop() {
+        for packet in self.pop_all() {
             images.push(image(&packet));
             self.pool.put(packet);
         }
@@ -137,7 +150,7 @@ pub(crate) fn disagreement(arrivals: &[Arrival], setting: &Setting) -> Option<St
     compare(&mut paths, true)
 }
 
-fn compare(paths: &mut [PathRun; 4], is_last: bool) -> Option<String> {
+fn compare(paths: &mut [PathRun; PATHS], is_last: bool) -> Option<String> {
     let [slow, fast @ ..] = paths;
     let expected = slow.observe(is_last);
     fast.iter_mut().find_map(|path| {

@@ -160,8 +160,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     /// Takes the next frame of a queue, with the result of [`Gro::push_frame`]. `front` returns the frame, and `take`
-    /// removes it; a queue without a frame is left as it is. The next segment of a train is recognised where it lies,
-    /// and of it only the range of its payload is moved.
+    /// removes exactly that one and returns it; a queue without a frame is left as it is. The next segment of a train
+    /// is recognised where it lies, and of it only the range of its payload is moved. Where `take` returns another
+    /// frame or none, the payload of that train is wrong; debug builds panic.
     ///
     /// ```
     /// # use segue::{gro::{Config, Frame, Gro}, packet::{Csum, Frag, Pool, Start}, time::Nanos};
@@ -181,10 +182,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
         now: Nanos,
         pool: &mut Pool<B>,
     ) {
-        let Some(found) = front(queue).map(|frame| self.recognise(frame)) else { return };
+        let Some((len, found)) = front(queue).map(|frame| (frame.len(), self.recognise(frame))) else { return };
         // Taken out in each case by itself: of a frame that continues a train only a part is needed.
         if let FrameMatch::Continues(idx, header_len) = found {
-            let Some(frame) = take(queue) else { return };
+            let taken = take(queue);
+            debug_assert_eq!(taken.as_ref().map(Frame::len), Some(len), "another frame was taken than was shown");
+            let Some(frame) = taken else { return };
             self.table.get_mut(idx).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
             self.relieve();
         } else {
