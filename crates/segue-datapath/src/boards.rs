@@ -37,7 +37,7 @@ impl Boards {
         if self.names().get(position).is_some_and(is_state) { values.max().unwrap_or(0) } else { values.sum() }
     }
 
-    /// Returns whether the number is a state, such as a switch, and not a count of events.
+    /// Returns every counter's name with its value over all workers, in the order of the positions.
     pub fn read(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.names().iter().enumerate().map(|(position, name)| (name, self.value(position)))
     }

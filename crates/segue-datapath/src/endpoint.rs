@@ -374,7 +374,7 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
 }
 
-/// Number of interests that [`Endpoint::interests`] passes on: reading, writing, the interface's state.
+/// Number of interests that [`Endpoint::interests`] passes on: reading, writing, and the interface's state.
 pub(crate) const INTERESTS: usize = 3;
 const LINK_INTEREST: usize = 2;
 /// Key of the link-down counter, which is 1 while the interface of a port is down.

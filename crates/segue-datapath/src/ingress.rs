@@ -73,8 +73,9 @@ impl Traffic {
 /// Counters of the trains that were segmented at an ingress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CutCounts {
-    /// Number of trains that were segmented, and of the resulting packets.
+    /// Number of trains that were segmented.
     cut: u64,
+    /// Number of packets into which they were segmented.
     made: u64,
     /// Number of payload bytes that were summed for segmentation.
     pub(crate) checksummed: u64,

@@ -1,4 +1,4 @@
-//! Settings that can be changed while packets move.
+//! Settings that can be changed while packets are forwarded.
 //!
 //! A pipeline names its settings once, in [`tune`](crate::pipeline::Pipeline::tune): the same walk lists them with
 //! their present values and, later, takes new ones. Other threads set [`Knobs`], an array of atomics; the worker reads
@@ -173,7 +173,7 @@ impl Knob {
         Knob { name, values: Values::Switch, unit: "", help, fixed: None, needs: None, default: 0 }
     }
 
-    /// Returns a number that can be changed and needs no other knob.
+    /// Returns a knob for a number that can be changed and needs no other knob.
     pub(crate) fn number(name: String, (min, max): (u64, u64), unit: &'static str, help: &'static str) -> Knob {
         Knob { values: Values::Number { min, max }, unit, ..Knob::switch(name, help) }
     }

@@ -214,8 +214,9 @@ impl RoundRobin {
 /// The policy that decides how the loop sleeps after an idle round.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePolicy {
-    /// Number of packets received up to the last decision, and the time of the last new packet.
+    /// Number of packets received up to the last decision.
     taken: u64,
+    /// Time of the last new packet.
     last: Nanos,
     timers: u64,
 }

@@ -59,8 +59,8 @@ pub trait Pipeline {
     fn go_on(&mut self, name: &str, next: u32) {
         let _ = (name, next);
     }
-    /// Visits every setting that can change while packets move with `dial`, always the same ones in the same order, and
-    /// applies their new values. No packet is lost by it.
+    /// Passes to `dial` every setting that can change while packets are forwarded, always the same ones in the same
+    /// order, and applies the new values. No packet is lost by it.
     fn tune(&mut self, dial: &mut Dial<'_>) {
         let _ = dial;
     }

@@ -2,7 +2,7 @@
 //!
 //! A descriptor that is ready and can neither be read nor written would keep the loop at work without end: a read that
 //! fails for lack of memory and leaves its packet where it is, a full queue whose socket says that it is writable. The
-//! loop then pauses, for longer and longer, until packets move again.
+//! loop then pauses, for longer and longer, until packets arrive or leave again.
 
 use std::time::Duration;
 

@@ -377,7 +377,8 @@ fn senders_hear_of_what_was_dropped() {
     assert!(answer_to(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
 }
 
-/// Tests the rules of RFC 1812, sections 4.3.2.2, 4.3.2.3 and 4.3.2.5, and of RFC 4443, section 2.4 (c).
+/// Tests that an ICMP error has a TTL or hop limit of its own, precedence 6, and quotes as much of the packet as fits
+/// into 576 or 1280 bytes (RFC 1812, sections 4.3.2.2, 4.3.2.3 and 4.3.2.5; RFC 4443, section 2.4 (c)).
 #[test]
 fn errors_have_a_hop_limit_and_a_precedence_of_their_own_and_quote_all_that_fits() {
     let mut scratch = Frames::new();
@@ -399,7 +400,8 @@ fn errors_have_a_hop_limit_and_a_precedence_of_their_own_and_quote_all_that_fits
     }
 }
 
-/// Tests RFC 6936, section 5, requirements 8 and 10.
+/// Tests that an IPv6 datagram with a zero UDP checksum is forwarded unchanged, on the same route as one with a
+/// checksum (RFC 6936, section 5, requirements 8 and 10).
 #[test]
 fn ipv6_datagrams_with_and_without_a_checksum_take_the_same_way() {
     let mut forwarder = forwarder(Reads::default(), Link::Bare);

@@ -344,8 +344,8 @@ fn with_zero_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Tests the checksum 0, for which a kernel or a network card that completes a checksum sends 0xffff: a verified
-/// checksum is completed here instead.
+/// Tests that a verified checksum of 0 is completed in software: a kernel or a network card that completes a checksum
+/// sends 0xffff instead of 0.
 #[test]
 fn a_checksum_of_zero_leaves_as_it_came_where_a_train_is_cut_for_a_port_that_completes_checksums() {
     in_both_forms(|| {

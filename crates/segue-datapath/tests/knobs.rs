@@ -1,4 +1,5 @@
-//! Tests of settings that change while packets move: their effect on packets and counters, and that no packet is lost.
+//! Tests of settings that change while packets are forwarded: their effect on packets and counters, and that no packet
+//! is lost.
 
 mod memory;
 

@@ -22,11 +22,15 @@ use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
 const SECOND: u64 = 1_000_000_000;
-/// Link addresses: of the router's ports, of the client, of the server at first and later, and broadcast.
+/// Link addresses of the router's ports.
 const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
+/// Link address of the client.
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
+/// Link address of the server at first.
 const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
+/// Link address of the server later.
 const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
+/// Broadcast link address.
 const EVERYBODY: [u8; 6] = [0xff; 6];
 /// Largest number of learned neighbours of one family on one port.
 const MAX_NEIGHBOURS: u32 = 8192;
@@ -138,8 +142,8 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
 }
 
-/// Tests RFC 1812, section 4.3.2.7, and RFC 4443, section 2.4 (e): a packet that was sent to a group of the link causes
-/// no error. It is not routed either.
+/// Tests that a packet in a broadcast or multicast frame causes no ICMP error (RFC 1812, section 4.3.2.7; RFC 4443,
+/// section 2.4 (e)), and is not routed.
 #[test]
 fn packets_in_broadcast_and_multicast_frames_are_neither_routed_nor_answered() {
     in_both_forms(|| {
@@ -160,8 +164,8 @@ fn packets_in_broadcast_and_multicast_frames_are_neither_routed_nor_answered() {
     });
 }
 
-/// Tests RFC 1812, section 4.3.2.7: a packet whose header checksum is wrong causes no error, and takes nothing of the
-/// rate limit from the errors that are sent.
+/// Tests that a packet whose header checksum is wrong causes no ICMP error (RFC 1812, section 4.3.2.7), and uses up
+/// none of the rate limit.
 #[test]
 fn packets_with_a_wrong_header_checksum_leave_the_rate_limit_to_others() {
     in_both_forms(|| {
@@ -183,8 +187,8 @@ fn packets_with_a_wrong_header_checksum_leave_the_rate_limit_to_others() {
     });
 }
 
-/// Tests RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
-/// broadcast. A change of another route does not count as a confirmation.
+/// Tests that a neighbour that has not answered three unicast solicitations is resolved anew by broadcast (RFC 4861,
+/// section 7.3.3). A change of another route does not count as a confirmation.
 #[test]
 fn repeated_kernel_entry_does_not_restore_a_failed_neighbour() {
     in_both_forms(|| {

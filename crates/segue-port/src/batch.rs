@@ -304,7 +304,7 @@ impl TxBatch {
         self.arena.ids = ids;
     }
 
-    /// Returns the payload bytes over which splitting computed transport checksums since the last call.
+    /// Returns the number of payload bytes over which splitting computed transport checksums since the last call.
     pub fn take_checksummed(&mut self) -> u64 {
         std::mem::take(&mut self.checksummed) + self.arena.take_checksummed()
     }

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 
-/// Name of the environment variable.
+/// Name of the environment variable that switches offloads off.
 const NAME: &str = "SEGUE_OFFLOAD";
 
 /// Trains that the variable leaves switched on.

@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys::passes;
 
-/// Length of a message's header (`struct nlmsghdr`), and of the structure after it in a message about an interface
-/// (`struct ifinfomsg`), bytes.
+/// Length of a message's header (`struct nlmsghdr`), bytes.
 const HEADER_LEN: usize = 16;
+/// Length of the structure after the header in a message about an interface (`struct ifinfomsg`), bytes.
 const INFO_LEN: usize = 16;
-/// Bytes of an attribute's header.
+/// Length in bytes of an attribute's header.
 const ATTRIBUTE_LEN: usize = 4;
-/// Bytes of room for one read. A longer message, that of a card with many virtual functions, is cut off after the MTU.
+/// Size in bytes of the buffer for one read. A longer message, that of a card with many virtual functions, is cut off
+/// after the MTU.
 const BUFFER_LEN: usize = 1 << 14;
 /// Largest number of consecutive reads: a process that keeps changing interfaces must not delay packets.
 const MOST_READS: usize = 64;

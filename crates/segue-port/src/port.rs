@@ -273,7 +273,7 @@ pub struct Path {
 pub struct Direction {
     /// Number of units that crossed the port; a single packet or datagram counts one, and so does a train.
     pub packets: u64,
-    /// Bytes of all units: whole packets on packet ports, UDP payload on datagram ports.
+    /// Number of bytes of all units: whole packets on packet ports, UDP payload on datagram ports.
     pub bytes: u64,
     /// Number of units that stood for more than one packet.
     pub trains: u64,

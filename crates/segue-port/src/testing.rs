@@ -1,5 +1,5 @@
-//! Helpers for tests: a network namespace for the calling thread, and packets built with
-//! arithmetic independent of the engine's.
+//! Helpers for tests: a network namespace for the calling thread, and packets built with arithmetic independent of the
+//! engine's.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;

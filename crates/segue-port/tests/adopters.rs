@@ -32,7 +32,7 @@ mod with_the_port;
 /// Longest permitted time of a transfer, many times its usual duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes that the connection carries.
+/// Number of bytes that the connection carries.
 const DATA: usize = 4 << 20;
 
 /// One end of a VPN.
@@ -275,7 +275,7 @@ fn the_environment_switches_trains_off() {
     assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
 }
 
-/// Returns the lines of a program that are neither empty nor comments, without its test harness.
+/// Returns the number of lines of a program that are neither empty nor comments, without its test harness.
 fn lines(program: &str) -> usize {
     let program = program.split("// The rig").next().unwrap_or_default();
     program.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()

@@ -17,7 +17,7 @@ pub(super) struct FloodLimit {
 }
 
 impl FloodLimit {
-    /// Sets the rate of the bucket, packets a second.
+    /// Sets the rate of the bucket, packets per second.
     pub(super) fn set(&mut self, rate: u64) {
         if self.rate != rate {
             *self = FloodLimit { rate, left: FloodLimit::most(rate), filled: self.filled };

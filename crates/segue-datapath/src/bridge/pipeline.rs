@@ -28,7 +28,8 @@ const RECENT: u64 = 100_000_000;
 /// Number of interface-state calls or guest messages that count as one call without a packet: a front end sends some
 /// forty messages before its guest is ready.
 const FREE_LINK_CALLS: u32 = 8;
-/// Number of interests before those of blocked ports: packets, and the state of interfaces.
+/// Number of descriptors in the worker's poll set before those of blocked ports: the poll set of ports with packets,
+/// and that of ports whose interface changed.
 const INTERESTS: usize = 2;
 
 /// A bridge; see the [module](super).
@@ -37,8 +38,9 @@ pub struct Bridge {
     stations: Stations,
     settings: Settings,
     rx: RxBatch,
-    /// The poll sets of ports with packets, and of ports whose interfaces have changed.
+    /// Poll set of ports with packets.
     ready: Ready,
+    /// Poll set of ports whose interfaces have changed.
     links: Ready,
     /// Active ports, which may have packets, in the order of their turns.
     active: VecDeque<usize>,

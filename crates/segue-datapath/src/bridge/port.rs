@@ -18,8 +18,9 @@ use crate::ingress::{Ingress, Traffic, packets};
 use crate::port_pair::GroStage;
 use crate::stall::Stall;
 
-/// Limits of a blocked port's queue: in bytes, and in packets and trains.
+/// Largest number of bytes in a blocked port's queue.
 const QUEUE_BYTES: usize = 1 << 20;
+/// Largest number of packets and trains in a blocked port's queue.
 const QUEUE_LEN: usize = 4096;
 /// Bytes added per packet or train when a port is charged, for work that does not depend on the length.
 const OVERHEAD: usize = 512;
@@ -33,13 +34,13 @@ pub(super) struct Port {
     pub(super) path: Ingress,
     /// Traffic that the port received, at the ingress.
     entered: Traffic,
-    /// Packets that could not be split for the port.
+    /// Numbers of packets that could not be split for the port, by reason.
     pub(super) split_drops: Counts<gso::Refusal>,
     pub(super) drops: Counts<Dropped>,
     pub(super) flood: FloodLimit,
     pub(super) numbers: Numbers,
     pub(super) own: Option<Mac>,
-    /// Bytes that the port may still send in its turn; below 0 its turn is skipped.
+    /// Number of bytes that the port may still send in its turn; below 0 its turn is skipped.
     pub(super) credit: i64,
     /// Mean length of the port's packets and trains, bytes.
     mean: usize,
@@ -79,8 +80,9 @@ pub(super) struct Recent {
     /// Destination and source addresses of the frame.
     pub(super) addresses: [u8; 12],
     pub(super) to: usize,
-    /// The generation of the station table on which the decision is based, and the time until which it is valid.
+    /// The generation of the station table on which the decision is based.
     pub(super) generation: u64,
+    /// Time until which the decision is valid.
     pub(super) until: Nanos,
 }
 

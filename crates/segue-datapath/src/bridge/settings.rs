@@ -6,7 +6,7 @@ use crate::knobs::{Dial, Knob};
 use crate::napi::{Sharing, tune_weight};
 use crate::tuning::{EgressSettings, GroSettings, Protocols};
 
-/// Default for the time after which a silent station is forgotten, seconds (IEEE 802.1Q, table 8-6).
+/// Default time after which a silent station is forgotten, seconds (IEEE 802.1Q, table 8-6).
 const AGEING_S: u64 = 300;
 /// Default for the number of stations that are learned at a port.
 const MAX_LEARNED: u64 = 1024;

@@ -15,8 +15,9 @@ const SWEEP: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Stations {
     map: HashMap<Mac, Station>,
-    /// Numbers of learned stations of each port, and their limits.
+    /// Number of learned stations of each port.
     learned: Vec<usize>,
+    /// Largest number of learned stations of each port.
     limits: Vec<usize>,
     /// Nanoseconds of silence after which a station is forgotten.
     ageing: u64,

@@ -19,8 +19,9 @@ pub(crate) struct Codel {
     first_above: Option<Nanos>,
     /// Time of the next signal.
     next: Nanos,
-    /// Number of signals since the dropping state was entered, and when it was last entered.
+    /// Number of signals since the dropping state was entered.
     count: u32,
+    /// Value of `count` when the dropping state was last entered.
     last_count: u32,
     dropping: bool,
 }

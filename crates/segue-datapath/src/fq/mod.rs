@@ -28,7 +28,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     pub(crate) times: Times,
-    /// Number of queued bytes from which on ports are no longer read.
+    /// Number of queued bytes at which ports are no longer read.
     pub(crate) limit: usize,
 }
 
@@ -52,8 +52,9 @@ enum In {
 
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Entries of the oldest and the newest packet.
+    /// Entry of the oldest packet.
     head: u32,
+    /// Entry of the newest packet.
     tail: u32,
     bytes: usize,
     deficit: i64,

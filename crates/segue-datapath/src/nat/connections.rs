@@ -4,7 +4,7 @@
 //! outbound packets create a connection here: an outside host that knows the port cannot. A reset counts only with the
 //! sequence number that its receiver expects (RFC 5961, section 3.2). That number is followed by what the receiver has
 //! acknowledged, and by segments of the sender that directly follow it; segments with other numbers do not move it, so
-//! that nobody off the path can lead up to a reset. FIN is not checked: it closes a connection only with one from the
+//! that an off-path host cannot prepare a reset. FIN is not checked: it closes a connection only with one from the
 //! other side.
 
 use segue::wire::tcp::{ACK, FIN, RST, SYN};
@@ -226,7 +226,7 @@ mod tests {
         Connection { remote: REMOTE, stage, next }
     }
 
-    /// Tests RFC 9293, section 3.4: SYN and FIN take one sequence number each, and the numbers wrap around.
+    /// Tests that SYN and FIN take one sequence number each, and that the numbers wrap around (RFC 9293, section 3.4).
     #[test]
     fn syn_fin_and_each_byte_of_data_take_a_sequence_number() {
         for (flags, len, end) in [
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Tests RFC 5382, section 5: the mapping has the state of its most active connection.
+    /// Tests that the mapping has the state of its most active connection (RFC 5382, section 5).
     #[test]
     fn a_mapping_is_as_active_as_its_most_active_connection() {
         let (opening, open) = (Stage::Opening([true, false]), Stage::Open([false; 2]));
@@ -295,7 +295,8 @@ mod tests {
         assert_eq!(connections.state(), TcpState::Open, "the one that was given up may be open");
     }
 
-    /// Tests RFC 9293, section 3.4: what is expected next is the number after the SYN, and what it acknowledges.
+    /// Tests that the first segment sets both expected sequence numbers: after its own SYN, and its acknowledgment
+    /// number (RFC 9293, section 3.4).
     #[test]
     fn a_new_connection_expects_what_follows_its_first_segment() {
         for (flags, ack, next) in [(SYN, 77, [Some(101), None]), (SYN | ACK, 77, [Some(101), Some(77)])] {
@@ -306,8 +307,9 @@ mod tests {
         }
     }
 
-    /// Tests RFC 5961, section 3.2, for resets from outside, the tolerance for lost segments for resets from inside,
-    /// and RFC 9293, section 3.10.7.3, for a reset that answers a SYN.
+    /// Tests that a RST is accepted only with the expected sequence number: exactly that number from outside (RFC 5961,
+    /// section 3.2), within a tolerance for lost segments from inside, and, as the answer to a SYN, by its
+    /// acknowledgment number (RFC 9293, section 3.10.7.3).
     #[test]
     fn a_reset_is_expected_at_the_next_number_or_as_the_answer_to_a_syn() {
         let open = connection(Stage::Open([false; 2]), [Some(1000), Some(5000)]);
@@ -373,8 +375,8 @@ mod tests {
         }
     }
 
-    /// Tests that a host off the path cannot lead up to a reset: from outside only the next segment counts, and a SYN
-    /// that acknowledges what the inside has sent.
+    /// Tests that an off-path host cannot move the expected sequence number so that its reset is accepted: only a
+    /// segment with exactly that number moves it, or a SYN that acknowledges what the inside has sent.
     #[test]
     fn segments_from_outside_count_only_right_after_the_last_one() {
         for (next, flags, seq, ack, len, after) in [
@@ -394,7 +396,8 @@ mod tests {
         }
     }
 
-    /// Tests the states of RFC 5382, section 5, step by step; the flags in a stage are for inside and outside.
+    /// Tests that each segment moves a connection to the right state (RFC 5382, section 5); the flags in a stage are
+    /// for inside and outside.
     #[test]
     fn each_stage_is_followed_by_the_right_one() {
         use Stage::{Closed, Open, Opening, Reset};

@@ -271,8 +271,8 @@ mod tests {
         read_u16(header, ipv4::ID).unwrap()
     }
 
-    /// Tests RFC 791, section 3.1: a packet with More Fragments or an offset is a fragment, and the first fragment has
-    /// no offset.
+    /// Tests that a packet with More Fragments or an offset is a fragment, and that the first fragment has no offset
+    /// (RFC 791, section 3.1).
     #[test]
     fn fragments_are_told_by_their_offset_and_by_more_fragments() {
         let of = datagram(HOST, SERVER, UDP);
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Tests RFC 791, section 3.2: a datagram is remembered for 15 seconds, and not a nanosecond longer.
+    /// Tests that a datagram is remembered for 15 seconds, and not a nanosecond longer (RFC 791, section 3.2).
     #[test]
     fn what_happened_to_the_first_fragment_is_remembered_for_its_time_and_its_direction() {
         let of = datagram(HOST, SERVER, UDP);
@@ -310,8 +310,8 @@ mod tests {
         assert!(table.is_empty() && table.order.is_empty());
     }
 
-    /// Tests RFC 6864, section 5.3: no two datagrams to one destination and of one protocol have the same
-    /// identification outside at a time.
+    /// Tests that no two datagrams to one destination and of one protocol have the same identification outside at a
+    /// time (RFC 6864, section 5.3).
     #[test]
     fn an_identification_that_another_datagram_uses_is_replaced_in_all_fragments() {
         let mut table = FragmentTable::new(1);

@@ -60,7 +60,7 @@ struct Host {
     unassured: List,
 }
 
-/// Slots that are examined for an expired mapping when the table is full or no port is free.
+/// Number of slots that are examined for an expired mapping when the table is full or no port is free.
 const SWEEP_FOR_ROOM: usize = 256;
 /// Size of the random sample from which a mapping of the heaviest host is evicted when the table is full of assured
 /// ones.
@@ -395,7 +395,7 @@ mod tests {
     use super::super::connections::Segment;
     use super::*;
 
-    /// Addresses of hosts inside, and of one outside.
+    /// Addresses of three inside hosts and of an outside server.
     const A: u32 = 1;
     const B: u32 = 2;
     const C: u32 = 3;
@@ -434,8 +434,8 @@ mod tests {
         all
     }
 
-    /// Tests the lifetimes of RFC 4787, REQ-5, RFC 5382, REQ-5, and RFC 5508, REQ-2: they end a nanosecond after the
-    /// timeout.
+    /// Tests that mappings end a nanosecond after the timeout of their protocol and state (RFC 4787, REQ-5; RFC 5382,
+    /// REQ-5; RFC 5508, REQ-2).
     #[test]
     fn a_mapping_lives_as_long_as_its_timeout_and_a_configured_one_for_ever() {
         let timeouts = Config::new(Ipv4Addr::UNSPECIFIED, 0).timeouts;
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(insides(&table, u64::MAX), [(A, 53)]);
     }
 
-    /// Tests RFC 4787, REQ-6: only packets from inside keep a mapping alive, and no reset among them.
+    /// Tests that only packets from inside, except resets, keep a mapping alive (RFC 4787, REQ-6).
     #[test]
     fn packets_from_outside_and_resets_are_counted_and_keep_nothing() {
         let mut table = new(9, 9, PORTS);
@@ -486,7 +486,8 @@ mod tests {
         assert_eq!(state(&table), (6, [3, 1]));
     }
 
-    /// Tests Linux's `early_drop`: a host at its limit of mappings loses the least recently used one without an answer.
+    /// Tests that a host at its limit of mappings loses the least recently used one without a reply, as with Linux's
+    /// `early_drop`.
     #[test]
     fn a_host_at_its_limit_gives_up_its_own_oldest_mapping_that_nobody_answered() {
         let mut table = new(99, 2, PORTS);
@@ -520,7 +521,7 @@ mod tests {
         assert_eq!((table.len(), table.early_drops()), (2, 2));
     }
 
-    /// Tests RFC 5382, REQ-5: neither an open TCP connection nor a configured mapping is evicted.
+    /// Tests that neither an open TCP connection (RFC 5382, REQ-5) nor a configured mapping is evicted.
     #[test]
     fn connections_and_configured_mappings_give_way_to_nothing() {
         let mut table = new(1, 9, PORTS);
@@ -535,7 +536,7 @@ mod tests {
         assert_eq!((table.len(), table.early_drops()), (1, 0));
     }
 
-    /// Tests RFC 4787, section 4.2.1: the inside port is kept where it is in the range and free.
+    /// Tests that the inside port is kept where it is in the range and free (RFC 4787, section 4.2.1).
     #[test]
     fn the_inside_port_is_kept_where_it_can_be() {
         let mut table = new(99, 99, (5000, 5001));

@@ -53,7 +53,7 @@ pub struct Parts {
     pub gro: Option<gro::Config>,
     /// Whether remote checksum offload can be switched.
     pub remcsum: bool,
-    /// Largest number of packets or bursts taken from one port in one round: the initial weight of all.
+    /// Largest number of packets or bursts taken from one port in one round: the initial weight of all ports.
     pub budget: usize,
     /// Largest number of pages of memory to receive into.
     pub pages: usize,
@@ -119,8 +119,9 @@ pub struct Overlay {
     pub(super) gro: Option<Gro<Page>>,
     pub(super) joins: bool,
     pub(super) settings: Vec<Settings>,
-    /// Ingress stages of the outbound and the inbound direction.
+    /// Ingress stage of the outbound direction.
     pub(super) outward: Ingress,
+    /// Ingress stage of the inbound direction.
     pub(super) inward: Ingress,
     pub(super) wrapped: Traffic,
     pub(super) joined: Traffic,

@@ -52,9 +52,9 @@ fn add([packets, total]: &[AtomicU64; 2], bytes: usize) {
 /// Inner addresses that are reached through a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inside {
-    /// IP addresses: an address and a prefix length.
+    /// An IP prefix: address and prefix length.
     Prefix(IpAddr, u8),
-    /// A peer for one Ethernet address.
+    /// One Ethernet address.
     Station(Mac),
     /// Group addresses and all Ethernet addresses without a peer: frames to them are flooded to every peer of this
     /// kind.
@@ -151,8 +151,9 @@ pub struct Table {
     senders: Prefixes,
     removed_senders: Prefixes,
     pub(super) peers: Vec<Peer>,
-    /// Peers that frames are flooded to, and an index of these by outer address.
+    /// Indexes of the peers that frames are flooded to.
     pub(super) flood: Vec<usize>,
+    /// Index of these peers by outer address.
     flood_senders: Prefixes,
     /// Addresses that each listener's sockets send to.
     pub(super) destinations: Vec<Arc<[SocketAddr]>>,

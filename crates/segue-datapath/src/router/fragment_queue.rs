@@ -9,9 +9,9 @@ use segue_port::Page;
 
 use crate::nat::Datagram;
 
-/// Largest numbers of waiting fragments altogether and per datagram: a datagram of 64 KiB in packets of 1500 bytes has
-/// 45.
+/// Largest number of waiting fragments altogether.
 const MAX_FRAGMENTS: usize = 256;
+/// Largest number of waiting fragments of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
 const MAX_PER_DATAGRAM: usize = 48;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
 const LIFETIME: u64 = 2_000_000_000;

@@ -9,7 +9,7 @@ use segue::wire::{ethernet, ethertype, read_u16};
 use super::tables::InterfaceAddrs;
 use crate::route::Hop;
 
-/// Bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
+/// Number of bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
 pub(super) const MAX_LEN: usize = 128;
 
 /// The link-layer address that a neighbour advertises as its own, with the flags of the message (RFC 4861, section

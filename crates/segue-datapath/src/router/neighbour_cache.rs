@@ -8,9 +8,9 @@ use super::messages::Advertisement;
 use crate::route::Hop;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
-/// RETRANS_TIMER: interval between solicitations (RFC 4861, section 10: 1 second); then MAX_MULTICAST_SOLICIT and
-/// MAX_UNICAST_SOLICIT, the numbers of solicitations.
+/// RETRANS_TIMER: interval between solicitations (RFC 4861, section 10: 1 second).
 pub(super) const RETRANS_TIMER: u64 = SECOND;
+/// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT: number of solicitations of either kind (RFC 4861, section 10).
 pub(super) const MAX_SOLICITS: u8 = 3;
 /// REACHABLE_TIME: time for which a confirmed entry is REACHABLE (RFC 4861, section 10: 30 seconds).
 const REACHABLE_TIME: u64 = 30 * SECOND;

@@ -20,8 +20,9 @@ use crate::forward::DropReason;
 use crate::ingress::packets;
 use crate::route::{Hop, Link, Neighbours};
 
-/// Number of ARP announcements of a new outside address, and the time between two (RFC 5227, section 1.1), nanoseconds.
+/// Number of ARP announcements of a new outside address (RFC 5227, section 1.1).
 const ANNOUNCEMENTS: u8 = 2;
+/// Time between two such announcements (RFC 5227, section 1.1), nanoseconds.
 const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 
 impl Router {

@@ -13,10 +13,11 @@ use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, Neighbou
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-/// Limits of resolution per family: neighbours in resolution, packets queued for one neighbour, and packets queued for
-/// all.
+/// Largest number of neighbours in resolution, per family.
 const MAX_HOPS: usize = 256;
+/// Largest number of packets queued for one neighbour.
 const MAX_PACKETS: usize = 32;
+/// Largest number of packets queued for all neighbours of a family.
 const MAX_HELD: usize = 256;
 
 /// A queued packet with its ingress port.
@@ -59,10 +60,12 @@ pub(super) struct Resolver {
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
-    /// Neighbours in resolution by family, with their serial numbers, oldest first (an entry whose number differs from
-    /// the neighbour's is stale and skipped), their number, and the number of queued packets.
+    /// Neighbours in resolution by family, with their serial numbers, oldest first; an entry whose number differs from
+    /// the neighbour's is stale and skipped.
     order: [VecDeque<(u64, Hop)>; 2],
+    /// Number of neighbours in resolution, by family.
     asked: [usize; 2],
+    /// Number of queued packets, by family.
     held: [usize; 2],
 }
 

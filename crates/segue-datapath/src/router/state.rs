@@ -72,8 +72,9 @@ pub struct Router {
     pub(super) source_check: SourceCheck,
     pub(super) nat_limits: NatLimits,
     pub(super) next_tick: Nanos,
-    /// Number of announcements of the outside address still to send, and the time of the next one.
+    /// Number of announcements of the outside address still to be sent.
     pub(super) announcements: u8,
+    /// Time of the next announcement.
     pub(super) next_announcement: Nanos,
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,

@@ -14,18 +14,22 @@ pub(super) struct Stats {
     pub(super) nat_out: Traffic,
     pub(super) drops: Counts<DropReason>,
     pub(super) refusals: Counts<nat::Refusal>,
-    /// Numbers of frames to other stations, as on a link with several hosts, and of packets for the host itself.
+    /// Number of frames to other stations, as on a link with several hosts.
     pub(super) foreign: u64,
+    /// Number of packets for the host itself.
     pub(super) local: u64,
-    /// Numbers of ICMP errors sent about packets of this port, and of errors suppressed by the rate limit.
+    /// Number of ICMP errors sent about packets of this port.
     pub(super) errors: u64,
+    /// Number of ICMP errors suppressed by the rate limit.
     pub(super) errors_limited: u64,
     /// Number of ARP requests and neighbour solicitations sent.
     pub(super) questions: u64,
-    /// Numbers of solicited advertisements received, and of ARP announcements of the outside address sent.
+    /// Number of solicited advertisements received.
     pub(super) answers: u64,
+    /// Number of ARP announcements of the outside address sent.
     pub(super) announcements: u64,
-    /// Numbers of neighbours whose link address changed, and of entries evicted from the neighbour cache.
+    /// Number of neighbours whose link address changed.
     pub(super) moved: u64,
+    /// Number of entries evicted from the neighbour cache.
     pub(super) displaced: u64,
 }

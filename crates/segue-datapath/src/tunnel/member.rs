@@ -91,8 +91,9 @@ pub(super) struct Member {
     probe: Option<Arc<Probe>>,
     answers: Limiter,
     errors: Limiter,
-    /// Ingress stages of the outbound and the inbound direction.
+    /// Ingress stage of the outbound direction.
     outward: Ingress,
+    /// Ingress stage of the inbound direction.
     inward: Ingress,
     wrapped: Traffic,
     encap_drops: Counts<EncapRefusal>,

@@ -50,8 +50,9 @@ pub struct Tunnel {
     turn: usize,
     /// Whether a readable inside port has woken the loop.
     woken: bool,
-    /// Indexes of the tunnels whose inside port follows its interface or a guest, and the number of rounds so far.
+    /// Indexes of the tunnels whose inside port follows its interface or a guest.
     followed: Vec<usize>,
+    /// Number of rounds so far.
     rounds: u64,
     /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
     wake: Option<Wake>,
@@ -189,7 +190,7 @@ impl Tunnel {
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// Sends queued packets in fair order. Returns whether more of them do.
+    /// Sends queued packets in fair order. Returns whether packets are still queued.
     fn serve(&mut self, now: Nanos) -> io::Result<bool> {
         let Tunnel { common, members, .. } = self;
         if !common.queues.has(Direction::Outward) || common.outside.blocked {
@@ -249,7 +250,7 @@ impl Tunnel {
         Ok(if waits { Polled::More } else { polled })
     }
 
-    /// Delivers queued packets in fair order. Returns whether more of them do.
+    /// Delivers queued packets in fair order. Returns whether packets are still queued.
     fn deliver_waiting(&mut self, now: Nanos) -> io::Result<bool> {
         let Tunnel { common, members, blocked, .. } = self;
         let mut bytes = 0;

@@ -146,8 +146,9 @@ pub struct Probe {
     reply_at: AtomicU64,
     /// Time of the last request from the remote end; 0 without one.
     peer_request_at: AtomicU64,
-    /// Last round trip and smoothed mean of round trips, nanoseconds.
+    /// Last round trip, nanoseconds.
     round_trip: AtomicU64,
+    /// Smoothed mean of the round trips, nanoseconds.
     mean: AtomicU64,
 }
 
@@ -178,7 +179,7 @@ impl Probe {
         Probe { interval: AtomicU64::new(interval), ..Probe::default() }
     }
 
-    /// Returns the seconds between two requests; 0 where the probe is off.
+    /// Returns the number of seconds between two requests; 0 if the probe is off.
     pub fn interval(&self) -> u64 {
         self.interval.load(Ordering::Relaxed)
     }

@@ -13,8 +13,8 @@ use crate::fq::{FlowQueues, Signalled};
 use crate::ingress::packets;
 use crate::tuning::QueueSettings;
 
-/// Number of bytes in one poll from which on the packets are queued by flow even if the queues are empty, because they
-/// would noticeably delay a following packet.
+/// Smallest number of bytes in one poll at which the packets are queued by flow even if the queues are empty, because
+/// they would noticeably delay a following packet.
 const MANY: usize = 128 << 10;
 
 /// A queued packet, and the index of its tunnel.

@@ -187,8 +187,8 @@ fn errors_about_what_has_no_ports_to_translate_are_refused() {
     assert!(into(&mut nat, &error(STRANGER.0, OUTSIDE, 3, &quoted, 100), 0).is_ok());
 }
 
-/// Tests RFC 5508, REQ-3 b to d: options of the quoted packet are skipped, its transport checksum is not checked, and
-/// trailing data is kept.
+/// Tests that options of the quoted packet are skipped, that its transport checksum is not checked, and that trailing
+/// data is kept (RFC 5508, REQ-3 b to d).
 #[test]
 fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
     let options = |mut packet: build::Packet| {
@@ -212,7 +212,7 @@ fn errors_about_packets_with_options_and_wrong_checksums_are_translated() {
     }
 }
 
-/// Tests RFC 5508, REQ-6: ICMP errors do not refresh a mapping.
+/// Tests that ICMP errors do not refresh a mapping (RFC 5508, REQ-6).
 #[test]
 fn errors_in_neither_direction_refresh_a_mapping() {
     let mut nat = nat(|_| ());
@@ -260,7 +260,7 @@ fn a_buffer_of_another_length_is_not_taken() {
     assert_eq!(super::bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
 }
 
-/// Tests RFC 6056, section 3: the next port must not be predictable from outside.
+/// Tests that the next port cannot be predicted from outside (RFC 6056, section 3).
 #[test]
 fn the_search_for_a_port_begins_at_each_place_of_the_range_equally_often() {
     let mut found = [0; 8];

@@ -244,7 +244,7 @@ fn a_refused_connection_is_closed_by_the_answer_to_its_syn() {
     }
 }
 
-/// Tests ranges of one port, of two and of three: each is used to its last port, wherever the search begins.
+/// Tests that ranges of one, two and three ports are used to their last port, wherever the search begins.
 #[test]
 fn every_port_of_a_small_range_is_found() {
     for (count, seed) in (1..=3_u16).flat_map(|count| (0..8).map(move |seed| (count, seed))) {

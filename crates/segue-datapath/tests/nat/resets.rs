@@ -9,8 +9,9 @@ use segue_testkit::fragment::fragments;
 use super::{CLIENT, Endpoint, OUTSIDE, SECOND, SERVER, Talk, into, into_bytes, nat, out, tcp};
 
 const STRANGER: Endpoint = ([198, 19, 7, 7], 9999);
-/// Initial sequence numbers of client and server.
+/// Initial sequence number of the client.
 const MINE: u32 = 1000;
+/// Initial sequence number of the server.
 const ITS: u32 = 0xffff_fff0;
 const SYN: u8 = 2;
 const RST: u8 = 4;
@@ -55,7 +56,8 @@ fn assert_reset(steps: &[Step], counts: bool) {
     assert_eq!(state(&nat) == TcpState::Closing, counts, "{steps:?}");
 }
 
-/// Tests RFC 5382, REQ-2 a: both ends send a SYN before either one has seen the other's (RFC 9293, section 3.5).
+/// Tests that a connection opens if both ends send a SYN before either one has seen the other's (RFC 5382, REQ-2 a; RFC
+/// 9293, section 3.5).
 #[test]
 fn a_connection_that_both_ends_begin_at_once_opens() {
     let mut nat = nat(|_| ());

@@ -22,9 +22,9 @@ struct Control<const WORDS: usize> {
     len: usize,
 }
 
-/// Words of the control messages of a send, three at most: segment size, TOS, TTL.
+/// Number of words of the control messages of a send, three at most: segment size, TOS, TTL.
 const SEND_WORDS: usize = 12;
-/// Words for the control messages of a receive.
+/// Number of words for the control messages of a receive.
 const RECEIVE_WORDS: usize = 32;
 
 impl<const WORDS: usize> Control<WORDS> {

@@ -11,7 +11,7 @@ use crate::page::MIN_PAGE_LEN;
 use crate::sys::page_len;
 use crate::tun::MAX_FRAME;
 
-/// Bytes in front of a frame in its slot: the ring's header, an address, the virtio header, and rounding.
+/// Number of bytes in front of a frame in its slot: the ring's header, an address, the virtio header, and rounding.
 const SLOT_OVERHEAD: usize = 80;
 /// Alignment of slots (`TPACKET_ALIGNMENT`), bytes.
 const SLOT_ALIGN: usize = 16;
@@ -25,8 +25,8 @@ const SHORT_SLOT_LEN: usize = 2048;
 pub struct PacketConfig {
     /// Name of the interface to open.
     pub interface: String,
-    /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of
-    /// 1500 bytes: 6 ms at 10 Gbit/s.
+    /// Size in bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000
+    /// frames of 1500 bytes: 6 ms at 10 Gbit/s.
     pub ring_bytes: usize,
     /// Placement of frames in the ring.
     pub buffers: Buffers,

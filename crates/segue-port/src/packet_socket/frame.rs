@@ -21,7 +21,7 @@ pub(super) mod status {
     pub(crate) const CSUM_VALID: u32 = 1 << 7;
 }
 
-/// Bytes of the ring's own header.
+/// Length in bytes of the ring's own header.
 const HEADER_LEN: usize = 32;
 
 /// Used fields of a ring's header.
@@ -30,7 +30,7 @@ pub(super) struct Header {
     pub(super) status: u32,
     /// Length of the frame, bytes.
     pub(super) len: usize,
-    /// Bytes of the frame that are in the ring.
+    /// Number of bytes of the frame that are in the ring.
     snap_len: usize,
     /// Start of the frame in the slot.
     at: usize,

@@ -12,7 +12,7 @@ use crate::sys::{check, option, set_option, set_value};
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 /// Flag of a group that the libc crate lacks: its sockets do not receive what this host sends.
 const FANOUT_IGNORE_OUTGOING: libc::c_uint = 0x4000;
-/// Bytes of the `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front of a frame.
+/// Length in bytes of the `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front of a frame.
 pub(crate) const VNET_LEN: usize = 10;
 
 /// Properties of a network interface.

@@ -78,8 +78,8 @@ pub(super) fn addresses(ends: (&str, &str)) -> (IpAddr, IpAddr) {
     (ends.0.parse().unwrap(), ends.1.parse().unwrap())
 }
 
-/// Checks that the checksum field described by the header holds the pseudo-header sum: completing it with the oracle's
-/// arithmetic makes the packet's checksum correct.
+/// Returns whether the checksum field described by the header holds the pseudo-header sum: completing it with the
+/// oracle's arithmetic makes the packet's checksum correct.
 fn completes_to_good(packet: &Packet<Page>) -> bool {
     let mut bytes = testing::flat(packet);
     let header = packet.layout.transport().unwrap();
@@ -226,7 +226,7 @@ fn tcp_trains_cross_in_both_directions_with_their_bytes() {
         let (mut stream, mut far) = connect(&mut port, ends);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
 
-        // The kernel sends: its initial window comes as trains, which we acknowledge.
+        // The kernel sends: its initial window comes as trains, which the test acknowledges.
         let data = bytes(60_000, 3);
         let writer = std::thread::spawn({
             let (mut stream, data) = (stream.try_clone().unwrap(), data.clone());
@@ -255,7 +255,7 @@ fn tcp_trains_cross_in_both_directions_with_their_bytes() {
         assert!(got == data, "the bytes differ");
         assert!(trains > 0, "no train came");
 
-        // We send: a train by hand, with the sizes that a segment of 1400 bytes gives.
+        // The test sends: a train built by hand, with the sizes that a segment of 1400 bytes gives.
         let reply = bytes(30_000, 4);
         let before = far.port.counters().tx;
         let gso = Gso { kind: GsoKind::Tcp, size: 1400, fixed_ids: 0 };

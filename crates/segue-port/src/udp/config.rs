@@ -34,7 +34,7 @@ pub struct UdpConfig {
     pub offloads: UdpOffloads,
     /// Whether received bursts report their time to live.
     pub want_ttl: bool,
-    /// Bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
+    /// Size in bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
     pub buffer_len: u32,
 }
 

@@ -43,7 +43,7 @@ pub struct RawConfig {
     pub ttl: u8,
     /// Whether several packets are moved by one system call, in each direction.
     pub batches: bool,
-    /// Bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
+    /// Size in bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
     pub buffer_len: u32,
 }
 

@@ -17,7 +17,7 @@ use crate::sys::MAX_MESSAGES;
 
 /// Number of bytes below which a receive is small: several are then requested at once.
 const SMALL: usize = 2048;
-/// Number of bytes from which on a receive is large: such receives are requested one at a time.
+/// Smallest number of bytes of a large receive; such receives are requested one at a time.
 const LARGE: usize = 8192;
 /// Number of receives requested in one call while they are small. Each needs room for a large one.
 const AT_ONCE: usize = 16;

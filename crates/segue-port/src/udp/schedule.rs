@@ -23,7 +23,7 @@ pub(super) struct Run {
     pub(super) key: RunKey,
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Bytes of each datagram except the last.
+    /// Length in bytes of each datagram except the last.
     pub(super) len: usize,
     pub(super) bytes: usize,
     pub(super) pieces: usize,
@@ -38,7 +38,7 @@ pub(super) struct Schedule {
     /// Entry and position of each unit.
     pub(super) units: Vec<(u32, u32)>,
     pub(super) runs: Vec<Run>,
-    /// Datagram length from which on UDP_SEGMENT (but not a plain send) failed for its size, and the number of runs for
-    /// which UDP_SEGMENT is not retried.
+    /// Smallest datagram length at which UDP_SEGMENT (but not a plain send) failed for its size, and the number of runs
+    /// for which UDP_SEGMENT is not retried.
     pub(super) oversize: Option<(usize, u32)>,
 }

@@ -17,7 +17,7 @@ use super::sys::{self, MemoryFs};
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Length of a message's header in bytes: its number, its flags, the length of its payload.
 pub(super) const HEADER_LEN: usize = 12;
-/// Bytes of the largest payload: a table of 8 regions of memory.
+/// Length in bytes of the largest payload: a table of 8 regions of memory.
 const MOST_PAYLOAD: usize = 8 + 8 * Region::LEN;
 
 /// Flags of a message: the version in the two lowest bits, a reply, and a required reply (`need_reply`).
@@ -136,7 +136,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes of a region in a message.
+    /// Length in bytes of a region in a message.
     const LEN: usize = 32;
 
     fn parse(bytes: &[u8]) -> Region {

@@ -67,8 +67,9 @@ pub struct VhostPort {
     waits: bool,
     hold: Timer,
     patience: Timer,
-    /// Time since which the guest has offered no buffers, and whether that exceeds the limit.
+    /// Time since which the guest has offered no buffers.
     blocked_since: Option<Instant>,
+    /// Whether the guest has offered no buffers for longer than the limit.
     is_stalled: bool,
     /// Whether a batch may hold trains prepared for an earlier guest.
     is_changed: bool,

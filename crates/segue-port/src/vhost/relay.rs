@@ -14,7 +14,7 @@ use super::reasons::Stop;
 
 /// Largest number of messages that one call passes on.
 const MOST_MESSAGES: usize = 64;
-/// Bytes of replies that are read at a time.
+/// Number of bytes of replies that are read at a time.
 const REPLIES: usize = 4096;
 
 /// A connected front end and the connection of a port.

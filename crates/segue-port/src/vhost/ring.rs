@@ -78,8 +78,9 @@ pub(super) struct Ring {
     /// Whether the index of the used ring has still to be read from the guest's memory.
     is_new: bool,
     pub(super) features: RingFeatures,
-    /// Number of the next chain to take, and of the next one to return.
+    /// Number of the next chain to take.
     next: u16,
+    /// Number of the next chain to return.
     used: u16,
     /// Value of `used` when the guest was last notified or needed no notification.
     told: u16,

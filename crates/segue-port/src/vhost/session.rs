@@ -16,8 +16,9 @@ use super::sys::{self, Events};
 /// 5.1.6.3.1, which has 65,562 with a header of 12 bytes).
 pub(super) const MAX_FRAME: usize = 65_550;
 
-/// Indexes of the queues: the guest receives by the first and sends by the second.
+/// Index of the queue by which the guest receives.
 pub(super) const TO_GUEST: usize = 0;
+/// Index of the queue by which the guest sends.
 pub(super) const FROM_GUEST: usize = 1;
 
 /// Protocol features: acknowledgments, reset of the device, memory by single regions.

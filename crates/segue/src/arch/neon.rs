@@ -9,8 +9,9 @@ use core::arch::aarch64::*;
 use super::scalar;
 
 const BLOCK: usize = 64 * 1024;
-/// Bytes of a vector, and number of vectors with a separate sum.
+/// Length of a vector, bytes.
 const WIDTH: usize = 16;
+/// Number of vectors with a separate sum.
 const SUMS: usize = 4;
 const STEP: usize = WIDTH * SUMS;
 

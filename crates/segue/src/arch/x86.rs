@@ -138,7 +138,7 @@ pub(super) fn prefetch(bytes: &[u8], most: usize) {
     }
 }
 
-/// Bytes of a cache line.
+/// Length in bytes of a cache line.
 const LINE: usize = 64;
 
 /// Returns every vector set that this CPU can run, the fastest last.
@@ -279,7 +279,7 @@ pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEA
 /// vectors are half as wide and twice as many).
 const BLOCK: usize = 64 * 1024;
 
-/// Length from which on the head is split off, in bytes, so that the remaining bytes are read (or, when copying,
+/// Smallest length at which the head is split off, in bytes, so that the remaining bytes are read (or, when copying,
 /// written) aligned.
 const ALIGN_FROM: usize = 1024;
 
@@ -358,8 +358,8 @@ trait Lanes: Copy {
     unsafe fn total<const STEP: usize>(lanes: [Self; STEP]) -> i32;
     /// Adds the words of a whole vector, each less 32768.
     unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
-    /// Adds the first `WIDTH - skew` bytes, counted as if `skew` other bytes preceded them. Adds to the lanes at most
-    /// what two whole vectors would, and returns the rest as a plain sum.
+    /// Adds the first `WIDTH - skew` bytes to the lanes, at the byte positions that they would have after `skew` other
+    /// bytes. Adds to the lanes at most what two whole vectors would, and returns the rest as a plain sum.
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64;
     /// Adds the last `len` bytes, which may be none, to the lanes, and returns the rest as a plain sum.
     unsafe fn tail<const STEP: usize, const COPY: bool>(

@@ -300,8 +300,8 @@ impl Batch<'_, '_> {
 }
 
 impl Batch<'_, '_> {
-    /// Refuses trains of the kind of the one that was popped last: [`Batch::refuse`] with the limits in force less
-    /// that kind.
+    /// Refuses trains of the kind of the one that was popped last: [`Batch::refuse`] with the present limits less that
+    /// kind. Returns `false`, and changes nothing, if it was a single packet.
     pub fn narrow(&mut self) -> bool {
         let state = self.loan.value();
         let last = state.next.checked_sub(1).and_then(|at| state.arena.segments().get(at));

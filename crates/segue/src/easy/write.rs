@@ -28,8 +28,9 @@ impl core::error::Error for Short {}
 /// The offsets of a transport checksum that is completed while a packet is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// Start of the transport header, which is the last one, and offset of its checksum field.
+    /// Start of the transport header, which is the last one.
     start: usize,
+    /// Offset of its checksum field.
     field: usize,
     is_udp: bool,
 }

@@ -9,8 +9,8 @@ use crate::wire::gue::Gue;
 use crate::wire::vxlan::Vxlan;
 use crate::wire::{ethertype, protocol};
 
-/// The identity of the tunnel that a datagram belongs to. Two tunnels with the same remote and port can be told apart
-/// if they have no identity in common.
+/// The identity of the tunnel that a datagram belongs to. Two tunnels with the same remote and port can be
+/// distinguished if they have no identity in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
     /// The network identifier of VXLAN or Geneve.

@@ -169,7 +169,8 @@ mod tests {
         header
     }
 
-    /// Tests RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5.3 and 2.7, at the edges of each range.
+    /// Tests that multicast, broadcast and loopback sources are martian, at the edges of each range (RFC 1122, section
+    /// 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
     #[test]
     fn multicast_broadcast_and_loopback_are_martian_sources() {
         for (source, expected) in [
@@ -204,7 +205,8 @@ mod tests {
         }
     }
 
-    /// Tests RFC 791, section 3.1, and RFC 8200, section 3: where the fields of a header are.
+    /// Tests that the fields are read at their places in a header (RFC 791, section 3.1; RFC 8200, section 3), and that
+    /// a shorter header is refused.
     #[test]
     fn the_fields_of_an_inner_header_are_read_and_a_shorter_one_is_not() {
         let mut header = v4([198, 18, 0, 1]);

@@ -1,6 +1,6 @@
 //! Known forms of packets: TCP or UDP over one IP header without options or extension headers, bare or on Ethernet with
-//! up to two tags. Nearly all packets have one. A few bytes tell the form, and the form tells where everything is and
-//! which bits must be equal.
+//! up to two tags. Nearly all packets have one. A few bytes identify the form, and the form determines the offsets of
+//! all fields and which bits must be equal.
 
 use alloc::vec::Vec;
 
@@ -30,8 +30,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Returns the name of the first compared field that differs between the headers of a train of this form and of
-    /// another packet with its layout.
+    /// Returns the mismatch that names the first compared field that differs between the headers of a train of this
+    /// form and of another packet with its layout.
     pub(super) fn explain(&self, train: &[u8; HEAD_BLOCK], other: &[u8; HEAD_BLOCK]) -> Mismatch {
         let differs = |(at, mask): (usize, &u8)| ((train[at] ^ other[at]) & mask != 0).then_some(at);
         let at = self.mask.iter().enumerate().find_map(differs).unwrap_or(usize::MAX);
@@ -66,7 +66,7 @@ impl FormId {
     }
 }
 
-/// Number of transport headers that are told apart: UDP, TCP by its length of 5 to 15 words, and TCP with timestamps
+/// Number of transport headers that are distinguished: UDP, TCP by its length of 5 to 15 words, and TCP with timestamps
 /// that may differ.
 const TRANSPORTS: usize = 13;
 /// Index of TCP without options among the transport headers.

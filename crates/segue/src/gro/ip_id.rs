@@ -59,8 +59,8 @@ mod tests {
         header
     }
 
-    /// Tests RFC 6864, section 4: an identification stays or counts up by one, with wrap-around; and Linux's behaviour,
-    /// by generation (`inet_gro_receive`).
+    /// Tests that an identification stays or counts up by one, with wrap-around (RFC 6864, section 4), and that each
+    /// generation has the rule of Linux's `inet_gro_receive`.
     #[test]
     fn an_identification_stays_or_counts_up_by_the_rules_of_its_profile() {
         let (strict, lro) = (Profile::Strict, Profile::Lro);

@@ -48,8 +48,8 @@ mod tests {
         header
     }
 
-    /// Tests RFC 7323, section 5.3, and RFC 9293, section 3.10.7.4: neither the acknowledgment number nor a timestamp
-    /// goes back. The train's newest timestamp value is 20, whatever its header says.
+    /// Tests that a segment with an older acknowledgment number or timestamp does not join (RFC 9293, section 3.10.7.4;
+    /// RFC 7323, section 5.3). The train's newest TSval is 20, whatever its header says.
     #[test]
     fn the_fields_of_a_newer_segment_replace_those_of_a_train_and_none_goes_back() {
         let (stamped, plain) = (header(100, Some((10, 5))), header(100, None));
@@ -72,7 +72,8 @@ mod tests {
         assert_eq!(may_renew(&without_echo, &header(100, Some((20, 0))), 20), Ok(()), "the same as before");
     }
 
-    /// Tests RFC 7323, section 4.3: the train keeps the timestamp of its first segment.
+    /// Tests that the train keeps the TSval of its first segment (RFC 7323, section 4.3), and gets the newest
+    /// acknowledgment number, window and TSecr.
     #[test]
     fn a_train_gets_the_newest_number_window_and_echo() {
         let mut train = header(100, Some((10, 5)));

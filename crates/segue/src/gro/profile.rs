@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Generation {
-    /// Linux up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF
-    /// set, and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
+    /// GRO of Linux up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only
+    /// with DF set, and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
     V6_12,
     /// GRO of Linux 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a
     /// tunnel is treated as the inner one. CWR is compared as the other flags are, and also starts a new train, so that

@@ -66,9 +66,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Pops the next entry if it is a frame that was not joined: its bytes go to `take`, with its first header
-    /// and whether the port has verified its checksum. What is passed on in parts is not copied; a copy of what was
-    /// just written in other parts stalls the processor.
+    /// Pops the next entry if it is a frame that was not joined: its bytes go to `take`, with its first header and
+    /// whether the port has verified its checksum. Bytes that are passed on in parts are not copied: a copy of bytes
+    /// that were just written in other parts stalls the processor.
     #[inline(always)]
     pub(crate) fn pop_lone<R>(&mut self, take: impl FnOnce(Frag<B>, Start, bool) -> R) -> Option<R> {
         let Ready::Round(idx) = self.ready.front_mut()? else { return None };

@@ -153,8 +153,8 @@ pub const VARYING: &[Varying] = &[
     only(ProfileSet::Lro, vary(Kind::Tcp, tcp::WINDOW, 2, 0xff)),
 ];
 
-/// Names of header bytes: the first entry that covers the byte that differs is the reason. Fields of the flow key are
-/// not listed, since two packets that differ in one never meet.
+/// Reasons for differing header bytes, by header kind and offset; the first entry that covers the byte counts. Fields
+/// of the flow key are not listed, since two packets that differ in one never meet.
 pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Ethernet, 0..14, Mismatch::Link),
     (Kind::Vlan, 0..4, Mismatch::Link),
@@ -243,7 +243,7 @@ impl Masks {
     }
 }
 
-/// Returns the name of the difference of two headers at the byte `at`.
+/// Returns the mismatch that names the difference of two headers at the byte `at`.
 pub(super) fn explain(layout: &Layout, at: usize, a: &[u8], b: &[u8]) -> Mismatch {
     let Some(header) = layout.headers().iter().find(|h| (h.start()..h.end()).contains(&at)) else {
         return Mismatch::Headers;

@@ -33,7 +33,7 @@ pub(super) fn distance(a: u32, b: u32) -> i32 {
 mod tests {
     use super::*;
 
-    /// Tests RFC 9293, section 3.4: numbers are compared modulo 2^32.
+    /// Tests that numbers are compared modulo 2^32 (RFC 9293, section 3.4).
     #[test]
     fn a_distance_is_counted_around_the_end_of_the_numbers() {
         for (a, b, expected) in [
@@ -49,7 +49,8 @@ mod tests {
         }
     }
 
-    /// Tests RFC 7323, sections 3.2 and 5: neither the value nor the echo goes back, and an echo of zero is none.
+    /// Tests that a segment joins only if neither TSval nor TSecr is older (RFC 7323, sections 3.2 and 5), and that a
+    /// TSecr of 0 counts as absent.
     #[test]
     fn timestamps_follow_where_neither_goes_back_and_there_is_an_echo() {
         let before = Stamps { value: 100, echo: 50 };
@@ -69,7 +70,7 @@ mod tests {
         assert!(Stamps { value: 1, echo: 2 }.may_follow(Stamps { value: u32::MAX, echo: u32::MAX }));
     }
 
-    /// Tests the layout of RFC 7323, appendix A: two NOPs and the option, and nothing else.
+    /// Tests that timestamps are read only in the layout of RFC 7323, appendix A: two NOPs and the option.
     #[test]
     fn timestamps_are_read_in_their_usual_layout_only() {
         let mut header = [0; tcp::STAMPED_LEN + 4];

@@ -31,7 +31,7 @@ impl FragmentIds {
     }
 }
 
-/// Bytes of headers that are copied at once; most headers are not longer.
+/// Number of bytes of headers that are copied at once; most headers are not longer.
 pub(super) const BLOCK: usize = 80;
 
 /// Segments in scatter form: their headers, concatenated, and everything else that a port must know.

@@ -52,13 +52,13 @@ pub(super) struct Cut<'a> {
     common: usize,
     /// Offset of the next-header field that is replaced by that of a fragment header; IPv6 only.
     next_at: Option<usize>,
-    /// Bytes of payload to be fragmented, without padding.
+    /// Number of bytes of payload to be fragmented, without padding.
     total: usize,
     /// Largest number of bytes after the headers that every fragment has.
     room: usize,
-    /// Fragment offset of the packet itself, in bytes, and whether more fragments follow it, because it may be a
-    /// fragment.
+    /// Fragment offset of the packet itself, in bytes, because it may be a fragment.
     base: usize,
+    /// Whether more fragments follow the packet itself.
     more: bool,
     id: u32,
     /// Whether the sum of the payload is needed to complete the transport checksum.
@@ -66,7 +66,7 @@ pub(super) struct Cut<'a> {
     /// Whether outer checksums need the sum of each fragment's payload.
     has_outer: bool,
     outer_csum: bool,
-    /// Bytes of payload that were summed already.
+    /// Number of bytes of payload that were summed already.
     pub(super) summed: u64,
 }
 

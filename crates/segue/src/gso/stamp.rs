@@ -178,8 +178,9 @@ struct Counting<'a> {
     block: &'a [u8; BLOCK],
     /// Offset of the TCP header.
     tcp: usize,
-    /// Sequence number of the next segment, and its increment.
+    /// Sequence number of the next segment.
     seq: u32,
+    /// Difference of the sequence numbers of two segments.
     step: u32,
     /// Constant part of the checksum, unless the port completes it.
     base: Option<Sum>,

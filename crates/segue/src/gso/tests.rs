@@ -44,7 +44,7 @@ fn train(is_v6: bool, size: u16, payload: usize) -> Packet<Vec<u8>> {
     packet
 }
 
-/// Tests each limit of a port (`Limits`) at its last value and one beyond.
+/// Tests that a train passes whole up to each limit of a port (`Limits`), and is cut beyond it.
 #[test]
 fn a_train_passes_uncut_up_to_each_limit_of_the_port_and_not_beyond() {
     for is_v6 in [false, true] {

@@ -131,7 +131,7 @@ fn prime_only_tunnel<B: Buffer>(head: &mut [u8], packet: &Packet<B>, remote: Opt
     prime_outermost(head, layout, packet.len())
 }
 
-/// Primes the checksum of the outermost UDP header, which follows the outermost IP header: [`check`] has seen to that.
+/// Primes the checksum of the outermost UDP header, which follows the outermost IP header: [`check`] has ensured that.
 /// The packet has `len` bytes.
 fn prime_outermost(head: &mut [u8], layout: &Layout, len: usize) -> Result<(), Refusal> {
     let at = layout.outer_ip_index().ok_or(Refusal::Layout)?;

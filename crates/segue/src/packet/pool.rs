@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Buffer, Packet};
 
-/// Payload ranges that a fresh packet has room for: a train of 64 kB in segments of Ethernet size.
+/// Number of payload ranges that a fresh packet has room for: a train of 64 kB in segments of Ethernet size.
 const TRAIN_FRAGS: usize = 48;
 
 /// A pool of unused packets, owned by one worker.

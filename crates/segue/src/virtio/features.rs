@@ -10,13 +10,13 @@ pub mod tun {
     pub const TSO4: u32 = 0x02;
     /// Offload of TCP trains over IPv6.
     pub const TSO6: u32 = 0x04;
-    /// TCP trains with CWR on the first segment.
+    /// Offload of TCP trains with CWR on the first segment.
     pub const TSO_ECN: u32 = 0x08;
-    /// UDP trains over IPv4 (Linux 6.2); only together with [`USO6`].
+    /// Offload of UDP trains over IPv4 (Linux 6.2); only together with [`USO6`].
     pub const USO4: u32 = 0x20;
-    /// UDP trains over IPv6 (Linux 6.2); only together with [`USO4`].
+    /// Offload of UDP trains over IPv6 (Linux 6.2); only together with [`USO4`].
     pub const USO6: u32 = 0x40;
-    /// TCP and UDP trains in a UDP tunnel (Linux 6.17); only with a header of 24 bytes.
+    /// Offload of TCP and UDP trains in a UDP tunnel (Linux 6.17); only with a header of 24 bytes.
     pub const UDP_TUNNEL_GSO: u32 = 0x80;
     /// Offload of trains in a UDP tunnel with an outer checksum (Linux 6.17); only with [`UDP_TUNNEL_GSO`].
     pub const UDP_TUNNEL_GSO_CSUM: u32 = 0x100;
@@ -31,20 +31,20 @@ pub const TUN_OFFLOADS: [u32; 4] = [
     tun::CSUM,
 ];
 
-/// Feature bits of a virtio network device (virtio 1.2, section 5.1.3) by number: the offloads that the guest's driver
+/// Feature bits of a virtio network device (virtio 1.2, section 5.1.3), by number: the offloads that the guest's driver
 /// accepts.
 pub mod device {
-    /// The driver accepts packets with a partial checksum.
+    /// Feature bit: the driver accepts packets with a partial checksum.
     pub const GUEST_CSUM: u32 = 1;
-    /// The driver takes TCP trains over IPv4.
+    /// Feature bit: the driver accepts TCP trains over IPv4.
     pub const GUEST_TSO4: u32 = 7;
-    /// The driver takes TCP trains over IPv6.
+    /// Feature bit: the driver accepts TCP trains over IPv6.
     pub const GUEST_TSO6: u32 = 8;
-    /// The driver takes TCP trains with CWR.
+    /// Feature bit: the driver accepts TCP trains with CWR.
     pub const GUEST_ECN: u32 = 9;
-    /// The driver takes UDP trains over IPv4.
+    /// Feature bit: the driver accepts UDP trains over IPv4.
     pub const GUEST_USO4: u32 = 54;
-    /// The driver takes UDP trains over IPv6.
+    /// Feature bit: the driver accepts UDP trains over IPv6.
     pub const GUEST_USO6: u32 = 55;
 }
 
@@ -62,8 +62,9 @@ impl Limits {
     /// Returns the limits of writing to a TUN or TAP device of Linux with a virtio-net header, for which the kernel has
     /// accepted the given [`tun`] bits.
     ///
-    /// Strictly the bits say what the device hands out; what it takes differs only for UDP trains, which kernels refuse
-    /// that do not know those bits. A kernel checks neither the MTU nor the sender, so neither do these limits.
+    /// Strictly speaking, the bits state what the device delivers to its reader; what it accepts differs only for UDP
+    /// trains, which kernels without those bits refuse. A kernel checks neither the MTU nor the sender, so neither do
+    /// these limits.
     ///
     /// ```
     /// use segue::gso::Limits;

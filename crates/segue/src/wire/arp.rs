@@ -12,7 +12,7 @@ pub const LEN: usize = 28;
 pub const HARDWARE_TYPE: usize = 0;
 /// Type of the network addresses, an EtherType.
 pub const PROTOCOL_TYPE: usize = 2;
-/// Bytes of a link address; those of a network address follow in the next byte.
+/// Offset of the length of a link address; the length of a network address follows in the next byte.
 pub const ADDRESS_LENS: usize = 4;
 /// Offset of the operation: request or reply.
 pub const OPERATION: usize = 6;

@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-/// Bytes of an Ethernet header without tags.
+/// Length in bytes of an Ethernet header without tags.
 pub const LEN: usize = 14;
-/// Bytes that one VLAN tag adds: the tag control information and the type that follows it.
+/// Number of bytes that one VLAN tag adds: the tag control information and the type that follows it.
 pub const VLAN_LEN: usize = 4;
 /// Maximum number of VLAN tags that the parser follows: a customer and a service tag.
 pub const MAX_TAGS: usize = 2;

@@ -10,9 +10,9 @@ use super::{geneve, gue, vxlan};
 /// Type of the next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The payload has an EtherType.
+    /// EtherType of the payload.
     Type(u16),
-    /// The payload has an IP protocol number.
+    /// IP protocol number of the payload.
     Protocol(u8),
 }
 
@@ -28,7 +28,7 @@ pub struct Remcsum {
 /// The fields of a tunnel header that the parser needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shim {
-    /// Bytes of the header; always even.
+    /// Length in bytes of the header; always even.
     pub len: usize,
     /// Type of the next header.
     pub next: Next,

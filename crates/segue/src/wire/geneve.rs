@@ -4,7 +4,7 @@ use super::{Format, Kind, Next, Shim, Unread, ethertype, read_u16, read_u32};
 
 /// UDP port of Geneve, assigned by IANA.
 pub const PORT: u16 = 6081;
-/// Bytes of a header without options.
+/// Length in bytes of a header without options.
 pub const MIN_LEN: usize = 8;
 /// Length of the longest header in bytes.
 pub const MAX_LEN: usize = MIN_LEN + 63 * 4;
@@ -36,7 +36,7 @@ pub struct Geneve {
     pub protocol: u16,
     /// Virtual network identifier, 24 bits.
     pub vni: u32,
-    /// Bytes of the header with its options.
+    /// Length in bytes of the header with its options.
     pub len: usize,
     /// Whether an option is critical, so that the end of the tunnel must know it. Others on the path may ignore it.
     pub is_critical: bool,
@@ -121,7 +121,7 @@ mod tests {
         assert!(Geneve::parse(&options(0x80)).unwrap().is_critical);
     }
 
-    /// Tests RFC 8926, sections 3.4 and 3.5: reserved bits are ignored on receipt.
+    /// Tests that reserved bits are ignored on receipt (RFC 8926, sections 3.4 and 3.5).
     #[test]
     fn reserved_bits_of_the_header_and_of_options_are_ignored() {
         let plain = [1, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0, 1, 2, 3, 0];

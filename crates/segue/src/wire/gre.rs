@@ -3,9 +3,9 @@
 use super::layout::Stop;
 use super::{read_u16, read_u32};
 
-/// Bytes of a header without options.
+/// Length in bytes of a header without options.
 pub const MIN_LEN: usize = 4;
-/// Bytes of a header with checksum, key and sequence number.
+/// Length in bytes of a header with checksum, key and sequence number.
 pub const MAX_LEN: usize = 16;
 
 /// Flag: a checksum is present; it covers the GRE header and all that follows, without a pseudo-header.
@@ -68,7 +68,7 @@ impl Gre {
         }
     }
 
-    /// Returns the bytes of this header: 4 to 16.
+    /// Returns the length of this header in bytes: 4 to 16.
     pub fn len(&self) -> usize {
         MIN_LEN + 4 * [self.checksum.is_some(), self.key.is_some(), self.seq.is_some()].iter().filter(|&&p| p).count()
     }

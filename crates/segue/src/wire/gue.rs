@@ -11,7 +11,7 @@ use super::{Format, Kind, Next, Shim, Unread, protocol, read_u16, read_u32};
 pub const PORT: u16 = 6080;
 /// Length of the base header in bytes.
 pub const BASE_LEN: usize = 4;
-/// Bytes of a header with the remote checksum option.
+/// Length in bytes of a header with the remote checksum option.
 pub const REMCSUM_LEN: usize = 12;
 
 /// The only standard flag that Linux knows: a word of private flags follows.
@@ -35,7 +35,7 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
 pub struct Gue {
     /// IP protocol of the payload.
     pub protocol: u8,
-    /// Bytes of the header: 0 for version 1, 4 to 128 for version 0.
+    /// Length in bytes of the header: 0 for version 1, 4 to 128 for version 0.
     pub len: usize,
     /// Remote checksum option, where present. Its values are not checked here.
     pub remcsum: Option<Remcsum>,
@@ -124,7 +124,7 @@ impl Gue {
         }
     }
 
-    /// Returns the bytes of a header that [`Gue::emit`] writes with or without the remote checksum option.
+    /// Returns the length in bytes of the header that [`Gue::emit`] writes, with or without the remote checksum option.
     pub const fn emit_len(remcsum: bool) -> usize {
         if remcsum { REMCSUM_LEN } else { BASE_LEN }
     }

@@ -10,7 +10,7 @@ use super::address::{is_host_v4, is_host_v6};
 use super::{ipv4, ipv6, protocol, read_u16};
 use crate::checksum::{Field, Sum, pseudo_v6};
 
-/// Bytes of the header that all messages share.
+/// Length in bytes of the header that all messages share.
 pub const LEN: usize = 8;
 /// Offset of the message type.
 pub const TYPE: usize = 0;
@@ -136,7 +136,7 @@ pub mod v6 {
 }
 
 /// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or is truncated before its ICMP
-/// type. A later fragment is judged by its first byte and is to be told apart by the caller.
+/// type. A later fragment is judged by its first byte and must be recognised by the caller.
 pub fn is_error_v4(bytes: &[u8]) -> bool {
     let Some(&first) = bytes.first() else { return false };
     bytes.get(ipv4::PROTOCOL) == Some(&protocol::ICMP)

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::address;
 
-/// Bytes of a header without options.
+/// Length in bytes of a header without options.
 pub const MIN_LEN: usize = 20;
 /// Length of the longest header in bytes.
 pub const MAX_LEN: usize = 60;

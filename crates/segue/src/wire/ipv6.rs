@@ -7,7 +7,7 @@ use super::{address, protocol};
 
 /// Length of the fixed header in bytes.
 pub const LEN: usize = 40;
-/// Bytes of a fragment header (RFC 8200, section 4.5).
+/// Length in bytes of a fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT_LEN: usize = 8;
 
 /// Largest payload length of an IPv6 packet, bytes.

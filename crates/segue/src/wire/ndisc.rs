@@ -19,15 +19,15 @@ pub const REDIRECT: u8 = icmp::v6::REDIRECT;
 
 /// Hop limit of every message, which proves that no router has forwarded it (RFC 4861, section 3.1).
 pub const HOP_LIMIT: u8 = 255;
-/// Bytes of a solicitation or an advertisement without options.
+/// Length in bytes of a solicitation or an advertisement without options.
 pub const MIN_LEN: usize = 24;
-/// Bytes of a redirect without options.
+/// Length in bytes of a redirect without options.
 pub const REDIRECT_LEN: usize = 40;
 /// Offset of the target address in all three messages.
 pub const TARGET: usize = 8;
 /// Offset of the destination address in a redirect.
 pub const REDIRECT_DESTINATION: usize = 24;
-/// Bytes of the longest Ethernet frame that [`Message::frame`] writes: a redirect with its option.
+/// Length in bytes of the longest Ethernet frame that [`Message::frame`] writes: a redirect with its option.
 pub const MAX_FRAME: usize = ethernet::LEN + ipv6::LEN + REDIRECT_LEN + LINK_OPTION_LEN;
 
 /// Flag of an advertisement: its sender is a router.
@@ -41,7 +41,7 @@ pub const OVERRIDE: u8 = 0x20;
 pub const SOURCE_LINK: u8 = 1;
 /// Option with the link address of the target of an advertisement or a redirect.
 pub const TARGET_LINK: u8 = 2;
-/// Bytes of an option with an Ethernet address.
+/// Length in bytes of an option with an Ethernet address.
 pub const LINK_OPTION_LEN: usize = 8;
 
 /// The message after the IPv6 header.

@@ -1,6 +1,6 @@
 //! TCP (RFC 9293), with the ECN flags of RFC 3168 and the AE flag of accurate ECN.
 
-/// Bytes of a header without options.
+/// Length in bytes of a header without options.
 pub const MIN_LEN: usize = 20;
 /// Length of the longest header in bytes.
 pub const MAX_LEN: usize = 60;
@@ -27,7 +27,7 @@ pub const OPTIONS: usize = 20;
 /// The first bytes of a timestamp option after two NOPs, as every stack writes it (RFC 7323, appendix A); the values
 /// follow.
 pub const STAMPED: [u8; 4] = [1, 1, 8, 10];
-/// Bytes of a header with two NOPs and a timestamp option only.
+/// Length in bytes of a header with two NOPs and a timestamp option only.
 pub const STAMPED_LEN: usize = 32;
 /// Offset of the timestamp value (`TSval`) in a header of [`STAMPED_LEN`] bytes.
 pub const STAMP: usize = 24;

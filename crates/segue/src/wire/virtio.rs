@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// Returns the bytes of the header: 10, 12, 20 or 24.
+    /// Returns the length of the header in bytes: 10, 12, 20 or 24.
     pub const fn len(self) -> usize {
         match self {
             Form::Basic => 10,

@@ -29,7 +29,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Returns a port with a connected front end that has sent nothing.
+    /// Creates a bench: a port with a connected front end that has sent nothing.
     fn new(features: u64) -> Bench {
         let (near, far) = UnixStream::pair().unwrap();
         let port = VhostPort::new(Source::Connected(near), &VhostConfig { mtu: usize::MAX }).unwrap();
@@ -41,7 +41,7 @@ impl Bench {
         Bench { port, front, rx, tx, pages: PagePool::of_frames(64) }
     }
 
-    /// Returns a port whose guest is ready.
+    /// Creates a bench whose guest is ready.
     fn ready(features: u64) -> Bench {
         let mut bench = Bench::new(features);
         bench.front.start();

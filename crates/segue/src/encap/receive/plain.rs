@@ -16,7 +16,7 @@ use crate::wire::{Remcsum, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, 
 impl Decapsulator {
     /// Removes the tunnel headers of `datagram` like [`Decapsulator::pull`], if nothing else has to be done: no GRE
     /// checksum or sequence number to check, no congestion mark to copy, no trailer to cut off. The checksum state of
-    /// the frame is [`Csum::Partial`] if the checksum was left to us, and otherwise unknown.
+    /// the frame is [`Csum::Partial`] if the checksum was left to the receiver, and otherwise unknown.
     ///
     /// # Errors
     /// The datagram, for `pull`, which judges it.

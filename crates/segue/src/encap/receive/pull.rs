@@ -17,8 +17,9 @@ impl Decapsulator {
     ///
     /// The inner packet is parsed from scratch. Its layout starts at its IP header, even for a fragment, and bytes
     /// after the packet are cut off. Its offload state has no level for this tunnel. The transport checksum is
-    /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, and otherwise as
-    /// for any received packet. Errors above the inner IP header are not judged here: a tunnel carries IP packets.
+    /// [`Csum::Partial`] if it was left to the receiver, [`Csum::Complete`] if the sum of the datagram is known, and
+    /// otherwise as for any received packet. Errors above the inner IP header are not judged here: a tunnel carries IP
+    /// packets.
     ///
     /// # Errors
     /// [`DecapRefusal`] for a datagram that is not of this tunnel, or that the tunnel must drop.
@@ -126,7 +127,7 @@ impl Decapsulator {
         head.set(packet.get(..layout.header_len()).unwrap_or(&[]));
 
         let option = tunnel.option.map(|option| resolve(option, tunnel, head, &layout)).transpose()?;
-        // Padding of a frame is no part of what the far end left to us.
+        // Padding of a frame is not covered by the checksum that the remote end left to the receiver.
         let packet = match option {
             Some(Remote::Transport) if layout.is_padded() => {
                 let end = layout.end();

@@ -57,7 +57,7 @@ fn decapsulate(config: Config, wire: &[u8]) -> Packet<Vec<u8>> {
     out
 }
 
-/// Returns whether the engine knows the sum of a packet with these bytes.
+/// Returns whether the packet has a complete checksum (`Csum::Complete`) that equals the sum of its bytes.
 fn is_complete(packet: &Packet<Vec<u8>>) -> bool {
     matches!(packet.offload.unit, Unit::Whole(Csum::Complete(sum)) if sum == crate::checksum::Sum::of(&bytes_of(packet)))
 }

@@ -409,8 +409,8 @@ fn a_zero_checksum_over_ipv6_only_where_the_tunnel_does_without() {
     assert_eq!(fate(true), Err(DecapRefusal::OuterCsumAbsent));
 }
 
-/// Tests RFC 6936, section 4, requirement 7: a port that accepts a zero checksum also accepts and verifies nonzero
-/// ones.
+/// Tests that a port that accepts a zero checksum also accepts and verifies nonzero ones (RFC 6936, section 4,
+/// requirement 7).
 #[test]
 fn other_checksums_over_ipv6_are_verified_where_a_zero_one_is_accepted() {
     let sending = Config {
