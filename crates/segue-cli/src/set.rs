@@ -1,4 +1,4 @@
-//! `segue set`: knobs of a running instance, read and changed while packets move.
+//! `segue set`: knobs of a running instance, read and changed while packets are forwarded.
 
 use std::collections::BTreeMap;
 

@@ -10,9 +10,9 @@ use crate::args::Cli;
 /// The source of a command's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The error is in the command line.
+    /// The words are those of the command line.
     CommandLine,
-    /// The error is in a table of a configuration file, whose keys are the command's options without dashes.
+    /// The words are a table of a configuration file, whose keys are the command's options without dashes.
     File(&'static str),
 }
 

@@ -206,7 +206,7 @@ fn every_kind_of_port_is_handed_over() {
         let tunnel =
             |end: Peer, net: u8, more: &str| with(end, net, &(words.replace("NET", &net.to_string()) + "\n" + more));
         let first = tunnel(Peer::A, 1, "");
-        // Tunnels without a key are told apart by the remote.
+        // Tunnels without a key are distinguished by the remote.
         let second = match words.contains("NET") {
             true => tunnel(Peer::A, 2, ""),
             false => tunnel(Peer::A, 2, "").replace(&Peer::B.address(0, Family::V6).to_string(), "2001:db8::99"),

@@ -16,9 +16,9 @@ use std::{env, fs};
 use common::{Place, SEGUE, command, in_namespace};
 use serde_json::Value;
 
-/// The commit whose interface the program must stay compatible with, as `segue -V -v -j` prints it, and the number of
-/// lines of that interface.
+/// The commit whose interface the program must stay compatible with, as `segue -V -v -j` prints it.
 const BEFORE: &str = "d2d84e504881";
+/// Number of lines of that interface.
 const BEFORE_INTERFACE: usize = 1288;
 const BEFORE_EVENTS: usize = 286;
 /// Keywords that were added after [`BEFORE`]: their answers are not part of the compared interface.
@@ -287,7 +287,7 @@ fn is_told(changes: &str, line: &str) -> bool {
     })
 }
 
-/// Returns whether the program under test is that of [`BEFORE`].
+/// Returns whether the program under test was built from the commit [`BEFORE`].
 fn is_before() -> bool {
     let value: Value = serde_json::from_str(&ran("-V -v -j").1).expect("the version as JSON");
     value["commit"] == BEFORE

@@ -306,8 +306,8 @@ fn more_than_a_hundred_malformed_encapsulations_each_end_under_their_own_reason(
     assert!(count > 200, "{count} cases");
 }
 
-/// CVE-2026-72351: from 3.19 until 2026, Linux read the offset of a remote checksum from past the end of a GUE header
-/// whose length field does not cover the option, and wrote a checksum there.
+/// Tests that a GUE header whose length field does not cover its remote checksum option is refused (CVE-2026-72351):
+/// from 3.19 until 2026, Linux read the offset from past the end of such a header, and wrote a checksum there.
 #[test]
 fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refused() {
     let mut count = 0;
@@ -323,7 +323,8 @@ fn cve_2026_72351_a_gue_header_that_does_not_cover_its_remote_checksum_is_refuse
     assert_eq!(count, 4, "both versions of IP");
 }
 
-/// CVE-2026-72408: a Geneve option of class 0x0100 and type 1 told Linux where the headers of a nested tunnel are.
+/// Tests that the Geneve option of CVE-2026-72408 counts as an unknown option: with class 0x0100 and type 1 it told
+/// Linux where the headers of a nested tunnel are.
 #[test]
 fn cve_2026_72408_a_geneve_option_about_nested_headers_is_an_unknown_option() {
     for good in goods().iter().filter(|good| good.name == "geneve") {

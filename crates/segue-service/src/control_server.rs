@@ -32,9 +32,9 @@ use crate::started;
 
 /// Largest number of clients served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
-/// Largest number of connections to a gateway's claim sockets accepted and closed at a time. Together with the pause
-/// after them it keeps the cost of a flood of connections negligible.
+/// Largest number of connections to a gateway's claim sockets accepted and closed at a time.
 const VISITORS: usize = 16;
+/// Pause after them, which keeps the cost of a flood of connections negligible.
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

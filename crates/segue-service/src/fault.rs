@@ -19,7 +19,7 @@ use crate::report::Report;
 /// Environment variable that makes an instance accept requests for faults.
 pub const VARIABLE: &str = "SEGUE_FAULTS";
 
-/// Formats a panic for the log.
+/// Converts a panic to an error for the log.
 pub fn describe(info: &PanicHookInfo<'_>) -> Error {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     let payload = info.payload();
@@ -74,7 +74,8 @@ impl Vitals {
         self.requests.is_some()
     }
 
-    /// Records that a thread makes progress, and injects the fault that a test requested, as [`Vitals::grant`].
+    /// Records that a thread makes progress, and injects the fault that a test requested, with the result of
+    /// [`Vitals::grant`].
     pub fn beat(&self, thread: Thread) -> bool {
         self.heartbeat.beat(thread);
         self.grant(thread)

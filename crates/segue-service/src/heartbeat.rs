@@ -307,7 +307,7 @@ fn read(stat: &File) -> Option<Usage> {
 
 /// Reads a line of `/proc/PID/stat` (proc_pid_stat(5)). The name of the thread, in brackets, may hold anything.
 fn usage(line: &str) -> Option<Usage> {
-    /// Ticks a second in these files, on every Linux (USER_HZ).
+    /// Number of ticks per second in these files, on every Linux (USER_HZ).
     const TICKS: u64 = 100;
     let mut fields = line.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;

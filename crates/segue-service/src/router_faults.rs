@@ -10,9 +10,9 @@ use segue_control::units::rfc3339;
 /// Numbers of routes that the last read of the kernel's tables left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
-    /// Routes from router advertisements that are not used.
+    /// Number of routes from router advertisements that are not used.
     pub advertised: usize,
-    /// Routes from router advertisements that are used.
+    /// Number of routes from router advertisements that are used.
     pub advertised_used: usize,
     /// Number of routes beyond the limit of the router's table.
     pub beyond_limit: usize,

@@ -20,7 +20,7 @@ impl SocketFile {
         Ok(SocketFile { path, is: Some(Identity::of(made)?) })
     }
 
-    /// Identifies the socket at `path`; the file was created by this program or not.
+    /// Describes the socket at `path`, whose file is removed later only if this program created it (`made`).
     pub(crate) fn kept(path: PathBuf, made: bool) -> io::Result<SocketFile> {
         let is = made.then(|| Identity::of(&path)).transpose()?;
         Ok(SocketFile { path, is })

@@ -1,5 +1,5 @@
-//! Measures the throughput of a TCP flow through VXLAN under a flood of 100,000 malformed and spoofed packets a second:
-//! through the kernel's own VXLAN and through segue by the path through the kernel, in turn. `make figures
+//! Measures the throughput of a TCP flow through VXLAN under a flood of 100,000 malformed and spoofed packets per
+//! second: through the kernel's own VXLAN and through segue over the in-kernel path, in turn. `make figures
 //! ONLY=fastpath-flood` judges the lines that it prints. The words are the largest number of rounds, and of seconds: no
 //! round begins for which those before it leave no time.
 
@@ -12,7 +12,7 @@ use segue_tests::flood::Flood;
 use segue_tests::{Ground, Inside, Random, Shape, Stat, Tunnel, routed, wire};
 
 const NET: u8 = 1;
-/// Malformed and spoofed packets a second.
+/// Rate of the malformed and spoofed packets, packets per second.
 const RATE: u32 = 100_000;
 const SECONDS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -25,7 +25,7 @@ pub fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
     Some(ground)
 }
 
-/// Returns the numbers of packets of a tunnel that took the kernel path: sent and received.
+/// Returns the numbers of packets of a tunnel that took the in-kernel path: sent and received.
 pub fn taken(stat: &Stat) -> [u64; 2] {
     ["sent", "received"].map(|key| stat.count(&Shape::device(NET), "fastpath", key))
 }

@@ -115,7 +115,7 @@ impl Success {
     }
 }
 
-/// Sends 1000 datagrams a second to an echo server, and begins 50 flows a second, for some time.
+/// Sends 1000 datagrams per second to an echo server, and begins 50 flows per second, for some time.
 #[track_caller]
 pub fn honest(from: Place<'_>, echo: SocketAddr, tcp: SocketAddr, length: Duration) -> Success {
     let work = || -> io::Result<Success> {

@@ -10,7 +10,7 @@
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's verdict on them.
 //! - [`faults`]: a service with many instances, and faults of them.
-//! - [`fastpath`]: tunnels by the path through the kernel.
+//! - [`fastpath`]: tunnels over the in-kernel path.
 //! - `probe`: what a running process can still reach.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: the directory of the guest, and the script that boots it.

@@ -13,7 +13,7 @@ use crate::traffic::{Place, socket};
 /// where single samples are not.
 const WINDOWS: usize = 24;
 
-/// A slope by least squares, a hour, and its 95 % interval.
+/// A least-squares slope, per hour, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slope {
     /// Slope of the fitted line, per hour.
@@ -140,7 +140,7 @@ fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u6
 /// The packets of an instance by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Packets of wire size that were received on each port, and those that the instance created itself.
+    /// Numbers of packets of wire size that were received on each port, and of those that the instance created itself.
     pub came: BTreeMap<String, u64>,
     /// Packets that were sent on each port, and those that are counted under a drop reason.
     pub left: BTreeMap<String, u64>,

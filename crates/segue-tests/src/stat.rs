@@ -59,8 +59,8 @@ impl Stat {
         self.drops().get(reason).copied().unwrap_or(0)
     }
 
-    /// Returns the payload bytes whose checksum this instance computed, summed over all ports. Panics if no port counts
-    /// them.
+    /// Returns the number of payload bytes whose checksum this instance computed, summed over all ports. Panics if no
+    /// port counts them.
     pub fn checksummed_bytes(&self) -> u64 {
         let counts: Vec<u64> = self.ports().filter_map(|port| port["checksummed_bytes"].as_u64()).collect();
         assert!(!counts.is_empty(), "no checksummed_bytes in {}", self.0);

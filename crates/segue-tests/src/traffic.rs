@@ -15,7 +15,7 @@ use crate::{Random, sys};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of a transfer, to which a second is added for every [`SLOWEST`] bytes.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Least rate in bytes a second, also in a guest without hardware acceleration.
+/// Smallest expected rate, bytes per second, also in a guest without hardware acceleration.
 const SLOWEST: u64 = 1 << 20;
 /// Time within which a datagram must arrive on a link without loss.
 const DATAGRAM_PATIENCE: Duration = Duration::from_secs(20);

@@ -41,9 +41,10 @@ const ERRORS: [&str; 9] = [
 ];
 /// Number of datagrams in each direction while a call fails.
 const DATAGRAMS: u64 = 40;
-/// Smallest normal number of calls: those for a datagram in each direction, one by one.
+/// Smallest number of system calls that counts as the number without faults: those for all datagrams in both
+/// directions, one by one.
 const LEAST: u64 = 16 * DATAGRAMS;
-/// Largest number of calls as a multiple of the normal number.
+/// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: u64 = 3;
 
 /// A model of the chip at host B, and its adapter as an instance of the service at host A.

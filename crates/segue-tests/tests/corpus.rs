@@ -107,8 +107,8 @@ fn every_target_holds_on_damaged_inputs() {
     }
 }
 
-/// Tests inputs of doubling size: memory and the number of allocations grow at most in proportion.
-/// `tools/trust.d/05-linear` counts instructions.
+/// Tests that memory and the number of allocations grow at most in proportion to the input, with inputs of doubling
+/// size. `tools/trust.d/05-linear` counts instructions.
 #[test]
 fn memory_and_allocations_of_each_reader_grow_no_more_than_its_input() {
     for reader in READERS {

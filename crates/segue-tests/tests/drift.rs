@@ -30,26 +30,31 @@ use serde_json::Value;
 const TUNNELS: u8 = 4;
 /// Number of tunnels whose processes stay.
 const CALM: u8 = 2;
-/// Limits of the growth of a process's memory, in kB an hour, and of the round-trip times, as a fraction an hour.
+/// Largest allowed growth of a process's memory, in kB per hour.
 const MOST_GROWTH: f64 = 256.0;
+/// Largest allowed growth of the round-trip times, as a fraction per hour.
 const MOST_SLOWER: f64 = 0.1;
-/// Time from which on a slope above its bound is a fault, and from which on a possible one is.
+/// Shortest run after which a slope above its bound is a fault.
 const LONG: Duration = Duration::from_secs(10 * 60);
+/// Shortest run after which a slope that may be above its bound is a fault.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
-/// Time between two rounds, and round trips of each route in one.
+/// Time between two rounds.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Number of round trips of each route in a round.
 const TRIPS: usize = 10;
 /// Least number of rounds: each change happens.
 const ROUNDS: u32 = 16;
 /// Shortest time between two faults of an instance: more than three in a minute delay its restart.
 const BETWEEN: Duration = Duration::from_secs(25);
-/// Faults of the relay while its wire is bad, and the number of datagrams of each host during that.
+/// Faults of the relay while its wire is bad.
 const BAD: Faults = Faults { drop: 100, duplicate: 50, reorder: 50, damage: 0, area: DamageArea::Covered, seed: 1 };
+/// Number of datagrams of each host while the wire is bad.
 const LOST: usize = 200;
 /// Longest wait for a datagram. A stall of the machine must not look like a loss.
 const LATE: Duration = Duration::from_secs(10);
-/// Rate of the flood, in frames a second; in a long run that of the published figure.
+/// Rate of the flood, in frames per second.
 const RATE: u32 = 1000;
+/// Rate of the flood in a long run, in frames per second: that of the published figure.
 const LONG_RATE: u32 = 10_000;
 /// Drop reasons of packets that a port's receive counters do not include.
 const EARLY: [&str; 4] = ["socket_overflow", "ring_full", "outer_csum", "device_down"];

@@ -43,9 +43,10 @@ const DATAGRAMS: u64 = 40;
 /// Largest number of system calls per datagram of a loop that handles each singly: the wait, the read, the read that
 /// finds no more, the write, and those of the control thread in between.
 const EACH: u64 = 8;
-/// Smallest normal number of calls of a supervisor. It makes some each quarter of a second.
+/// Smallest number of system calls that counts as the number of a supervisor without faults. It makes some each quarter
+/// of a second.
 const OF_WAITING: u64 = 100;
-/// Largest number of calls as a multiple of the normal number.
+/// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: u64 = 3;
 
 /// An instance whose calls fail.

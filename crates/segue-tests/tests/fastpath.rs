@@ -463,7 +463,7 @@ fn counted(ground: &Ground, chain: &str) -> Vec<u64> {
     after.map(|rest| rest.split(' ').next().and_then(|count| count.parse().ok()).expect("a count")).collect()
 }
 
-/// Returns the packets that the queueing discipline of an interface at A has sent.
+/// Returns the number of packets that the queueing discipline of an interface at A has sent.
 fn queued(ground: &Ground, device: &str) -> u64 {
     let text = ground.a.run("tc", &["-s", "qdisc", "show", "dev", device, "root"]).unwrap();
     let sent = text.split_once(" bytes ").and_then(|(_, rest)| rest.split(' ').next());

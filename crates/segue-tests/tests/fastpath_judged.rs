@@ -14,7 +14,7 @@ use segue_tests::flood::Flood;
 use segue_tests::kernel_log::{KernelLog, is_complaint};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, traffic, wire};
 
-/// Time for the counters of packets that were sent.
+/// Longest wait until the counters include all packets that were sent.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
 /// Number of times that each datagram is sent in a row.

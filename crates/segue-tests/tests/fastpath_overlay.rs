@@ -1,4 +1,4 @@
-//! Tests of VXLAN by the path through the kernel, against the kernel's own VXLAN and as a port of a bridge.
+//! Tests of VXLAN over the in-kernel path, against the kernel's own VXLAN and as a port of a bridge.
 
 use std::time::Duration;
 

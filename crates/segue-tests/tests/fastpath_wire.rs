@@ -1,5 +1,5 @@
-//! Tests of the frames that tunnels by the path through the kernel put on a link that neither segments nor checksums
-//! after the capture, judged by tshark in every layer.
+//! Tests of the frames that tunnels over the in-kernel path put on a link that neither segments nor checksums after the
+//! capture, judged by tshark in every layer.
 
 use std::fs;
 use std::path::Path;

@@ -177,9 +177,9 @@ fn connections_that_are_only_begun() {
     });
 }
 
-/// Tests RFC 4443, section 2.4 (f): senders depend on Packet Too Big errors, so that errors of other kinds must not use
-/// up their rate limit. Each packet that is too long follows many whose hop count runs out at once, so that a limit for
-/// all has nothing left.
+/// Tests that errors of other kinds do not use up the rate limit of Packet Too Big errors, on which senders depend (RFC
+/// 4443, section 2.4 (f)). Each packet that is too long follows many whose hop count runs out at once, so that a limit
+/// for all has nothing left.
 #[test]
 fn errors_about_too_long_packets_come_through_a_flood_of_others() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };

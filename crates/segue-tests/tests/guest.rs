@@ -19,7 +19,7 @@ use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
 use segue_tests::{Ground, Random, Stat, Tunnel, capture, fastpath, guest, skip, sys, test_name};
 
-/// Returns whether all sizes are tested, and segue in the guest.
+/// Returns whether `SEGUE_FULL` is set: then all sizes are tested, and segue runs in the guest too.
 fn is_full() -> bool {
     segue_testkit::is_set("SEGUE_FULL")
 }
@@ -80,17 +80,17 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
 /// links; only if all sizes are tested.
 const OWN: RangeInclusive<u8> = 51..=52;
 /// The guest's segue tunnels that receive only datagrams that must not be delivered, with their UDP ports: two of VXLAN
-/// and two of GRE in GUE, the first of each on the in-kernel path, the second by the daemon; only if all sizes are
+/// and two of GRE in GUE, the first of each on the in-kernel path, the second in the daemon; only if all sizes are
 /// tested.
 const JUDGED: [[(u8, u16); 2]; 2] = [[(53, 4794), (54, 4795)], [(55, 6090), (56, 6090)]];
-/// Times that each datagram of those is sent.
+/// Number of times that each of those datagrams is sent.
 const TIMES: usize = 2;
 
 fn chosen() -> impl Iterator<Item = &'static (u8, Family, &'static [Family], &'static str)> {
     TUNNELS.iter().filter(|(net, ..)| is_full() || !OWN.contains(net))
 }
 
-/// The words of a tunnel that takes the path through the kernel.
+/// The words of a tunnel that takes the in-kernel path.
 const REQUIRE: &str = "fastpath require";
 
 /// Tunnels without UDP in one process, on one raw socket: all between the same two addresses and distinguished by GRE

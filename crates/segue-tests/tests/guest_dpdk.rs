@@ -11,9 +11,11 @@ use segue_lab::Process;
 use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, test_name};
 
-/// Number and length of the frames, and number of the sender's buffers in which they lie.
+/// Number of frames.
 const FRAMES: u64 = 10_000_000;
+/// Length of each frame, bytes.
 const LEN: u64 = 8000;
+/// Lengths of the sender's buffers in which a frame lies, bytes.
 const BUFFERS: &str = "2000,2000,2000,2000";
 /// Longest duration for all frames.
 const LONGEST: Duration = Duration::from_secs(900);

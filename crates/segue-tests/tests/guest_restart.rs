@@ -30,8 +30,9 @@ const RIGHT: u8 = 2;
 const ASKER: u8 = 3;
 const SINK: u8 = 4;
 const GUEST: u8 = 5;
-/// Ports of the guest: it echoes datagrams to the first, and reboots after a datagram to the second.
+/// Port of the guest at which it echoes datagrams.
 const ECHO: u16 = 5002;
+/// Port of the guest at which a datagram makes it reboot.
 const REBOOT: u16 = 5003;
 
 struct Lab<'a> {

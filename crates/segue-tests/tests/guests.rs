@@ -173,7 +173,8 @@ fn a_guest_that_goes_or_is_hostile_disturbs_no_other_and_may_come_back() {
     assert!(begin.elapsed() < BACK, "{:?} until trains cross again", begin.elapsed());
 }
 
-/// Tests two guests and a link to a host whose kernel checks the packets that arrive there.
+/// Tests that a bridge passes trains whole to two guests, and segmented to a link without offloads, to a host whose
+/// kernel checks the packets that arrive.
 #[test]
 fn a_bridge_hands_trains_to_guests_whole_and_cut_to_a_link_without_offloads() {
     let Some(ground) = Ground::apart(test_name!(), &["tcpdump"]) else { return };
@@ -389,7 +390,8 @@ fn a_guest_that_is_killed_and_comes_back_under_load_costs_no_other_a_packet() {
     );
 }
 
-/// Tests guests behind a NAT: their gateway has a TAP with an address of the host, and a router connects it to a link.
+/// Tests that datagrams of guests behind a NAT reach a host, and the replies reach the guests. Their gateway has a TAP
+/// with an address of the host, and a router connects it to a link.
 #[test]
 fn a_guests_datagrams_reach_a_host_through_nat_and_so_does_the_answer() {
     let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
@@ -437,7 +439,8 @@ fn a_guests_datagrams_reach_a_host_through_nat_and_so_does_the_answer() {
     assert_eq!(stat.count("vms", "receive", "trains"), 1, "{}", stat.json());
 }
 
-/// Tests a guest as the inner interface of a tunnel to the kernel's VXLAN: tshark checks the packets on the link.
+/// Tests that trains pass whole between a guest, as the inner interface of a tunnel, and the kernel's VXLAN at the
+/// remote end; tshark checks the packets on the link.
 #[test]
 fn a_guests_trains_enter_a_tunnel_whole_and_those_of_the_kernel_reach_it_joined() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["tcpdump", "tshark"]) else { return };

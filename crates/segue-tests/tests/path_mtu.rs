@@ -99,7 +99,7 @@ fn tunnels(ground: &Ground, outside: Family, words: &str, shares: bool) -> Vec<T
     tunnels
 }
 
-/// Returns the number of fragments created by a host of its own packets, over both families.
+/// Returns the number of fragments into which a host has split its own packets, of both families.
 fn fragments(host: &Host) -> u64 {
     let value = |file: &str, name: &str| {
         let text = host.run("cat", &[file]).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of tunnels with a peer table, against the kernel's VXLAN device as flannel sets it up, and against another
-//! segue: peers of several encapsulations at once, changes while packets move, and packets that the table does not
-//! allow, by the process and by the path through the kernel.
+//! segue: peers of several encapsulations at once, changes while packets are forwarded, and packets that the table does
+//! not allow, by the process and over the in-kernel path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,8 +17,9 @@ use segue_tests::{Ground, Stat, Tunnel, fastpath, test_name, traffic};
 use serde_json::Value;
 
 const DEVICE: &str = "pt0";
-/// Ethernet addresses of the ends of the VXLAN: segue's at A, and the kernel's at B.
+/// Ethernet address of segue's end of the VXLAN, at A.
 const OURS: &str = "02:00:00:00:00:01";
+/// Ethernet address of the kernel's end of the VXLAN, at B.
 const KERNELS: &str = "5a:65:bd:bd:44:bb";
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -52,8 +53,9 @@ fn start(ground: &Ground, is_a: bool, words: &str, addresses: &[&str], routes: &
     tunnel
 }
 
-/// The words of a tunnel whose packets the process carries, and of one by the path through the kernel.
+/// Keywords of a tunnel whose packets the process carries.
 const BY_DAEMON: &str = "encap-remcsum";
+/// Keywords of a tunnel whose packets take the in-kernel path.
 const BY_KERNEL: &str = "noencap-csum fastpath require";
 
 /// Starts the tunnel of A, for all encapsulations.

@@ -128,7 +128,7 @@ fn frames_go_by_their_ethernet_addresses_to_the_kernel_and_to_segue() {
         assert!(stat.count(port, "transmit", "trains") > 0, "{port}: {}", stat.json());
     }
     assert!(stat.json()["ports"]["gue"]["remcsum"]["sent"].as_u64() > Some(0), "{}", stat.json());
-    // The path through the kernel says why it stays off.
+    // The in-kernel path says why it stays off.
     assert_eq!(stat.json()["fastpath"]["on"], false, "{}", stat.json()["fastpath"]);
     let why = a.run(ground.program.to_str().unwrap(), &["stat", DEVICE, "--why"]).unwrap();
     let words = why.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -198,7 +198,7 @@ fn a_table_has_the_addresses_that_its_interface_carries() {
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(text.contains("3 peers, generation 3") && text.contains("02:00:00:00:00:07"), "{text}");
     assert_eq!(Stat::read(a, &ground.program, DEVICE).json()["peers"]["ethernet"], true);
-    // The path through the kernel cannot be required.
+    // The in-kernel path cannot be required.
     let words = "tunnel dev et1 mode eth peers none local 198.18.0.1 listen vxlan:4789 fastpath require";
     let output = a.command(&ground.program).args(words.split_whitespace()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -204,7 +204,7 @@ mod inside {
         }
     }
 
-    /// Files that no process of segue may read or write while packets move.
+    /// Files that no process of segue may read or write while packets are forwarded.
     const FILES: [(&str, i32); 12] = [
         ("/etc/passwd", libc::O_RDONLY),
         ("/etc/resolv.conf", libc::O_RDONLY),

@@ -226,7 +226,8 @@ fn resets(host: &Host) -> u64 {
     values.nth(at).unwrap().parse().unwrap()
 }
 
-/// Tests a train of three packets that exceed the egress MTU and a short last one: each packet is treated by itself.
+/// Tests that the packets of a train, three that exceed the egress MTU and a short last one, are treated like single
+/// packets.
 #[test]
 fn segments_of_an_oversized_train_are_treated_like_single_packets() {
     let Some(routed) = Routed::new(test_name!(), &["ping"], NAT) else { return };

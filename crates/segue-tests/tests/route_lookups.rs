@@ -120,7 +120,7 @@ fn parent(pid: u32) -> u32 {
     fields.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("state, then the parent")
 }
 
-/// Returns the number of lookups for one datagram of each flow, sent while the router is stopped, so that all are
+/// Returns the numbers of lookups for one datagram of each flow, sent while the router is stopped, so that all are
 /// queued in its ring. The kernel may still be delivering them when it continues; then the polls find few at a time,
 /// and another attempt is made.
 fn lookups(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> LookupCounts {

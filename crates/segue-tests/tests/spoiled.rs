@@ -283,7 +283,7 @@ fn moved(ground: &Ground, length: Duration) -> u64 {
     reader.join().unwrap()
 }
 
-/// Sends `kinds` in turn at `rate` datagrams a second until `stop` is set; returns their number.
+/// Sends `kinds` in turn at `rate` datagrams per second until `stop` is set; returns their number.
 fn speak(senders: &Senders, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
     let (begin, mut said) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {

@@ -103,7 +103,7 @@ fn tcp(host: &Host, name: &str) -> u64 {
     names.zip(values).find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
 }
 
-/// Returns the packets that the interfaces of a host have dropped.
+/// Returns the number of packets that the interfaces of a host have dropped.
 fn dropped(host: &Host) -> u64 {
     let text = host.run("ip", &["-j", "-s", "link"]).unwrap();
     let links: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -56,7 +56,7 @@ pub(crate) struct Merge {
     why_trains_ended: Reasons,
     /// Numbers of packets that were passed on without joining a train, by reason.
     why_alone: Reasons,
-    /// Packets that did not join the train of their flow, by the field that differed.
+    /// Numbers of packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,
     /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
@@ -295,6 +295,6 @@ pub(crate) struct WouldMerge {
     why_trains_ended: Reasons,
     /// Numbers of packets that were passed on without joining a train, by reason.
     why_alone: Reasons,
-    /// Packets that did not join the train of their flow, by the field that differed.
+    /// Numbers of packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,
 }

@@ -33,8 +33,9 @@ use crate::out::Out;
 /// Largest file that is read, bytes.
 const FILE_LEN: u64 = 4 << 20;
 
-/// Longest wait for a file that is a pipe, and the interval at which a pipe without a writer is checked.
+/// Longest wait for a file that is a pipe.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Interval at which a pipe without a writer is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Longest time for the lookup of all names of a file at the start, which other tunnels wait for: longer than the

@@ -128,8 +128,8 @@ pub(super) fn why(instance: &Instance, only: Option<&str>, raw: bool) -> String 
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Describes the path through the kernel: whether it is in use or why not, how many packets took it, and why others
-/// were left to segue. Nothing where it was never asked for.
+/// Describes the in-kernel path: whether it is in use or why not, how many packets took it, and why others were left to
+/// segue. Nothing where it was never asked for.
 fn kernel_path(fastpath: &Fastpath, instance: &Instance, raw: bool) -> String {
     let total = |key: &str| instance.ports.values().filter_map(|port| port.fastpath.get(key)).sum::<u64>();
     // What a tunnel sends is received from its interface, and the other way round.

@@ -1,5 +1,5 @@
-//! The lines of `segue stat` on the path through the kernel: how many packets of each tunnel took it, how many segue
-//! carried, and why.
+//! The lines of `segue stat` on the in-kernel path: how many packets of each tunnel took it, how many segue carried,
+//! and why.
 
 use segue_control::error::{printable, printable_line};
 use segue_control::model::{Fastpath, Instance, Port, Side};

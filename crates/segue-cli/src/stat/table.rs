@@ -8,7 +8,7 @@ use segue_host::sys;
 
 /// Maximum width of the table in columns where stdout is no terminal.
 const WIDTH: usize = 80;
-/// Columns between two columns of the table.
+/// Number of blanks between two columns of the table.
 const GAP: usize = 2;
 
 /// The layout of the table.
@@ -25,8 +25,9 @@ struct Line<'a> {
     name: &'a str,
     instance: &'a Instance,
     tunnel: Option<&'a Tunnel>,
-    /// Traffic since the start and in the last interval: received from the outside, and sent to it.
+    /// Traffic since the start: received from the outside, and sent to it.
     total: [Flow; 2],
+    /// Traffic in the last interval, in the same order.
     recent: Option<[Flow; 2]>,
     /// Whether this is the first line of its instance.
     is_first: bool,
@@ -139,7 +140,7 @@ fn total(bytes: u64, raw: bool) -> String {
     if raw { bytes.to_string() } else { units::bytes(bytes) }
 }
 
-/// Returns the shares of packets, received and sent, that took the path through the kernel; `-` where none can.
+/// Returns the shares of packets, received and sent, that took the in-kernel path; `-` where none can.
 fn by_kernel(line: &Line<'_>, raw: bool) -> String {
     let taken = line.tunnel.and_then(|_| line.instance.ports.get(line.name)).map(|port| &port.fastpath);
     let Some(taken) = taken.filter(|taken| !taken.is_empty()) else { return "-".to_owned() };

@@ -118,7 +118,7 @@ pub(crate) fn stream(from: &Host, to: (&Host, Peer), family: Family, data: &[u8]
     stream_in(0, from, to, family, data);
 }
 
-/// Sends `data` in one of the hosts' networks, else as [`stream`].
+/// Sends `data` like [`stream`], but in the given network of the hosts.
 pub(crate) fn stream_in(net: u8, from: &Host, to: (&Host, Peer), family: Family, data: &[u8]) {
     let address = SocketAddr::new(to.1.address(net, family), PORT);
     let got = transfer(from, to.0, address, data, PATIENCE);

@@ -180,8 +180,8 @@ try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
 /// Exit status of a script that is not permitted to create a device node.
 const NO_NODE: i32 = 77;
 
-/// Tests a gateway of another user, which has no packet socket and may open only its TAPs. The script creates the
-/// device node that it opens, so that the mode of the machine's node does not matter.
+/// Tests that the TAPs of a gateway of another user, which has no packet socket and may open only them, are in use by
+/// it alone. The script creates the device node that it opens, so that the mode of the machine's node does not matter.
 #[test]
 fn a_gateway_of_another_user_between_its_taps_has_them_for_itself() {
     let script = format!(

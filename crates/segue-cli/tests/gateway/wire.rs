@@ -128,8 +128,9 @@ fn transmit(host: &Host, frames: &[Vec<u8>]) {
 /// Prefix of the station addresses, whose last bytes are the number of a frame's flow.
 const STATION: [u8; 4] = [2, 0, 0x5e, 1];
 
-/// Offset of the flow numbers of ICMP; [`OTHER`] is that of frames without IP.
+/// Offset of the flow numbers of ICMP.
 const ICMP: u16 = 1000;
+/// Offset of the flow numbers of frames without IP.
 const OTHER: u16 = 2000;
 
 fn station(flow: u16) -> [u8; 6] {

@@ -35,7 +35,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Time between rounds in nanoseconds.
 const STEP: u64 = 5_000_000;
-/// Number of frames that the flooded adapter receives a round: far more than a budget or its FIFO holds.
+/// Number of frames that the flooded adapter receives per round: far more than a budget or its FIFO holds.
 const FLOOD: usize = 700;
 /// Length of flood frames in bytes with their headers; those of the other direction are longer.
 const SMALL: usize = 60;

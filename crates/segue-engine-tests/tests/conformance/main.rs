@@ -101,8 +101,8 @@ fn run_and_split(case: &Case, rules: Rules) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Tests each case with each profile over one of the paths, in turn, so that each case takes all of them; with
-/// `SEGUE_FULL=1` over all of them.
+/// Tests that each case gives the expected trains in each profile, over one of the paths in turn, so that each case
+/// takes all of them; with `SEGUE_FULL=1`, over all of them.
 #[test]
 fn every_case_gives_the_trains_of_the_table_in_every_profile() {
     let is_full = segue_testkit::is_set("SEGUE_FULL");
@@ -186,9 +186,9 @@ fn every_train_leaves_as_the_tunnel_devices_of_the_table_send_it_in_both_forms()
     }
 }
 
-/// Tests the fragments of Linux's tunnel devices, with one difference: Linux writes no remote checksum option around a
-/// fragment; segue, which finds one there, clears its flag and leaves its 8 bytes in the GUE header, where they have no
-/// meaning (`tests/gso/fragments.rs` compares them).
+/// Tests that segue fragments long datagrams inside a tunnel as Linux's tunnel devices do, with one difference: Linux
+/// writes no remote checksum option around a fragment; segue, which finds one there, clears its flag and leaves its 8
+/// bytes in the GUE header, where they have no meaning (`tests/gso/fragments.rs` compares them).
 #[test]
 fn every_long_datagram_leaves_in_fragments_inside_as_the_tunnel_devices_of_the_table_send_it() {
     for device in conformance::devices().iter().filter(|device| device.takes_v4()) {
@@ -215,7 +215,7 @@ fn every_long_datagram_leaves_in_fragments_inside_as_the_tunnel_devices_of_the_t
     }
 }
 
-/// Returns a packet whose present checksums are all owed.
+/// Returns the offload state of a tunnel level whose present checksums are all owed.
 fn layer_of(tunnel: &Tunnel) -> Layer {
     let owed = |is_there| if is_there { LayerCsum::Owed } else { LayerCsum::Absent };
     let remote = match tunnel.udp {

@@ -39,7 +39,7 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     let packets = cut(&inside).map_err(|violation| violation.what)?;
     let [packet] = &packets[..] else { return Err("more than one packet".into()) };
     if is_remote {
-        // The far end left the checksum to us, and under the outer checksum it is completed correctly.
+        // The remote end left the checksum to the receiver, and under the outer checksum it is completed correctly.
         return match verify(packet, start, &Ports::default()) {
             Err(what) if what.starts_with("transport checksum") => Err(what),
             _ => Ok(true),

@@ -8,8 +8,9 @@ use segue_testkit::is_set;
 
 use crate::properties::{Arrival, ByFrames, Promise, Setting, broken};
 
-/// Payload lengths of a full segment and of a shorter one, bytes.
+/// Payload length of a full segment, bytes.
 const SIZE: usize = 24;
+/// Payload length of a shorter segment, bytes.
 const SHORT: usize = 10;
 /// Number of variants of all enumerated types.
 const VARIANTS: usize = 44;

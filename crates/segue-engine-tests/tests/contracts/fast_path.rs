@@ -161,8 +161,9 @@ fn four(is_v6: bool) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Tests every bit of the segment, changed for each family and each checksum state of the port, with and without right
-/// checksums: sixteen times, under the profiles in turn, and under all of them with `SEGUE_FULL=1`.
+/// Tests that both paths agree about every bit of the segment, changed for each family and each checksum state of the
+/// port, with and without right checksums: sixteen times, under the profiles in turn, and under all of them with
+/// `SEGUE_FULL=1`.
 #[test]
 fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
     let is_full = segue_testkit::is_set("SEGUE_FULL");

@@ -120,7 +120,7 @@ pub(crate) enum PortCsum {
     Nothing,
     /// The port has verified the checksum. Only for packets whose checksum is right.
     Verified,
-    /// The port knows the sum of the whole packet.
+    /// The port has summed the whole packet (`Csum::Complete`).
     Sum,
     /// The checksum is pending: the field is primed.
     Owed,

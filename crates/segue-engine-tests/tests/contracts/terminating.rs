@@ -235,7 +235,8 @@ impl Judge<'_> {
         if is_right { Ok(self.view(came)) } else { broken(format!("{train:?} for {first:?} to {last:?}")) }
     }
 
-    /// Returns whether a datagram equals its arrival, except for identification and the representation of checksums.
+    /// Returns whether a datagram is the same as when it arrived, except for identification and the representation of
+    /// checksums.
     fn is_restored(&self, segment: &[u8], index: usize) -> bool {
         let came = &self.leaving[index];
         let layout = segue::wire::parse(came, self.setting.start, &self.setting.tunnels());

@@ -17,7 +17,8 @@ fn outers() -> [Ip; 2] {
     [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))]
 }
 
-/// Checks that TCP and UDP over both IP versions join in the given tunnel over both versions, with outer checksum.
+/// Checks that TCP and UDP packets of both IP versions are joined inside the given tunnel, over IPv4 and IPv6, with an
+/// outer checksum.
 fn joins(shim: Shim, gre: Option<Gre>) {
     for outer in outers() {
         for mut sender in every() {
@@ -289,8 +290,8 @@ fn outer_source_ports_part_flows() {
     Stream::new([first, around.wrap(&packets[1])]).gives(&[1, 1]).counts(&[], &[(Flush::PollEnd, 2)], &[]);
 }
 
-/// CVE-2026-72408: a Geneve option of class 0x0100 and type 1 made Linux join packets by headers of a nested tunnel
-/// that only the option described. Here it is an option as any other: what it says changes nothing.
+/// Tests that the Geneve option of CVE-2026-72408 changes nothing: with class 0x0100 and type 1 it made Linux join
+/// packets by headers of a nested tunnel that only the option described.
 #[test]
 fn cve_2026_72408_a_geneve_option_about_nested_headers_joins_nothing() {
     let with = |packets: &[Vec<u8>], option: [u8; 12]| {

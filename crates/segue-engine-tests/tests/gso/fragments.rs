@@ -107,8 +107,8 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
     assert_eq!(together, inner.bytes());
 }
 
-/// Returns a fragment wrapped in the tunnel. An option that left the transport checksum to the far end has left its
-/// bytes behind.
+/// Returns a fragment wrapped in the tunnel. In GUE, the 8 bytes of a remote checksum option for the transport checksum
+/// are still there, without a meaning.
 fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
     if let Some((udp, Shim::Vxlan(vni, true))) = tunnel.udp {
         return Tunnel { udp: Some((udp, Shim::Vxlan(vni, false))), ..tunnel.clone() }.wrap(inside);

@@ -36,7 +36,7 @@ pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
     /// A pipe with one byte for each state, written before the state is sent.
     bell: PipeReader,
-    /// Number of states taken whose wake-up byte was not read yet.
+    /// Number of states already taken whose wake-up byte is still to be read.
     owed: usize,
 }
 

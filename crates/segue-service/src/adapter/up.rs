@@ -38,7 +38,7 @@ use crate::tap::Tap;
 
 /// Longest duration of the whole set-up: over a network it takes some hundred round trips.
 const SET_UP: Duration = Duration::from_secs(60);
-/// Pages of memory for packets in the pipeline: at most 128 MiB.
+/// Number of pages of memory for packets in the pipeline: at most 128 MiB.
 const PAGES: usize = 1024;
 
 /// Longest duration of one round: when the adapter reappears, the driver sets it up again in between, which takes some

@@ -49,11 +49,11 @@ pub trait Daemon {
     fn workers(&self) -> u16 {
         1
     }
-    /// Returns the ioctls that the devices need while packets move, in addition to those of TUN.
+    /// Returns the ioctls that the devices need while packets are forwarded, in addition to those of TUN.
     fn ioctls(&self) -> &'static [u64] {
         &[]
     }
-    /// Returns the time without progress after which the supervisor ends the instance.
+    /// Returns the times without progress after which the supervisor ends the instance.
     fn limits(&self) -> Limits {
         Limits::default()
     }

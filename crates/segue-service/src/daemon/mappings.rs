@@ -32,7 +32,7 @@ pub fn request(sender: &FeedSender) -> Option<Vec<Mapping>> {
     Some(all)
 }
 
-/// Formats a mapping for the control socket.
+/// Converts a mapping to the form of the control socket.
 fn shown(mapping: &nat::Mapping, now: u64) -> Mapping {
     let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
         (true, ..) => Some("static"),

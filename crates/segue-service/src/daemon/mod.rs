@@ -80,7 +80,7 @@ pub struct Start {
     pub is_weak: bool,
 }
 
-/// Ties the end of this process to that of its supervisor, if it has one.
+/// Makes this process end when its supervisor ends, if it has one.
 pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {

@@ -22,7 +22,7 @@ use super::kernel::{ChecksumDrops, Forwarding};
 use super::knobs::SharedKnobs;
 use crate::heartbeat::{Heartbeat, Thread};
 
-/// Number of ports from which on an instance leaves out counters that are zero.
+/// Smallest number of ports with which an instance leaves out counters that are zero.
 const MANY_PORTS: usize = 16;
 
 /// The offloads of an instance, with the reason for each that is not in use.
@@ -272,7 +272,7 @@ fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
     })
 }
 
-/// Fallback counters that mean that the kernel took an offload back while packets moved.
+/// Fallback counters that mean that the kernel took an offload back while packets were forwarded.
 const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("udp_segment_eio", &["udp_segment"]),
     ("udp_segment_einval", &["udp_segment"]),

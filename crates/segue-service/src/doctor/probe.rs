@@ -405,7 +405,7 @@ fn guests() -> Check {
 }
 
 /// Options of QEMU for a guest of 1 GiB, and the different ones where QEMU listens, and under TCG. Memory that is
-/// shared is what vhost-user works on; `reconnect` lets the guest live on when segue is started again.
+/// shared is what vhost-user works on; `reconnect` lets the guest continue when segue is restarted.
 const QEMU: &str = "-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem -m 1G \
     -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0\n\
     with vhost:PATH,client: -chardev socket,id=c0,path=PATH,server=on,wait=off\n\

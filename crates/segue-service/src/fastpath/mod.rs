@@ -295,8 +295,8 @@ impl Fastpath {
         }
     }
 
-    /// Returns the packets that the path has sent and received for the tunnel at `index`; `None` where it is not
-    /// loaded.
+    /// Returns the numbers of packets that the path has sent and received for the tunnel at `index`; `None` where it is
+    /// not loaded.
     pub(crate) fn packets(&self, index: usize) -> Option<[u64; 2]> {
         let Some(Programs::Tunnels(path)) = &self.state().path else { return None };
         let counts = path.counts(index).ok()?;

@@ -1,4 +1,4 @@
-//! Requests to the path through the kernel.
+//! Requests to the in-kernel path.
 
 use segue_host::netlink::Netlink;
 

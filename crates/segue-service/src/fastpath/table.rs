@@ -17,7 +17,7 @@ pub(super) const NEW_REMOTES_A_TICK: usize = 2048;
 pub(crate) const OF_PEERS: &str =
     "kernel, for peers without outer checksum and remote checksum offload; segue for the others";
 
-/// A tunnel with a peer table, in the form for the path through the kernel.
+/// A tunnel with a peer table, in the form for the in-kernel path.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Name of the tunnel's interface.
@@ -87,7 +87,7 @@ pub(super) fn shown(served: &Served) -> model::FastpathPeers {
     model::FastpathPeers { kernel: served.kernel, segue }
 }
 
-/// Returns the peers of a table in the form for the path through the kernel.
+/// Returns the peers of a table in the form for the in-kernel path.
 pub(super) fn peers(configs: &[PeerConfig]) -> Vec<Peer> {
     let of = |config: &PeerConfig| {
         let PeerConfig { inside, listener, encap, mac, .. } = *config;

@@ -1,4 +1,4 @@
-//! A tunnel in the form for the path through the kernel, and the route of its packets.
+//! A tunnel in the form for the in-kernel path, and the route of its packets.
 
 use std::io;
 use std::net::IpAddr;

@@ -19,9 +19,10 @@ use std::time::Duration;
 use segue_control::error::{Error, Kind};
 use segue_host::{peer, sys};
 
-/// Largest number of repeated connections to sockets with a full queue, over all of them. Each follows a pause, since a
-/// gateway accepts connections at a limited rate ([`crate::control_server`]).
+/// Largest number of repeated connections to sockets with a full queue, over all of them.
 const QUESTIONS: u32 = 20;
+/// Pause before each repeated connection, since a gateway accepts connections at a limited rate
+/// ([`crate::control_server`]).
 const PAUSE: Duration = Duration::from_millis(20);
 /// The directory in which the kernel describes interfaces.
 const INTERFACES: &str = "/sys/class/net";

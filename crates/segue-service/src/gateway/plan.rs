@@ -173,7 +173,7 @@ fn distinct(words: &[String], ends: &[Found]) -> Result<(), Error> {
     };
     let is_pair = ends.len() == 2;
     for (at, (name, what, ..)) in ends.iter().enumerate() {
-        // The ports of a bridge are told apart by their names alone.
+        // The ports of a bridge are distinguished by their names alone.
         let is_same = |(other, other_what, ..): &Found| name == other && (!is_pair || place(what) == place(other_what));
         match ends[..at].iter().find(|end| is_same(end)) {
             Some(_) if is_pair => {

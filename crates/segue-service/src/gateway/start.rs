@@ -36,7 +36,8 @@ use crate::vhost;
 
 /// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, and some more.
 const BUDGET: usize = 64;
-/// Memory for trains in the pipeline, bytes, in addition to the rings; pages are allocated when they are needed.
+/// Size in bytes of the memory for trains in the pipeline, in addition to the rings; pages are allocated when they are
+/// needed.
 const MEMORY: usize = 128 << 20;
 
 /// Numbers of file descriptors needed by a port other than a guest's, and by the remaining parts of the gateway.

@@ -41,7 +41,7 @@ pub enum Record {
     EndOfPorts,
     /// The next GRE sequence number of the interface's packets.
     Sequence(String, u32),
-    /// The successor may start forwarding.
+    /// Permission for the successor to start forwarding.
     Go,
 }
 

@@ -154,7 +154,7 @@ mod tests {
         assert!(matches!(receive(&right, &mut bytes), Ok((0, None))), "the other end is closed");
     }
 
-    /// Sends bytes with the given descriptors in one message, which no process of segue does.
+    /// Sends bytes with multiple descriptors in one message, as no process of segue does.
     fn send_several(socket: &UnixStream, bytes: &[u8], fds: &[c_int]) {
         let mut place = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut room = [0u64; 32];

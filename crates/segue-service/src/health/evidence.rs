@@ -30,7 +30,7 @@ pub(crate) struct Monitored {
     pub(crate) ports: Option<(u16, u16)>,
     /// The MTU of the interface at the start, bytes.
     pub(crate) mtu: u32,
-    /// Bytes of the headers that the tunnel adds.
+    /// Number of bytes of the headers that the tunnel adds.
     pub(crate) overhead: u32,
     /// The name of the underlay's link at the start.
     pub(crate) underlay: String,
@@ -44,7 +44,7 @@ pub(crate) struct Monitored {
     pub(crate) takes_trains: bool,
 }
 
-/// The kinds of ICMP errors that are told apart.
+/// The kinds of ICMP errors that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No program listens on the remote's UDP port.
@@ -104,7 +104,7 @@ pub(super) struct LinkView {
     pub(super) had_gro: bool,
 }
 
-/// The directions in which the path through the kernel carries the packets.
+/// The directions in which the in-kernel path carries the packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ByKernel {
     pub(super) sends: bool,

@@ -21,7 +21,7 @@ struct Refusals {
     last: Instant,
     /// Whether nothing was received for a while since the first error.
     was_quiet: bool,
-    /// Whether packets were received between two errors, in which case received packets do not disprove the refusal.
+    /// Whether packets were received between two errors: then received packets do not disprove the refusal.
     despite: bool,
 }
 
@@ -31,8 +31,9 @@ pub(super) struct Flow {
     pub(super) counts: Counts,
     pub(super) last_sent: Option<Instant>,
     pub(super) last_received: Option<Instant>,
-    /// The time of the last update, and the one after which the last packet was certainly received.
+    /// The time of the last update.
     updated: Option<Instant>,
+    /// The time after which the last packet was certainly received.
     received_after: Option<Instant>,
     refusals: Option<Refusals>,
     pub(super) last_refused: Option<Instant>,
@@ -40,12 +41,13 @@ pub(super) struct Flow {
     unanswered: Option<(Instant, u64)>,
     /// Number of datagrams refused since the last accepted one.
     refused_in_a_row: u64,
-    /// Verdict of the probe, if it is on, and the time of the last reply.
+    /// Verdict of the probe, if it is on.
     pub(super) probe: Option<Verdict>,
+    /// Time of the last reply to the probe.
     pub(super) last_reply: Option<Instant>,
 }
 
-/// Time of sending without an answer from which on a tunnel counts as unanswered.
+/// Time of sending without an answer after which a tunnel counts as unanswered.
 const UNANSWERED: Duration = Duration::from_secs(10);
 /// Time after which refused datagrams no longer count, unless further ones arrive.
 const STALE: Duration = Duration::from_secs(60);

@@ -15,7 +15,8 @@ use segue::encap::Identity;
 use segue::hash;
 use segue_datapath::tunnel::probe::{Kind, Measured, Message, Probe};
 
-/// Tenths of an interval without a reply after which the remote end counts as silent. One lost message makes twenty.
+/// Time without a reply after which the remote end counts as silent, in tenths of an interval. One lost message makes
+/// twenty.
 const SILENT: u32 = 24;
 /// Shortest time between two echo requests.
 const SHORTEST: Duration = Duration::from_millis(250);
@@ -31,7 +32,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Verdict of a probe on the remote end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Replies arrive, or are not overdue.
+    /// The remote end replies, or its next reply is not overdue.
     Answers,
     /// The remote sends no replies.
     Silent {

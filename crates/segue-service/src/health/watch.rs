@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest number of errors that are read at a time.
 const MOST_ERRORS: usize = 64;
-/// The share of its time that the thread spends on the underlay at most, as a divisor.
+/// Divisor of the largest share of its time that the thread spends on the underlay.
 const SHARE: u32 = 50;
 
 /// Sockets of the watch, opened before the process drops its privileges.

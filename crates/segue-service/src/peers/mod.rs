@@ -39,13 +39,15 @@ struct State {
     /// The number of the last table that changed a peer.
     changed: u64,
     entries: BTreeMap<Key, Entry>,
-    /// Prefixes and remotes that were removed, the oldest first.
+    /// Prefixes that were removed, the oldest first.
     prefixes: VecDeque<(IpAddr, u8)>,
+    /// Remotes that were removed, the oldest first.
     remotes: VecDeque<IpAddr>,
     /// Number of refused table changes.
     refused: u64,
-    /// Number of peers of the last whole table that were refused; `refused_named` has the first ones.
+    /// Number of peers of the last whole table that were refused.
     refused_peers: u64,
+    /// The first of these peers.
     refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused, if nothing has changed since.
     file_refused: Option<String>,
@@ -64,7 +66,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Creates the keeper of an empty table, which is the first one of the worker.
+    /// Creates the keeper of an empty table, the worker's first one.
     ///
     /// # Errors
     /// Where the tunnel itself cannot be.
@@ -79,7 +81,7 @@ impl Keeper {
         Ok((keeper, first))
     }
 
-    /// Passes the table to the path through the kernel, now and after each change.
+    /// Passes the table to the in-kernel path, now and after each change.
     pub fn feed(&self, path: &Fastpath) {
         let state = self.state();
         if self.path.set(path.clone()).is_ok() {
@@ -330,8 +332,7 @@ impl Keeper {
             generation: state.generation,
             peers: state.entries.len() as u64,
             refused: state.refused,
-            // The worker takes a new table when it has a packet, and by the path through the kernel it may never have
-            // one.
+            // The worker takes a new table when it has a packet, and over the in-kernel path it may never have one.
             in_force: match self.path.get() {
                 Some(path) if path.is_on() => state.changed,
                 _ => self.sender.in_force(),

@@ -59,7 +59,7 @@ pub struct Follower {
 /// The treatment of routes that the kernel has learned from router advertisements (RFC 4861, section 6.3.4; RFC 4191).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advertised {
-    /// Advertised routes are not used, and counted: any station on a link can send advertisements.
+    /// Advertised routes are counted and not used: any station on a link can send advertisements.
     Unused,
     /// Advertised routes are used, up to [`MOST_ADVERTISED`] of them.
     Used,
@@ -292,7 +292,7 @@ impl Drop for Ended {
 pub struct TableChanges {
     /// Changes of neighbours, in the order of the messages.
     pub changes: Vec<NeighbourEvent>,
-    /// Whether there were further changes, which require that all tables are read again.
+    /// Whether all tables must be read again: a message was not a neighbour change, or could not be parsed.
     pub is_more: bool,
 }
 

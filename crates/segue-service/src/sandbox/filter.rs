@@ -153,8 +153,8 @@ const IOCTLS: &[u64] = &[
     libc::TUNSETCARRIER as u64,
 ];
 
-/// Socket options set while packets move, each with its level: whether the next datagrams may be fragmented, and those
-/// of a new connection of USB/IP.
+/// Socket options set while packets are forwarded, each with its level: whether the next datagrams may be fragmented,
+/// and those of a new connection of USB/IP.
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -187,13 +187,13 @@ pub struct Allowed<'a> {
 /// Purpose of a filtered process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The process starts threads that will move packets.
+    /// Start of the threads that will move packets.
     Starting,
-    /// A process that moves packets.
+    /// Moving packets.
     Packets,
-    /// The process opens devices for another one.
+    /// Opening devices for another process.
     Opening,
-    /// The process waits for its child.
+    /// Waiting for a child process.
     Waiting,
 }
 

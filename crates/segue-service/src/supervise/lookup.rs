@@ -44,7 +44,7 @@ pub(super) struct LateAnswers {
 }
 
 impl LateAnswers {
-    /// Keeps the pending lookups; `None` if all answers have arrived.
+    /// Creates a value for the lookups that are still pending; `None` if all answers have arrived.
     pub(super) fn of(lookups: Lookups) -> Option<LateAnswers> {
         let until = Instant::now() + LIMIT;
         (!lookups.is_over()).then_some(LateAnswers { lookups, until })

@@ -12,7 +12,7 @@ use super::service::Service;
 use super::spec::InstanceSpec;
 use crate::tunnel::group;
 
-/// Largest numbers of concurrent lookups: for absent tunnels, and for restarted ones.
+/// Largest number of concurrent name lookups; it applies separately to absent and to restarted tunnels.
 const MOST_LOOKUPS: usize = 16;
 /// Longest pause before a start within which another tunnel of the same port is awaited.
 const SOON: Duration = Duration::from_secs(3);

@@ -23,13 +23,13 @@ pub const ALSO: &str = "also";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The instance has one tunnel, or several with one port.
+    /// An instance with one tunnel, or several with one port.
     Tunnel,
-    /// The instance is a gateway.
+    /// A gateway between ports.
     Gateway,
-    /// The instance is a LAN78xx adapter.
+    /// A LAN78xx adapter.
     Adapter,
-    /// The instance serves the metrics of all instances.
+    /// A server for the metrics of all instances.
     Metrics,
 }
 
@@ -60,7 +60,7 @@ pub struct Token {
     pub text: String,
     /// The range of the word in the file, bytes.
     pub span: Range<usize>,
-    /// Address of the word, if the word is the name of a remote with one.
+    /// Address of the remote that the word names, if it is known.
     pub address: Option<IpAddr>,
 }
 

@@ -159,7 +159,7 @@ type Make<'a> = Box<dyn Fn(&mut Changes<'_>) -> std::io::Result<()> + 'a>;
 struct Step<'a> {
     /// The arguments of the `ip` command.
     command: String,
-    /// The action that failed, for `cannot ... of DEV`.
+    /// Description of the step for the error message `cannot ... of DEV`.
     what: String,
     make: Make<'a>,
 }

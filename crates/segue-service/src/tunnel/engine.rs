@@ -83,7 +83,7 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
     }
 }
 
-/// Number of tunnels on one port from which on each gets a smaller flow table.
+/// Smallest number of tunnels on one port with which each gets a smaller flow table.
 const MANY: usize = 16;
 /// Number of flows for which each of many tunnels has room.
 const FEW_FLOWS: usize = 32;

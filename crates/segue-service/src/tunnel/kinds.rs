@@ -128,7 +128,7 @@ impl<T: Serialize> Serialize for Choice<T> {
     }
 }
 
-/// Whether packets take the path through the kernel, past the daemon.
+/// Whether packets take the in-kernel path, past the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fastpath {

@@ -28,7 +28,7 @@ use crate::peers::{Keeper, Kept, Rules};
 use crate::report::Report;
 
 /// Opens the interface, the listeners' sockets and the table, except those that are inherited. Returns the listeners as
-/// well, as the path through the kernel knows them.
+/// well, as the in-kernel path knows them.
 pub(super) fn open(
     ready: &Ready,
     table: &PeerTable,
@@ -112,7 +112,7 @@ pub(super) fn open(
     Ok((opened, of_path))
 }
 
-/// Returns the tunnel in the form for the path through the kernel.
+/// Returns the tunnel in the form for the in-kernel path.
 pub(super) fn path(
     ready: &Ready,
     table: &PeerTable,

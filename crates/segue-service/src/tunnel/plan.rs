@@ -78,7 +78,7 @@ pub struct Plan {
     pub gso: bool,
     /// The packets that may form trains.
     pub profile: Profile,
-    /// Whether packets take the path through the kernel.
+    /// Whether packets take the in-kernel path.
     pub fastpath: Fastpath,
     /// The number of threads that move packets.
     pub workers: u16,
@@ -206,7 +206,7 @@ impl Plan {
         }
     }
 
-    /// Returns whether the path through the kernel may carry the packets, according to the plan alone.
+    /// Returns whether the in-kernel path may carry the packets, according to the plan alone.
     pub(crate) fn may_leave_daemon(&self) -> bool {
         self.fastpath != Fastpath::Off && self.needs_daemon().is_none()
     }

@@ -14,8 +14,8 @@ use crate::health;
 pub(super) const MAX_PACKET: u32 = 65_535;
 /// Largest number of segments of one send (UDP_MAX_SEGMENTS before Linux 6.9).
 const MAX_SEGMENTS: u32 = 64;
-/// Bytes that Linux's TCP reserves for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with
-/// some room.
+/// Number of bytes that Linux's TCP reserves for headers when it sizes a train (MAX_TCP_HEADER, 320 on common
+/// machines), with some room.
 const TCP_RESERVE: u32 = 400;
 /// Smallest MTU that IPv4 works with (RFC 791), bytes.
 const IPV4_MIN_MTU: u32 = 68;

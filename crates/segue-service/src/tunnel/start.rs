@@ -311,7 +311,7 @@ pub fn knobs<'a>(
     prepare(knobs, &preset, assignments)
 }
 
-/// Returns the knob that permits the path through the kernel.
+/// Returns the knob that permits the in-kernel path.
 fn fastpath_knob(plan: &Plan) -> Knob {
     let off = plan.fastpath == plan::Fastpath::Off;
     Knob {
@@ -325,7 +325,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
     }
 }
 
-/// Returns the request to the path through the kernel for the tunnels of `group`. `sources` are the UDP source ports.
+/// Returns the request to the in-kernel path for the tunnels of `group`. `sources` are the UDP source ports.
 pub(super) fn fastpath_request(group: &Group, sources: Vec<u16>, is_successor: bool) -> fastpath::Request {
     let plan = &group.first().plan;
     let config = |ready: &Ready| engine_config(ready, sources.len().max(1) as u16, [0; 16]);

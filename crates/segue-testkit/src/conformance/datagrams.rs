@@ -16,7 +16,7 @@ pub struct Datagram {
     pub headers: usize,
     /// Payload of the datagram.
     pub data: Vec<u8>,
-    /// Bytes of IP headers that every fragment has, a fragment header included.
+    /// Length of the IP headers of every fragment, a fragment header included, in bytes.
     pub front: usize,
     /// MTU: the longest IP packet that may leave, in bytes.
     pub mtu: usize,

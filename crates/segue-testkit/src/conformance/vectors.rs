@@ -28,8 +28,7 @@ pub struct Vector {
 }
 
 /// Returns all vectors: transport, IP version, options and extension headers, VLAN tags, flags, even and odd sizes,
-/// remainders, and
-/// numbers that wrap.
+/// remainders, and numbers that wrap.
 pub fn vectors() -> Vec<Vector> {
     let plain4 = Ip::V4(V4 { id: 0xfffe, tos: 0x2a, ..V4::new(1, 1, 2) });
     let may_fragment = Ip::V4(V4 { id: 7, df: false, ..V4::new(1, 1, 2) });

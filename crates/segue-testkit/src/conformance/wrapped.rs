@@ -51,9 +51,7 @@ pub struct Wrapped {
 
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
 
-/// Returns all trains in tunnels, by tunnel: tunnel form, outer and inner IP versions, options and extension headers,
-/// VLAN
-/// tags,
+/// Returns all trains in tunnels: tunnel form, outer and inner IP versions, options and extension headers, VLAN tags,
 /// transport, sizes even and odd, and numbers that wrap.
 ///
 /// Checksums of outer UDP and GRE headers are in none of them: a kernel has no way to be told of them here.

@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 
 /// Feature bits, by their numbers in virtio 1.2.
 pub mod feature {
-    /// Feature bit: the guest sends partial checksums.
+    /// Feature bit: the device accepts partial checksums from the guest.
     pub const CSUM: u64 = 1 << 0;
     /// Feature bit: the guest accepts partial checksums.
     pub const GUEST_CSUM: u64 = 1 << 1;
-    /// The guest takes TCP trains over IPv4.
+    /// Feature bit: the guest accepts TCP trains over IPv4.
     pub const GUEST_TSO4: u64 = 1 << 7;
-    /// The guest takes TCP trains over IPv6.
+    /// Feature bit: the guest accepts TCP trains over IPv6.
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// The guest takes TCP trains with CWR.
+    /// Feature bit: the guest accepts TCP trains with CWR.
     pub const GUEST_ECN: u64 = 1 << 9;
-    /// The guest sends TCP trains over IPv4.
+    /// Feature bit: the device accepts TCP trains over IPv4.
     pub const HOST_TSO4: u64 = 1 << 11;
-    /// The guest sends TCP trains over IPv6.
+    /// Feature bit: the device accepts TCP trains over IPv6.
     pub const HOST_TSO6: u64 = 1 << 12;
-    /// A packet may fill several buffers.
+    /// Feature bit: a received packet may span several buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
-    /// Logging of written memory, for a live migration.
+    /// Feature bit: the device logs the memory that it writes, for a live migration.
     pub const LOG_ALL: u64 = 1 << 26;
     /// Feature bit: indirect descriptor tables.
     pub const INDIRECT: u64 = 1 << 28;
@@ -41,13 +41,13 @@ pub mod feature {
     pub const PROTOCOL: u64 = 1 << 30;
     /// Feature bit: version 1 of virtio.
     pub const VERSION_1: u64 = 1 << 32;
-    /// Feature bit: addresses pass through an IOMMU.
+    /// Feature bit: addresses are translated by an IOMMU.
     pub const ACCESS_PLATFORM: u64 = 1 << 33;
-    /// The guest takes UDP trains over IPv4.
+    /// Feature bit: the guest accepts UDP trains over IPv4.
     pub const GUEST_USO4: u64 = 1 << 54;
-    /// The guest takes UDP trains over IPv6.
+    /// Feature bit: the guest accepts UDP trains over IPv6.
     pub const GUEST_USO6: u64 = 1 << 55;
-    /// Feature bit: the guest sends UDP trains.
+    /// Feature bit: the device accepts UDP trains.
     pub const HOST_USO: u64 = 1 << 56;
     /// The features that a recent Linux driver chooses.
     pub const USUAL: u64 = CSUM
@@ -147,8 +147,9 @@ impl Descriptor {
 struct Ring {
     kick: File,
     call: File,
-    /// Number of chains that were offered, and of those returned.
+    /// Number of chains that were offered.
     offered: u16,
+    /// Number of chains that were returned.
     returned: u16,
 }
 
@@ -372,7 +373,8 @@ impl Frontend {
         (&self.rings[usize::from(queue)].kick).write_all(&1u64.to_ne_bytes()).expect("an event counter");
     }
 
-    /// Returns the number of calls since the last query.
+    /// Returns how often the back end has signalled the call event counter (`VHOST_USER_SET_VRING_CALL`) of a queue
+    /// since the last query.
     pub fn calls(&mut self, queue: u16) -> u64 {
         let mut bytes = [0; 8];
         match (&self.rings[usize::from(queue)].call).read(&mut bytes) {

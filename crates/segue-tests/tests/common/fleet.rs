@@ -33,7 +33,7 @@ pub(crate) struct Fleet {
     url: &'static str,
     /// The user of etcdctl and the password, with a colon between them.
     pub(crate) user: Option<&'static str>,
-    /// Whether the path through the kernel can be loaded here.
+    /// Whether the in-kernel path can be loaded here.
     pub(crate) has_path: bool,
 }
 

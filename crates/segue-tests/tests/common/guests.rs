@@ -30,7 +30,7 @@ impl<'a> Gateway<'a> {
         Gateway::between(ground, directory, &["left", "right"], &[])
     }
 
-    /// Starts the gateway between guests with the given names and words, and returns once it is up.
+    /// Starts the gateway between the guests with the given names, with further arguments, and returns once it is up.
     #[track_caller]
     pub(crate) fn between(
         ground: &'a Ground,
