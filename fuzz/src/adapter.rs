@@ -11,7 +11,7 @@ use crate::adapter_support::{Meddled, Meddler, Rig, chip, local};
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Bytes that a driver with the model of its chip holds: transfers, memories of the chip, pages.
+/// Number of bytes that a driver with the model of its chip may hold: transfers, memory of the chip, pages.
 const FREE: usize = 96 << 20;
 
 /// Reads an arbitrary bulk-in transfer, first by itself, then through the driver: the reader ends within bounded steps,

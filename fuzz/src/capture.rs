@@ -13,7 +13,8 @@ use segue_capture::verify::{self, VerifyConfig};
 
 use crate::resources::{Output, bounded};
 
-/// Bytes that a reader or a transformation may hold for the shortest file: buffers of files, tables of flows, pages.
+/// Number of bytes that a reader or a transformation may hold for the shortest file: buffers of files, tables of flows,
+/// pages.
 const FREE: usize = 12 << 20;
 
 fn tunnels() -> Tunnels {
@@ -152,9 +153,10 @@ pub fn undo_notes(data: &[u8]) {
     });
 }
 
-/// Limit of the bytes read from a compressed file, so that an input takes little time.
+/// Largest number of bytes read from a compressed file, so that an input takes little time.
 const MOST: u64 = 4 << 20;
-/// Bytes of memory for a window of zstd, which the file chooses up to 8 MiB, in addition to those of the shortest file.
+/// Number of bytes of memory for a window of zstd, which the file chooses up to 8 MiB, in addition to those of the
+/// shortest file.
 const WINDOW: usize = 20 << 20;
 
 /// Decompresses an arbitrary file, and reads its content as a capture: both end, and hold no more than a window.

@@ -3,8 +3,8 @@ use segue_service::supervise::spec::{InstancePlan, InstanceSpec};
 
 use crate::resources::bounded;
 
-/// Bytes that the shortest configuration may take: each table is a command line, whose options are described
-/// separately.
+/// Number of bytes that parsing may hold for the shortest configuration: each table is a command line, whose options
+/// are described separately.
 const FREE: usize = 16 << 20;
 
 /// Reads arbitrary bytes as a configuration of `segue run`: each error has a position in the file and a text without

@@ -10,7 +10,7 @@ use segue_service::handover::{Line, Ports, sys};
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Bytes that a parser may hold for the shortest line.
+/// Number of bytes that a parser may hold for the shortest line.
 const FREE: usize = 64 << 10;
 /// Largest number of descriptors of a handover.
 const MOST: usize = 4;

@@ -14,7 +14,7 @@ use segue_testkit::oracle::{self, Ports, verify};
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Bytes that an empty translator with small tables holds.
+/// Number of bytes that an empty translator with small tables may hold.
 const FREE: usize = 4 << 20;
 const SECOND: u64 = 1_000_000_000;
 const OUTSIDE: [u8; 4] = [198, 19, 9, 9];

@@ -9,13 +9,16 @@ use segue_service::router_feed::{TableChanges, read_route};
 
 use crate::resources::bounded;
 
-/// Bytes that the readers hold for the shortest datagram.
+/// Number of bytes that the readers may hold for the shortest datagram.
 const FREE: usize = 64 << 10;
-/// Bytes of memory for each byte of a datagram: an attribute of four bytes becomes a structure of some tens.
+/// Number of bytes of memory for each byte of a datagram: an attribute of four bytes becomes a structure of some tens
+/// of bytes.
 const GROWTH: usize = 100;
-/// The indexes of a router's ports, their MTUs, and the number of the request.
+/// Indexes of a router's ports.
 const PORTS: [u32; 2] = [2, 3];
+/// MTUs of a router's ports.
 const MTUS: [u32; 2] = [1500, 1280];
+/// Sequence number of the request.
 const SEQUENCE: u32 = 7;
 
 /// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as

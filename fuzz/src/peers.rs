@@ -2,9 +2,9 @@ use segue_control::peers::Table;
 
 use crate::resources::bounded;
 
-/// Bytes that the reader holds for the shortest document: the messages of an error.
+/// Number of bytes that the reader may hold for the shortest document: the messages of an error.
 const FREE: usize = 64 << 10;
-/// Bytes of memory for each byte of a document: a value of two bytes becomes a node of some tens.
+/// Number of bytes of memory for each byte of a document: a value of two bytes becomes a node of some tens of bytes.
 const GROWTH: usize = 100;
 
 /// Reads an arbitrary document as the peer table of a tunnel: an accepted one is written as an equivalent document

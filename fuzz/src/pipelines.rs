@@ -24,7 +24,7 @@ use crate::input::Input;
 use crate::memory::{Carries, Memory, Wire};
 use crate::resources::bounded;
 
-/// Bytes that a pipeline holds without input: pages, tables, and pools of packets.
+/// Number of bytes that a pipeline may hold without input: pages, tables, and pools of packets.
 const FREE: usize = 128 << 20;
 const SECOND: u64 = 1_000_000_000;
 /// Largest number of packets of one input.
@@ -102,8 +102,8 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
 }
 
 /// Passes arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation
-/// and fragments included. It ends, what leaves is bounded by what came, each frame that leaves by a port has that
-/// port's link address as its source, and the source address of no frame is one that no host can have.
+/// and fragments included. It ends, the output is bounded by the input, each frame that leaves by a port has that
+/// port's link address as its source, and no frame has a source address that no host can have.
 ///
 /// The first byte says whether there is address translation (bit 0). Before each frame a byte says to which port it
 /// comes (bit 0), and how much time has passed.
@@ -226,8 +226,7 @@ fn mark(bytes: &[u8]) {
 /// inside than it received outside. Every packet that has left is counted, and every one that has not has a reason.
 ///
 /// The first byte chooses the kind of tunnel (bits 0 to 2), whether it has two remotes (bit 3), whether the path is
-/// narrow (bit 4), and the outer family (bit 7). Before each packet a byte says whether it
-/// comes from inside (bit 0).
+/// narrow (bit 4), and the outer family (bit 7). Before each packet a byte says whether it comes from inside (bit 0).
 pub fn tunnelled(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();

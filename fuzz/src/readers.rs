@@ -29,7 +29,7 @@ pub struct Reading {
 /// The cost of reading an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Bytes of the input, without compression.
+    /// Length in bytes of the input, without compression.
     pub len: usize,
     /// Peak of allocated memory in bytes.
     pub memory: usize,

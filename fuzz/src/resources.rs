@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// Bytes of memory or output for each byte of input.
+/// Number of bytes of memory or output for each byte of input.
 const FACTOR: usize = 20;
 /// Processor time for each byte of input, with sanitizers and checks on.
 const TIME: Duration = Duration::from_micros(200);
-/// Processor time of an empty input.
+/// Largest CPU time of an empty input.
 const LEAST_TIME: Duration = Duration::from_secs(5);
 
 /// Runs `work` on an input of `len` bytes.

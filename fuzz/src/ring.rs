@@ -2,7 +2,7 @@ use segue_port::packet_socket::restored;
 
 use crate::resources::bounded;
 
-/// Number of bytes that may be allocated in addition to the slot.
+/// Number of bytes that may be held in addition to the slot.
 const FREE: usize = 4 << 10;
 
 /// Reads an arbitrary slot of a receive ring: its frame lies within the slot, and a reinserted VLAN tag is the only

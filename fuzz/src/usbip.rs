@@ -11,18 +11,18 @@ use segue_lan78xx::usb::{Request, Setup, Transfer, Transport};
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Bytes that a session with its model holds without input.
+/// Number of bytes that a session with its model may hold without input.
 const FREE: usize = 4 << 20;
 /// Largest number of bytes of pending transfers of one client (16 MiB in the kernel's usbfs; a message of 48 bytes
 /// requests them).
 const HELD: usize = 64 << 20;
-/// Bytes of each transfer of the client.
+/// Length of each transfer of the client, bytes.
 const TRANSFER: usize = 2048;
-/// Largest number of bytes that the server's side writes at once, so that no buffer of the kernel is full.
+/// Largest number of bytes that the server's side writes at once, so that no socket buffer fills up.
 const MOST: usize = 32 << 10;
 
 /// Passes arbitrary bytes of a client to the server's side of a connection, in pieces of the length that the first byte
-/// names. Memory and output are bounded by what the client asks for, and pieces make no difference to how it ends.
+/// names. Memory and output are bounded by what the client asks for, and the outcome does not depend on the pieces.
 pub fn usbip_server(data: &[u8]) {
     let Some((&piece, data)) = data.split_first() else { return };
     let talk = |piece: usize| {

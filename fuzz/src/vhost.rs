@@ -9,7 +9,7 @@ use segue_testkit::vhost::{Descriptor, Frontend, GUEST_BASE, MEMORY_LEN, feature
 use crate::input::Input;
 use crate::resources::bounded;
 
-/// Number of bytes that may be allocated whatever the length of the input: pages of the worker.
+/// Number of bytes that may be held for the shortest input: pages of the worker.
 const FREE: usize = 2 << 20;
 /// Largest number of steps of an input.
 const MOST_STEPS: usize = 300;

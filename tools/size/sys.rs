@@ -13,9 +13,9 @@ use core::arch::{asm, global_asm};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory for the heap: more than is in use at a time, since what is freed is not used again.
+/// Size of the heap, bytes: more than is in use at a time, since what is freed is not used again.
 const HEAP: usize = 1 << 19;
-/// Bytes below the stack pointer that are painted, to see how far the stack has grown.
+/// Number of bytes below the stack pointer that are painted, to see how far the stack has grown.
 const STACK: usize = 1 << 15;
 const PAINT: u8 = 0xa5;
 
@@ -118,8 +118,9 @@ mod work {
     use segue::gso::{Arena, Limits, split};
     use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 
-    /// Payload of a segment, bytes, and segments of the train.
+    /// Payload of a segment, bytes.
     const SIZE: usize = 1448;
+    /// Number of segments of the train.
     const SEGMENTS: usize = 8;
 
     /// A packet of TCP over IPv4 with its payload. Writable, so that it does not count as code.
@@ -137,7 +138,8 @@ mod work {
         bytes
     };
 
-    /// Splits a train of 8 segments into headers and ranges of payload, with complete checksums.
+    /// Splits a train of 8 segments into headers and ranges of payload, with complete checksums. Returns whether the
+    /// result is right.
     #[inline(never)]
     pub(crate) fn work() -> bool {
         let (mut packet, mut arena) = (Packet::default(), Arena::new());
@@ -222,7 +224,7 @@ mod work {
         frame[36..38].copy_from_slice(&Field::complete(sum).value().to_be_bytes());
     }
 
-    /// Joins 4 segments of each of 8 flows, verified, into one train each.
+    /// Joins 4 segments of each of 8 flows, verified, into one train each. Returns whether the result is right.
     #[inline(never)]
     pub(crate) fn work() -> bool {
         for at in 0..FLOWS * SEGMENTS {

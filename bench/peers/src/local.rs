@@ -21,7 +21,7 @@ use crate::rows::{Row, Work};
 const AT_ONCE: usize = 128;
 /// Number of sums of the same bytes that are timed together.
 const SUMS: usize = 64;
-/// Bytes of an Ethernet header.
+/// Length in bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 /// Distance between the buffers that packets are copied to, bytes.
 const ROOM: usize = 1600;

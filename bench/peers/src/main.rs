@@ -1,4 +1,4 @@
-//! Measures the engine and other implementations on the same packets, in turn: nanoseconds a packet.
+//! Measures the engine and other implementations on the same packets, in turn: nanoseconds per packet.
 //! `docs/bench-engine.md` describes the method.
 //!
 //! `segue-bench-peers ROUNDS FOLDER [NAME=PROGRAM]...`: the programs are peers that are not written in Rust. The

@@ -1,5 +1,5 @@
-//! A peer that is a program of its own. It finds the packets of a row in a file, and answers each line
-//! `ROW TIMES hot|cold known|unknown` with nanoseconds a packet, or `-` if it does not do this work.
+//! A peer that is a program of its own. It finds the packets of a row in a file, and answers each line `ROW TIMES
+//! hot|cold known|unknown` with nanoseconds per packet, or `-` if it does not do this work.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

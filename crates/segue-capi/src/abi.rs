@@ -498,8 +498,8 @@ pub unsafe extern "C" fn segue_tunnel_free(tunnel: *mut SegueTunnel) {
     }
 }
 
-/// Encapsulates a packet or train that has a virtio-net header of 10 bytes, and writes the
-/// packets, each complete from its outer IP header on. Returns their number.
+/// Encapsulates a packet or train that has a virtio-net header of 10 bytes, and writes the packets, each complete from
+/// its outer IP header on. Returns their number.
 ///
 /// # Safety
 /// As for [`segue_split`].

@@ -199,7 +199,7 @@ fn add_joins(link: &[u8], mut joiner: Joiner, cases: &mut Records, results: &mut
     }
 }
 
-/// Adds every `step`th case of GRO as one batch, for a joiner of each profile that C knows.
+/// Adds every `step`th case of GRO as one batch, for a joiner of each profile that the C interface has.
 fn add_cases(step: usize, cases: &mut Records, results: &mut Records) {
     for (number, profile) in [Profile::Strict, Profile::linux()].into_iter().enumerate() {
         cases.put(b"J");

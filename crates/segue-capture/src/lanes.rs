@@ -11,7 +11,8 @@ use segue::packet::{Csum, Frag, Packet, Pool, Tunnels, Unit};
 use segue::reason::Reason;
 use segue::time::Nanos;
 
-/// Most GRO tables; the least recently used one is replaced. Real captures need one for each interface and direction.
+/// Largest number of GRO tables; beyond it the least recently used one is replaced. Real captures need one for each
+/// interface and direction.
 const MAX_LANES: usize = 64;
 
 /// The bytes of a record from its network header on, with the index of the record.

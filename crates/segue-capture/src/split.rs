@@ -65,7 +65,7 @@ pub struct SplitReport {
     pub fragmented: u64,
     /// Number of unfinished checksums that were finished.
     pub finished: u64,
-    /// Number of wrong checksums that were made right.
+    /// Number of wrong checksums that were corrected.
     pub fixed: u64,
     /// Number of IP lengths of zero that were filled in.
     pub lengths: u64,

@@ -23,7 +23,7 @@ const MOST_INTERFACES: usize = 1000;
 /// Upper bounds of the size classes, in bytes of the frame; the last class has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
 
-/// Rules by which mergeable packets are counted.
+/// Configuration of [`survey`].
 #[derive(Clone, Debug)]
 pub struct SurveyConfig {
     /// UDP ports that carry tunnels.

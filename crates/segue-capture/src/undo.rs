@@ -13,7 +13,7 @@ use crate::stream::each_item;
 /// Maximum number of bytes of merged packets whose packets wait for their position. Files of [`merge`](crate::merge)
 /// need less than a tenth of it.
 const MOST_WAITING: usize = 256 << 20;
-/// Bytes of memory that a waiting train takes in addition to its packet and its note.
+/// Number of bytes of memory that a waiting train takes in addition to its packet and its note.
 const OVERHEAD: usize = 512;
 
 /// Counters of [`undo`].

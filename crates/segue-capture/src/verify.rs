@@ -1,4 +1,4 @@
-//! Verify: judges every checksum and length of a capture.
+//! Verification of every checksum and length of a capture.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -115,7 +115,7 @@ impl FleetState {
     }
 }
 
-/// Returns the seconds since 1970.
+/// Returns the number of seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -34,7 +34,7 @@ pub struct Document {
 /// A running instance with its state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
-    /// Name of the instance: that of the interface for a tunnel, those of both for a gateway.
+    /// Name of the instance: for a tunnel the name of its interface, for a gateway the names of its interfaces.
     pub name: String,
     /// Type of the instance: `tunnel`, `gateway`.
     pub kind: String,
@@ -249,7 +249,7 @@ pub struct Tunnel {
     pub probe: Option<Probe>,
 }
 
-/// The probe of a tunnel: an echo between both ends. Counters only rise.
+/// The probe of a tunnel: an echo between the two ends. Counters only rise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// Seconds between two echo requests.
@@ -340,11 +340,11 @@ pub struct Port {
     /// this port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub napi: BTreeMap<String, u64>,
-    /// Packets of wire size of this tunnel that took the path through the kernel: `sent` and `received`. They are
-    /// part of the other counters too.
+    /// Packets of wire size of this tunnel that took the in-kernel path: `sent` and `received`. They are part of the
+    /// other counters too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fastpath: BTreeMap<String, u64>,
-    /// Units that the path through the kernel left to the process, by reason.
+    /// Units that the in-kernel path left to the process, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left: BTreeMap<String, u64>,
     /// Other numbers of the port, by name.
@@ -408,9 +408,9 @@ impl Flow {
 pub struct Recent {
     /// The length of the interval, seconds.
     pub interval_s: f64,
-    /// The rate from the outside, bits a second.
+    /// The rate from the outside, bits per second.
     pub receive_bits_per_s: f64,
-    /// The rate to the outside, bits a second.
+    /// The rate to the outside, bits per second.
     pub transmit_bits_per_s: f64,
     /// Mean size of the units received from the outside, as handed to the inside, bytes.
     pub receive_train_bytes: f64,

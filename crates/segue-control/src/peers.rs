@@ -164,7 +164,7 @@ impl Peer {
     }
 }
 
-/// A peer of a document that the table has not, and the rule that it breaks.
+/// A peer of a document that the table does not contain, and the rule that it breaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RefusedPeer {
     /// The number of the entry in the document, from 1.
@@ -331,7 +331,7 @@ pub struct Changes {
     pub removed: u64,
     /// Number of unchanged peers.
     pub unchanged: u64,
-    /// Peers of a whole table that are refused; the others are in force.
+    /// Number of peers of a whole table that are refused; the others are in force.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refused: u64,
     /// The first [`MOST_NAMED`] refused peers.
@@ -349,11 +349,11 @@ fn is_zero(count: &u64) -> bool {
 pub struct PeerCounters {
     /// Number of packets and trains to the peer.
     pub sent_packets: u64,
-    /// Bytes of the packets and trains to the peer, without outer headers.
+    /// Number of bytes of the packets and trains to the peer, without outer headers.
     pub sent_bytes: u64,
     /// Number of datagrams from the peer.
     pub received_packets: u64,
-    /// Bytes of the datagrams from the peer, without outer headers.
+    /// Number of bytes of the datagrams from the peer, without outer headers.
     pub received_bytes: u64,
 }
 

@@ -143,7 +143,7 @@ fn config() -> String {
     text
 }
 
-/// Formats address and port of one end of a tunnel.
+/// Splits the text of a tunnel endpoint into its address and its port.
 fn end(text: &str) -> (&str, Option<&str>) {
     HostPort::split(text).map_or((text, None), |parts| (parts.host, parts.port))
 }

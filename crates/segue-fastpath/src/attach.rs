@@ -11,7 +11,7 @@ use crate::assembler::{Assembler, Helper, Reg};
 use crate::code::{LICENCE, NEXT};
 use crate::sys::{self, Hook, MapKind, ProgramKind};
 
-/// An implementation that adds programs as filters, on kernels without tcx links (before Linux 6.6).
+/// A means of adding programs as filters, on kernels without tcx links (before Linux 6.6).
 pub trait Filters {
     /// Adds a program to a hook of an interface, after the filters that exist; `name` is that of the filter.
     ///

@@ -83,7 +83,7 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
 pub struct Traffic {
     /// Number of units: a train counts as one, and so does a single packet.
     pub units: u64,
-    /// Bytes of the inner packets.
+    /// Number of bytes of the inner packets.
     pub bytes: u64,
     /// Number of units that were trains.
     pub trains: u64,

@@ -1,5 +1,5 @@
-//! The egress program of the tunnels' interfaces: it prepends the outer headers to a packet or train and sends it by
-//! the interface towards the remote.
+//! The egress program of the tunnels' interfaces: it prepends the outer headers to a packet or train and sends it
+//! through the interface towards the remote.
 //!
 //! The headers are a copy of those that the engine's encapsulator makes, with the fields that differ from packet to
 //! packet filled in: DSCP and ECN (RFC 6040, normal mode), length, identification, DF, TTL, header checksum, flow
@@ -205,7 +205,7 @@ fn read_inner(code: &mut Code, form: Form) {
     a.place(read);
 }
 
-/// Leaves packets to the daemon that exceed the path MTU, which the daemon answers, or IP's limit, and trains other
+/// Leaves to the daemon the packets that exceed IP's limit or the path MTU (it sends the ICMP error), and trains other
 /// than TCP.
 fn check_size(code: &mut Code, form: Form) {
     let [malformed, datagrams, too_big, length] =

@@ -23,12 +23,13 @@ use crate::refuse;
 use crate::verdict::Verdict;
 use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
 
-/// First word of a VXLAN header with a network identifier, and of a Geneve header without options around frames.
+/// First word of a VXLAN header with a network identifier.
 const VXLAN_WORD: u32 = vxlan::VALID;
+/// First word of a Geneve header without options around frames.
 const GENEVE_WORD: u32 = ethertype::TEB as u32;
-/// Results of `bpf_fib_lookup`: the packet is not forwarded to a third host, or this host forwards no packets from the
-/// interface.
+/// Result of `bpf_fib_lookup`: the packet is not forwarded to a third host.
 const NOT_FORWARDED: i32 = 4;
+/// Result of `bpf_fib_lookup`: this host forwards no packets from the interface.
 const FORWARDING_OFF: i32 = 5;
 
 /// Assembles the BPF program for ingress.
@@ -354,8 +355,8 @@ fn find_tunnel(code: &mut Code, form: &Form, by_packet: BorrowedFd<'_>, later: &
     code.a.copy(TUNNEL, Reg::R0);
 }
 
-/// Looks up the peer for the packet's inner source address. It must be the sender, and the network one that it may
-/// send.
+/// Looks up the peer for the packet's inner source address. The outer source must be the peer's remote, and the VNI the
+/// peer's.
 fn find_peer(code: &mut Code, form: &Form, table: &TableMaps<'_>) {
     let [short, none, by_daemon] =
         [Counter::InnerMalformed, Counter::PeerSource, Counter::PeerByDaemon].map(|why| code.leave(why));

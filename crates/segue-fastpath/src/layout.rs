@@ -68,8 +68,8 @@ pub(crate) mod tunnel {
     pub(crate) const BY_DAEMON: i32 = 64;
 }
 
-/// Fields of the values in the map of prefix lengths: a list from the longest to the shortest. That of a whole address
-/// is the first, and is always there.
+/// Fields of a value in the map of prefix lengths. The values form a list from the longest length to the shortest; the
+/// length of a whole address comes first and is always there.
 pub(crate) mod length {
     /// The next shorter length of the list, 32 bits; [`END`] at its end.
     pub(crate) const NEXT: i16 = 0;
@@ -113,8 +113,9 @@ pub(crate) mod inbound {
 
 /// Fields of the values in the map of peers' counters.
 pub(crate) mod peer_counts {
-    /// Offset of the numbers of units and bytes sent, and of wire-sized packets and bytes received: 64 bits each.
+    /// Offset of the numbers of units and bytes sent, 64 bits each.
     pub(crate) const SENT: i16 = 0;
+    /// Offset of the numbers of wire-sized packets and bytes received, 64 bits each.
     pub(crate) const RECEIVED: i16 = 16;
     pub(crate) const LEN: usize = 32;
 }

@@ -20,8 +20,9 @@ use crate::sys::{self, Hook, MapKind, ProgramKind};
 use crate::verdict::Senders;
 use crate::{egress, ingress, receive_form};
 
-/// Names of the programs, by which other processes of segue recognise them.
+/// Name of the egress program, by which other processes of segue recognise it.
 pub(crate) const EGRESS: &str = "segue_egress";
+/// Name of the ingress program, by which other processes of segue recognise it.
 pub(crate) const INGRESS: &str = "segue_ingress";
 /// Result of a program that has redirected its packet (`TCX_REDIRECT`, `TC_ACT_REDIRECT`).
 pub(crate) const REDIRECTED: i32 = 7;
@@ -78,8 +79,9 @@ pub struct Path {
     tunnels: Map,
     peers: Map,
     counters: Map,
-    /// Remotes by address, and the counters of their and others' packets that the program drops.
+    /// Remotes by address.
     senders: Map,
+    /// Counters of the packets of these and other senders that the program drops.
     dropped: Map,
     /// The program for sending, unless an option needs the daemon.
     egress: Option<OwnedFd>,

@@ -143,8 +143,9 @@ pub struct PeerPath {
     fresh: u32,
     most: u32,
     served: Served,
-    /// Remotes whose routes were never looked up, in their order of arrival, and the serial number of the next one.
+    /// Remotes whose routes were never looked up, in their order of arrival.
     fresh_remotes: BTreeSet<(u64, IpAddr)>,
+    /// Serial number of the next one to arrive.
     arrivals: u64,
     /// The remote whose route was refreshed last.
     turn: Option<IpAddr>,
@@ -458,7 +459,7 @@ impl PeerPath {
         Ok(true)
     }
 
-    /// Returns the number of peers that the in-kernel path serves, and of the others by reason.
+    /// Returns the numbers of peers that the in-kernel path serves, and of the others by reason.
     pub fn served(&self) -> &Served {
         &self.served
     }

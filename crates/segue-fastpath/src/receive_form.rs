@@ -51,7 +51,7 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// All combinations of features, the best first.
+    /// Combinations of features that kernels have, the best first.
     pub(crate) const ALL: [Abilities; 3] = [
         Abilities { clears_marks: true, crosses: true },
         Abilities { clears_marks: false, crosses: true },

@@ -160,8 +160,8 @@ pub(crate) fn judge_version(code: &mut Code, version: Label) {
     code.a.jump(malformed);
 }
 
-/// Checks an inner packet with an invalid source address: where its length is right and its header has
-/// nothing that may be malformed.
+/// Handles an inner packet with an invalid source address: drops it if its length is right and its header has nothing
+/// that may be malformed, and otherwise leaves it to the daemon.
 pub(crate) fn judge_source(code: &mut Code, source: Label) {
     let [other, drop] = [Verdict::Leave, Verdict::Drop(DecapRefusal::InnerSource)]
         .map(|verdict| code.judge_claimed(Counter::InnerSource, verdict));
@@ -284,7 +284,7 @@ fn add_at(a: &mut Assembler, number: Reg) {
     a.store(Size::D, Reg::R1, 0, Reg::R2);
 }
 
-/// Leaves packets to the daemon that may reach it in another form, or not at all: trains, truncated packets, and
+/// Leaves to the daemon the packets that may reach it in another form, or not at all: trains, truncated packets, and
 /// packets with an unverified outer checksum, which the kernel judges first.
 fn check_whole(code: &mut Code, form: &Form, leave: Label) {
     let (absent, good) = (code.a.label(), code.a.label());

@@ -25,7 +25,7 @@ const WITH_PORTS: [i32; 5] = [number::TCP, number::UDP, 33, 132, 136];
 /// Loads the program for a device that carries Ethernet frames or IP packets; `seed` is a random number. It is of the
 /// type for sockets. Its result, of which the driver takes the remainder, is a hash of addresses, protocol and ports.
 /// All packets of a pair of addresses that are fragments have the same result, and so have those with extension headers
-/// of IPv6; frames that are not IP, or after two VLAN tags, are told apart by their Ethernet addresses.
+/// of IPv6; frames that are not IP, or after two VLAN tags, are distinguished by their Ethernet addresses.
 ///
 /// # Errors
 /// The kernel's refusal: EPERM without CAP_BPF where unprivileged programs are switched off

@@ -34,7 +34,7 @@ pub(crate) enum ProgramKind {
 
 /// Length of an object's name with its end.
 const NAME_LEN: usize = 16;
-/// Bytes of the verifier's log that are kept.
+/// Number of bytes of the verifier's log that are kept.
 const LOG_LEN: usize = 1 << 18;
 
 /// The types of maps that this crate creates (`enum bpf_map_type`).

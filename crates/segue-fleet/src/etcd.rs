@@ -29,8 +29,9 @@ const ANSWER_LEN: u64 = 16 << 20;
 const PAGE: i64 = 1000;
 /// gRPC status codes after which the request is repeated with another member: deadline exceeded, aborted, unavailable.
 const ELSEWHERE: [i64; 3] = [4, 10, 14];
-/// gRPC status codes for a wrong or expired token, and for a revision that a compaction has removed.
+/// gRPC status code for a wrong or expired token.
 const UNAUTHENTICATED: i64 = 16;
+/// gRPC status code for a revision that a compaction has removed.
 const OUT_OF_RANGE: i64 = 11;
 
 /// A failure of a call.

@@ -238,7 +238,7 @@ impl Hooks {
             .map_err(|error| unnoted(&error))
     }
 
-    /// Writes the state for the next hook.
+    /// Writes the state that the next hook call reads (`.hook.json`).
     fn remember(&self) -> io::Result<()> {
         self.write(".hook.json", &self.memory)
     }

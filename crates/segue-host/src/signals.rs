@@ -17,8 +17,8 @@ pub enum SignalAction {
     Counters,
     /// A child may have ended: SIGCHLD.
     Child,
-    /// A reload is requested, or an end because the terminal was closed: SIGHUP. A supervisor acts on it or passes it
-    /// on; other processes ignore it.
+    /// SIGHUP was received: a request to reload, or the terminal was closed. A supervisor acts on it or passes it on;
+    /// other processes ignore it.
     Hangup,
 }
 

@@ -140,7 +140,7 @@ fn segue_default(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     })
 }
 
-/// Sets up segue with the path through the kernel.
+/// Sets up segue with the in-kernel path.
 fn fastpath(ground: &Ground<'_>, device: &str, words: &[&str]) -> Result<Prepared, LabError> {
     let carries = |family: Family| match words {
         [_, "ipip", ..] => family == Family::V4,

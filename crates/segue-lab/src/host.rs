@@ -150,8 +150,7 @@ fn make_namespaces() -> io::Result<sys::Namespaces> {
 }
 
 /// Mounts an empty `/run/segue` that only its owner can write to. Without the right to make that directory, an empty
-/// `/run`
-/// is mounted around it.
+/// `/run` is mounted around it.
 fn private_run_dir() -> io::Result<()> {
     let make = || match fs::DirBuilder::new().mode(0o755).create("/run/segue") {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

@@ -71,7 +71,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the received payload in 1e9 bits a second.
+    /// Returns the rate of the received payload, Gbit/s.
     pub fn gbps(&self) -> f64 {
         self.bytes as f64 * 8e-9 / self.seconds
     }

@@ -41,7 +41,7 @@ pub enum Step {
     Measured {
         /// The measurement that has ended.
         measurement: Measurement,
-        /// Received payload, 1e9 bits a second.
+        /// Rate of the received payload, Gbit/s.
         gbps: f64,
     },
     /// A measurement of a bench begins.

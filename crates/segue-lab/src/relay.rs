@@ -21,7 +21,7 @@ pub struct Faults {
     pub duplicate: u16,
     /// Rate of frames held back until one to four later frames of their direction were sent, or for at most 10 ms.
     pub reorder: u16,
-    /// Frames sent with exactly one bit flipped.
+    /// Rate of frames sent with exactly one bit flipped.
     pub damage: u16,
     /// Area in which the flipped bit may be.
     pub area: DamageArea,
@@ -377,7 +377,7 @@ fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     true
 }
 
-/// Returns the indexes of bytes whose checksums reveal a flipped bit to the receiver.
+/// Returns the indexes of the bytes that are covered by a checksum, so that the receiver detects a flipped bit.
 fn covered(frame: &[u8]) -> Vec<usize> {
     let Some(ip) = Ip::parse(frame) else { return Vec::new() };
     let mut places = ip.header_covered.clone();

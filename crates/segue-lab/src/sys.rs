@@ -265,7 +265,7 @@ impl Poller {
     }
 }
 
-/// Returns the nanoseconds for which the calling thread has run.
+/// Returns the number of nanoseconds for which the calling thread has run.
 pub(crate) fn thread_nanos() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to `time`; the clock exists for every thread.

@@ -98,8 +98,7 @@ impl Serialize for Metric {
 }
 
 /// Converts a value to JSON with at most six digits after the point, beyond the precision of every clock used here. A
-/// whole
-/// number is written without a fraction.
+/// whole number is written without a fraction.
 fn number(value: f64) -> Value {
     let rounded = (value * 1e6).round() / 1e6;
     if rounded.fract() == 0.0 && rounded.abs() < 9e15 { Value::from(rounded as i64) } else { Value::from(rounded) }

@@ -21,9 +21,9 @@ const GO: &str = "/usr/local/go/bin/go";
 const BUILD: Duration = Duration::from_secs(180);
 const PATIENCE: Duration = Duration::from_secs(5);
 const PORT: u16 = 51_820;
-/// Private keys for this laboratory: 32 times a byte that X25519's clamping does not change. The public ones that
-/// belong to them.
+/// Private keys of the two ends, each one byte repeated 32 times that X25519's clamping leaves unchanged.
 const SECRETS: [u8; 2] = [0x40, 0x48];
+/// Public keys of [`SECRETS`].
 const PUBLICS: [&str; 2] = [
     "d7b5e81d336e578b13b8d706e82d061e3038c96bce66cdcf50d566b96ddbba10",
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",

@@ -181,8 +181,8 @@ fn the_chips_counters_become_64_bits_wide() {
 
 #[test]
 fn traffic_after_an_idle_time_brings_the_next_reading_forward() {
-    /// Returns the seconds until the counters are read, after `idle` idle seconds and then one frame in either
-    /// direction.
+    /// Returns the number of seconds until the counters are read, after `idle` idle seconds and then one frame in
+    /// either direction.
     fn wait(idle: u64, receives: bool) -> u64 {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
         for _ in 0..idle {

@@ -112,10 +112,10 @@ pub struct Sample<'a> {
     pub value: f64,
 }
 
-/// Names of port numbers that are gauges; all other numbers count events.
+/// Names of those numbers of a port that are gauges; all others count events.
 const PORT_STATES: &[&str] =
     &["link_down", "gone", "stranger", "mtu", "refused_mtu", "link_mbit", "peer_table_round_ns"];
-/// Names of worker numbers that are gauges (sizes of tables); all other numbers count events.
+/// Names of those numbers of a worker that are gauges (sizes of tables); all others count events.
 const TABLES: &[&str] = &["routes", "neighbours", "nat_mappings"];
 
 const NAMED_GROUPS: &[(&str, CountersOf)] = &[

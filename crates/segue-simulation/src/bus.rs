@@ -30,7 +30,7 @@ struct Load {
     frames: u64,
     /// Length of the transfer, bytes.
     bytes: u64,
-    /// Bytes of wire time, preambles, FCS and gaps included.
+    /// Number of bytes that have occupied the wire, with preambles, FCS and gaps.
     wire: u64,
 }
 
@@ -55,7 +55,7 @@ fn load(bytes: &[u8]) -> Load {
 pub(super) struct Counts {
     pub(super) submitted_in: u64,
     pub(super) submitted_out: u64,
-    /// Bytes of outgoing transfers, counted at submission.
+    /// Number of bytes of outgoing transfers, counted at submission.
     pub(super) bytes_out: u64,
     pub(super) packets_out: u64,
     /// Number of packets in outgoing transfers whose completion the host has seen.

@@ -33,11 +33,12 @@ pub const TARGETS: [Fitted; 4] = [
 
 /// Largest cost that the fit tries, nanoseconds.
 const MOST: f64 = 200_000.0;
-/// Throughput from which on the wire may be the limit, Mbit/s. It then says nothing about the host, and idle time is
+/// Throughput above which the wire may be the limit, Mbit/s. It then says nothing about the host, and idle time is
 /// fitted instead.
 pub(super) const WIRE: f64 = 930.0;
-/// Seeds averaged in a fit, and the length of each run in milliseconds.
+/// Number of seeds over which a fit is averaged.
 const COURSES: u64 = 3;
+/// Length of each run of a fit, milliseconds.
 const MILLIS: u64 = 300;
 
 /// Returns throughput in Mbit/s and idle time in per cent of the published case as the mean of `courses` seeds of

@@ -23,7 +23,7 @@ use crate::{Case, Traffic};
 
 /// Number of packets that the stack takes from its queue in one step (Linux: `dev_weight`).
 const WEIGHT: usize = 64;
-/// Pages of memory for received frames.
+/// Number of pages of memory for received frames.
 const PAGES: usize = 4096;
 
 /// A simulated processor core.

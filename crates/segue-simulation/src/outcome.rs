@@ -16,7 +16,7 @@ pub struct Bursts {
 pub struct Outcome {
     /// Payload delivered to its reader, Mbit/s.
     pub mbps: f64,
-    /// Datagrams lost, per cent of those sent; 0 for traffic other than UDP received.
+    /// Share of datagrams that were lost, per cent; 0 for traffic other than UDP received.
     pub lost_percent: f64,
     /// Idle time, per cent, mean over all cores.
     pub idle_percent: f64,
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub sent: Bursts,
     /// USB transfers a second, both directions.
     pub urbs_per_s: f64,
-    /// Interrupts and wake-ups of threads a second.
+    /// Number of interrupts and wake-ups of threads per second.
     pub wakes_per_s: f64,
     /// Number of polls per second that exhausted the driver's budget.
     pub full_budgets_per_s: f64,

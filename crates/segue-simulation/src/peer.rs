@@ -14,7 +14,7 @@ pub(super) const GATHER: u64 = 50_000;
 pub(super) const SWITCH: usize = 85;
 /// TCP retransmission timeout, nanoseconds.
 const PATIENCE: u64 = 10_000_000;
-/// Duplicate acknowledgments that indicate a loss (RFC 5681, section 3.2).
+/// Number of duplicate acknowledgments that indicate a loss (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Peer {
     ack_at: Option<u64>,
     /// Number of datagrams or segments sent.
     pub(super) sent: u64,
-    /// Bytes of payload received in order.
+    /// Number of bytes of payload received in order.
     pub(super) received: u64,
     pub(super) retransmits: u64,
 }

@@ -13,19 +13,20 @@ const COPIED: usize = 2304;
 /// Socket memory charged for a received datagram that shares a transfer's memory, bytes: the old form accounts for less
 /// than it uses.
 const SHARED: usize = 1514 + 232;
-/// Memory for TCP data to be sent (Linux: the maximum of `tcp_wmem`), bytes.
+/// Size in bytes of the memory for TCP data to be sent (Linux: the maximum of `tcp_wmem`).
 const TCP_SEND: u64 = 4 << 20;
-/// Bytes that the program reads or writes in one call.
+/// Number of bytes that the program reads or writes in one call.
 pub(super) const CHUNK: u64 = 128 << 10;
-/// Bytes that TCP queues in the layers below (Linux: TCP small queues, a millisecond at the wire's rate).
+/// Number of bytes that TCP queues in the layers below (Linux: TCP small queues, a millisecond at the wire's rate).
 const SMALL_QUEUE: u64 = 128 << 10;
 
 /// The network stack of the host with one socket.
 #[derive(Debug)]
 pub(super) struct Stack {
     traffic: Traffic,
-    /// Received and not yet read: bytes of TCP, or datagrams.
+    /// Number of bytes of TCP received and not yet read.
     pub(super) unread: u64,
+    /// Number of datagrams received and not yet read.
     datagrams: u64,
     expected: u64,
     /// Bytes received since the last acknowledgment was sent.
@@ -33,7 +34,7 @@ pub(super) struct Stack {
     written: u64,
     next: u64,
     acknowledged: u64,
-    /// Bytes of payload that the program has read.
+    /// Number of bytes of payload that the program has read.
     pub(super) read: u64,
     pub(super) socket_drops: u64,
     /// Number of datagrams or trains passed to the driver.

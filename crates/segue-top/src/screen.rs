@@ -13,7 +13,7 @@ use crate::options::{Appearance, Options};
 use crate::table::{Line, Rate, Table};
 use crate::view::View;
 
-/// Reasons of a kind that the details list.
+/// Largest number of reasons of a kind that the details list.
 const REASONS: usize = 4;
 
 impl Appearance {

@@ -33,7 +33,7 @@ pub struct Line {
 pub struct Rate {
     /// Bits per second.
     pub bits: f64,
-    /// Packets of wire size per second.
+    /// Number of packets of wire size per second.
     pub packets: f64,
 }
 

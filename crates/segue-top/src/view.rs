@@ -33,8 +33,9 @@ pub struct View {
     pub has_help: bool,
     /// Whether new answers are left out.
     pub is_paused: bool,
-    /// The name of the chosen line, and its position.
+    /// The name of the chosen line.
     chosen: Option<String>,
+    /// The position of the chosen line.
     at: usize,
 }
 

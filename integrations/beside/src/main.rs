@@ -15,9 +15,11 @@ use segue::time::Nanos;
 use segue::virtio::{self, Form, Loaded, TUN_OFFLOADS, VirtioNet};
 use tun_rs::{GROTable, VIRTIO_NET_HDR_LEN, VirtioNetHdr, gso_split};
 
-/// Payload of a full segment, bytes; segments of a train; packets of a batch.
+/// Payload of a full segment, bytes.
 const FULL: usize = 1448;
+/// Number of segments of a train.
 const TRAIN: usize = 44;
+/// Number of packets of a batch.
 const BATCH: usize = 64;
 /// Number of bytes that a cipher prepends to a packet.
 const FRONT: usize = 16;
@@ -148,7 +150,7 @@ fn split_owned(packet: &mut Packet<Vec<u8>>, frames: &mut Frames, read: Vec<u8>)
     (count, packet.payload.drain().next().unwrap().into_inner())
 }
 
-/// A joiner with packets that it owns.
+/// GRO of packets with owned buffers, with the memory that splitting and joining need.
 struct Owned {
     gro: Gro<Vec<u8>>,
     pool: Pool<Vec<u8>>,
@@ -183,7 +185,7 @@ fn join_owned(owned: &mut Owned, packets: &mut Vec<Vec<u8>>) -> (usize, usize) {
     (trains, bytes)
 }
 
-/// Prints nanoseconds a packet of both: `restore` runs before each call of tun-rs's, outside of the time.
+/// Prints nanoseconds per packet of both: `restore` runs before each call of tun-rs's, outside of the time.
 fn each(
     (what, count): (&str, usize),
     (ours, theirs): (&mut Work, &mut Work),

@@ -3,7 +3,7 @@
 //! digits.
 //!
 //! `segue-gotatun figures ROUNDS SECONDS` measures the forms in turn between two hosts, and prints a line for each
-//! measurement: form, load, Gbit/s and CPU seconds a gigabyte.
+//! measurement: form, load, Gbit/s and CPU seconds per gigabyte.
 
 mod figures;
 

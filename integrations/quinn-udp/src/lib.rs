@@ -14,9 +14,9 @@ use tun_rs::{SyncDevice, VIRTIO_NET_HDR_LEN};
 
 /// Bytes that a cipher would add in front of a packet (a counter) and after it (a tag).
 const ROOM: (usize, usize) = (8, 16);
-/// Payload of the largest UDP datagram over IPv4, which a run may not exceed either.
+/// Length in bytes of the payload of the largest UDP datagram over IPv4, which a run may not exceed either.
 const MAX_RUN: usize = 65_507;
-/// Pieces of the largest train for a TUN device.
+/// Number of pieces of the largest train for a TUN device.
 const MAX_PIECES: usize = 1024;
 
 /// One end of the tunnel over QUIC.

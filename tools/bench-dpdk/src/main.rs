@@ -16,8 +16,9 @@ use segue::time::Nanos;
 use segue_testkit::build::{Ethernet, Ip, Tcp, V4};
 use segue_testkit::flow::Sender;
 
-/// Length of a TCP header with timestamps, and of a segment's payload on Ethernet, in bytes.
+/// Length of a TCP header with timestamps, bytes.
 const TCP_LEN: usize = 32;
+/// Length of a segment's payload on Ethernet, bytes.
 const SIZE: usize = 1448;
 /// Number of repetitions in a round. The median counts, so that interruptions by other processes do not.
 const TIMES: usize = 301;

@@ -31,7 +31,7 @@ pub struct Uncopied {
 }
 
 impl Uncopied {
-    /// Returns the train with remote checksum offload or without.
+    /// Creates the train, with remote checksum offload if `remcsum`.
     pub fn new(remcsum: bool) -> Uncopied {
         let name = match remcsum {
             true => "GSO, scattered, in GUE, checksums left to the far end",
@@ -72,7 +72,7 @@ fn train(remcsum: bool) -> Packet<Bytes> {
 }
 
 /// Prints, for each implementation of the sums, from warm and from cold memory, with the option and without, a line:
-/// nanoseconds a segment (median), and payload bytes read for a segment.
+/// nanoseconds per segment (median), and payload bytes read for a segment.
 pub fn print() {
     let mut caches = vec![1_u64; CACHES];
     let mut cuts = [false, true].map(Uncopied::new);

@@ -18,7 +18,7 @@ unsafe fn bytes<'a>(piece: &SeguePiece) -> &'a [u8] {
     unsafe { many(piece.base, piece.len) }.unwrap_or(&[])
 }
 
-/// Returns whether each piece has memory.
+/// Checks that each piece has memory.
 fn are_there(pieces: &[SeguePiece]) -> Result<(), isize> {
     match pieces.iter().any(|piece| piece.base.is_null() && piece.len != 0) {
         true => Err(NULL),
@@ -27,8 +27,8 @@ fn are_there(pieces: &[SeguePiece]) -> Result<(), isize> {
 }
 
 /// Splits a packet or train in several pieces, and lists the packets with their pieces: headers in the splitter's
-/// memory (valid until its next call), payload in the caller's. Returns the number of packets. 2 pieces a packet and
-/// those of the chain are always enough.
+/// memory (valid until its next call), payload in the caller's. Returns the number of packets. Two pieces per packet,
+/// and those of the chain, are always enough.
 ///
 /// # Safety
 /// `header` must point to `header_len` bytes, `chain`, `packets` and `pieces` to as many values as are said, each piece

@@ -5,8 +5,9 @@ mod sys;
 
 use sys::{Joiner, Packet, Splitter, Tunnel};
 
-/// Length of a segment's payload, and of a virtio-net header, in bytes.
+/// Length of a segment's payload, bytes.
 const MSS: usize = 100;
+/// Length of a virtio-net header, bytes.
 const VNET: usize = 10;
 const ADDRESSES: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
 

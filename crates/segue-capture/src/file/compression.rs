@@ -22,7 +22,7 @@ use super::source::Fault;
 pub const MAX_RATIO: u64 = 1000;
 /// Number of decompressed bytes up to which the compression ratio is not limited.
 const FREE: u64 = 64 << 20;
-/// Bytes of a frame that [`Compressor`] writes.
+/// Length in bytes of a frame that [`Compressor`] writes.
 const FRAME: usize = 1 << 20;
 
 const CUT: Fault = Fault("the compressed data is cut off");
@@ -77,7 +77,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A reader of a file in its compression, or of an uncompressed one.
+/// A reader of the decompressed content of a file, or of an uncompressed file.
 pub struct Decompressor<R> {
     form: Form<R>,
     /// Number of decompressed bytes that the reader has returned.

@@ -156,7 +156,7 @@ impl Resolution {
 pub struct Interface {
     /// The link type (`LINKTYPE_` values): [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence after each packet; 0 if the file states none.
+    /// Length in bytes of the frame check sequence after each packet; 0 if the file states none.
     pub fcs_len: u8,
     /// Snapshot length: largest number of bytes captured of a packet; 0 for no limit.
     pub snaplen: u32,
@@ -259,7 +259,7 @@ pub struct Record<'a> {
     pub interface: u32,
     /// Link type of the packet's interface: [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence after the packet; 0 if the file states none.
+    /// Length in bytes of the frame check sequence after the packet; 0 if the file states none.
     pub fcs_len: u8,
     /// Timestamp in ticks of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,
@@ -347,7 +347,7 @@ pub enum ReadError {
         offset: u64,
         /// Length of the record in bytes as stated in its header, or of its header if that is incomplete.
         promised: u64,
-        /// Bytes of the record that are in the file.
+        /// Number of bytes of the record that are in the file.
         present: u64,
     },
     /// A record contradicts itself, so that the next one cannot be found.

@@ -50,7 +50,7 @@ impl NoteKind {
     }
 }
 
-/// Appends a note to a list of options that has no end yet.
+/// Appends an undo note to a list of pcapng options that has no `opt_endofopt` yet.
 pub fn push(to: &mut Vec<u8>, order: Order, about: NoteKind, is_section: bool, note: &[u8]) {
     let mut letter = about.letter(is_section);
     let mut rest = note;
@@ -223,10 +223,11 @@ pub struct Decoder {
     head: Vec<u8>,
 }
 
-/// Limit of the bytes in restored packets that neither their payload nor the note accounts for: bytes for each header,
-/// and bytes for each byte of the merged packet and its note. Longer headers and options that many packets share are
-/// refused beyond that: a small file must not become a large one.
+/// Number of bytes for each header in restored packets that neither their payload nor the note accounts for. Longer
+/// headers and options that many packets share are refused beyond this limit and [`MOST_GROWTH`]: a small file must not
+/// become a large one.
 const FREE_HEAD: usize = 128;
+/// Number of such bytes for each byte of the merged packet and its note.
 const MOST_GROWTH: usize = 8;
 
 /// Returns whether a [`Decoder`] accepts the packets of a note: `len` is the length of the note and of the merged
@@ -240,7 +241,7 @@ fn most_growth(len: usize, carried: usize) -> usize {
 }
 
 impl Member {
-    /// Returns the bytes of the packet that neither its payload nor its note accounts for.
+    /// Returns the number of bytes of the packet that neither its payload nor its note accounts for.
     fn growth(&self, carried: usize) -> usize {
         let shared = if self.options.is_none() && self.tail.is_none() { carried } else { 0 };
         self.head.len().saturating_sub(FREE_HEAD) + shared

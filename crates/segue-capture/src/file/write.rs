@@ -291,7 +291,7 @@ pub fn is_unusual_tail(tail: &[u8], front: usize, order: Order, options: &[u8]) 
     tail != &usual[front..]
 }
 
-/// Builds a section header block of version 1.0 and unknown length, with `options` that have no end yet.
+/// Builds a section header block of version 1.0 and unknown length, with `options` that have no `opt_endofopt` yet.
 pub fn section_block(order: Order, options: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(64);
     body.extend(order.put32(0x1a2b_3c4d));

@@ -47,7 +47,7 @@ pub struct Filter {
     pub kind: String,
     /// The name of a BPF program, as set by the program that added it.
     pub name: String,
-    /// The number of a BPF program; 0 for other kinds.
+    /// ID of the BPF program; 0 for filters of other kinds.
     pub program: u32,
 }
 

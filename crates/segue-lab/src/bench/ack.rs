@@ -13,7 +13,7 @@ use super::{bed, ends};
 use crate::{Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;
-/// Bytes of a KB in netperf's output, and therefore in the published figures.
+/// Number of bytes of a KB in netperf's output, and therefore in the published figures.
 const KB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

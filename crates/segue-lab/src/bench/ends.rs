@@ -20,15 +20,16 @@ use super::ready::ready;
 use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
-/// Receive buffer and advertised window of [`Taker::Sink`] in bytes.
+/// Receive buffer of [`Taker::Sink`], bytes.
 const MEMORY: i32 = 32 << 20;
+/// Window that [`Taker::Sink`] advertises, bytes.
 const WINDOW: i32 = 1 << 20;
 const NAP: Duration = Duration::from_millis(1);
 const PORT: u16 = 5202;
 /// Number of bytes per call of `sendfile(2)`.
 pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Bytes that [`Taker::Drain`] requests with one `read(2)`.
+/// Number of bytes that [`Taker::Drain`] requests with one `read(2)`.
 const BUFFER: usize = 256 << 10;
 
 /// Runs the sender or receiver of a load in its own process, with the arguments that the bench passes. Returns the line

@@ -9,7 +9,7 @@ use super::point::{Part, Point};
 use super::sending::{self, Case, How, Load};
 use crate::{Family, Named, Row, Table};
 
-/// S5's clock frequencies in per cent of the highest.
+/// Clock frequencies of source S5 (GSO for FreeBSD, 2014), in per cent of the highest.
 const QUOTAS: [u32; 6] = [100, 86, 68, 50, 36, 15];
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -108,7 +108,7 @@ fn labels(case: &Case) -> Named<Value> {
     labels
 }
 
-/// S5's cells in Mbit/s: TSO, GSO, none.
+/// Throughput of TCP over IPv4 in S5, Mbit/s, for each of [`QUOTAS`]: with TSO, with GSO, with neither.
 const TCP4: [[u32; 3]; 6] = [
     [9347, 9298, 8308],
     [9266, 9401, 6771],
@@ -117,6 +117,7 @@ const TCP4: [[u32; 3]; 6] = [
     [9408, 5673, 2884],
     [6760, 2206, 1244],
 ];
+/// Throughput of TCP over IPv6 in S5, as in [`TCP4`].
 const TCP6: [[u32; 3]; 6] = [
     [7530, 6939, 4966],
     [5133, 7145, 4008],
@@ -125,7 +126,9 @@ const TCP6: [[u32; 3]; 6] = [
     [8501, 3607, 1732],
     [3665, 1505, 651],
 ];
+/// Throughput of UDP over IPv4 in S5, Mbit/s, for each of [`QUOTAS`]: with GSO, and without it.
 const UDP4: [[u32; 2]; 6] = [[9440, 8084], [7772, 6649], [6336, 5338], [4748, 4014], [3359, 2831], [1312, 1120]];
+/// Throughput of UDP over IPv6 in S5, as in [`UDP4`].
 const UDP6: [[u32; 2]; 6] = [[7281, 6197], [5953, 5020], [4804, 4048], [3582, 3004], [2512, 2092], [998, 826]];
 
 /// Returns the published figures: one flow, a receiver with GRO, a card that computes checksums, a link of 10 Gbit/s.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-/// Time between the line `ready` and the first byte, for the reading of clocks.
+/// Pause between the line `ready` and the first byte, in which the measuring process reads its CPU clocks.
 pub(super) const LEAD: Duration = Duration::from_millis(50);
 
 /// Prints `ready`, and waits for [`LEAD`] so that the measuring process can read its clocks.

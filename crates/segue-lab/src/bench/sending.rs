@@ -320,7 +320,7 @@ fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
 struct Stage {
     packets: f64,
     segments: f64,
-    /// Bytes that the port sent.
+    /// Number of bytes that the port sent.
     sent: f64,
     /// Number of packets dropped in the whole gateway.
     drops: f64,

@@ -8,7 +8,7 @@ use std::cell::Cell;
 /// Smallest size of an allocation that counts as that of a transfer; no other allocation of a test's own thread is
 /// between it and [`PAGE`].
 pub const LARGE: usize = 9000;
-/// Size from which on an allocation is a page of the receive side.
+/// Smallest size of an allocation that counts as a page of the receive side.
 pub const PAGE: usize = 100_000;
 
 thread_local! {

@@ -36,7 +36,7 @@ pub enum Kick {
 pub struct Config {
     /// Number of bulk-in transfers.
     pub rx_transfers: usize,
-    /// Bytes of each bulk-in transfer; a multiple of the largest USB packet.
+    /// Length in bytes of each bulk-in transfer; a multiple of the largest USB packet.
     pub rx_transfer_len: usize,
     /// The method by which frames are copied out of a transfer.
     pub copying: Copying,
@@ -47,7 +47,7 @@ pub struct Config {
     pub budget: Option<usize>,
     /// Number of bulk-out transfers.
     pub tx_transfers: usize,
-    /// Bytes of each bulk-out transfer.
+    /// Length in bytes of each bulk-out transfer.
     pub tx_transfer_len: usize,
     /// Whether memory is allocated for each bulk-out transfer.
     pub tx_fresh: bool,
@@ -79,11 +79,11 @@ pub struct Config {
     pub platform_mac: Option<[u8; 6]>,
 }
 
-/// Bytes of a transfer that a train with an Ethernet header cannot use: Linux's `TX_SKB_MIN_LEN`.
+/// Number of bytes of a transfer that a train with an Ethernet header cannot use: Linux's `TX_SKB_MIN_LEN`.
 const TRAIN_OVERHEAD: usize = 22;
-/// Bytes that the old driver packed into a transfer.
+/// Number of bytes that the old driver packed into a transfer.
 const PACKED: usize = 9000;
-/// Bytes that the old driver reserved for the headers of a train.
+/// Number of bytes that the old driver reserved for the headers of a train.
 const MAX_HEADER: usize = 128;
 
 impl Config {

@@ -30,8 +30,9 @@ pub trait Host {
 #[derive(Default)]
 pub(super) struct Follower {
     pub(super) host: Option<Box<dyn Host>>,
-    /// The settings to apply, and the time at which a failed attempt is repeated.
+    /// The settings to apply.
     pub(super) pending: Option<Interface>,
+    /// Time at which a failed attempt is repeated.
     pub(super) again: Option<Nanos>,
     /// The interface's MTU if the chip does not support it.
     pub(super) refused_mtu: Option<usize>,

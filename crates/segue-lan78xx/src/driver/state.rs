@@ -21,7 +21,7 @@ use super::receiver::Receiver;
 use super::stats::{ChipCounters, Numbers};
 use super::transmitter::Transmitter;
 
-/// Bytes of an interrupt transfer.
+/// Length in bytes of an interrupt transfer.
 pub(super) const INTERRUPT_LEN: usize = 16;
 
 /// The driver of one adapter.

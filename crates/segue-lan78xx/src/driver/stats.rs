@@ -4,8 +4,9 @@ use segue::time::Nanos;
 
 use crate::regs::STATISTICS;
 
-/// Shortest and longest interval between two readings, nanoseconds.
+/// Shortest interval between two readings, nanoseconds.
 const SHORTEST: u64 = 1_000_000_000;
+/// Longest interval between two readings, nanoseconds.
 const LONGEST: u64 = 50 * SHORTEST;
 /// Number of segments after which the counters are read at once: half the range of the narrow counters.
 const MANY: u64 = 1 << 19;
@@ -109,7 +110,7 @@ pub struct Numbers {
     pub rx_csum: u64,
     /// Number of halted endpoints that were restarted.
     pub halts: u64,
-    /// Times that sending made no progress for five seconds and was restarted.
+    /// Number of restarts of sending after five seconds without progress.
     pub tx_timeouts: u64,
     /// Number of failed allocations of memory for a transfer.
     pub no_memory: u64,

@@ -14,8 +14,8 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 use super::transmitter::{OpenTransfer, Transmitter};
 use super::{Driver, Error, Kick};
 
-/// Bytes of the largest frame that the chip sends uncut, without FCS and with two tags: that of the largest MTU. The
-/// chip has to hold such a frame in its 12 KiB FIFO as a whole.
+/// Length in bytes of the largest frame that the chip sends uncut, without FCS and with two tags: that of the largest
+/// MTU. The chip has to hold such a frame in its 12 KiB FIFO as a whole.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
 /// Command for a frame, and whether its VLAN tag is removed for the chip to insert.
@@ -169,7 +169,7 @@ impl<T: Transport> Driver<T> {
         memory.get_mut(start..end)
     }
 
-    /// Returns the bytes of the largest train, without its command.
+    /// Returns the length in bytes of the largest train, without its command.
     fn largest_train(&self) -> usize {
         self.config.tx_transfer_len.max(LARGEST_FRAME + COMMAND_LEN) - COMMAND_LEN
     }

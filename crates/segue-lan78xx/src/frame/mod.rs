@@ -6,17 +6,17 @@
 pub mod rx;
 pub mod tx;
 
-/// Bytes of an Ethernet header.
+/// Length in bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
-/// Bytes of a VLAN tag.
+/// Length in bytes of a VLAN tag.
 pub const VLAN_LEN: usize = 4;
-/// Bytes of the frame check sequence.
+/// Length in bytes of the frame check sequence.
 pub const FCS_LEN: usize = 4;
 /// Largest MTU of the chip, bytes.
 pub const MAX_MTU: usize = 9000;
 /// Smallest MTU of the chip, bytes.
 pub const MIN_MTU: usize = 68;
-/// Bytes of the largest frame, with one tag and the FCS.
+/// Length in bytes of the largest frame, with one tag and the FCS.
 pub const MAX_FRAME: usize = MAX_MTU + ETHERNET_LEN + VLAN_LEN + FCS_LEN;
 
 /// Returns whether a full frame of this MTU ends where a USB packet ends; Linux's driver refuses such an MTU.

@@ -67,7 +67,7 @@ pub mod flag {
 pub struct Header {
     /// Flags: the first word without the length, bits of [`flag`].
     pub flags: u32,
-    /// Bytes of the frame with its FCS, below 16384.
+    /// Length in bytes of the frame with its FCS, below 16384.
     pub len: u16,
     /// The ones-complement sum of the frame from its 15th byte on, padding included, FCS excluded.
     pub csum: u16,
@@ -107,8 +107,8 @@ impl Header {
     }
 }
 
-/// Returns the bytes of padding between a frame of `len` bytes, FCS included, and the next header. Header, two bytes
-/// and frame together are padded to a multiple of 4.
+/// Returns the number of bytes of padding between a frame of `len` bytes, FCS included, and the next header. Header,
+/// two bytes and frame together are padded to a multiple of 4.
 pub const fn padding(len: usize) -> usize {
     (4 - (len + 2) % 4) % 4
 }
@@ -216,7 +216,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Returns the bytes of the transfer with another frame of `len` bytes, FCS included.
+    /// Returns the length in bytes of the transfer with another frame of `len` bytes, FCS included.
     pub const fn len_with(&self, len: usize) -> usize {
         self.bytes.len().next_multiple_of(4) + HEADER_LEN + len
     }

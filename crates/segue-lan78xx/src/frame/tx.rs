@@ -39,7 +39,7 @@ pub enum Tag {
 /// Command in front of a frame, which tells the chip how to send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Bytes of the frame that follows, 1 to 1,048,575.
+    /// Length in bytes of the frame that follows, 1 to 1,048,575.
     pub len: u32,
     /// Whether the chip appends the FCS, and pads short frames.
     pub fcs: bool,
@@ -126,7 +126,7 @@ impl Command {
     }
 }
 
-/// Returns the bytes of padding in front of the next command of a transfer that has `len` bytes.
+/// Returns the number of bytes of padding in front of the next command of a transfer that has `len` bytes.
 pub const fn padding(len: usize) -> usize {
     len.next_multiple_of(ALIGN) - len
 }

@@ -16,7 +16,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Returns the bytes that the frame takes in the FIFO.
+    /// Returns the number of bytes that the frame takes in the FIFO.
     pub(super) fn room(&self) -> usize {
         (crate::frame::rx::HEADER_LEN + self.bytes.len()).next_multiple_of(4)
     }
@@ -73,7 +73,7 @@ pub(super) struct BulkOut {
     pub(super) halted: bool,
     /// The incomplete command or frame at the end of an earlier transfer.
     pub(super) rest: Vec<u8>,
-    /// Bytes of the stream before `rest`, modulo the alignment.
+    /// Number of bytes of the stream before `rest`, modulo the alignment.
     pub(super) offset: usize,
 }
 

@@ -10,12 +10,13 @@ use crate::regs::{self, dp, fct, flow, int, mac_cr, mac_rx, rfe, stat};
 use super::fifo::Received;
 use super::{Fault, Model, offload};
 
-/// Bytes of the shortest frame without FCS.
+/// Length in bytes of the shortest frame without FCS.
 const MIN_FRAME: usize = 60;
 /// Destination address of pause frames (IEEE 802.3, 31B.1).
 const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
-/// Bytes that a frame takes on the wire in addition to its own: FCS, preamble and interframe gap (IEEE 802.3, 4.4.2).
+/// Number of bytes that a frame takes on the wire in addition to its own: FCS, preamble and interframe gap (IEEE 802.3,
+/// 4.4.2).
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
 /// Largest number of frames to the partner that wait to be fetched.
 const MAX_OUTGOING: usize = 1 << 16;

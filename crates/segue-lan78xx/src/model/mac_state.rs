@@ -14,7 +14,7 @@ pub(super) struct Mac {
     pub(super) waited_in: bool,
     /// Frames to the partner, with their arrival times.
     pub(super) outgoing: VecDeque<(Nanos, Vec<u8>)>,
-    /// Bytes of the frames to the partner.
+    /// Number of bytes of the frames to the partner.
     pub(super) outgoing_bytes: usize,
     pub(super) busy_out: Nanos,
     /// Whether frames of the host waited for the outgoing wire, not paused, when the model was last advanced.

@@ -9,19 +9,19 @@ pub struct Notes {
     pub bulk_in: u64,
     /// Number of frames in completed bulk-in transfers.
     pub bulk_in_frames: u64,
-    /// Bytes of frames in completed bulk-in transfers, including their FCS unless it was stripped.
+    /// Number of bytes of frames in completed bulk-in transfers, including their FCS unless it was stripped.
     pub bulk_in_bytes: u64,
     /// Number of bulk-out transfers processed.
     pub bulk_out: u64,
     /// Number of frames in bulk-out transfers.
     pub bulk_out_frames: u64,
-    /// Bytes of frames in bulk-out transfers.
+    /// Number of bytes of frames in bulk-out transfers.
     pub bulk_out_bytes: u64,
     /// Number of frames on the wire made from the frames in bulk-out transfers: several for one with segmentation.
     pub bulk_out_segments: u64,
     /// Number of frames from the host with segmentation.
     pub lso_frames: u64,
-    /// Bytes of the largest frame with segmentation.
+    /// Length in bytes of the largest frame with segmentation.
     pub lso_largest: u64,
     /// Number of frames from the host with a VLAN tag to insert or replace.
     pub tags_inserted: u64,

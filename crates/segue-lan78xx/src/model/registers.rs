@@ -172,7 +172,7 @@ impl Model {
         self.phy_line = line;
     }
 
-    /// Returns the bytes of a bulk-in transfer that the burst cap allows; without a burst cap, no limit.
+    /// Returns the number of bytes of a bulk-in transfer that the burst cap allows; without a burst cap, no limit.
     pub(super) fn burst_cap(&self) -> usize {
         let cap = (self.register(regs::BURST_CAP) & 0xff) as usize;
         let on = self.register(regs::USB_CFG0) & regs::usb_cfg0::BCE != 0;

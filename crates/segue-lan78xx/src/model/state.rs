@@ -15,7 +15,7 @@ use super::notes::Notes;
 use super::phy::{LinkSpeed, Partner, Phy};
 use super::transfer::Completion;
 
-/// Registers of four bytes up to the end of the OTP block.
+/// Number of registers of four bytes up to the end of the OTP block.
 pub(super) const WORDS: usize = 0x1100 / 4;
 
 /// The model of one chip; see the [module](super).

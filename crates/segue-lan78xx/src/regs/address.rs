@@ -84,7 +84,7 @@ pub const OTP_ADDR2: u16 = OTP_BASE + 0x08;
 pub const OTP_RD_DATA: u16 = OTP_BASE + 0x18;
 /// OTP: function, 1 for a read.
 pub const OTP_FUNC_CMD: u16 = OTP_BASE + 0x20;
-/// OTP: 1 starts the function.
+/// OTP: writing 1 starts the function.
 pub const OTP_CMD_GO: u16 = OTP_BASE + 0x28;
 /// OTP: status, 1 while busy.
 pub const OTP_STATUS: u16 = OTP_BASE + 0x30;

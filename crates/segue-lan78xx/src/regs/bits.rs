@@ -24,7 +24,7 @@ pub mod hw_cfg {
     pub const CLK125_EN: u32 = 1 << 25;
     /// Bit that enables the 25 MHz clock output to an external PHY.
     pub const REFCLK25_EN: u32 = 1 << 24;
-    /// Bit that enables the two LEDs that share pins with the EEPROM.
+    /// Bits that enable the two LEDs that share pins with the EEPROM.
     pub const LED1_EN_LED0_EN: u32 = 0b11 << 20;
     /// Bit: a bulk-in transfer may hold multiple Ethernet frames.
     pub const MEF: u32 = 1 << 4;
@@ -36,7 +36,7 @@ pub mod hw_cfg {
 
 /// Bits of [`PMT_CTL`](crate::regs::PMT_CTL).
 pub mod pmt {
-    /// Flag: the chip is ready.
+    /// Bit: the chip is ready.
     pub const READY: u32 = 1 << 7;
     /// Bit that resets the PHY, and clears itself.
     pub const PHY_RST: u32 = 1 << 4;
@@ -60,9 +60,9 @@ pub mod pmt {
 pub mod dp {
     /// Bit of [`DP_SEL`](crate::regs::DP_SEL): the port is idle.
     pub const READY: u32 = 1 << 31;
-    /// Bits of [`DP_SEL`](crate::regs::DP_SEL): selects the RAM with the VLAN and address hash tables.
+    /// Value of the RAM selection in [`DP_SEL`](crate::regs::DP_SEL): the RAM with the VLAN and address hash tables.
     pub const VLAN_DA_RAM: u32 = 1;
-    /// Bits of [`DP_SEL`](crate::regs::DP_SEL): mask of the RAM selection.
+    /// Mask of the RAM selection in [`DP_SEL`](crate::regs::DP_SEL).
     pub const SELECT: u32 = 0xf;
     /// Command bit of [`DP_CMD`](crate::regs::DP_CMD): write.
     pub const WRITE: u32 = 1;
@@ -78,13 +78,13 @@ pub mod e2p {
     pub const BUSY: u32 = 1 << 31;
     /// Status bit: the command found no EEPROM.
     pub const TIMEOUT: u32 = 1 << 10;
-    /// Command: read a byte.
+    /// EEPROM command: read a byte.
     pub const READ: u32 = 0;
     /// EEPROM command: disable writes.
     pub const EWDS: u32 = 1 << 28;
     /// EEPROM command: enable writes.
     pub const EWEN: u32 = 2 << 28;
-    /// Command: write a byte.
+    /// EEPROM command: write a byte.
     pub const WRITE: u32 = 3 << 28;
     /// Mask of the command field.
     pub const COMMAND: u32 = 7 << 28;

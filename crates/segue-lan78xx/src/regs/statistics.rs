@@ -1,6 +1,6 @@
 //! The counters of the chip.
 
-/// Bytes of the answer to the request [`READ_STATISTICS`](crate::regs::request::READ_STATISTICS).
+/// Length in bytes of the answer to the request [`READ_STATISTICS`](crate::regs::request::READ_STATISTICS).
 pub const STATISTICS_LEN: usize = STATISTICS.len() * 4;
 
 /// Name and range of a counter of the chip.

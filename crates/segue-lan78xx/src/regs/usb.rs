@@ -22,6 +22,6 @@ pub mod endpoint {
     pub const BULK_OUT: u8 = 0x02;
     /// Interrupt endpoint: event notifications.
     pub const INTERRUPT: u8 = 0x83;
-    /// Bytes of an interrupt packet, which holds [`INT_STS`](crate::regs::INT_STS).
+    /// Length in bytes of an interrupt packet, which holds [`INT_STS`](crate::regs::INT_STS).
     pub const INTERRUPT_LEN: usize = 4;
 }

@@ -150,7 +150,7 @@ pub struct Request {
     pub endpoint: u8,
     /// The driver's tag of the transfer, which comes back with it.
     pub tag: u32,
-    /// Bytes to send, or most bytes to receive.
+    /// Number of bytes to send, or largest number of bytes to receive.
     pub len: usize,
     /// Whether a zero-length packet follows the data sent.
     pub zero_packet: bool,

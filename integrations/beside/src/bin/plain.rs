@@ -1,6 +1,6 @@
 //! `plain ROUNDS SECONDS` carries a TCP connection of iperf3 between two hosts, each with a TUN device without
-//! virtio-net headers: packet by packet and joined into packets of 64 kB in turn. Prints Gbit/s of both, one line a
-//! round.
+//! virtio-net headers: packet by packet and joined into packets of 64 kB in turn. Prints Gbit/s of both, one line for
+//! each round.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};

@@ -1,6 +1,6 @@
 //! Command `smoltcp ROUNDS SECONDS`, which carries TCP between the kernel and smoltcp over TUN devices: smoltcp with
 //! its own device, one packet per call, and with segue's, alternating and in both directions. Prints a line for each:
-//! form, direction, Gbit/s, CPU seconds a gigabyte of everything in the process.
+//! form, direction, Gbit/s, CPU seconds per gigabyte of everything in the process.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::{Duration as Delay, Instant as Now};
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-/// The port on which smoltcp receives, and that on which it sends.
+/// Ports of smoltcp: the one on which it receives, and the one on which it sends.
 const PORTS: [u16; 2] = [9, 19];
 const BUFFER: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ fn serve<D: Device>(mut device: D, fd: RawFd, net: u8, flush: impl Fn(&mut D), s
     }
 }
 
-/// Runs a connection in one direction and returns Gbit/s and CPU seconds a gigabyte.
+/// Runs a connection in one direction and returns Gbit/s and CPU seconds per gigabyte.
 fn load(host: &Host, net: u8, port: u16, seconds: f64) -> (f64, f64) {
     let used = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,7 +1,7 @@
 //! Command `wireguard ROUNDS SECONDS`, which measures WireGuard between two hosts, each with a dedicated processor:
 //! boringtun with segue's device, boringtun with tun-rs's, and wireguard-go, alternating with loads of iperf3. Both of
 //! the first two send and receive by segue's UDP functions, so that the device alone differs. Prints a line for each
-//! measurement: form, load, Gbit/s, CPU seconds a gigabyte of both ends.
+//! measurement: form, load, Gbit/s, CPU seconds per gigabyte of both ends.
 //!
 //! `wireguard end FORM DEVICE LOCAL:PORT PEER:PORT SECRET PUBLIC` runs one end; SECRET and PUBLIC are the byte of which
 //! a private key of the laboratory consists, and the peer's public key, in hexadecimal digits.
@@ -23,8 +23,9 @@ use segue_port::tun::{Tun, TunConfig};
 use segue_port::udp::{Receiver, Sender};
 use tun_rs::{DeviceBuilder, GROTable, IDEAL_BATCH_SIZE, SyncDevice, VIRTIO_NET_HDR_LEN};
 
-/// Private keys: 32 times a byte that X25519's clamping does not change. The public ones that belong to them.
+/// Private keys, each one byte repeated 32 times that X25519's clamping leaves unchanged.
 const SECRETS: [u8; 2] = [0x40, 0x48];
+/// Public keys of [`SECRETS`].
 const PUBLICS: [&str; 2] = [
     "d7b5e81d336e578b13b8d706e82d061e3038c96bce66cdcf50d566b96ddbba10",
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use segue_gotatun::{Form, MTU};
 use segue_lab::{Family, Host, Peer, Process};
 
-/// Private keys for the laboratory: 32 times a byte that X25519's clamping does not change. The public ones that belong
-/// to them.
+/// Private keys of the two ends, each one byte repeated 32 times that X25519's clamping leaves unchanged.
 const SECRETS: [u8; 2] = [0x40, 0x48];
+/// Public keys of [`SECRETS`].
 pub const PUBLICS: [&str; 2] = [
     "d7b5e81d336e578b13b8d706e82d061e3038c96bce66cdcf50d566b96ddbba10",
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",

@@ -20,8 +20,9 @@ use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport};
 
 /// Timeout of a control request, milliseconds, as in Linux.
 const CONTROL_MS: u32 = 5000;
-/// Directories in which the kernel describes USB devices and has their device nodes.
+/// Directory in which the kernel describes USB devices.
 const DESCRIPTIONS: &str = "/sys/bus/usb/devices";
+/// Directory with the device nodes of USB devices.
 const DEVICES: &str = "/dev/bus/usb";
 
 /// An adapter in the kernel's list.

@@ -17,7 +17,7 @@ use super::{Exported, Phase, Session};
 
 /// Maximum number of frames read from the cable in one round.
 const BUDGET: usize = 64;
-/// Bytes of unread output beyond which a client's input is not read.
+/// Number of bytes of unread output beyond which a client's input is not read.
 const MAX_OUTPUT: usize = 4 << 20;
 /// Maximum number of connections at a time, one of which can have the device. A new one replaces the oldest of the
 /// others.
@@ -69,7 +69,7 @@ impl Wire {
         self.port.counters()
     }
 
-    /// Returns the number of frames lost before the port.
+    /// Returns the numbers of frames lost before the port.
     pub fn lost(&self) -> Lost {
         self.lost
     }
@@ -191,7 +191,8 @@ impl Server {
         self.uncabled
     }
 
-    /// Passes each descriptor to wait for to `each`, and whether to wait until it is readable and until it is writable.
+    /// Calls `each` with every descriptor to wait for, and with whether to wait until it is readable and until it is
+    /// writable.
     pub fn each_interest(&self, each: &mut dyn FnMut(BorrowedFd<'_>, bool, bool)) {
         each(self.listener.as_fd(), true, false);
         for Connection { stream, session, .. } in &self.connections {

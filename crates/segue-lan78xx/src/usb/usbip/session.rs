@@ -9,11 +9,12 @@ use crate::usb::{Error, Setup, Speed};
 
 use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
 
-/// Limit of the pending transfers of one client, and of the bytes in them. The kernel's usbfs gives one process 16 MiB
-/// by default; like there, a transfer beyond the limit fails for lack of memory.
+/// Largest number of pending transfers of one client.
 const MAX_WAITING: usize = 4096;
+/// Largest number of bytes in the pending transfers of one client. The kernel's usbfs gives one process 16 MiB by
+/// default; like there, a transfer beyond the limit fails for lack of memory.
 const MAX_HELD: usize = 64 << 20;
-/// Bytes of memory for replies that are kept after they have been sent.
+/// Number of bytes of memory for replies that are kept after they have been sent.
 const KEPT_OUTPUT: usize = 1 << 20;
 
 /// The state of the exported device.
@@ -42,7 +43,7 @@ pub struct Session {
     phase: Phase,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Bytes of the output that were sent.
+    /// Number of bytes of the output that were sent.
     sent: usize,
     /// Sequence numbers of pending transfers, with their lengths.
     waiting: HashMap<u32, usize>,
@@ -224,7 +225,7 @@ impl Session {
         let wanted =
             if is_in { TransferRequest::In(len) } else { TransferRequest::Out(data, flags & flag::ZERO_PACKET != 0) };
         if self.waiting.contains_key(&header.seqnum) {
-            // Two transfers with one sequence number cannot be told apart.
+            // Two transfers with one sequence number cannot be distinguished.
             self.phase = Phase::Over;
             return used;
         }

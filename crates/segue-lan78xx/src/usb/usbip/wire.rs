@@ -6,11 +6,11 @@ use crate::usb::{Error, Speed};
 pub const PORT: u16 = 3240;
 /// The protocol's version, 1.1.1.
 pub(super) const VERSION: u16 = 0x0111;
-/// Bytes of the header of operations: version, code, status.
+/// Length in bytes of the header of operations: version, code, status.
 pub(super) const OP_LEN: usize = 8;
-/// Bytes of a bus id.
+/// Length in bytes of a bus id.
 pub(super) const BUS_ID_LEN: usize = 32;
-/// Bytes of a device's record.
+/// Length in bytes of a device's record.
 pub const RECORD_LEN: usize = 312;
 /// Length of the header of each message about a transfer, bytes.
 pub(super) const HEADER_LEN: usize = 48;
