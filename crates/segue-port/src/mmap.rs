@@ -60,6 +60,7 @@ impl Slot {
     }
 
     /// Claims the slot if the kernel has filled it; returns whether it belongs to this process.
+    #[inline]
     pub(crate) fn claim(&mut self) -> bool {
         // Acquire: what the kernel wrote before the word is visible after it.
         self.ours = self.ours || self.status().load(Ordering::Acquire) & OURS != 0;
@@ -67,6 +68,7 @@ impl Slot {
     }
 
     /// Returns the slot to the kernel, if this process owns it.
+    #[inline]
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.ours) {
             // Release: reads and writes of this process stay before the word.
@@ -84,12 +86,14 @@ impl Slot {
     }
 
     /// Returns the slot's bytes for writing; none while the kernel owns it.
+    #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let len = if self.ours { self.len } else { 0 };
         // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.mapping.base.as_ptr().add(self.at), len) }
     }
 
+    #[inline]
     fn status(&self) -> &AtomicU32 {
         // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes
         // it with single stores.

@@ -66,6 +66,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Memory::Own(bytes) => bytes,
@@ -146,6 +147,7 @@ pub struct PageMut {
 
 impl PageMut {
     /// Returns all bytes of the page, with the content of its last use.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // The only way to a second reference is `freeze`, which consumes the page; no weak references are made.
         Rc::get_mut(&mut self.handle.0)
@@ -154,6 +156,7 @@ impl PageMut {
     }
 
     /// Returns the first `len` bytes, clamped to the page, shared and read-only.
+    #[inline]
     pub fn freeze(self, len: usize) -> Page {
         let len = len.min(self.handle.0.memory.bytes().len());
         Page { handle: self.handle, start: 0, len: len as u32 }
@@ -277,18 +280,32 @@ impl RingPages {
     }
 
     /// Returns the next slot filled by the kernel.
+    #[inline]
     pub(crate) fn claim(&mut self) -> Option<PageMut> {
-        self.reclaim();
+        self.find(self.next);
         let place = self.slots.get_mut(self.next)?;
         let Memory::Slot(slot, _) = &mut Rc::get_mut(place.as_mut()?)?.memory else { return None };
         if !slot.claim() {
             return None;
         }
         let slab = place.take()?;
-        self.next = (self.next + 1) % self.slots.len();
+        let len = self.slots.len();
+        self.next = if self.next + 1 == len { 0 } else { self.next + 1 };
         // Each slot is passed once a round. The kernel stops at one that is still in use when it comes to it.
-        self.is_held_up |= self.slots[(self.next + self.slots.len() / 2) % self.slots.len()].is_none();
+        let ahead = self.next + len / 2;
+        self.is_held_up |= !self.find(if ahead < len { ahead } else { ahead - len });
         Some(PageMut { handle: Handle(slab) })
+    }
+
+    /// Returns whether the slot is unreferenced. Freed slots are put back only for one that seems in use, so that most
+    /// frames need no look at the list of freed ones.
+    #[inline]
+    fn find(&mut self, index: usize) -> bool {
+        let is_here = |ring: &RingPages| ring.slots.get(index).is_some_and(Option::is_some);
+        if !is_here(self) {
+            self.reclaim();
+        }
+        is_here(self)
     }
 
     /// Returns whether a slot's frame was kept for half a round of the ring since the last call.
@@ -296,6 +313,7 @@ impl RingPages {
         std::mem::take(&mut self.is_held_up)
     }
 
+    #[inline(never)]
     fn reclaim(&mut self) {
         for slab in self.home.free.borrow_mut().drain(..) {
             if let Memory::Slot(_, index) = slab.memory {

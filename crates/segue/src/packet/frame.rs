@@ -6,6 +6,9 @@ use super::{Csum, Frag, Packet, Pool, Start, Tunnels, Unit};
 use crate::arch;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
+/// Length in bytes of the longest Ethernet header of which [`Frame::plain_ip`] finds the end.
+const MAX_ETHERNET_LEN: usize = ethernet::LEN + ethernet::MAX_TAGS * ethernet::VLAN_LEN;
+
 /// A packet as a port received it, not parsed yet.
 #[derive(Clone, Debug)]
 pub struct Frame<B> {
@@ -64,14 +67,16 @@ impl<B: AsRef<[u8]>> Frame<B> {
         let l3 = match self.start {
             Start::Ip => 0,
             Start::Ethernet => {
-                let kind = |tags: usize| read_u16(bytes, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
-                let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
-                let tags = (0..ethernet::MAX_TAGS).take_while(|tags| is_tag(kind(*tags))).count();
-                let version = bytes.get(ethernet::LEN + tags * ethernet::VLAN_LEN)? >> 4;
-                if !matches!((kind(tags), version), (ethertype::IPV4, 4) | (ethertype::IPV6, 6)) {
+                let mut kind = read_u16(bytes, ethernet::TYPE)?;
+                let mut l3 = ethernet::LEN;
+                while matches!(kind, ethertype::VLAN | ethertype::QINQ) && l3 < MAX_ETHERNET_LEN {
+                    l3 += ethernet::VLAN_LEN;
+                    kind = read_u16(bytes, l3 - (ethernet::LEN - ethernet::TYPE))?;
+                }
+                if !matches!((kind, bytes.get(l3)? >> 4), (ethertype::IPV4, 4) | (ethertype::IPV6, 6)) {
                     return None;
                 }
-                ethernet::LEN + tags * ethernet::VLAN_LEN
+                l3
             }
         };
         let ip = &bytes[l3..];
