@@ -73,16 +73,24 @@ pub(super) fn packet(head: &[u8], payload: &[u8], owed: Option<&Owed>, out: &mut
 /// Copies headers to memory of the same length; most are copied by two moves of constant length, which overlap.
 #[inline(always)]
 fn copy_head(to: &mut [u8], head: &[u8]) {
-    const MOVE: usize = 40;
-    match (head.first_chunk::<MOVE>(), head.last_chunk::<MOVE>()) {
-        (Some(first), Some(last)) if to.len() <= 2 * MOVE => {
-            if let Some(to) = to.first_chunk_mut() {
-                *to = *first;
-            }
-            if let Some(to) = to.last_chunk_mut() {
-                *to = *last;
-            }
-        }
-        _ => to.copy_from_slice(head),
+    if !copy_ends::<32>(to, head) && !copy_ends::<40>(to, head) {
+        to.copy_from_slice(head);
     }
+}
+
+/// Copies the first and the last `N` bytes of headers that have at least as many and no others between them. Returns
+/// whether they are such headers.
+#[inline(always)]
+fn copy_ends<const N: usize>(to: &mut [u8], head: &[u8]) -> bool {
+    let (Some(first), Some(last)) = (head.first_chunk::<N>(), head.last_chunk::<N>()) else { return false };
+    if to.len() > 2 * N {
+        return false;
+    }
+    if let Some(to) = to.first_chunk_mut() {
+        *to = *first;
+    }
+    if let Some(to) = to.last_chunk_mut() {
+        *to = *last;
+    }
+    true
 }
