@@ -104,6 +104,12 @@ impl Names {
         }
     }
 
+    /// Returns only the answer for `host`.
+    pub fn only(&self, host: &str) -> Names {
+        let answer = self.answers.get(host).map(|answer| (host.to_owned(), answer.clone()));
+        Names { answers: answer.into_iter().collect(), cached: HashMap::new() }
+    }
+
     /// Adds addresses of earlier lookups, which replace missing addresses of a family in the answers.
     pub fn or(mut self, cached: impl IntoIterator<Item = CachedAddress>) -> Names {
         for CachedAddress { dev, host, address } in cached {
@@ -122,6 +128,8 @@ fn has_family(found: &[IpAddr], like: IpAddr) -> bool {
 pub struct Lookups {
     received: Receiver<(String, Answer)>,
     names: Names,
+    /// The names without an answer.
+    unanswered: BTreeSet<String>,
     is_over: bool,
 }
 
@@ -138,6 +146,7 @@ impl Lookups {
     ) -> Lookups {
         let hosts: BTreeSet<String> = hosts.into_iter().collect();
         let threads = hosts.len().min(MOST_LOOKUPS);
+        let unanswered = hosts.clone();
         let waiting = Arc::new(Mutex::new(hosts));
         let (answers, received) = channel();
         for _ in 0..threads {
@@ -161,29 +170,52 @@ impl Lookups {
                 break;
             }
         }
-        Lookups { received, names: Names::default(), is_over: false }
+        Lookups { received, names: Names::default(), unanswered, is_over: false }
     }
 
     /// Waits for all answers, at most `limit`; returns whether there are new ones.
     pub fn wait(&mut self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut is_new = false;
-        while !self.is_over {
-            match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((host, answer)) => {
-                    self.names.answers.insert(host, answer);
-                    is_new = true;
-                }
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => self.is_over = true,
-            }
+        while self.receive(until) {
+            is_new = true;
         }
         is_new
+    }
+
+    /// Waits for all answers while they keep arriving: until none has arrived for `pause`, at most `limit`.
+    pub fn wait_while_answered(&mut self, pause: Duration, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.receive(until.min(Instant::now() + pause)) {}
+    }
+
+    /// Waits for the next answer; returns whether there is one.
+    fn receive(&mut self, until: Instant) -> bool {
+        if self.is_over {
+            return false;
+        }
+        match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok((host, answer)) => {
+                self.unanswered.remove(&host);
+                self.names.answers.insert(host, answer);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.is_over = true;
+                false
+            }
+        }
     }
 
     /// Returns the answers so far.
     pub fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Returns the names without an answer so far.
+    pub fn unanswered(&self) -> &BTreeSet<String> {
+        &self.unanswered
     }
 
     /// Returns whether no further answer can arrive.
@@ -240,6 +272,32 @@ mod tests {
         for host in ["dead1", "dead2"] {
             assert_eq!(found.addresses(host, "a"), Err("the resolver has not answered yet".to_owned()));
         }
+        assert!(lookups.unanswered().iter().eq(["dead1", "dead2"]), "{:?}", lookups.unanswered());
+    }
+
+    #[test]
+    fn answers_are_awaited_while_they_keep_arriving() {
+        // Each comes half a second after the one before: all of them take longer than the pause that ends the wait.
+        let slow = |host: &str| {
+            let tenths = host.strip_prefix("slow").and_then(|rest| rest.parse::<u64>().ok());
+            thread::sleep(Duration::from_millis(100 * tenths.unwrap_or(6000)));
+            Ok(vec![ADDRESS])
+        };
+        let hosts: Vec<String> = (0..9).map(|n| format!("slow{}", 5 * n)).collect();
+        let mut lookups = Lookups::begin_with(hosts.iter().cloned().chain(["dead".to_owned()]), slow);
+        let begin = Instant::now();
+        lookups.wait_while_answered(Duration::from_secs(3), Duration::from_secs(600));
+        assert!(begin.elapsed() < Duration::from_secs(300), "{:?}", begin.elapsed());
+        assert!(lookups.unanswered().iter().eq(["dead"]), "{:?}", lookups.unanswered());
+        for host in &hosts {
+            assert_eq!(lookups.names().only(host).addresses(host, "a"), Ok(vec![ADDRESS]), "{host}");
+        }
+        assert_eq!(lookups.names().only("slow0").answers.len(), 1);
+        assert!(lookups.names().only("dead").addresses("slow0", "a").is_err());
+        // The limit holds whatever arrives.
+        let begin = Instant::now();
+        lookups.wait_while_answered(Duration::from_secs(600), Duration::from_millis(10));
+        assert!(begin.elapsed() < Duration::from_secs(300) && !lookups.is_over());
     }
 
     #[test]

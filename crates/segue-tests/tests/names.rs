@@ -15,8 +15,10 @@ use segue_tests::capture::Directory;
 use segue_tests::{Ground, sys, test_name, until};
 use serde_json::Value;
 
-/// Longest time for a reload without a wait for names; it once waited for 6 seconds.
+/// Longest time for a start or a reload without a wait for names; both once waited for 6 seconds.
 const SOON: Duration = Duration::from_secs(5);
+/// Time before an answer for which no start, no reload and no upgrade waits.
+const LATE: Duration = Duration::from_secs(15);
 /// A file of host names without one of a peer.
 const LOCAL: &str = "127.0.0.1 localhost\n";
 /// A file of host names with one peer.
@@ -26,6 +28,14 @@ const PEER: &str = "127.0.0.1 localhost\n198.18.0.2 peer.invalid\n";
 fn table(dev: &str, remote: &str, port: u16, key: u8) -> String {
     let ends = format!("dev = \"{dev}\"\nlocal = \"198.18.0.1\"\nremote = \"{remote}\"\n");
     format!("[[tunnel]]\n{ends}encap = \"gue\"\nport = {port}\nkey = {key}\n")
+}
+
+/// Puts a file with this content in place of a program, as a package does.
+fn install(program: &Path, content: &[u8]) {
+    let beside = program.with_extension("new");
+    fs::write(&beside, content).expect("a file");
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).expect("its mode");
+    fs::rename(&beside, program).expect("a file in its place");
 }
 
 /// A service on one host, with a private hosts file.
@@ -97,10 +107,16 @@ impl<'a> Near<'a> {
     /// Waits until tunnel `name` runs in the process of the instance `of`, with the remote 198.18.0.2.
     #[track_caller]
     fn await_tunnel(&self, name: &str, of: &str) {
-        until(&format!("{name} does not come up: {}", self.service.stderr()), || {
+        self.await_remote(name, of, &["198.18.0.2:"]);
+    }
+
+    /// Waits until tunnel `name` runs in the process of the instance `of`, with a remote that begins with one of these.
+    #[track_caller]
+    fn await_remote(&self, name: &str, of: &str, remotes: &[&str]) {
+        until(&format!("{name} does not have the remote {remotes:?}: {}", self.service.stderr()), || {
             let state = self.instance(of).filter(|state| state["pid"] != 0)?;
             let remote = state["tunnels"][name]["remote"].as_str()?;
-            (remote.starts_with("198.18.0.2:") && self.host.has_device(name)).then_some(())
+            (remotes.iter().any(|begin| remote.starts_with(begin)) && self.host.has_device(name)).then_some(())
         });
     }
 }
@@ -210,13 +226,7 @@ fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() 
     fs::write(&resolver, "nameserver 198.18.0.2\noptions timeout:20 attempts:1\n").expect("a file");
     ground.a.run("mount", &["--bind", &resolver.display().to_string(), "/etc/resolv.conf"]).expect("a mount");
     let mut content = fs::read(&ground.program).expect("the program");
-    let install = |content: &[u8]| {
-        let beside = directory.file("segue.new");
-        fs::write(&beside, content).expect("a file");
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).expect("its mode");
-        fs::rename(&beside, &program).expect("a file in its place");
-    };
-    install(&content);
+    install(&program, &content);
 
     let hosts = "127.0.0.1 localhost\n198.18.0.2 here.invalid\n";
     let absent: String = (1..=4).map(|n| table(&format!("d{n}"), &format!("d{n}.invalid"), 6070 + n, 1)).collect();
@@ -248,7 +258,7 @@ fn a_silent_resolver_delays_neither_other_tunnels_nor_a_reload_nor_an_upgrade() 
     assert_eq!([near.pid("blue"), near.pid("red")], before);
 
     content.push(1);
-    install(&content);
+    install(&program, &content);
     let begin = Instant::now();
     let (is_done, stdout, stderr) = near.segue("reload --upgrade near -j");
     assert!(is_done && begin.elapsed() < longest, "{:?}: {stdout}{stderr}", begin.elapsed());
@@ -351,10 +361,7 @@ fn an_answer_after_a_reload_moves_its_tunnel_and_a_refused_query_moves_none() {
     server.set((3, Duration::from_secs(3)));
     let said = near.reload();
     assert!(said.contains("peer.invalid keeps 198.18.0.2 (the resolver has not answered yet)"), "{said}");
-    until(&format!("red does not move: {}", near.service.stderr()), || {
-        let state = near.instance("red").filter(|state| state["pid"] != 0)?;
-        state["tunnels"]["red"]["remote"].as_str()?.starts_with("198.18.0.3:").then_some(())
-    });
+    near.await_remote("red", "red", &["198.18.0.3:"]);
     assert_eq!(near.pid("blue"), blue);
 
     // A server that is away says nothing about the name.
@@ -363,6 +370,75 @@ fn an_answer_after_a_reload_moves_its_tunnel_and_a_refused_query_moves_none() {
     let said = near.reload();
     assert!(said.contains("2 unchanged") && said.contains("peer.invalid keeps 198.18.0.3 ("), "{said}");
     assert_eq!([near.pid("blue"), near.pid("red")], [blue, Some(red)]);
+}
+
+#[test]
+fn a_start_does_not_wait_for_a_late_answer_with_which_its_tunnels_come_up() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let server = NameServer::start(&ground, &directory, (2, LATE));
+    // One has a port of its own, the other one that of a tunnel that starts at once.
+    let named = table("red", "peer.invalid", 6090, 2) + &table("green", "peer.invalid", 6080, 3);
+    let begin = Instant::now();
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &(table("blue", "198.18.0.2", 6080, 1) + &named));
+    near.await_tunnel("blue", "blue");
+    assert!(begin.elapsed() < SOON, "the start took {:?}", begin.elapsed());
+    for name in ["red", "green"] {
+        near.await_absent(name, "cannot find the address of `peer.invalid`");
+    }
+    // The query of the start is not repeated: another one would have another answer, at once.
+    server.set((3, Duration::ZERO));
+    near.await_tunnel("red", "red");
+    near.await_tunnel("green", "blue");
+}
+
+#[test]
+fn a_service_of_which_nothing_else_starts_waits_for_late_answers() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let _server = NameServer::start(&ground, &directory, (2, Duration::from_secs(4)));
+    let alone = Near::start(&ground.a, &ground.program, LOCAL, &table("white", "peer.invalid", 6070, 1));
+    alone.await_tunnel("white", "white");
+
+    // Another program has the port of the tunnel whose remote is an address.
+    let taken = ground.a.enter(|| UdpSocket::bind("198.18.0.1:6080")).expect("the host").expect("a socket");
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);
+    let near = Near::start(&ground.a, &ground.program, LOCAL, &tunnels);
+    near.await_tunnel("red", "red");
+    near.await_absent("blue", "cannot listen on UDP 198.18.0.1:6080");
+    drop(taken);
+    near.await_tunnel("blue", "blue");
+}
+
+#[test]
+fn an_upgrade_loses_no_answer_that_is_awaited() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    let directory = Directory::new();
+    let program = directory.file("segue");
+    let mut content = fs::read(&ground.program).expect("the program");
+    install(&program, &content);
+    let server = NameServer::start(&ground, &directory, (2, Duration::ZERO));
+    let tunnels = table("blue", "198.18.0.2", 6080, 1) + &table("red", "peer.invalid", 6090, 2);
+    let near = Near::start(&ground.a, &program, LOCAL, &tunnels);
+    for name in ["blue", "red"] {
+        near.await_tunnel(name, name);
+    }
+
+    server.set((3, LATE));
+    let said = near.reload();
+    assert!(said.contains("peer.invalid keeps 198.18.0.2 (the resolver has not answered yet)"), "{said}");
+    // The query of the reload ends with its program; that of the next one is answered at once.
+    server.set((4, Duration::ZERO));
+    content.push(1);
+    install(&program, &content);
+    let (is_done, stdout, stderr) = near.segue("reload --upgrade near -j");
+    assert!(is_done, "{stdout}{stderr}");
+    let done: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"));
+    assert_eq!(done["services"][0]["is_new"], true, "{done}");
+    let blue = near.pid("blue");
+    // With the first address the upgrade took longer than the answer.
+    near.await_remote("red", "red", &["198.18.0.3:", "198.18.0.4:"]);
+    assert_eq!(near.pid("blue"), blue);
 }
 
 #[test]

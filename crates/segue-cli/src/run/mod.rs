@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind, together};
 use segue_control::knobs::Knob;
-use segue_host::names::Names;
+use segue_host::names::{Lookups, Names};
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, Want};
 use segue_service::supervise::service::{Configuration, SCHEMA, Service, count};
@@ -38,11 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which a pipe without a writer is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Longest time for the lookup of all names of a file at the start, which other tunnels wait for: longer than the
-/// 5 seconds after which resolvers ask the next server.
-const LOOKUP: Duration = Duration::from_secs(6);
+/// Longest wait for the next answer of the resolver at the start, and for all answers: tunnels with an address do not
+/// wait for a silent name, and tunnels of one port start together where their names have answers one after another.
+const LOOKUP: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(6)];
 /// Longest time for the lookup of all names where no other instance waits for it.
 const LONG_LOOKUP: Duration = Duration::from_secs(30);
+/// Interval at which new answers are checked for an instance that can start.
+const ANSWER: Duration = Duration::from_millis(300);
 
 /// Runs `segue run`.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
@@ -58,14 +60,30 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
         return resume(path, number, args.check, netlink, out);
     }
     let text = open(path)?;
-    let mut read_within = |limit| {
-        let specs = config::read(&text, |hosts| Names::look_up(hosts, limit))?;
-        let checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
-        Ok::<_, Error>((specs, checked))
-    };
-    let (mut specs, mut checked) = read_within(if args.check { LONG_LOOKUP } else { LOOKUP })?;
-    if !args.check && !checked.iter().any(Result::is_ok) && specs.iter().any(|spec| spec.unresolved.is_some()) {
-        (specs, checked) = read_within(LONG_LOOKUP)?;
+    let begin = Instant::now();
+    let mut lookups = Lookups::begin(Vec::new());
+    let mut specs = config::read(&text, |hosts| {
+        lookups = Lookups::begin(hosts);
+        if args.check {
+            lookups.wait(LONG_LOOKUP);
+        } else {
+            let [pause, limit] = LOOKUP;
+            lookups.wait_while_answered(pause, limit);
+        }
+        lookups.names().clone()
+    })?;
+    let mut checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
+    // The answers that come later are the service's, unless nothing can start without them.
+    while !args.check
+        && !checked.iter().any(Result::is_ok)
+        && specs.iter().any(|spec| spec.unresolved.is_some())
+        && !lookups.is_over()
+        && begin.elapsed() < LONG_LOOKUP
+    {
+        if lookups.wait(ANSWER) {
+            specs = config::read(&text, |_| lookups.names().clone())?;
+            checked = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink);
+        }
     }
     let may_come = |checked: &Result<String, Refusal>| checked.as_ref().err().is_none_or(|refusal| refusal.is_of_host);
     if args.check || !checked.iter().any(Result::is_ok) && !checked.is_empty() || !checked.iter().all(may_come) {
@@ -75,8 +93,8 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     }
     let file = ConfigFile { path: path.to_owned(), text };
     let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
-    service
-        .life(specs.into_iter().zip(checked).map(|(spec, checked)| (spec, checked.err().map(|r| *r.error))).collect())
+    let refused = checked.into_iter().map(|checked| checked.err().map(|refusal| *refusal.error));
+    service.life(specs.into_iter().zip(refused).collect(), lookups)
 }
 
 /// Continues a service whose program this one replaces; with `check` it only reports whether it can.

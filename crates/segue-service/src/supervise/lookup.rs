@@ -1,5 +1,6 @@
 //! The asynchronous lookup of host names: the service does not wait for the answers.
 
+use std::collections::BTreeSet;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A lookup of names, which may take as long as the resolver needs.
 #[derive(Debug)]
-pub(super) struct Lookup(JoinHandle<Names>);
+pub(super) enum Lookup {
+    /// A thread waits for the resolver.
+    Pending(JoinHandle<Names>),
+    /// The answers have arrived.
+    Over(Names),
+}
 
 impl Lookup {
     /// Starts a lookup of `hosts`; `None` if there are none, or no thread can be started.
@@ -22,21 +28,27 @@ impl Lookup {
         if hosts.is_empty() {
             return None;
         }
-        started::spawn("names", move || Names::look_up(hosts, LIMIT)).ok().map(Lookup)
+        started::spawn("names", move || Names::look_up(hosts, LIMIT)).ok().map(Lookup::Pending)
     }
 
     /// Returns whether all answers have arrived.
     pub(super) fn is_over(&self) -> bool {
-        self.0.is_finished()
+        match self {
+            Lookup::Pending(thread) => thread.is_finished(),
+            Lookup::Over(_) => true,
+        }
     }
 
     /// Waits for the answers, and returns them.
     pub(super) fn answers(self) -> Names {
-        self.0.join().unwrap_or_default()
+        match self {
+            Lookup::Pending(thread) => thread.join().unwrap_or_default(),
+            Lookup::Over(names) => names,
+        }
     }
 }
 
-/// The pending lookups of a reload that did not wait for all answers.
+/// The pending lookups of a start or a reload that did not wait for all answers.
 #[derive(Debug)]
 pub(super) struct LateAnswers {
     lookups: Lookups,
@@ -50,11 +62,26 @@ impl LateAnswers {
         (!lookups.is_over()).then_some(LateAnswers { lookups, until })
     }
 
-    /// Returns the answers so far, if there are new ones, and the lookups that are still pending.
-    pub(super) fn poll(mut self) -> (Option<Names>, Option<LateAnswers>) {
+    /// Starts lookups of `hosts`; `None` if there are none.
+    pub(super) fn begin(hosts: BTreeSet<String>) -> Option<LateAnswers> {
+        if hosts.is_empty() { None } else { LateAnswers::of(Lookups::begin(hosts)) }
+    }
+
+    /// Returns the names without an answer so far.
+    pub(super) fn unanswered(&self) -> &BTreeSet<String> {
+        self.lookups.unanswered()
+    }
+
+    /// Returns the answers so far and the names that have one since the last poll, if there are any, and the lookups
+    /// that are still pending.
+    pub(super) fn poll(mut self) -> (Option<(Names, BTreeSet<String>)>, Option<LateAnswers>) {
+        let before = self.unanswered().clone();
         let is_new = self.lookups.wait(Duration::ZERO);
-        let names = is_new.then(|| self.lookups.names().clone());
+        let answers = is_new.then(|| {
+            let answered = before.difference(self.unanswered()).cloned().collect();
+            (self.lookups.names().clone(), answered)
+        });
         let waits = !self.lookups.is_over() && Instant::now() < self.until;
-        (names, waits.then_some(self))
+        (answers, waits.then_some(self))
     }
 }

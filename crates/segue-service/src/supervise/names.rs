@@ -1,13 +1,14 @@
 //! Tunnels whose remote is a name. Without an address they are absent instances, whose names are looked up again as
 //! other instances are started again. What runs has addresses: its process looks up no name.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_host::names::Names;
 
 use super::child::Instance;
-use super::lookup::{ANSWER, Lookup};
+use super::lookup::{ANSWER, LateAnswers, Lookup};
 use super::service::Service;
 use super::spec::InstanceSpec;
 use crate::tunnel::group;
@@ -18,6 +19,11 @@ const MOST_LOOKUPS: usize = 16;
 const SOON: Duration = Duration::from_secs(3);
 
 impl Instance {
+    /// Returns the name of the remote of an absent tunnel.
+    fn host(&self) -> Option<&String> {
+        self.spec.unresolved.as_ref().map(|unresolved| &unresolved.host)
+    }
+
     /// Returns whether the resolver is asked and has not answered.
     fn is_looked_up(&self) -> bool {
         self.lookup.as_ref().is_some_and(|lookup| !lookup.is_over())
@@ -25,7 +31,7 @@ impl Instance {
 
     /// Looks up the remote's name, or checks for the answer; `None` until there is one.
     fn look_up(&mut self) -> Option<Names> {
-        let host = self.spec.unresolved.as_ref()?.host.clone();
+        let host = self.host()?.clone();
         self.lookup = self.lookup.take().or_else(|| Lookup::begin(vec![host]));
         if self.is_looked_up() {
             self.again = Some(Instant::now() + ANSWER);
@@ -49,8 +55,11 @@ impl Service {
                 continue;
             }
             let is_new = instance.lookup.is_none();
+            // The lookups of the start and of a reload ask for the name already.
+            let is_awaited = |late: &LateAnswers| instance.host().is_some_and(|host| late.unanswered().contains(host));
+            let is_put_off = lookups >= MOST_LOOKUPS || self.late.as_ref().is_some_and(is_awaited);
             // One tunnel is taken in at a time, as its table is read again meanwhile.
-            if found.is_some() || is_new && lookups >= MOST_LOOKUPS {
+            if found.is_some() || is_new && is_put_off {
                 instance.again = Some(now + ANSWER);
                 continue;
             }
@@ -76,6 +85,25 @@ impl Service {
             self.instances[at].refuse(&error);
             self.tell_end(&self.instances[at], &error);
         }
+    }
+
+    /// Gives absent tunnels the answers that arrived after a start or a reload: those for the names `answered`.
+    pub(super) fn give_answers(&mut self, names: &Names, answered: &BTreeSet<String>) {
+        for instance in self.instances.iter_mut().filter(|instance| !instance.runs()) {
+            let Some(host) = instance.host().filter(|host| answered.contains(*host)) else { continue };
+            let answer = names.only(host);
+            (instance.lookup, instance.again) = (Some(Lookup::Over(answer)), Some(Instant::now()));
+        }
+    }
+
+    /// Returns the names for which an answer is awaited, or has arrived and is not used yet.
+    pub(super) fn awaited_names(&self) -> BTreeSet<String> {
+        let mut names = self.late.as_ref().map(|late| late.unanswered().clone()).unwrap_or_default();
+        for instance in self.instances.iter().filter(|instance| instance.lookup.is_some()) {
+            names.extend(instance.host().cloned());
+            names.extend(instance.spec.cached_addresses().into_iter().map(|cached| cached.host));
+        }
+        names
     }
 
     /// Looks names up during the pause before a restart, and gives the instance their addresses at the pause's end. A

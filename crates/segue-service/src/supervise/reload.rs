@@ -68,27 +68,43 @@ impl Service {
         self.tell_reload(&followed);
     }
 
-    /// Applies answers of the resolver that arrived after a reload, if names of tunnels now have other addresses.
-    /// Absent tunnels have lookups of their own.
+    /// Takes the answers of the resolver that arrived after a start, a reload or an upgrade: absent tunnels get theirs,
+    /// and others whose names now have other addresses are started again with those. The file is not read for that,
+    /// since it may have changed.
     pub(super) fn apply_late_answers(&mut self) {
         let Some(late) = self.late.take() else { return };
-        let (names, left) = late.poll();
+        let (answers, left) = late.poll();
         self.late = left;
-        let Some(names) = names.map(|names| names.or(self.cached_addresses())) else { return };
-        if self.instances.iter().any(|instance| self.has_moved(&instance.spec, &names)) {
+        let Some((names, answered)) = answers else { return };
+        self.give_answers(&names, &answered);
+        let names = names.or(self.cached_addresses());
+        let specs = self.instances.iter().map(|instance| &instance.spec);
+        let moved: Vec<Option<InstanceSpec>> = specs.clone().map(|spec| self.moved(spec, &names)).collect();
+        if moved.iter().any(Option::is_some) {
+            let specs = specs.zip(moved).map(|(spec, moved)| moved.unwrap_or_else(|| spec.clone())).collect();
             self.notify.reloading();
-            let followed = self.configuration.specs(&names).and_then(|specs| self.apply(specs, &names));
+            let followed = self.apply(specs, &names);
             self.tell_reload(&followed);
         }
     }
 
-    /// Returns whether the names of an instance have other addresses now.
-    fn has_moved(&self, spec: &InstanceSpec, names: &Names) -> bool {
+    /// Returns the specification of an instance with the addresses that its names have now; `None` if they are the
+    /// same.
+    fn moved(&self, spec: &InstanceSpec, names: &Names) -> Option<InstanceSpec> {
         if spec.cached_addresses().is_empty() {
-            return false;
+            return None;
         }
-        let made = self.configuration.spec(spec.kind, &spec.name, &spec.words(), &spec.knobs(), names);
-        made.is_ok_and(|made| made.unresolved.is_none() && made.remotes() != spec.remotes())
+        let made = self.configuration.spec(spec.kind, &spec.name, &spec.words(), &spec.knobs(), names).ok()?;
+        if made.unresolved.is_some() || made.remotes() == spec.remotes() {
+            return None;
+        }
+        // The words are the same, and have the same places in the file.
+        let mut tokens = made.tokens;
+        for (token, before) in tokens.iter_mut().zip(&spec.tokens) {
+            token.span.clone_from(&before.span);
+        }
+        let (assignments, header) = (spec.assignments.clone(), spec.header.clone());
+        Some(InstanceSpec { tokens, assignments, header, ..made })
     }
 
     /// Returns the addresses of the names of all tunnels that have one.

@@ -12,7 +12,7 @@ use segue_control::knobs::Knob;
 use segue_control::protocol::ServiceState;
 use segue_control::units;
 use segue_host::capability::Capability;
-use segue_host::names::Names;
+use segue_host::names::{Lookups, Names};
 use segue_host::netlink::Netlink;
 use segue_host::process;
 use segue_host::signals::{SignalAction, Signals};
@@ -35,6 +35,10 @@ const STOP: Duration = Duration::from_secs(10);
 pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
 /// Longest time in which an instance must end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
+/// Longest wait at the start for answers of the resolver, if no instance has come up without them.
+const LONG_LOOKUP: Duration = Duration::from_secs(30);
+/// Time after the last of these answers for the start of an instance.
+const LAST_START: Duration = Duration::from_secs(5);
 /// The configuration of a service, such as a file.
 pub trait Configuration {
     /// Returns the configuration's name for messages.
@@ -97,7 +101,8 @@ pub struct Service {
     pub(super) requests: Requests,
     /// Whether a signal or a client has requested a reload that has not begun.
     reload: bool,
-    /// The pending lookups of names, while the resolver has not answered all queries of the last reload.
+    /// The pending lookups of names, while the resolver has not answered all queries of the start, or of the last
+    /// reload.
     pub(super) late: Option<LateAnswers>,
     /// Whether a signal has requested the end of the service.
     pub(super) stop: bool,
@@ -141,19 +146,21 @@ impl Service {
     }
 
     /// Runs the service from start to end. An instance with an error is started later, again and again, as one that
-    /// does not come up.
+    /// does not come up; one whose name has no answer yet gets that of `lookups`.
     ///
     /// # Errors
     /// Where no instance comes up.
-    pub fn life(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>) -> Result<(), Error> {
+    pub fn life(&mut self, specs: Vec<(InstanceSpec, Option<Error>)>, lookups: Lookups) -> Result<(), Error> {
         // Where this is not possible, an orphan of an instance may be there for a moment longer than that.
         let _ = process::adopt_orphans();
+        // The threads that look names up create no files.
         match Requests::open(&self.configuration.name()) {
             Ok(requests) => self.requests = requests,
             // The signal does the same.
             Err(error) => self.complain(&error.hint("kill -HUP instead of segue reload")),
         }
         confine()?;
+        self.late = LateAnswers::of(lookups);
         if let Err(error) = self.begin(specs) {
             self.stop_all();
             return Err(error);
@@ -218,9 +225,8 @@ impl Service {
             let ended = self.wait(START);
             failed.extend(ended.into_iter().map(|(at, error)| (self.instances[at].spec.name.clone(), error)));
         }
-        let is_lost = !self.stop && !self.instances.iter().any(Instance::is_up);
-        if let Some((_, error)) = failed.first().filter(|_| is_lost) {
-            return Err(error.clone());
+        if self.late.is_none() && self.is_lost() {
+            return failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error));
         }
         for instance in &mut self.instances {
             instance.is_awaited = false;
@@ -230,7 +236,34 @@ impl Service {
                 self.tell_end(instance, error);
             }
         }
-        Ok(())
+        self.await_answers();
+        match failed.into_iter().next() {
+            Some((_, error)) if self.is_lost() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether no instance is up, without a request to stop.
+    fn is_lost(&self) -> bool {
+        !self.stop && !self.instances.iter().any(Instance::is_up)
+    }
+
+    /// Waits until an instance is up, as long as answers of the resolver may bring one up.
+    fn await_answers(&mut self) {
+        let mut until = Instant::now() + LONG_LOOKUP;
+        while self.is_lost() && Instant::now() < until {
+            let is_pending = self.late.is_some();
+            self.wait(self.pause().min(until.saturating_duration_since(Instant::now())));
+            if !self.stop {
+                self.apply_late_answers();
+                self.look_up();
+                self.restart();
+            }
+            if is_pending && self.late.is_none() {
+                until = Instant::now() + LAST_START;
+            }
+        }
+        self.settle();
     }
 
     /// Returns the state in one human-readable line.

@@ -5,6 +5,7 @@
 //! asked the new program whether it understands that list. Then the new program hands each tunnel over to a process of
 //! its own ([`crate::handover`]), one after the other.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -27,6 +28,7 @@ use serde_json::json;
 
 use super::child::Instance;
 use super::handle::KeptProcess;
+use super::lookup::LateAnswers;
 use super::requests::{Change, KeptRequests, Requests};
 use super::service::{Configuration, Service, confine, end};
 use super::spec::{InstancePlan, InstanceSpec, Kind};
@@ -50,6 +52,8 @@ pub struct Kept {
     version: String,
     instances: Vec<KeptInstance>,
     requests: KeptRequests,
+    /// The names whose answers were awaited: their lookups end with the program that began them.
+    awaited: BTreeSet<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,13 +208,13 @@ impl Service {
                 devs,
             });
         }
-        (Kept { version: VERSION.to_owned(), instances, requests }, fds)
+        (Kept { version: VERSION.to_owned(), instances, requests, awaited: self.awaited_names() }, fds)
     }
 
     /// Runs the service from the replacement of its program to its end: takes over the state `kept` by the preceding
     /// program, and hands the tunnels over to processes of this program. `specs` are those of [`Kept::specs`].
     pub fn resume(&mut self, kept: Kept, specs: Vec<InstanceSpec>) -> Result<(), Error> {
-        let Kept { version, instances, requests } = kept;
+        let Kept { version, instances, requests, awaited } = kept;
         let _ = process::adopt_orphans();
         match Requests::of_kept(requests) {
             Ok(requests) => self.requests = requests,
@@ -232,6 +236,7 @@ impl Service {
             self.instances.push(instance);
         }
         confine()?;
+        self.late = LateAnswers::begin(awaited);
         let done = self.renew(version);
         let mut event = json!(done);
         event["event"] = json!("upgraded");
@@ -349,11 +354,14 @@ mod tests {
         let (names, devs) = (vec![("peer".to_owned(), IpAddr::from([198, 18, 0, 2]))], vec!["sg0".to_owned()]);
         let (kind, name, process) = (Kind::Tunnel, "sg0".to_owned(), Some(process));
         let instance = KeptInstance { kind, name, words, knobs, process, names, devs };
-        let kept = Kept { version: "0.2.0".to_owned(), instances: vec![instance], requests: KeptRequests::default() };
+        let awaited = BTreeSet::from(["other".to_owned()]);
+        let (version, requests) = ("0.2.0".to_owned(), KeptRequests::default());
+        let kept = Kept { version, instances: vec![instance], requests, awaited };
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
         assert!(text.contains(r#""kind":"tunnel""#) && text.contains(r#""names":[["peer","198.18.0.2"]]"#), "{text}");
-        assert_eq!(serde_json::from_str::<Kept>(r#"{"version":"0.2.0","of_later":1}"#).unwrap().version, "0.2.0");
+        let less: Kept = serde_json::from_str(r#"{"version":"0.2.0","of_later":1}"#).unwrap();
+        assert!(less.version == "0.2.0" && less.awaited.is_empty());
         assert!(kept.instances[0].unknown().is_empty());
         let cached =
             |kept: &Kept| kept.instances[0].cached().map(|cached| (cached.dev, cached.host)).collect::<Vec<_>>();
