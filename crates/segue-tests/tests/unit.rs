@@ -1,5 +1,5 @@
-//! Tests of the systemd units: their security score, their users and directories, and a tunnel under their
-//! restrictions, which `unit_restrictions.py` applies because systemd does not run here.
+//! Tests of the systemd units: their security score, their users and directories, their AppArmor profile, and a tunnel
+//! under their restrictions, which `unit_restrictions.py` applies because systemd does not run here.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -124,6 +124,93 @@ fn the_user_and_the_folder_of_the_units_are_made_by_their_files() {
     assert!(passwd.lines().any(|line| line.starts_with("segue:") && line.ends_with("nologin")), "{passwd}");
     let (made, text) = ran(at_root("systemd-tmpfiles").arg("--create"));
     assert!(made && root.join("run/segue").is_dir(), "{text}");
+}
+
+/// Returns the path of the AppArmor profile of the units.
+fn profile() -> PathBuf {
+    contrib().join("../apparmor/segue")
+}
+
+#[test]
+fn the_profile_of_the_units_is_understood_and_permits_what_they_do() {
+    let text = fs::read_to_string(profile()).expect("the profile");
+    for name in ["segue.service", "segue@.service"] {
+        let unit = unit(name);
+        let named = value(&unit, "AppArmorProfile").strip_prefix('-').expect("a unit starts without AppArmor too");
+        assert!(text.contains(&format!("\nprofile {named} ")), "{name}: {named}");
+        let (program, _) = value(&unit, "ExecStart").split_once(' ').expect("words");
+        let folder = Path::new(value(&unit, "ConditionPathExists")).parent().expect("a folder");
+        let mut rules = vec![
+            format!("{program} mrix,"),
+            format!("{}/** r,", folder.display()),
+            format!("{},", value(&unit, "DeviceAllow")),
+            format!("{}/** rwk,", value(&unit, "ReadWritePaths").replace("/run/", "@{run}/")),
+        ];
+        let lower = |word: &str, prefix: &str| word.trim_start_matches(prefix).to_lowercase();
+        let capabilities = value(&unit, "CapabilityBoundingSet").split(' ');
+        rules.extend(capabilities.map(|one| format!("capability {},", lower(one, "CAP_"))));
+        let families = value(&unit, "RestrictAddressFamilies").split(' ');
+        rules.extend(families.map(|one| format!("network {},", lower(one, "AF_"))));
+        for rule in rules {
+            assert!(text.lines().any(|line| line.trim() == rule), "{name}: {rule}");
+        }
+    }
+
+    let Some(parser) = which("apparmor_parser") else {
+        return skip(test_name!(), "not installed: apparmor_parser");
+    };
+    let read = |file: &Path| ran(Command::new(&parser).args(["--skip-kernel-load", "--skip-cache"]).arg(file));
+    let (accepted, said) = read(&profile());
+    assert!(accepted, "{said}");
+    let directory = capture::Directory::new();
+    let broken = directory.file("broken");
+    fs::write(&broken, text.replace("capability bpf,", "capability bpf")).expect("a file");
+    let (accepted, said) = read(&broken);
+    assert!(!accepted && said.contains("syntax error"), "{said}");
+}
+
+#[test]
+fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["strace"]) else { return };
+    if which("apparmor_parser").is_none() {
+        return skip(test_name!(), "not installed: apparmor_parser");
+    }
+    for words in ["link add in0 type veth peer name in1", "link set in0 up", "link set in1 up"] {
+        ground.a.run("ip", &words.split(' ').collect::<Vec<_>>()).expect("ip");
+    }
+    let directory = capture::Directory::new();
+    let (file, calls) = (directory.file("segue.toml"), directory.file("calls"));
+    let tunnel = "[[tunnel]]\ndev = \"sg1\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    let gateway = "[[gateway]]\nin = \"in0\"\nout = \"tap:tap0\"\n";
+    let metrics = "[metrics]\nlisten = [\"unix:/run/segue/metrics.metrics\"]\n";
+    fs::write(&file, [tunnel, gateway, metrics].concat()).expect("a file");
+    // The tracer is beside the service, not its parent, so that a signal comes to the service.
+    let mut command = ground.a.command("strace");
+    command.args(["-D", "-ff", "-y", "-qq", "-s", "4096", "-e", "trace=file,flock,connect,bind", "-o"]).arg(&calls);
+    command.arg(&ground.program).args(["run", "-j", "-c"]).arg(&file);
+    let mut service = Process::spawn(command, b"").expect("strace starts");
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    assert!(service.stdout().contains("\"absent\":[]"), "{}", service.stdout());
+    let (reloaded, said) = segue(&ground.a, &ground.program, "reload segue");
+    assert!(reloaded, "{said}");
+    service.terminate();
+    assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.last_words());
+
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apparmor_paths.py");
+    let program = ground.program.canonicalize().expect("the program");
+    let forbidden = |profile: &Path| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(&here).arg(profile).arg(&calls).arg(format!("{}=/etc/segue", directory.path().display()));
+        command.args([&ground.program, &program].map(|path| format!("{}=/usr/bin/segue", path.display())));
+        ran(&mut command)
+    };
+    let (permitted, said) = forbidden(&profile());
+    assert!(permitted, "{said}");
+    // Without a rule its file is named.
+    let (less, text) = (directory.file("less"), fs::read_to_string(profile()).expect("the profile"));
+    fs::write(&less, text.replace("/dev/net/tun rw,", "")).expect("a file");
+    let (permitted, said) = forbidden(&less);
+    assert!(!permitted && said.contains("/dev/net/tun rw"), "{said}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "Type", "NotifyAccess", "ExecStart", "ExecReload", "Restart", "WatchdogSec", "User", "Group", "Environment", "LimitNOFILE",
     "UMask", "SystemCallErrorNumber", "SystemCallArchitectures",  # read below, or of the service manager alone
     "ProtectProc", "ProcSubset", "RemoveIPC",  # of other processes
+    "AppArmorProfile",  # of a security module that this machine may lack; tests of the profile are in unit.rs
     "ProtectClock", "ProtectHostname", "ProtectKernelModules", "ProtectKernelLogs", "RestrictRealtime",
     "RestrictSUIDSGID",  # capabilities and system calls that the program lacks by the sets below
 }
@@ -30,7 +31,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def settings(path):
-    """The [Service] section: a list of values for each key."""
+    """Returns the [Service] section: a list of values for each key."""
     found, inside = {}, False
     for line in open(path, encoding="utf-8"):
         line = line.strip()
@@ -67,7 +68,8 @@ def read_only(path):
 
 
 def file_system(unit, program, config, state):
-    """The file system as the unit has it; returns the paths of the program and of the file in it."""
+    """Sets up the file system as the unit sees it, and returns the paths of the program and of the configuration in
+    it."""
     mount(None, "/", None, "rec private")
     writable = " ".join(unit.get("ReadWritePaths", [])).split()
     os.makedirs("/run/segue", exist_ok=True)
@@ -108,7 +110,7 @@ def file_system(unit, program, config, state):
 
 
 def syscalls(words):
-    """The names of a list of SystemCallFilter=, its groups taken apart."""
+    """Returns the system calls in a list of SystemCallFilter=, its groups expanded."""
     names = set()
     for word in words:
         if not word.startswith("@"):
@@ -120,7 +122,7 @@ def syscalls(words):
 
 
 def allowed_calls(unit):
-    """The system calls of SystemCallFilter=, line by line."""
+    """Returns the system calls that the lines SystemCallFilter= allow."""
     allowed = syscalls(["@default"])
     for line in unit["SystemCallFilter"]:
         if line.startswith("~"):
