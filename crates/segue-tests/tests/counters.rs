@@ -1,6 +1,7 @@
 //! Tests with datagrams that a tunnel must refuse: none is delivered, each is counted under its reason, and the tunnel
 //! continues to work.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -279,6 +280,63 @@ fn gre_headers_of_another_tunnel_are_counted_under_their_reasons() {
     bench.delivered("FOU", &bench.inner(false).packet);
     let six = wire::udp_packet((Peer::A.address(NET, V6), 1), (Peer::B.address(NET, V6), 2), PAYLOAD, 0, false);
     bench.refused("IPv6 in FOU of IPv4", "inner_version", &six.packet);
+}
+
+#[test]
+fn the_drops_of_an_instance_are_the_sum_over_all_reasons_and_ports() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let shape = Shape::new(Sit, GueRemcsum, V6);
+    let bench = Bench::new(&ground, shape);
+    let packet = bench.inner(false).packet;
+    let good = wire::gue([0, 41, 0, 0], &[], &packet);
+    // IPv4 in a tunnel of IPv6 is refused under one name on both sides.
+    let device = Shape::device(NET);
+    ground.b.run("ip", &["route", "add", "203.0.113.0/24", "dev", &device]).unwrap();
+    let local = traffic::inside(&ground.b, || UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let four = wire::udp_packet((Peer::A.address(NET, V4), 1), (Peer::B.address(NET, V4), 2), PAYLOAD, 0, false);
+    // The kernel drops and counts these.
+    let bare = speaker(&ground, Peer::A.address(0, V6), shape);
+    sys::send_without_checksum(&bare).unwrap();
+
+    let total = |stat: &Stat| stat.json()["drops"].as_u64().expect("a total");
+    let counted = |stat: &Stat| {
+        let mut counted: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for (port, counters) in stat.json()["ports"].as_object().expect("ports") {
+            for (reason, count) in counters["drops"].as_object().expect("reasons") {
+                counted.insert((port.clone(), reason.clone()), count.as_u64().expect("a count"));
+            }
+        }
+        counted.retain(|_, count| *count > 0);
+        counted
+    };
+    let before = bench.stat();
+    let mut expected = counted(&before);
+    for (speaker, reason, count, datagram) in [
+        (&bench.speaker, "gue_version", 2, wire::gue([0x80, 41, 0, 0], &[], &packet)),
+        (&bench.speaker, "gue_flags", 3, wire::gue([0, 41, 0x80, 0], &[], &packet)),
+        (&bench.speaker, "inner_version", 5, wire::gue([0, 41, 0, 0], &[], &four.packet)),
+        (&bare, "outer_csum", 4, good.clone()),
+    ] {
+        for _ in 0..count {
+            speaker.send(&datagram).unwrap();
+        }
+        // What is delivered is no drop.
+        bench.delivered(reason, &good);
+        *expected.entry(("udp".to_owned(), reason.to_owned())).or_default() += count;
+    }
+    for _ in 0..7 {
+        local.send_to(PAYLOAD, "203.0.113.1:9").unwrap();
+    }
+    *expected.entry((device.clone(), "inner_version".to_owned())).or_default() += 7;
+
+    let all = total(&before) + 2 + 3 + 5 + 4 + 7;
+    let after = Stat::until(&ground.b, &ground.program, &device, PATIENCE, |stat| total(stat) >= all);
+    assert_eq!(counted(&after), expected);
+    assert_eq!(total(&after), all, "{:?}", after.json()["ports"]);
+    for (_, reason) in expected.keys() {
+        let sentence = after.json()["reasons"]["drops"][reason].as_str();
+        assert!(sentence.is_some_and(|sentence| sentence.ends_with('.')), "{reason}: {sentence:?}");
+    }
 }
 
 #[test]
