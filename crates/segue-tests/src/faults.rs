@@ -44,6 +44,8 @@ pub enum Fault {
     Worker(i32),
     /// Signal to the supervisor of the instance.
     Supervisor(i32),
+    /// Signal, which ends it, to the first of the processes that open devices or accept connections for the instance.
+    Helper(i32),
 }
 
 impl Fault {
@@ -191,14 +193,27 @@ impl Service {
             }
             Fault::Worker(signal) => sys::signal(pid, signal).unwrap(),
             Fault::Supervisor(signal) => sys::signal(parent(pid), signal).unwrap(),
+            Fault::Helper(signal) => {
+                let helper = helpers(pid)[0];
+                sys::signal(helper, signal).unwrap();
+                while !has_ended(helper) {
+                    assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: it does not end");
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
         }
         // The packet loop meets its fault with the next packet.
         passes(Duration::from_millis(1));
         let is_over = || if fault.ends() { self.pid(name).is_some_and(|now| now != pid) } else { passes(SOON) };
         while !is_over() {
             assert!(begin.elapsed() < PATIENCE, "{fault:?} {name}: {}", tail(&self.near));
-            // A process that is continued may answer before the first packet passes.
-            let dead = || if fault == Fault::Worker(libc::SIGSTOP) { is_stopped(pid) } else { !passes(SOON) };
+            let dead = || match fault {
+                // A process that is continued may answer before the first packet passes.
+                Fault::Worker(libc::SIGSTOP) => is_stopped(pid),
+                // Packets may pass until the instance is started again.
+                Fault::Helper(_) => true,
+                _ => !passes(SOON),
+            };
             if dead()
                 && let Some(stat) = self.stat(name)
                 && dead()
@@ -268,6 +283,20 @@ impl Forwarder {
 /// Returns whether a process is stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") == "T")
+}
+
+/// Returns whether a process has ended, whether or not its parent has waited for it.
+fn has_ended(pid: u32) -> bool {
+    !fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| field(&status, "State") != "Z")
+}
+
+/// Returns the processes that open devices or accept connections for the process `pid`: the other children of its
+/// supervisor.
+pub fn helpers(pid: u32) -> Vec<u32> {
+    let supervisor = parent(pid);
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    let children = children.split_ascii_whitespace().map(|child| child.parse::<u32>().unwrap());
+    children.filter(|child| *child != pid).collect()
 }
 
 /// Returns the last lines that a service has printed, for messages.

@@ -4,7 +4,6 @@
 #[path = "common/adapter.rs"]
 mod common;
 
-use std::fs;
 use std::io::{PipeWriter, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::thread;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, carrier, start, until};
 use segue_lab::{Process, reach};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, Service, parent, tail};
+use segue_tests::faults::{Fault, Service, helpers, tail};
 use segue_tests::inject::{Calls, Traced};
 use segue_tests::routed::ip;
 use segue_tests::test_name;
@@ -46,6 +45,9 @@ const DATAGRAMS: u64 = 40;
 const LEAST: u64 = 16 * DATAGRAMS;
 /// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
 const MOST: u64 = 3;
+
+/// Longest time from the end of the opener process until packets pass again: five times the aim.
+const BACK: Duration = Duration::from_secs(15);
 
 /// A model of the chip at host B, and its adapter as an instance of the service at host A.
 struct Adapter {
@@ -112,6 +114,18 @@ impl Adapter {
         (traced.detach(), begin.elapsed())
     }
 
+    /// Unplugs the adapter, and plugs it in again once the driver has noticed.
+    #[track_caller]
+    fn replug(&mut self) {
+        let begin = Instant::now();
+        writeln!(self.model.1, "unplug").unwrap();
+        while self.number("gone") == 0 {
+            assert!(begin.elapsed() < PATIENCE, "{}", tail(&self.service.near));
+            thread::sleep(Duration::from_millis(10));
+        }
+        writeln!(self.model.1, "plug").unwrap();
+    }
+
     /// Returns a number of the adapter's driver, after a wait for an answer.
     #[track_caller]
     fn number(&self, key: &str) -> u64 {
@@ -145,6 +159,24 @@ fn an_adapter_passes_packets_again_after_each_fault_of_its_process() {
         println!("{fault:?}: {} ms", took.as_millis());
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+#[test]
+fn an_adapter_whose_opener_ended_passes_packets_again_and_is_found_again() {
+    let Some(mut adapter) = Adapter::start(test_name!()) else { return };
+    let tunnel = adapter.service.patient_pid("sg1");
+    assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
+    for signal in [libc::SIGKILL, libc::SIGABRT] {
+        let took = adapter.service.fault_of("lan0", Fault::Helper(signal), &|longest| adapter.passes(longest));
+        println!("opener, signal {signal}: {} ms", took.as_millis());
+        assert!(took < BACK, "{took:?} until packets pass again");
+        // The new opener does its work.
+        let worker = adapter.service.patient_pid("lan0");
+        adapter.replug();
+        assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
+        assert_eq!(adapter.service.patient_pid("lan0"), worker, "the adapter came back to its process");
+    }
+    assert_eq!(adapter.service.patient_pid("sg1"), tunnel, "the tunnel has its process");
 }
 
 #[test]
@@ -215,20 +247,12 @@ fn an_adapter_that_was_away_comes_back_though_calls_of_the_process_that_opens_it
     }
     assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
     let worker = adapter.service.patient_pid("lan0").unwrap();
-    let supervisor = parent(worker);
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
-    let mut children = children.split_ascii_whitespace().map(|pid| pid.parse::<u32>().unwrap());
-    let opener = children.find(|pid| *pid != worker).expect("a process that opens the adapter");
+    let opener = helpers(worker)[0];
     for error in ["error=ENOMEM", "error=ENOBUFS", "error=EPERM"] {
         let begin = Instant::now();
         let directory = Directory::new();
         let traced = Traced::attach(opener, Some(("read,sendmsg", error)), &directory.file("calls"));
-        writeln!(adapter.model.1, "unplug").unwrap();
-        while adapter.number("gone") == 0 {
-            assert!(begin.elapsed() < PATIENCE, "{}", tail(&adapter.service.near));
-            thread::sleep(Duration::from_millis(10));
-        }
-        writeln!(adapter.model.1, "plug").unwrap();
+        adapter.replug();
         // The adapter is looked for once a second.
         thread::sleep(Duration::from_secs(3));
         let calls = traced.detach();

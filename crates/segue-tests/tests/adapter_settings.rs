@@ -153,14 +153,14 @@ fn health_reports_an_absent_adapter_and_a_lost_opener() {
     assert!(model.stop(PATIENCE).is_some_and(|status| status.success()));
     adapter.until("end of the adapter", |stat| stat.count("adapter", "numbers", "gone") == 1);
     let (well, said) = adapter.health();
-    assert!(!well && said.contains("adapter gone") && !said.contains("no reopening"), "{said}");
+    assert!(!well && said.contains("adapter gone") && !said.contains("process ended"), "{said}");
     let pid = adapter.driver.id();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     // The process that opens devices has no socket of the control's; it is that which was started first.
     let opener = children.split_ascii_whitespace().next().unwrap().to_owned();
     adapter.ground.b.run("kill", &["-KILL", &opener]).unwrap();
     let begin = Instant::now();
-    while !adapter.health().1.contains("no reopening") {
+    while !adapter.health().1.contains("process ended") {
         assert!(begin.elapsed() < PATIENCE, "{:?} {children}", adapter.health());
         thread::sleep(Duration::from_millis(50));
     }

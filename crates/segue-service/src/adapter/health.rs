@@ -15,7 +15,7 @@ use crate::daemon::Complaints;
 pub(super) const ADAPTER: &str = "adapter";
 
 /// Returns the function that reports the problems of an adapter. `opener` hangs up when the process that opens it
-/// again has ended.
+/// again has ended, which is a problem of its own ([`Helper::complaint`](crate::sandbox::Helper::complaint)).
 pub(super) fn complaints(opener: Option<UnixStream>) -> Complaints {
     Arc::new(move |instance: &Instance| {
         let hung_up = |line: &UnixStream| {
@@ -35,10 +35,6 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
             id => in_its_place((id >> 16) as u16, id as u16),
         };
         found.push(("adapter gone".to_owned(), format!("{why}; {then}")));
-    }
-    if nobody_opens {
-        let why = "the process that opens an adapter again has ended; start segue again";
-        found.push(("no reopening".to_owned(), why.to_owned()));
     }
     let (refused, mtu) = (number("refused_mtu"), number("mtu"));
     if refused > 0 {
@@ -63,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adapter_that_is_gone_a_lost_opener_and_an_mtu_that_does_not_fit_are_complained_about() {
+    fn an_adapter_that_is_gone_with_or_without_its_opener_and_an_mtu_that_does_not_fit_are_complained_about() {
         let complaints_of = |numbers: &[(&str, u64)], nobody_opens| {
             let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
             let port = segue_control::model::Port { numbers, ..Default::default() };
@@ -89,13 +85,15 @@ mod tests {
         }
         assert_eq!(judged(&[("gone", 0), ("mtu", 1500), ("refused_mtu", 0)], false), [""; 0]);
         assert_eq!(judged(&[("gone", 1)], false), ["adapter gone"]);
-        assert_eq!(judged(&[("gone", 1)], true), ["adapter gone", "no reopening"]);
-        assert_eq!(judged(&[], true), ["no reopening"]);
+        assert_eq!(judged(&[], true), [""; 0]);
         assert_eq!(judged(&[("mtu", 9000), ("refused_mtu", 9100)], false), ["mtu 9100"]);
         let (near, far) = UnixStream::pair().unwrap();
         let complain = complaints(Some(near));
-        assert!(complain(&Instance::default()).is_empty());
+        let port = segue_control::model::Port { numbers: [("gone".to_owned(), 1)].into(), ..Default::default() };
+        let gone = Instance { ports: [(ADAPTER.to_owned(), port)].into(), ..Instance::default() };
+        let then = |instance: &Instance| complain(instance).remove(0).why.unwrap();
+        assert!(then(&gone).ends_with("the adapter is looked for once a second"), "{}", then(&gone));
         drop(far);
-        assert_eq!(complain(&Instance::default()).len(), 1);
+        assert!(then(&gone).ends_with("start segue again"), "{}", then(&gone));
     }
 }

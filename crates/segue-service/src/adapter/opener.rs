@@ -68,9 +68,9 @@ impl Opener {
                 drop(far);
                 // Until the other process has its user, another instance could choose the same one.
                 // One that could not be confined has ended, and said so.
-                let _ = (&near).read_exact(&mut [0]);
+                let has_begun = (&near).read_exact(&mut [0]).is_ok();
                 drop(user);
-                let helper = Helper::new(pid, format!("process that opens {name} again"));
+                let helper = Helper::new(pid, format!("process that opens {name} again"), has_begun);
                 Ok((Opener { socket: near, asked: false, lost: false }, helper))
             }
             Forked::Child => {

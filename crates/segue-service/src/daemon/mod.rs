@@ -168,7 +168,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     let allowed = sandbox::Allowed { ioctls: daemon.ioctls(), maps: follower.is_some(), accepts: false };
     let (name, heartbeat) = (daemon.name(), &vitals.heartbeat);
     let helpers: Arc<[Helper]> = helpers.into();
-    let life = SandboxConfig { name, heartbeat, limits: daemon.limits(), allowed, helpers: &helpers, is_weak };
+    let (limits, is_managed) = (daemon.limits(), watched.is_some());
+    let life = SandboxConfig { name, heartbeat, limits, allowed, helpers: &helpers, is_managed, is_weak };
     let sandbox = sandbox::enter(&mut signals, socket.file(), &life, report)?;
     fault::end_on_panic(report);
     let pipeline = Faulty::wrap(assemble(&vitals)?, &vitals, Thread::Packets);
@@ -191,7 +192,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     })?;
     let snapshot = snapshot(
         daemon,
-        (&sandbox, &vitals.heartbeat, watched.is_some()),
+        (&sandbox, &vitals.heartbeat, is_managed),
         since,
         reader,
         fastpath.clone(),
@@ -388,7 +389,7 @@ fn snapshot(
                 ..Complaint::default()
             });
         }
-        instance.health.extend(helpers.iter().filter_map(Helper::complaint));
+        instance.health.extend(helpers.iter().filter_map(|helper| helper.complaint(is_managed)));
         instance.count_drops();
         if let Some(complaints) = &complaints {
             let more = complaints(&instance);

@@ -25,6 +25,8 @@ pub struct SandboxConfig<'a> {
     pub allowed: Allowed<'a>,
     /// The processes that open devices for the process that moves packets.
     pub helpers: &'a [Helper],
+    /// Whether a service starts the instance again where it ends by itself.
+    pub is_managed: bool,
     /// Whether the process runs without Landlock or filters of system calls if the kernel lacks them.
     pub is_weak: bool,
 }
@@ -44,7 +46,7 @@ pub(super) enum Signalling {
     /// Signals only to processes of the same Landlock domain, which is the process itself.
     Inside,
     /// Signals to all processes that its user and capabilities allow.
-    Anybody,
+    AnyProcess,
 }
 
 /// Denies the file system except `folders` with these rights, and, if the kernel can, TCP except connections to
@@ -58,7 +60,7 @@ pub(super) fn restrict(
     let abi = ABI::V6;
     let scopes = match signalling {
         Signalling::Inside => Scope::from_all(abi),
-        Signalling::Anybody => Scope::AbstractUnixSocket.into(),
+        Signalling::AnyProcess => Scope::AbstractUnixSocket.into(),
     };
     let made = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

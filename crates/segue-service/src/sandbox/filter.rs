@@ -54,8 +54,7 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
 ];
-/// System calls of an adapter's driver. A tunnel whose packets go through the kernel has the maps of its programs
-/// instead.
+/// System calls of an adapter's driver. A tunnel on the in-kernel path has the maps of its programs instead.
 const ADAPTER: &[libc::c_long] = &[libc::SYS_shutdown, libc::SYS_timerfd_settime];
 
 /// Additional system calls of a process that moves packets while it starts, [`PACKETS`] included.

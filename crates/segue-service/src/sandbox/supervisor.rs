@@ -59,7 +59,7 @@ pub(super) fn run(
     if let Err(error) = confine(socket, life) {
         end(&error);
     }
-    let (mut now, mut looked, mut told) = (false, Instant::now(), [None; 2]);
+    let (mut is_stopping, mut now, mut looked, mut told) = (false, false, Instant::now(), [None; 2]);
     let mut helpers: Vec<&Helper> = life.helpers.iter().collect();
     loop {
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
@@ -80,15 +80,33 @@ pub(super) fn run(
             }
         }
         // One that has ended is not watched any more: another process may have its number.
+        let mut lost = None;
         helpers.retain(|helper| match change(helper.pid) {
             Ok(Some(Change::Stopped(number))) => {
                 resume((helper.pid, helper.task.as_str()), number, &mut told[1], life.name, out);
                 true
             }
-            Ok(Some(Change::Ended(_))) => false,
+            Ok(Some(Change::Ended(ended))) => {
+                // One whose connection the child has closed ends without an error.
+                if helper.has_begun && ended != Ended::Exit(0) {
+                    lost = Some((*helper, ended));
+                }
+                false
+            }
             Ok(None) => true,
             Err(error) => error.raw_os_error() != Some(libc::ECHILD),
         });
+        if let Some((helper, ended)) = lost
+            && !is_stopping
+        {
+            let error = helper_ended(life.name, &helper.task, ended);
+            // This process could only start one with its own rights, which are none. A service starts all of them
+            // again; without one, the packets of the other ports go on.
+            if life.is_managed {
+                end(&error);
+            }
+            out.event(&LogEntry::new(LogEvent::Port, error.message).with("instance", life.name));
+        }
         let _ = sys::poll(&[(signals.as_fd(), Want::Read)], TICK);
         while let Ok(Some((action, number))) = signals.receive() {
             match action {
@@ -98,6 +116,7 @@ pub(super) fn run(
                     let _ = sys::kill(child, libc::SIGKILL);
                 }
                 SignalAction::Stop | SignalAction::Counters | SignalAction::Hangup => {
+                    is_stopping |= action == SignalAction::Stop;
                     let _ = sys::kill(child, number);
                 }
             }
@@ -126,6 +145,18 @@ fn resume((pid, task): (Pid, &str), number: i32, told: &mut Option<Instant>, nam
     }
 }
 
+/// Returns the error for the end of a process that opens devices, or accepts connections.
+fn helper_ended(name: &str, task: &str, ended: Ended) -> Error {
+    let how = match ended {
+        Ended::Exit(status) => format!("ended with status {status}"),
+        Ended::Signal(number) => format!("was ended by signal {number}"),
+    };
+    let hint = "start again; report it with the output of segue --version -v -j";
+    Error::new(Kind::Internal, format!("{name}: the {task} {how}"), hint)
+        .why("a fault of segue, a signal from another process, or the kernel had no memory left")
+        .names_instance()
+}
+
 /// Drops all privileges but signals to the child and the removal of the socket.
 fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let refused = |error: &std::io::Error| failed("cannot confine the supervisor", error);
@@ -135,7 +166,7 @@ fn confine(socket: &SocketFile, life: &SandboxConfig<'_>) -> Result<(), Error> {
     let folder = socket.folder().map(Path::to_owned);
     let removes: Vec<_> = folder.map(|folder| (folder, AccessFs::RemoveFile.into())).into_iter().collect();
     // The child says what is missing here.
-    let landlock = restrict(&removes, None, Signalling::Anybody);
+    let landlock = restrict(&removes, None, Signalling::AnyProcess);
     let seccomp = filter::apply(filter::Purpose::Waiting, &filter::Allowed::default());
     match (landlock, seccomp) {
         (true, Ok(())) => Ok(()),

@@ -56,7 +56,7 @@ impl Keeper<'_> {
                 (&near).read_exact(&mut [0]).map_err(failed)?;
                 drop(user);
                 let task = format!("process that talks to the front end of {}", self.name);
-                Ok((near.into(), Helper::new(pid, task)))
+                Ok((near.into(), Helper::new(pid, task, true)))
             }
             Forked::Child => {
                 drop(near);
