@@ -39,7 +39,7 @@ def checksum(total):
 
 
 def udp_checksum(packet, header):
-    """The packet with its UDP checksum, if it has one, made right."""
+    """Returns the packet with its UDP checksum, if it has one, corrected."""
     addresses = packet[12:20] if packet[0] >> 4 == 4 else packet[8:40]
     datagram = bytearray(packet[header:])
     if datagram[6:8] != b"\0\0":
@@ -53,7 +53,7 @@ PORTS = {5554: 5555, 5541: 5556, 5547: 5557, 6086: 6080, 4790: 4789, 4791: 4789}
 
 
 def to_ports_of_the_targets(frame):
-    """The frame, sent to the tunnel ports that the fuzz targets listen on."""
+    """Returns the frame with its UDP destination port changed to the one on which a fuzz target listens."""
     packet = frame[14:]
     header = 20 if packet[0] >> 4 == 4 else 40
     if packet[9 if header == 20 else 6] != 17:
@@ -69,7 +69,7 @@ def packet_is_ip(frame):
 
 
 def to_addresses_of_the_targets(packet):
-    """The packet, with the addresses of the tunnels that the fuzz targets decapsulate."""
+    """Returns the packet with the outer addresses of the tunnels that the fuzz targets decapsulate."""
     packet = bytearray(packet)
     if packet[0] >> 4 == 4:
         packet[12:20] = bytes([198, 18, 0, 1, 198, 18, 0, 2])
@@ -112,7 +112,7 @@ def pcapng(packets, link=1, options=b""):
 
 
 def tcp(source, destination, flags, number, payload=b"", ack=1):
-    """A TCP segment with its checksum; an end is an address and a port."""
+    """Returns a TCP segment with its checksum; `source` and `destination` are an address and a port each."""
     head = struct.pack(">HHIIBBHHH", source[1], destination[1], number, ack, 0x50, flags, 512, 0, 0)
     return transport(6, source[0], destination[0], head, 16, payload)
 
@@ -134,7 +134,7 @@ def between(source, destination, protocol, rest, fragment=0x4000, ttl=64):
 
 
 def ip_sum(packet):
-    """The IPv4 packet, whose header has no options, with its header checksum made right."""
+    """The IPv4 packet, whose header has no options, with its header checksum corrected."""
     head = packet[:10] + bytes(2) + packet[12:20]
     return head[:10] + struct.pack(">H", checksum(words(head))) + head[12:] + packet[20:]
 
@@ -150,7 +150,8 @@ def error(source, destination, kind, code, quoted):
 
 
 def stream(*packets):
-    """Each packet with its length before it, and before that what the target reads about it."""
+    """Returns an input of several packets: for each a byte for the target, such as its direction, its length and its
+    bytes."""
     return b"".join(bytes([how]) + struct.pack(">H", len(packet)) + packet for how, packet in packets)
 
 

@@ -24,8 +24,9 @@ const MOST_PER_HOST: usize = 8;
 /// Largest number of packets of one input.
 const PACKETS: usize = 200;
 
-/// Returns packets of the input, each preceded by its length in two bytes. A length with the highest bit set stands for
-/// the packet before it, with the rest of its bytes laid over it from the offset that another byte names.
+/// Returns the next packet of the input, which has its length, two bytes, in front of it. A length with the highest bit
+/// set stands for the packet `before` with a change: the next byte of the input is an offset, and the bytes behind it
+/// replace those of the packet from there.
 fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
     let len = input.u16();
     if len & 0x8000 == 0 {
@@ -127,11 +128,13 @@ pub fn icmp_error(data: &[u8]) {
         let mut scratch = Frames::default();
         let kind = icmp::kind_of(&packet, reason);
         if let Some(kind) = kind {
-            let mut limits = ErrorLimits::new(Key([1, 2]), Nanos(0));
             let most = if kind == ErrorKind::TooBig { 100 } else { 50 };
-            for second in 0..2 {
-                let sent = (0..2 * most).filter(|_| limits.take(kind, v4, Nanos(second * SECOND))).count();
-                assert_eq!(sent, most, "{kind:?}");
+            for sender in [v4, v6] {
+                let mut limits = ErrorLimits::new(Key([1, 2]), Nanos(0));
+                for second in 0..2 {
+                    let sent = (0..2 * most).filter(|_| limits.take(kind, sender, Nanos(second * SECOND))).count();
+                    assert_eq!(sent, most, "{kind:?}");
+                }
             }
         }
         for from in [v4, v6] {
