@@ -166,6 +166,29 @@ mod tests {
         assert_eq!((fdb.lookup(A, Nanos(0)), fdb.lookup(B, Nanos(0))), (Destination::Remote(1), Destination::Flood));
     }
 
+    /// Tests that a full set gives up the address that was silent for longest, and that one whose ageing time is over
+    /// is not counted as evicted.
+    #[test]
+    fn a_full_set_gives_up_its_oldest_address() {
+        use Destination::{Flood, Remote};
+        let mac = |last: u8| [2, 0, 0, 0, 0, last];
+        let mut fdb = Fdb::new(KEY, SET_LEN, 100, &[]);
+        for (last, now) in [(1, 0), (2, 10), (3, 20), (4, 30), (1, 40)] {
+            fdb.learn(mac(last), last.into(), Nanos(now));
+        }
+        assert_eq!(fdb.counts(), [4, 0, 0]);
+        // 2 was silent for 99, and goes while it is known; then 3 does, whose time is over.
+        fdb.learn(mac(5), 5, Nanos(109));
+        assert_eq!(fdb.counts(), [5, 0, 1]);
+        fdb.learn(mac(6), 6, Nanos(120));
+        assert_eq!(fdb.counts(), [6, 0, 1]);
+        let found = [1, 2, 3, 4, 5, 6, 7].map(|last| fdb.lookup(mac(last), Nanos(120)));
+        assert_eq!(found, [Remote(1), Flood, Flood, Remote(4), Remote(5), Remote(6), Flood]);
+        for (entries, sets) in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 4), (64, 16)] {
+            assert_eq!(Fdb::new(KEY, entries, 100, &[]).sets.len(), sets, "{entries}");
+        }
+    }
+
     #[test]
     fn a_flood_of_addresses_neither_grows_the_table_nor_loses_the_newest() {
         let mut fdb = Fdb::new(KEY, 64, u64::MAX, &[(A, 1)]);

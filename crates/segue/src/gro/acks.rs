@@ -235,6 +235,90 @@ mod tests {
         }
     }
 
+    /// Returns the header of a segment without options.
+    fn segment(flags: u8, number: u32, window: u16) -> [u8; 20] {
+        let mut header = [0; 20];
+        header[8..12].copy_from_slice(&number.to_be_bytes());
+        header[14..16].copy_from_slice(&window.to_be_bytes());
+        (header[12], header[13]) = (0x50, flags);
+        header
+    }
+
+    /// Tests that an acknowledgment is swallowed only if it acknowledges more and takes back no window (RFC 5681,
+    /// section 2; RFC 9293, section 3.8.6). The scale of the window is not known, and the largest counts.
+    #[test]
+    fn an_acknowledgment_that_a_sender_must_see_is_refused_by_name() {
+        use RefusalReason::{AckDuplicate, AckOld, AckWindow};
+        const UNIT: u32 = 1 << tcp::MAX_WINDOW_SCALE;
+        for (number, window, expected) in [
+            (999, 500, Err(AckOld)),
+            (1000_u32.wrapping_sub(1 << 31), 500, Err(AckOld)),
+            (1000, 500, Err(AckDuplicate)),
+            (1000, 501, Err(AckWindow)),
+            (1000, 499, Err(AckWindow)),
+            (1001, 500, Ok(())),
+            (1001, 501, Ok(())),
+            (1001, 499, Err(AckWindow)),
+            (999 + UNIT, 499, Err(AckWindow)),
+            (1000 + UNIT, 499, Ok(())),
+            (999 + 2 * UNIT, 498, Err(AckWindow)),
+            (1000 + 2 * UNIT, 498, Ok(())),
+        ] {
+            let mut memory = Memory::new(1);
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, 1000, 500)), Err(RefusalReason::AckFirst));
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, number, window)), expected, "{number} {window}");
+        }
+        // After one that the sender must see the next one stays too; an older one is not the last.
+        let mut memory = Memory::new(1);
+        for (number, window, expected) in [
+            (1000, 500, Err(RefusalReason::AckFirst)),
+            (999, 500, Err(AckOld)),
+            (1000, 500, Err(AckDuplicate)),
+            (1000, 400, Err(AckWindow)),
+            (1001, 400, Err(RefusalReason::AckFirst)),
+            (1002, 400, Ok(())),
+        ] {
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, number, window)), expected, "{number} {window}");
+        }
+    }
+
+    /// Tests that the acknowledgment numbers of data count as seen, except overtaken ones, and that the end of a
+    /// connection begins its flow anew.
+    #[test]
+    fn what_data_acknowledged_is_acknowledged_no_second_time() {
+        const FAR: u32 = NEAR.unsigned_abs();
+        for (data, number, expected) in [
+            (&[2000_u32][..], 2000, Err(RefusalReason::AckDuplicate)),
+            (&[2000], 1999, Err(RefusalReason::AckOld)),
+            (&[2000], 2001, Ok(())),
+            // An older number is that of an overtaken segment.
+            (&[2000, 1999], 2000, Err(RefusalReason::AckDuplicate)),
+            (&[2000, 2001], 2001, Err(RefusalReason::AckDuplicate)),
+            (&[1000 + FAR + 5], 1004, Ok(())),
+            (&[1000 + FAR + 5], 1005, Err(RefusalReason::AckOld)),
+        ] {
+            let mut memory = Memory::new(1);
+            for at in [999, 1000] {
+                let _ = memory.judge(7, &segment(tcp::ACK, at, 500));
+            }
+            data.iter().for_each(|at| memory.other(7, &segment(tcp::ACK | tcp::PSH, *at, 500)));
+            // The first one after data stays in any case.
+            let first = memory.judge(7, &segment(tcp::ACK, number, 500));
+            assert_eq!(first.err(), Some(expected.err().unwrap_or(RefusalReason::AckFirst)), "{data:?} {number}");
+        }
+        for (flags, expected) in [
+            (tcp::FIN | tcp::ACK, RefusalReason::AckFirst),
+            (tcp::RST, RefusalReason::AckFirst),
+            (tcp::SYN | tcp::ACK, RefusalReason::AckFirst),
+            (tcp::PSH | tcp::ACK, RefusalReason::AckOld),
+        ] {
+            let mut memory = Memory::new(1);
+            let _ = memory.judge(7, &segment(tcp::ACK, 1000, 500));
+            memory.other(7, &segment(flags, 1000, 500));
+            assert_eq!(memory.judge(7, &segment(tcp::ACK, 900, 500)), Err(expected), "{flags:#x}");
+        }
+    }
+
     #[test]
     fn a_flow_whose_entry_was_replaced_begins_anew() {
         let mut memory = Memory::new(1);

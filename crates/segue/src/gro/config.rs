@@ -110,3 +110,53 @@ impl Config {
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_out_of_range_are_brought_into_their_ranges_and_the_others_stay() {
+        for (max_bytes, max_packets, max_flows, max_held_packets) in [
+            (MAX_TRAIN_BYTES + 1, MAX_SEGS + 1, 65_536, 0),
+            (MAX_TRAIN_BYTES, MAX_SEGS, 65_535, 1),
+            (0, 0, 0, 2),
+            (1, 1, 1, usize::MAX),
+            (usize::MAX, usize::MAX, usize::MAX, 8192),
+        ] {
+            let config = Config { max_bytes, max_packets, max_flows, max_held_packets, ..Config::default() }.in_range();
+            let found = (config.max_bytes, config.max_packets, config.max_flows, config.max_held_packets);
+            let expected = (
+                if max_bytes > 524_280 { 524_280 } else { max_bytes },
+                if max_packets > 65_535 { 65_535 } else { max_packets },
+                if max_flows == 0 { 1 } else { max_flows.min(65_535) },
+                if max_held_packets == 0 { 1 } else { max_held_packets },
+            );
+            assert_eq!(found, expected);
+        }
+        for (profile, acks, expected) in [
+            (Profile::Lro, true, true),
+            (Profile::Lro, false, false),
+            (Profile::Strict, true, false),
+            (Profile::linux(), true, false),
+        ] {
+            assert_eq!(Config { profile, acks, ..Config::default() }.in_range().acks, expected, "{profile:?} {acks}");
+        }
+    }
+
+    /// Tests that only trains of plain TCP are longer than a 16-bit length field says.
+    #[test]
+    fn trains_are_as_long_as_their_length_field_allows_and_of_as_many_packets_as_their_protocol() {
+        for (max_bytes, jumbo, other) in
+            [(9000, 9000, 9000), (65_535, 65_535, 65_535), (65_536, 65_536, 65_535), (200_000, 200_000, 65_535)]
+        {
+            let config = Config { max_bytes, ..Config::default() };
+            assert_eq!((config.limit(true), config.limit(false)), (jumbo, other));
+        }
+        let config = Config { max_packets: 7, max_udp_packets: 5, ..Config::default() };
+        assert_eq!((config.most(true), config.most(false)), (7, 5));
+        assert_eq!(Config { max_udp_packets: usize::MAX, ..config }.most(false), u32::MAX);
+        let vpn = Config::vpn(hash::Key([3, 4]));
+        assert_eq!((vpn.key, vpn.profile, vpn.hold), (hash::Key([3, 4]), Profile::Strict, Nanos::ZERO));
+    }
+}

@@ -65,3 +65,24 @@ impl Profile {
         matches!(self, Profile::Linux(Generation::V7))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests the rules of each profile about padding and CWR, which is joined from Linux 7.0 on.
+    #[test]
+    fn each_profile_and_generation_has_its_own_rules_about_padding_and_cwr() {
+        for (profile, trims, compares_cwr, joins_cwr) in [
+            (Profile::Strict, false, false, false),
+            (Profile::Linux(Generation::V6_12), true, false, false),
+            (Profile::Linux(Generation::V6_18), true, true, false),
+            (Profile::Linux(Generation::V7), true, true, true),
+            (Profile::Lro, true, false, false),
+        ] {
+            let rules = (profile.trims(), profile.compares_cwr(), profile.joins_cwr());
+            assert_eq!(rules, (trims, compares_cwr, joins_cwr), "{profile:?}");
+        }
+        assert_eq!(Profile::linux(), Profile::Linux(Generation::default()));
+    }
+}

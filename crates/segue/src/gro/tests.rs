@@ -9,7 +9,7 @@ use super::ip_id::Ids;
 use super::key::FlowKey;
 use super::rules::Masks;
 use super::rules::{self, VARYING};
-use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table};
+use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table, left};
 use super::*;
 use crate::packet::{Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::time::Nanos;
@@ -168,6 +168,75 @@ fn a_layout_that_contradicts_the_packet_keeps_it_alone() {
         assert_eq!(rules::gate(&packet, &Config::default()), Err(RefusalReason::Malformed), "{what}");
     }
     assert_eq!(rules::gate(&packet(1), &Config::default()), Ok(()));
+}
+
+#[test]
+fn as_many_segments_fit_as_the_bytes_and_the_number_allow() {
+    for (most, room, size, expected) in [
+        (8, 999, 40, 8),
+        (30, 999, 40, 24),
+        (24, 960, 40, 24),
+        (30, 959, 40, 23),
+        (5, 39, 40, 0),
+        (5, 40, 40, 1),
+        (5, 40, 0, 0),
+        (0, 999, 40, 0),
+    ] {
+        assert_eq!(left(most, room, size), expected, "{most} {room} {size}");
+    }
+    for (segs, spare) in [(1, 999), (3, 919), (25, 39), (26, 0), (1000, 0)] {
+        let held = Held { segs, ..held(1) };
+        assert_eq!((held.spare(false), held.spare(true)), (spare, 999), "{segs}");
+    }
+    for (segs, carries, expected) in [(1, HeldKind::Data, false), (2, HeldKind::Data, true), (2, HeldKind::Acks, false)]
+    {
+        let held = Held { segs, key: MatchKey::other(None, carries, false), ..held(1) };
+        assert_eq!(held.is_train(), expected, "{segs} {carries:?}");
+    }
+}
+
+/// Tests when a train is closed by the segment that joins it: by its length, its flags, and the room that is left.
+#[test]
+fn a_segment_that_joins_closes_the_train_where_none_can_follow() {
+    const L4: usize = 20;
+    let header = |flags: u8| {
+        let mut header = packet(1).head.bytes()[L4..].to_vec();
+        header[13] = flags;
+        header
+    };
+    // Largest number of packets, room, segments left; length, flags, whether sizes may differ; and the reason.
+    for (most, room, before, len, flags, is_lro, expected) in [
+        (9, 999, 8, 40, 0x10, false, None),
+        (9, 999, 8, 39, 0x10, false, Some(Flush::Short)),
+        (9, 999, 8, 40, 0x18, false, Some(Flush::Push)),
+        (9, 999, 8, 40, 0x11, false, Some(Flush::Fin)),
+        (9, 999, 8, 39, 0x19, false, Some(Flush::Fin)),
+        (9, 999, 8, 40, 0x50, false, None),
+        (2, 999, 1, 40, 0x10, false, Some(Flush::Full)),
+        (3, 999, 2, 40, 0x10, false, None),
+        // No full segment fits any more, but a shorter one does; then none does.
+        (9, 79, 1, 40, 0x10, false, None),
+        (9, 40, 1, 40, 0x10, false, Some(Flush::Full)),
+        (9, 999, 8, 39, 0x10, true, None),
+        (9, 999, 8, 100, 0x10, true, None),
+        (9, 150, 8, 100, 0x10, true, None),
+        (9, 100, 8, 100, 0x10, true, Some(Flush::Full)),
+        (2, 999, 8, 100, 0x10, true, Some(Flush::Full)),
+        (9, 999, 8, 100, 0x18, true, Some(Flush::Push)),
+    ] {
+        let mut held = Held { most, room, left: before, ..held(1) };
+        let why = held.add(Ids::default(), Some(L4), &header(flags), len, is_lro);
+        let case = format!("{most} {room} {before}, {len} bytes, {flags:#x}, {is_lro}");
+        assert_eq!((why, held.segs, held.next_seq), (expected, 2, len as u32), "{case}");
+        assert_eq!(held.packet.head.bytes()[L4 + 13], 0x10 | flags & 0x09, "{case}");
+        if is_lro {
+            let size = len.max(40);
+            assert_eq!((held.size, held.room), (size, room - len), "{case}");
+            assert_eq!(held.left, left(most - 2, room - len, size), "{case}");
+        } else {
+            assert_eq!((held.size, held.room, held.left), (40, room, before - 1), "{case}");
+        }
+    }
 }
 
 #[test]

@@ -112,3 +112,20 @@ pub enum FreeTags {
     /// No tag is free: each counts.
     None,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_train_that_was_refused_is_excluded_in_both_families_and_the_other_is_not() {
+        let all = Limits { csum: true, tso4: true, tso6: true, uso: true, ..Limits::NONE };
+        for (kind, left) in
+            [(GsoKind::Tcp, Limits { tso4: false, tso6: false, ..all }), (GsoKind::Udp, Limits { uso: false, ..all })]
+        {
+            let mut limits = all;
+            limits.refuse(kind);
+            assert_eq!(limits, left, "{kind:?}");
+        }
+    }
+}

@@ -80,3 +80,66 @@ impl<B: Buffer> Iterator for SegmentRuns<'_, B> {
         Some(part)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Payload;
+
+    /// Returns the parts of a train of `total` bytes for a port that takes `most` bytes in `segs` segments.
+    fn runs(
+        payload: &Payload<Vec<u8>>,
+        (total, size): (usize, usize),
+        (most, segs): (usize, usize),
+    ) -> SegmentRuns<'_, Vec<u8>> {
+        let (cursor, pieces) = (Cursor::new(payload), None);
+        SegmentRuns { cursor, total, size, most, segs, pieces, at: 0, index: 0, started: false }
+    }
+
+    #[test]
+    fn a_train_is_split_into_parts_of_as_many_segments_as_the_port_takes() {
+        let payload = Payload::default();
+        for (train, port, expected) in [
+            ((3000, 1000), (0, 1), &[(0, 0, 1000), (1, 1000, 1000), (2, 2000, 1000)][..]),
+            ((2500, 1000), (0, 1), &[(0, 0, 1000), (1, 1000, 1000), (2, 2000, 500)]),
+            ((1000, 1000), (0, 1), &[(0, 0, 1000)]),
+            ((0, 1000), (0, 1), &[(0, 0, 0)]),
+            ((2500, 1000), (2000, 2), &[(0, 0, 2000), (2, 2000, 500)]),
+            ((2001, 1000), (2000, 2), &[(0, 0, 2000), (2, 2000, 1)]),
+            ((2000, 1000), (2000, 2), &[(0, 0, 2000)]),
+            ((4500, 1000), (2500, 2), &[(0, 0, 2000), (2, 2000, 2500)]),
+        ] {
+            let found: Vec<_> = runs(&payload, train, port)
+                .map(|part| {
+                    assert_eq!(part.last, part.start + part.len == train.0, "{train:?} {port:?}");
+                    (part.index, part.start, part.len)
+                })
+                .collect();
+            assert_eq!(found, expected, "{train:?} {port:?}");
+        }
+    }
+
+    #[test]
+    fn full_segments_are_skipped_where_each_is_a_part() {
+        let payload = Payload::default();
+        for (train, port, whole) in [
+            ((2500, 1000), (0, 1), 2),
+            ((2000, 1000), (0, 1), 2),
+            ((999, 1000), (0, 1), 0),
+            ((2500, 1000), (1500, 1), 0),
+        ] {
+            assert_eq!(runs(&payload, train, port).whole(), whole, "{train:?} {port:?}");
+        }
+        let limited = SegmentRuns { pieces: Some((3, 100)), ..runs(&payload, (2500, 1000), (0, 1)) };
+        assert_eq!(limited.whole(), 0);
+        let next = |total: usize, count: usize| {
+            let mut runs = runs(&payload, (total, 1000), (0, 1));
+            SegmentRuns::skip(&mut runs, count);
+            runs.next().map(|part| (part.index, part.start, part.len, part.last))
+        };
+        assert_eq!(next(2500, 2), Some((2, 2000, 500, true)));
+        assert_eq!(next(2500, 1), Some((1, 1000, 1000, false)));
+        assert_eq!(next(2000, 2), None);
+        assert_eq!(next(0, 0), Some((0, 0, 0, true)), "a train without payload is one part");
+    }
+}

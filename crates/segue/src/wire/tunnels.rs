@@ -64,3 +64,29 @@ impl Tunnels {
         self.ports.iter().take_while(|p| p.0 != 0).find(|p| p.0 == port).map_or(Carried::Data, |p| p.1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_has_what_was_said_of_it_first_and_there_are_at_most_sixteen() {
+        let gue = Carried::Shim(Kind::Gue);
+        let tunnels = Tunnels::NONE.with_gue(6080).with_fou(5555, 4).with(6080, Kind::Vxlan).with(8472, Kind::Vxlan);
+        for (port, carried) in [
+            (6080, gue),
+            (5555, Carried::Protocol(4)),
+            (8472, Carried::Shim(Kind::Vxlan)),
+            (6081, Carried::Data),
+            (0, Carried::Data),
+        ] {
+            assert_eq!(tunnels.carried(port), carried, "{port}");
+            assert_eq!(tunnels.has(port), carried != Carried::Data, "{port}");
+        }
+        // Neither port 0 nor a kind that is no tunnel over UDP takes a place.
+        assert_eq!(Tunnels::NONE.with_gue(0).with_fou(0, 4).with(7, Kind::Tcp).with(7, Kind::Gre), Tunnels::NONE);
+        let many = (1..=20).fold(Tunnels::NONE, Tunnels::with_gue);
+        let found: Vec<u16> = (0..=21).filter(|port| many.has(*port)).collect();
+        assert_eq!(found, (1..=16).collect::<Vec<u16>>());
+    }
+}
