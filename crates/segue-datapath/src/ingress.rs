@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use segue::gso::{self, Arena};
 use segue::packet::{Packet, Unit};
 use segue::reason::Counts;
-use segue_port::{Page, Received, RxBatch};
+use segue_port::{Page, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::tuning::{Cuts, is_verified_tcp};
@@ -35,15 +35,6 @@ impl Traffic {
         self.bytes += packet.len() as u64;
         self.trains += u64::from(matches!(packet.offload.unit, Unit::Train { .. }));
         self.segments += packets(packet);
-    }
-
-    /// Counts a packet in the form in which a port received it.
-    #[inline]
-    pub(crate) fn add_received(&mut self, received: &Received) {
-        match received {
-            Received::Frame(frame) => self.add_frame(frame.len()),
-            Received::Packet(packet) => self.add(packet),
-        }
     }
 
     /// Counts a frame of `len` bytes, which is one packet.

@@ -124,51 +124,56 @@ impl GroStage {
         self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
-    /// Pushes a packet that a port has received. Frames go to GRO unparsed, and most of them are never parsed.
+    /// Pushes a parsed packet.
     #[inline]
-    pub(crate) fn push(&mut self, received: Received, now: Nanos, pool: &mut Pool<Page>) {
-        self.seen.add_received(&received);
-        match received {
-            Received::Frame(frame) => self.gro.push_frame(frame, now, pool),
-            Received::Packet(packet) => self.gro.push(packet, now, pool),
-        }
+    pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, now: Nanos, pool: &mut Pool<Page>) {
+        self.seen.add(&packet);
+        self.gro.push(packet, now, pool);
     }
 
-    /// Pushes all packets that a port has received. The payload of the next ones is asked for ahead: no code
-    /// but the device and the kernel has touched it yet.
+    /// Pushes all packets that a port has received.
     #[inline(never)]
     pub(crate) fn push_all(&mut self, rx: &mut RxBatch, now: Nanos) {
-        const AHEAD: usize = 2;
         let RxBatch { packets, pool, .. } = rx;
         // As a list, since the places of a ring are costlier to find; nothing is moved for it, unless the
         // batch was popped from for another port before.
         let mut list = Vec::from(std::mem::take(packets));
-        let (mut frames, mut bytes) = (list.len() as u64, 0);
         let mut rest = list.drain(..);
-        while let Some(received) = rest.as_slice().first() {
-            match received {
-                Received::Frame(frame) => {
-                    bytes += frame.len() as u64;
-                    // Payload is read only where the checksum is not known.
-                    if frame.csum == Csum::Unknown
-                        && let Some(Received::Frame(later)) = rest.as_slice().get(AHEAD)
-                    {
-                        later.prefetch();
-                    }
-                    self.gro.push_from(&mut rest, first_frame, next_frame, now, pool);
-                }
-                Received::Packet(packet) => {
-                    self.seen.add(packet);
-                    frames -= 1;
-                    if let Some(packet) = next_packet(&mut rest) {
-                        self.gro.push(packet, now, pool);
-                    }
-                }
-            }
+        loop {
+            self.push_frames(&mut rest, |_| true, now, pool);
+            let Some(packet) = next_packet(&mut rest) else { break };
+            self.push(packet, now, pool);
         }
-        self.seen.add_frames(frames, bytes);
         drop(rest);
         *packets = VecDeque::from(list);
+    }
+
+    /// Pushes the frames at the front of a batch, up to the first packet that is parsed or that `is_meant` does not
+    /// accept. They go to GRO unparsed, and most of them are never parsed. The payload of the next ones is asked for
+    /// ahead: no code but the device and the kernel has touched it yet.
+    #[inline(always)]
+    pub(crate) fn push_frames(
+        &mut self,
+        rest: &mut Drain<'_, Received>,
+        is_meant: impl Fn(&Frame<Page>) -> bool,
+        now: Nanos,
+        pool: &mut Pool<Page>,
+    ) {
+        const AHEAD: usize = 2;
+        let (before, mut bytes) = (rest.as_slice().len(), 0);
+        while let Some(Received::Frame(frame)) = rest.as_slice().first()
+            && is_meant(frame)
+        {
+            bytes += frame.len() as u64;
+            // Payload is read only where the checksum is not known.
+            if frame.csum == Csum::Unknown
+                && let Some(Received::Frame(later)) = rest.as_slice().get(AHEAD)
+            {
+                later.prefetch();
+            }
+            self.gro.push_from(rest, first_frame, next_frame, now, pool);
+        }
+        self.seen.add_frames((before - rest.as_slice().len()) as u64, bytes);
     }
 
     /// Ends the trains that must end after a poll with the given result.

@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use memory::{Carries, Memory, Wire, counter, in_both_forms};
+use memory::{Carries, Memory, Wire, counter, counters, in_both_forms};
+use segue::checksum::Field;
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
-use segue_datapath::board::Group;
+use segue_datapath::board::{Group, Stage};
 use segue_datapath::gateway::PortConfig;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
@@ -19,6 +20,7 @@ use segue_datapath::router::{
     FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Parts, Router, Tables, feed,
 };
 use segue_port::PagePool;
+use segue_testkit::Rng;
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
 const SECOND: u64 = 1_000_000_000;
@@ -31,7 +33,7 @@ const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
 /// Link address of the server later.
 const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
 /// Broadcast link address.
-const EVERYBODY: [u8; 6] = [0xff; 6];
+const BROADCAST: [u8; 6] = [0xff; 6];
 /// Largest number of learned neighbours of one family on one port.
 const MAX_NEIGHBOURS: u32 = 8192;
 
@@ -136,10 +138,83 @@ impl Bench {
 
 /// Returns a packet from the client to the server.
 fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
+    segment_from(7000, ttl, seq, len)
+}
+
+/// Returns a packet from `src_port` of the client to the server.
+fn segment_from(src_port: u16, ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     let ip = Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], ttl, ..V4::new(0, 0, 0) });
-    let tcp = Tcp { src_port: 7000, dst_port: 9, seq, ack: 1, flags: 0x10, window: 9, urgent: 0, options: vec![] };
+    let tcp = Tcp { src_port, dst_port: 9, seq, ack: 1, flags: 0x10, window: 9, urgent: 0, options: vec![] };
     let packet = Packet { ip, l4: L4::Tcp(tcp), data: vec![7; len] };
     Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
+}
+
+/// Replaces a 16-bit field of the IPv4 header in a frame, and updates the header checksum.
+fn set_field(frame: &mut [u8], at: usize, value: u16) {
+    let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let field = Field::from_wire(word(24)).update(word(at), value).value();
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    frame[24..26].copy_from_slice(&field.to_be_bytes());
+}
+
+/// Returns the next segment of one of three flows, whose sequence numbers are `seqs`, or a frame that was made from it
+/// and that is padded, damaged, fragmented, tagged, for another station or of another protocol, or a message of a
+/// neighbour.
+fn any_frame(rng: &mut Rng, seqs: &mut [u32; 3]) -> Vec<u8> {
+    let (flow, len) = (rng.below(3), [0, 0, 1, 100, 100, 1400][rng.below(6)]);
+    let mut frame = segment_from(7000 + flow as u16, 64, seqs[flow], len);
+    seqs[flow] += len as u32;
+    match rng.below(24) {
+        0 => frame[..6].copy_from_slice(&[NEW, BROADCAST][rng.below(2)]),
+        1 => drop(frame.splice(12..12, [0x81, 0, 0, 5])),
+        2 => set_field(&mut frame, 20, [0x2000, 0x00b9][rng.below(2)]),
+        3 => set_field(&mut frame, 16, rng.below(200) as u16),
+        // TTL and protocol: a TTL that runs out, ICMP, UDP, and IPv4 in IPv4.
+        4 => set_field(&mut frame, 22, [0x0106, 0x4001, 0x4011, 0x4004][rng.below(4)]),
+        // Another destination.
+        5 => set_field(&mut frame, 32, 0x0200 + rng.below(5) as u16),
+        6 => frame[14 + rng.below(40)] ^= 1 << rng.below(8),
+        7 => frame.truncate(1 + rng.below(60)),
+        8 => {
+            frame = [&BROADCAST[..], &NEW, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &NEW, &[198, 18, 1, 7]].concat();
+            frame.extend([&[0u8; 6][..], &[198, 18, 1, 1]].concat());
+        }
+        9..14 => frame.resize(frame.len().max(60), 0),
+        _ => {}
+    }
+    frame
+}
+
+/// Tests that frames, most of which go to GRO unparsed, leave like the packets that a port has parsed: the same bytes
+/// in the same order, and under the same counters.
+#[test]
+fn frames_leave_like_parsed_packets() {
+    const ROUNDS: u64 = 200;
+    let runs = RefCell::new(Vec::new());
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        let (mut rng, mut seqs) = (Rng::new(11), [1, 1_000_000, 2_000_000]);
+        let mut left = Vec::new();
+        // Less time than the interval of solicitations, whose order is not fixed.
+        for round in 0..ROUNDS {
+            here.give(0, (0..24).map(|_| any_frame(&mut rng, &mut seqs)).collect());
+            here.round(round * 1_000_000);
+            left.push([here.sent(0), here.sent(1)]);
+        }
+        runs.borrow_mut().push((left, counters(&here.router)));
+    });
+    let runs = runs.into_inner();
+    let [(packets, counted), (frames, expected)] = &runs[..] else { panic!("{} runs", runs.len()) };
+    for (round, (packets, frames)) in packets.iter().zip(frames).enumerate() {
+        assert_eq!(packets, frames, "round {round}");
+    }
+    assert_eq!(counted, expected);
+    assert_eq!(frames.len() as u64, ROUNDS);
+    // Most of them are routed, many in trains.
+    let routed: usize = frames.iter().map(|[_, outside]| outside.len()).sum();
+    assert!(routed > 2500, "{routed}");
+    assert!(expected[&("in".to_owned(), Group::Stage(Stage::Route), "trains")] > 50, "{expected:?}");
 }
 
 /// Tests that a packet in a broadcast or multicast frame causes no ICMP error (RFC 1812, section 4.3.2.7; RFC 4443,
@@ -150,7 +225,7 @@ fn packets_in_broadcast_and_multicast_frames_are_neither_routed_nor_answered() {
         let mut here = Bench::new(1500);
         here.tables(0, &[by_hand(OLD)]);
         let mut second = 0;
-        for to in [EVERYBODY, [1, 0, 0x5e, 0, 0, 1], OWN[0]] {
+        for to in [BROADCAST, [1, 0, 0x5e, 0, 0, 1], OWN[0]] {
             here.give(0, [1, 64].into_iter().map(|ttl| [&to[..], &segment(ttl, 1, 100)[6..]].concat()).collect());
             for _ in 0..2 {
                 second += 1;
@@ -204,17 +279,17 @@ fn repeated_kernel_entry_does_not_restore_a_failed_neighbour() {
         for second in 4..=6 {
             here.tables(second * SECOND, &[server(OLD)]);
             if second == 4 {
-                assert_eq!(here.sends(second * SECOND, 64), [(true, EVERYBODY)]);
+                assert_eq!(here.sends(second * SECOND, 64), [(true, BROADCAST)]);
             }
             here.tables(second * SECOND + 1, &[server(OLD)]);
             here.change(second * SECOND + 2, NeighbourEvent::Set(server(OLD)));
         }
-        assert_eq!(here.left(), [(true, EVERYBODY), (true, EVERYBODY)]);
+        assert_eq!(here.left(), [(true, BROADCAST), (true, BROADCAST)]);
         here.round(7 * SECOND);
         assert_eq!(here.number("in", Group::Drops, "route_no_neighbour"), 1);
         assert_eq!(here.left(), []);
         // The neighbour answers from another address, and the kernel's older report does not override it.
-        assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
+        assert_eq!(here.sends(8 * SECOND, 64), [(true, BROADCAST)]);
         here.answers(8 * SECOND, NEW);
         here.tables(8 * SECOND, &[server(OLD)]);
         here.change(8 * SECOND, NeighbourEvent::Set(server(OLD)));
@@ -233,7 +308,7 @@ fn new_kernel_entry_completes_a_pending_resolution() {
             here.sends(0, 64);
             (1..=3).for_each(|second| here.round(second * SECOND));
             here.left();
-            assert_eq!(here.sends(4 * SECOND, 64), [(true, EVERYBODY)]);
+            assert_eq!(here.sends(4 * SECOND, 64), [(true, BROADCAST)]);
             for change in changes {
                 here.change(
                     4 * SECOND,
@@ -282,7 +357,7 @@ fn dropped_packets_neither_keep_an_entry_nor_cause_a_probe() {
             assert_eq!(here.left(), [], "one that is too long");
         }
         here.round(601 * SECOND);
-        assert_eq!(here.sends(602 * SECOND, 64), [(true, EVERYBODY)]);
+        assert_eq!(here.sends(602 * SECOND, 64), [(true, BROADCAST)]);
         here.answers(602 * SECOND, OLD);
         here.left();
         // One packet leaves among others that do not.
@@ -304,7 +379,7 @@ fn former_permanent_neighbour_is_resolved_again_when_the_cache_is_full() {
         here.tables(0, &full);
         assert_eq!(here.sends(0, 64), [(false, OLD)]);
         here.change(0, NeighbourEvent::Set(server(OLD)));
-        assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+        assert_eq!(here.sends(0, 64), [(true, BROADCAST)]);
         here.answers(0, NEW);
         assert_eq!(here.left(), [(false, NEW)]);
     });
@@ -313,12 +388,12 @@ fn former_permanent_neighbour_is_resolved_again_when_the_cache_is_full() {
 #[test]
 fn permanent_neighbour_with_invalid_link_address_is_solicited() {
     in_both_forms(|| {
-        for mac in [EVERYBODY, [0; 6]] {
+        for mac in [BROADCAST, [0; 6]] {
             let mut here = Bench::new(1500);
             here.tables(0, &[by_hand(OLD)]);
             assert_eq!(here.sends(0, 64), [(false, OLD)]);
             here.change(0, NeighbourEvent::Set(server(mac)));
-            assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+            assert_eq!(here.sends(0, 64), [(true, BROADCAST)]);
         }
     });
 }
@@ -333,7 +408,7 @@ fn invalid_sender_addresses_create_no_neighbour_and_get_no_reply() {
             // The kernel has heard of it, and it asks for the router and answers an unasked question.
             let hop = Hop { port: 1, is_v4: true, address: Ipv4Addr::from(sender).to_bits().into() };
             here.change(0, NeighbourEvent::Set(Neighbour { hop, mac: NEW, is_permanent: false }));
-            for (operation, to) in [(1, EVERYBODY), (2, OWN[1])] {
+            for (operation, to) in [(1, BROADCAST), (2, OWN[1])] {
                 let mut frame = [&to[..], &NEW, &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();
                 frame.extend([&NEW[..], &sender, &[0; 6], &[198, 18, 2, 1]].concat());
                 here.give(1, vec![frame]);

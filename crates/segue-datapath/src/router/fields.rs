@@ -2,10 +2,36 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use segue::packet::{Frag, Kind, Packet, Payload};
+use segue::packet::{Frag, Frame, Kind, Packet, Payload, Start};
 use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
-use segue::wire::{ipv4, ipv6, ndisc, protocol};
+use segue::wire::{ethernet, ethertype, ipv4, ipv6, ndisc, protocol};
 use segue_port::{Page, PagePool};
+
+/// Returns whether a received frame is for the link address `own` and holds an IP packet that may be forwarded, where a
+/// few bytes tell what `Router::accept` finds by the layout: TCP or ICMP over IPv4 without options, or TCP and UDP that
+/// [`Frame::plain_ip`] recognises. Any other frame is parsed for that.
+#[inline]
+pub(super) fn is_routed(frame: &Frame<Page>, own: &[u8; 6]) -> bool {
+    let bytes = frame.bytes.bytes();
+    if frame.start != Start::Ethernet || bytes.get(ethernet::DST) != Some(&own[..]) {
+        return false;
+    }
+    is_plain_v4(bytes) || frame.plain_ip() == Some(ethernet::LEN) && !is_link_local(&bytes[ethernet::LEN..])
+}
+
+/// Returns whether the frame in `bytes` holds TCP or ICMP over an IPv4 header without options, which directly follows
+/// the Ethernet header and which the parser lists. It may be padded, or a fragment. No tunnel header can follow: its
+/// layout does not depend on the UDP ports of tunnels.
+#[inline]
+fn is_plain_v4(bytes: &[u8]) -> bool {
+    const IP: usize = ethernet::LEN;
+    let Some(front) = bytes.first_chunk::<{ IP + ipv4::MIN_LEN }>() else { return false };
+    let word = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
+    word(ethernet::TYPE) == ethertype::IPV4
+        && front[IP + ipv4::VERSION_IHL] == 0x45
+        && matches!(front[IP + ipv4::PROTOCOL], protocol::TCP | protocol::ICMP)
+        && (ipv4::MIN_LEN..=bytes.len() - IP).contains(&usize::from(word(IP + ipv4::TOTAL_LEN)))
+}
 
 /// Returns whether a packet must not be forwarded because it is only for neighbours: IPv6 from or to a link-local
 /// address, or to a multicast one, and neighbour discovery to one of the port's `own` addresses with hop limit 255,
@@ -22,7 +48,7 @@ pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)
 }
 
 /// Returns whether a packet with the given IP header is IPv6 from or to a link-local or multicast address.
-pub(super) fn is_link_local(header: &[u8]) -> bool {
+fn is_link_local(header: &[u8]) -> bool {
     let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
     let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
     header[0] >> 4 == 6 && (is_local(destination) || is_local(source))

@@ -8,9 +8,8 @@ use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
 use segue::wire::address::is_host;
 use segue::wire::ethernet;
-use segue_port::Received;
 
-use super::fields::{is_between_neighbours, is_link_local, keep, page_of};
+use super::fields::{is_between_neighbours, keep, page_of};
 use super::messages::{self, NeighbourMessage};
 use super::neighbour_cache::{Freshness, MAX_LINKS};
 use super::resolver::{Held, Learned};
@@ -112,20 +111,6 @@ impl Router {
             // The forwarding table has room for all entries of the cache.
             let _ = self.forwarder.neighbours.insert(hop, Link::Ethernet { to, from: port.mac });
         }
-    }
-
-    /// Filters a received frame or packet: returns it if it is to be routed. Others are read as neighbour messages, or
-    /// left to the host's stack. TCP and UDP over plain IP to the port's own link address are not parsed for that.
-    pub(super) fn accept_received(&mut self, from: usize, received: Received, now: Nanos) -> Option<Received> {
-        if let Received::Frame(frame) = &received {
-            let bytes = frame.bytes.bytes();
-            let is_own = bytes.get(ethernet::DST) == Some(&self.addrs[from].mac[..]);
-            if is_own && frame.plain_ip() == Some(ethernet::LEN) && !is_link_local(&bytes[ethernet::LEN..]) {
-                return Some(received);
-            }
-        }
-        let packet = received.parse(&mut self.pair.rx.pool);
-        self.accept(from, packet, now).map(Received::Packet)
     }
 
     /// Filters a packet: returns it if it is to be routed. Others are read as neighbour messages, or left to the host's

@@ -1,10 +1,12 @@
 //! The poll loop of a router: receiving, timers and counters.
 
+use std::collections::VecDeque;
 use std::io;
 
 use segue::time::Nanos;
 use segue_port::Polled;
 
+use super::fields::is_routed;
 use super::state::{Boxed, Router, tune_groups, tune_source_check};
 use crate::board::{Group, Sink, Stage};
 use crate::forward::DropReason;
@@ -25,17 +27,7 @@ impl Router {
         }
         let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
         self.enter_joined(from);
-        while let Some(received) = self.pair.rx.packets.pop_front() {
-            let Some(received) = self.accept_received(from, received, now) else { continue };
-            let PortPair { stages, rx, .. } = &mut self.pair;
-            match stages[from].as_mut().filter(|stage| stage.on) {
-                Some(stage) => stage.push(received, now, &mut rx.pool),
-                None => {
-                    let packet = received.parse(&mut rx.pool);
-                    self.enter(from, packet);
-                }
-            }
-        }
+        self.enter_received(from, now);
         if let Some(join) = self.pair.stages[from].as_mut().filter(|join| join.on) {
             join.settle(polled, now);
             self.enter_joined(from);
@@ -44,6 +36,33 @@ impl Router {
         self.batch = self.route(from as u16, batch, now);
         self.transmit()?;
         Ok(polled)
+    }
+
+    /// Passes the received packets that are to be routed to GRO, or to the batch where GRO is off, in the order of
+    /// their arrival. Frames that a few bytes show to be routed go to GRO from where they lie; the others are parsed
+    /// here.
+    #[inline(never)]
+    fn enter_received(&mut self, from: usize, now: Nanos) {
+        // As a list, like in `GroStage::push_all`.
+        let mut list = Vec::from(std::mem::take(&mut self.pair.rx.packets));
+        let mut rest = list.drain(..);
+        loop {
+            let Router { pair: PortPair { stages, rx, .. }, addrs, .. } = self;
+            if let Some(stage) = stages[from].as_mut().filter(|stage| stage.on) {
+                let own = &addrs[from].mac;
+                stage.push_frames(&mut rest, |frame| is_routed(frame, own), now, &mut rx.pool);
+            }
+            let Some(received) = rest.next() else { break };
+            let packet = received.parse(&mut rx.pool);
+            let Some(packet) = self.accept(from, packet, now) else { continue };
+            let PortPair { stages, rx, .. } = &mut self.pair;
+            match stages[from].as_mut().filter(|stage| stage.on) {
+                Some(stage) => stage.push(packet, now, &mut rx.pool),
+                None => self.enter(from, packet),
+            }
+        }
+        drop(rest);
+        self.pair.rx.packets = VecDeque::from(list);
     }
 
     /// Appends the packets that GRO has released to the batch.

@@ -15,9 +15,13 @@ impl Router {
     /// Translates packets to the outside address before they are routed.
     pub(super) fn translate_in(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let Some(own) = self.outside_address() else { return batch };
+        let is_meant = |packet: &Boxed| matches!(ends(packet), Some(AddressPair::V4(_, to)) if to == own);
+        if !batch.iter().any(is_meant) {
+            return batch;
+        }
         let mut kept = Vec::with_capacity(batch.len());
         for packet in batch.drain(..) {
-            if matches!(ends(&packet), Some(AddressPair::V4(_, destination)) if destination == own) {
+            if is_meant(&packet) {
                 self.translate(from, NatHook::Prerouting, packet, now, &mut |_, packet| kept.push(packet));
             } else {
                 kept.push(packet);

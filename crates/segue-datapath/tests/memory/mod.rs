@@ -176,10 +176,15 @@ fn owe(packet: &mut Packet<Page>, size: u16) {
     packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
 }
 
-/// Returns one counter of a pipeline.
-pub(crate) fn counter(pipeline: &dyn Pipeline, port: &str, group: Group, key: &str) -> u64 {
+/// Returns all counters of a pipeline, by port, group and key.
+pub(crate) fn counters(pipeline: &dyn Pipeline) -> BTreeMap<(String, Group, &'static str), u64> {
     let board = Board::new(|sink| pipeline.collect(sink));
     board.publish(|sink| pipeline.collect(sink));
-    let values: BTreeMap<_, _> = board.read().map(|(n, v)| ((n.port.clone(), n.group, n.key), v)).collect();
+    board.read().map(|(n, v)| ((n.port.clone(), n.group, n.key), v)).collect()
+}
+
+/// Returns one counter of a pipeline.
+pub(crate) fn counter(pipeline: &dyn Pipeline, port: &str, group: Group, key: &str) -> u64 {
+    let values = counters(pipeline);
     *values.iter().find(|((p, g, k), _)| p == port && *g == group && *k == key).expect("the counter exists").1
 }
