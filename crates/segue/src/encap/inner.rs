@@ -23,6 +23,7 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Reads the header at the start of `bytes`; `None` if its fixed part is truncated.
+    #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<Inner> {
         let mut addresses = [0; 32];
         match bytes.first()? >> 4 {

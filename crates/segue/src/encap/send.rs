@@ -7,7 +7,7 @@ use super::entropy::FlowHash;
 use super::inner::{self, Inner};
 use super::{GreOptions, ecn};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Offload, Outer, Packet, Remote, Stop, Unit, remote};
+use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, MAX_LAYERS, Outer, Packet, Remote, Unit, remote};
 use crate::wire::geneve::{self, Geneve};
 use crate::wire::gre::{self, Gre};
 use crate::wire::gue::Gue;
@@ -52,8 +52,8 @@ pub struct Encapsulator {
     can_remcsum: bool,
     /// Outer IP and UDP headers with every field that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
-    /// Layouts of the outer headers, without and with a remote checksum option.
-    outer: [Layout; 2],
+    /// The outer headers, without and with a remote checksum option.
+    outer: [OuterHeaders; 2],
     hash: FlowHash,
     /// Identification of the next outer IPv4 packet.
     next_id: u16,
@@ -72,7 +72,7 @@ impl Encapsulator {
         config.check()?;
         let hash = FlowHash::new(config.seed);
         let template = template(&config);
-        let outer = [false, true].map(|has_option| outer_layout(&config, has_option));
+        let outer = [false, true].map(|has_option| OuterHeaders::new(&config, has_option));
         let can_remcsum = config.remcsum();
         Ok(Encapsulator { config, can_remcsum, template, outer, hash, next_id: 0, next_seq: 0, to: 0 })
     }
@@ -124,8 +124,7 @@ impl Encapsulator {
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
         let measured = self.measure(packet)?;
         // All fallible steps come before the first change.
-        let (mut layout, mut offload) = (packet.layout, packet.offload);
-        let wrapping = self.wrapping(packet, &measured, &mut layout, &mut offload)?;
+        let wrapping = self.wrapping(packet, &measured)?;
         let bytes = packet.head.push_front(wrapping.outer_len).ok_or(EncapRefusal::TooDeep)?;
 
         let segs = segments(&packet.offload.unit, measured.payload_len);
@@ -134,7 +133,20 @@ impl Encapsulator {
         self.write_tunnel_headers(rest, measured.inner.version, &wrapping, segs);
 
         packet.payload.truncate(measured.payload_len);
-        (packet.layout, packet.offload) = (layout, offload);
+        let outer = self.outer[usize::from(wrapping.option.is_some())].headers();
+        packet.layout.put_in_front(outer);
+        // A frame without IP is no tunnel level, and has no state for owed checksums: its outer checksum is computed at
+        // once.
+        if measured.inner.version != 0 {
+            packet.offload.push_outer(wrapping.layer);
+        }
+        match &mut packet.offload.unit {
+            // The known sum does not cover the outer headers.
+            Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
+            Unit::Whole(_) => {}
+            // There is one bit for each header; the outer IPv4 identification counts up.
+            Unit::Train { gso, .. } => *gso = gso.behind(outer.len()),
+        }
         packet.outer = Some(meta);
         if measured.inner.version == 0 {
             self.complete(packet, wrapping.layer);
@@ -160,15 +172,9 @@ impl Encapsulator {
         Ok(Measured { inner, is_whole, len, payload_len })
     }
 
-    /// Plans the outer headers of a packet, and adds them to copies of its layout and its offload state.
+    /// Plans the outer headers of a packet, which its layout and its offload state have room for.
     #[inline]
-    fn wrapping<B: AsRef<[u8]>>(
-        &self,
-        packet: &Packet<B>,
-        measured: &Measured,
-        layout: &mut Layout,
-        offload: &mut Offload,
-    ) -> Result<Wrapping, EncapRefusal> {
+    fn wrapping<B: AsRef<[u8]>>(&self, packet: &Packet<B>, measured: &Measured) -> Result<Wrapping, EncapRefusal> {
         let version = measured.inner.version;
         let gre = self.config.mode.gre().map(|options| self.gre_header(options, version));
         let has_gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
@@ -177,27 +183,19 @@ impl Encapsulator {
         let owed = |owed: bool| if owed { LayerCsum::Owed } else { LayerCsum::Absent };
         let has_udp_csum = self.config.csum && self.config.carrier != Carrier::Bare;
         let layer = Layer { udp: owed(has_udp_csum), gre: owed(has_gre_csum), remote };
-        if !layout.prepend(outer) {
-            return Err(EncapRefusal::TooDeep);
-        }
-        // A frame without IP is no tunnel level, and has no state for owed checksums: its outer checksum is computed at
-        // once.
-        if version != 0 && !offload.push_outer(layer) {
-            return Err(EncapRefusal::TooDeep);
-        }
-        match &mut offload.unit {
-            // The known sum does not cover the outer headers.
-            Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
-            Unit::Whole(_) => {}
-            // There is one bit for each header; the outer IPv4 identification counts up.
-            Unit::Train { gso, .. } => *gso = gso.behind(outer.headers().len()),
-        }
         let outer_len = outer.header_len();
+        let has_level = version == 0 || packet.offload.layers().len() < MAX_LAYERS;
+        if !has_level || !packet.layout.has_room(outer.headers().len(), outer_len) {
+            return Err(EncapRefusal::TooDeep);
+        }
         let total_len = outer_len + measured.len;
         let stated = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
         let stated = u16::try_from(if measured.is_whole { stated } else { 0 }).map_err(|_| EncapRefusal::TooLong)?;
         let option = match remote {
-            Some(remote) => Some(remote::place(layout, SHIM_IDX, remote).ok_or(EncapRefusal::TooDeep)?),
+            Some(remote) => {
+                let between = outer.len_after_shim();
+                Some(remote::place_in_front(&packet.layout, between, remote).ok_or(EncapRefusal::TooDeep)?)
+            }
             None => None,
         };
         Ok(Wrapping { outer_len, layer, gre, option, total_len, stated })
@@ -403,38 +401,66 @@ struct Wrapping {
     stated: u16,
 }
 
+/// Maximum number of outer headers: IP, UDP, GUE or another tunnel header, and GRE.
+const MAX_OUTER_HEADERS: usize = 4;
 /// Index of the GUE or VXLAN header among the outer headers.
 const SHIM_IDX: usize = 2;
+
+/// The outer headers of a tunnel. They take a quarter of the bytes of a layout: there are two for each peer.
+#[derive(Clone, Copy, Debug)]
+struct OuterHeaders {
+    headers: [Header; MAX_OUTER_HEADERS],
+    count: u8,
+}
+
+impl OuterHeaders {
+    /// Returns the outer headers by the configuration, with a remote checksum option if `has_option` is set.
+    fn new(config: &Config, has_option: bool) -> OuterHeaders {
+        let ip = if config.local.is_ipv4() { (Kind::Ipv4, ipv4::MIN_LEN) } else { (Kind::Ipv6, ipv6::LEN) };
+        let udp = (config.carrier != Carrier::Bare).then_some((Kind::Udp, udp::LEN));
+        let shim = match config.carrier {
+            Carrier::Gue { .. } => Some((Kind::Gue, Gue::emit_len(has_option))),
+            Carrier::Vxlan { .. } => Some((Kind::Vxlan, vxlan::LEN)),
+            Carrier::Geneve { .. } => Some((Kind::Geneve, geneve::MIN_LEN)),
+            Carrier::Fou | Carrier::Bare => None,
+        };
+        let gre = config.mode.gre().map(|options| (Kind::Gre, options.send_len()));
+        let none = Header { kind: Kind::Ipv4, off: 0, len: 0 };
+        let mut outer = OuterHeaders { headers: [none; MAX_OUTER_HEADERS], count: 0 };
+        let mut off = 0;
+        for (header, (kind, len)) in outer.headers.iter_mut().zip([Some(ip), udp, shim, gre].into_iter().flatten()) {
+            // All together have at most 76 bytes.
+            *header = Header { kind, off, len: len as u16 };
+            off += len as u16;
+            outer.count += 1;
+        }
+        outer
+    }
+
+    /// Returns the headers, outermost first.
+    #[inline]
+    fn headers(&self) -> &[Header] {
+        &self.headers[..usize::from(self.count)]
+    }
+
+    /// Returns the length of all headers together, in bytes.
+    #[inline]
+    fn header_len(&self) -> usize {
+        self.headers().last().map_or(0, Header::end)
+    }
+
+    /// Returns the length of the headers after that of GUE or VXLAN, in bytes.
+    #[inline]
+    fn len_after_shim(&self) -> usize {
+        self.headers().get(SHIM_IDX).map_or(0, |shim| self.header_len() - shim.end())
+    }
+}
 
 fn segments(unit: &Unit, payload: usize) -> usize {
     match unit {
         Unit::Whole(_) => 1,
         Unit::Train { gso, .. } => gso.segs(payload),
     }
-}
-
-/// Returns the layout of the outer headers.
-fn outer_layout(config: &Config, has_option: bool) -> Layout {
-    let mut layout = Layout::empty(Stop::Protocol);
-    // Five headers of at most 76 bytes always fit.
-    if config.local.is_ipv4() {
-        layout.push(Kind::Ipv4, ipv4::MIN_LEN);
-    } else {
-        layout.push(Kind::Ipv6, ipv6::LEN);
-    }
-    if config.carrier != Carrier::Bare {
-        layout.push(Kind::Udp, udp::LEN);
-    }
-    match config.carrier {
-        Carrier::Gue { .. } => layout.push(Kind::Gue, Gue::emit_len(has_option)),
-        Carrier::Vxlan { .. } => layout.push(Kind::Vxlan, vxlan::LEN),
-        Carrier::Geneve { .. } => layout.push(Kind::Geneve, geneve::MIN_LEN),
-        Carrier::Fou | Carrier::Bare => true,
-    };
-    if let Some(options) = config.mode.gre() {
-        layout.push(Kind::Gre, options.send_len());
-    }
-    layout
 }
 
 fn template(config: &Config) -> [u8; MAX_OUTER_LEN] {

@@ -39,14 +39,29 @@ pub const fn field_offset(kind: Kind) -> Option<usize> {
 /// the end of that header.
 pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     let base = layout.headers().get(index)?.end();
-    let (start, offset) = match remote {
-        Remote::Gre => (base, gre::CHECKSUM),
-        Remote::Transport => {
-            let transport = layout.transport()?;
-            (transport.start(), field_offset(transport.kind)?)
-        }
+    let start = match remote {
+        Remote::Gre => 0,
+        Remote::Transport => layout.transport()?.start().checked_sub(base)?,
     };
-    let start = start.checked_sub(base)?;
+    starting_at(start, layout, remote)
+}
+
+/// Returns the option like [`place`], for a packet that is not in the tunnel yet: `between` bytes of other headers will
+/// be between the tunnel header and the packet.
+pub(crate) fn place_in_front(layout: &Layout, between: usize, remote: Remote) -> Option<Remcsum> {
+    let start = match remote {
+        Remote::Gre => 0,
+        Remote::Transport => between + layout.transport()?.start(),
+    };
+    starting_at(start, layout, remote)
+}
+
+/// Returns the option whose sum starts `start` bytes after the end of the tunnel header.
+fn starting_at(start: usize, layout: &Layout, remote: Remote) -> Option<Remcsum> {
+    let offset = match remote {
+        Remote::Gre => gre::CHECKSUM,
+        Remote::Transport => field_offset(layout.transport()?.kind)?,
+    };
     Some(Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
 }
 

@@ -257,19 +257,33 @@ impl Layout {
     /// Inserts the headers of `outer` before the existing ones. Returns `false`, and changes nothing, where a limit is
     /// reached.
     pub fn prepend(&mut self, outer: &Layout) -> bool {
-        let shift = outer.header_len();
-        let total = usize::from(outer.count) + usize::from(self.count);
-        if total > MAX_HEADERS || shift + self.header_len() > MAX_HEADER_BYTES {
-            return false;
+        let fits = self.has_room(outer.headers().len(), outer.header_len());
+        if fits {
+            self.put_in_front(outer.headers());
         }
-        let mut headers = outer.headers;
-        for (to, from) in headers[usize::from(outer.count)..].iter_mut().zip(self.headers()) {
-            *to = Header { off: from.off + shift as u16, ..*from };
+        fits
+    }
+
+    /// Returns whether `count` more headers of `len` bytes together keep the limits.
+    #[inline]
+    pub(crate) fn has_room(&self, count: usize, len: usize) -> bool {
+        count + usize::from(self.count) <= MAX_HEADERS && len + self.header_len() <= MAX_HEADER_BYTES
+    }
+
+    /// Inserts consecutive headers before the existing ones, if there [`is room`](Self::has_room).
+    #[inline]
+    pub(crate) fn put_in_front(&mut self, outer: &[Header]) {
+        let (added, count) = (outer.len(), usize::from(self.count));
+        let shift = outer.last().map_or(0, Header::end);
+        debug_assert!(self.has_room(added, shift));
+        // The innermost first, so that none is overwritten before it was moved.
+        for idx in (0..count).rev() {
+            let header = self.headers[idx];
+            self.headers[idx + added] = Header { off: header.off + shift as u16, ..header };
         }
-        self.headers = headers;
-        self.count = total as u8;
+        self.headers[..added].copy_from_slice(outer);
+        self.count = (added + count) as u8;
         self.end += shift as u32;
-        true
     }
 
     /// Removes the first `count` headers, such as the link header; all where there are fewer.
