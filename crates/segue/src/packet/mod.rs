@@ -101,7 +101,7 @@ impl<B: Buffer> Packet<B> {
     /// stays in the payload and leaves [`Layout::is_exact`] false.
     pub fn load(&mut self, frag: Frag<B>, start: Start, tunnels: &Tunnels) {
         if let Some(bytes) = frag.as_slice() {
-            self.layout = wire::parse(bytes, start, tunnels);
+            wire::parse::parse_into(&mut self.layout, bytes, start, tunnels);
             self.head.set(&bytes[..self.layout.header_len()]);
         } else {
             // Memory that may change is read once.

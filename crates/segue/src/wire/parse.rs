@@ -48,6 +48,18 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
     layout
 }
 
+/// Parses a packet like [`parse()`] into `layout`; of the usual forms only the headers that they have are copied there.
+pub(crate) fn parse_into(layout: &mut Layout, bytes: &[u8], start: Start, tunnels: &Tunnels) {
+    let len = bytes.len();
+    match common::parse(bytes, len, start, tunnels) {
+        Some(common) => {
+            layout.set_short(common.layout, len);
+            common.complete(layout, len);
+        }
+        None => *layout = parse_any(bytes, len, start, tunnels),
+    }
+}
+
 /// Parses a packet of any form, header by header.
 #[inline(never)]
 pub(super) fn parse_any(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
