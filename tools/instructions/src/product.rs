@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::hint::black_box;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
@@ -17,6 +17,8 @@ use segue::time::Nanos;
 use segue_datapath::gateway::{self, Gateway, PortConfig};
 use segue_datapath::overlay::Prefixes;
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::route::{Action, Hop, Routes, Table};
+use segue_datapath::router::{self, InterfaceAddrs, Message, Neighbour, Router, Tables};
 use segue_datapath::tunnel::{self, Tunnel};
 use segue_port::{
     Burst, Counters, OffloadState, PAGE_LEN, Page, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch,
@@ -153,14 +155,37 @@ pub fn gateway(frames: Vec<Page>, csum: Csum) -> Passage {
     let ports = [(); 2].map(|()| Memory::new(Start::Ethernet, csum, TRAINS));
     let (waiting, sent) = (Rc::clone(&ports[0].waiting), Rc::clone(&ports[1].sent));
     waiting.borrow_mut().frames = frames;
-    let ports = ports.map(|port| PortConfig {
-        name: "memory".to_owned(),
-        port: Box::new(port),
-        gro: Some(gro::Config::default()),
-        fragments: None,
-    });
-    let gateway = Gateway::new(gateway::Parts { ports, budget: 256, pages: PagePool::new(16) });
+    let gateway = Gateway::new(gateway::Parts { ports: ports.map(joining), budget: 256, pages: PagePool::new(16) });
     Passage { pipeline: Box::new(gateway), waiting, sent, now: 0 }
+}
+
+/// Returns a port of a gateway or a router, with GRO.
+fn joining(port: Memory) -> PortConfig {
+    let gro = Some(gro::Config::default());
+    PortConfig { name: "memory".to_owned(), port: Box::new(port), gro, fragments: None }
+}
+
+/// Returns a router between two ports in memory, which receives these frames of [`Flow`] and has the routes and the
+/// neighbour for them. `csum` is what their port knows.
+fn router(frames: Vec<Page>, csum: Csum) -> Passage {
+    let ports = [(); 2].map(|()| Memory::new(Start::Ethernet, csum, TRAINS));
+    let (waiting, sent) = (Rc::clone(&ports[0].waiting), Rc::clone(&ports[1].sent));
+    waiting.borrow_mut().frames = frames;
+    let hosts = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(198, 18, 0, last)));
+    let mut routes = Routes::new(hosts.len());
+    for (port, host) in (0..).zip(hosts) {
+        let action = Action::Forward { port, via: None, mtu: 1500 };
+        routes.insert(Table::Main, host, 32, action).expect("the table has room");
+    }
+    let mac = |last| [2, 0, 0, 0, 0, last];
+    let addrs = |last| InterfaceAddrs { mac: mac(last), mtu: 1500, v4: Vec::new(), v6: Vec::new() };
+    let neighbour = Neighbour { hop: Hop::new(1, Some(hosts[1]), 0, true), mac: mac(4), is_permanent: true };
+    let tables = Tables { routes, ports: [addrs(2), addrs(3)], neighbours: vec![neighbour] };
+    let (sender, feed) = router::feed().expect("there is a pipe");
+    assert!(sender.send(Message::Tables(Box::new(tables))), "the router has ended");
+    let (ports, pages) = (ports.map(joining), PagePool::new(16));
+    let router = Router::new(router::Parts { ports, budget: 256, pages, feed, nat: None, key: Key([1, 2]) });
+    Passage { pipeline: Box::new(router), waiting, sent, now: 0 }
 }
 
 /// Returns a tunnel of GUE between ports in memory.
@@ -190,8 +215,7 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
     )
 }
 
-const ENDS: [IpAddr; 2] =
-    [IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1)), IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2))];
+const ENDS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(198, 18, 1, 1)), IpAddr::V4(Ipv4Addr::new(198, 18, 1, 2))];
 
 /// Returns a tunnel that delivers these packets, in bursts of equal datagrams.
 pub fn inward(packets: &[Vec<u8>], at_once: usize) -> Passage {
@@ -260,6 +284,8 @@ pub fn all() -> Vec<Workload> {
     vec![
         gateway(pages(&data), Csum::Verified).workload("gateway, 8 flows", data.len()),
         gateway(pages(&acks), Csum::Verified).workload("gateway, pure acknowledgments", acks.len()),
+        router(pages(&data), Csum::Verified).workload("router, 8 flows", data.len()),
+        router(pages(&acks), Csum::Verified).workload("router, pure acknowledgments", acks.len()),
         inward(&inner, 32).workload("tunnel, inwards, 1 flow in bursts of 32", inner.len()),
         inward(&inner_acks, 8).workload("tunnel, inwards, pure acknowledgments in bursts of 8", inner_acks.len()),
         outward(&inner_acks).workload("tunnel, outwards, pure acknowledgments", inner_acks.len()),

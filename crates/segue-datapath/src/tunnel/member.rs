@@ -1,6 +1,7 @@
 //! One of the tunnels that share an outside port: its interface, encapsulation and decapsulation.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -164,23 +165,35 @@ impl Member {
 
     /// Sends all packets of the batch through the tunnel.
     pub(super) fn send_all(&mut self, common: &mut Common, now: Nanos) -> io::Result<()> {
-        while let Some(packet) = common.rx.pop_packet() {
-            self.send_one(packet, common, now);
+        // As a list, like in `GroStage::push_all`.
+        let mut list = Vec::from(std::mem::take(&mut common.rx.packets));
+        self.outward.share_cuts(&mut common.cuts);
+        for received in list.drain(..) {
+            let packet = received.parse(&mut common.rx.pool);
+            self.send_parsed(packet, common, now);
         }
+        self.outward.share_cuts(&mut common.cuts);
+        common.rx.packets = VecDeque::from(list);
         self.tell_senders(common)?;
         common.outside.transmit(&mut common.rx, &mut self.split_drops)
     }
 
     /// Appends a packet or train to the outside port's batch.
     pub(super) fn send_one(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
-        self.moved.set(true);
         self.outward.share_cuts(&mut common.cuts);
+        self.send_parsed(packet, common, now);
+        self.outward.share_cuts(&mut common.cuts);
+    }
+
+    /// Appends a packet or train like [`send_one`](Self::send_one), with the common counters of segmentation in place.
+    #[inline]
+    fn send_parsed(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        self.moved.set(true);
         let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
         while let Some(packet) = next {
             self.fit(packet, common, now);
             next = self.outward.more();
         }
-        self.outward.share_cuts(&mut common.cuts);
     }
 
     /// Appends the packets of a train to the outside port's batch, without the first, which is dropped.
