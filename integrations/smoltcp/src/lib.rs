@@ -8,7 +8,9 @@ use segue::packet::{Csum, Start};
 use segue::{gso, hash::Key, virtio};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 
-/// A device for smoltcp that carries trains. Call [`Trains::flush`] after each poll of the interface.
+/// A device for smoltcp that carries trains. What the interface sends between two calls of [`Trains::flush`] is joined:
+/// call it when a poll has sent nothing more. `Interface::poll` of smoltcp 0.12 sends one packet of each socket, so
+/// `Interface::poll_egress` follows it until it returns `PollResult::None`.
 pub struct Trains {
     tun: std::fs::File,
     splitter: Splitter,
@@ -61,7 +63,7 @@ impl Device for Trains {
     }
 
     fn transmit(&mut self, _now: smoltcp::time::Instant) -> Option<Sent<'_>> {
-        (self.sent.len() < 64).then_some(Sent(&mut self.sent))
+        (self.sent.len() < 256).then_some(Sent(&mut self.sent))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -13,7 +13,7 @@ use segue_lab::Host;
 use segue_port::Port;
 use segue_port::tun::{OpenError, TunConfig, TunPort};
 use segue_smoltcp::Trains;
-use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
@@ -30,7 +30,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs the server until `stop`; returns the packets that smoltcp sent and the writes that they took.
+/// Runs the server until `stop`; returns the bytes that smoltcp sent back and the writes that they took.
 fn serve(mut device: Trains, stop: &AtomicBool) -> (u64, u64) {
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut device, Instant::now());
     interface.update_ip_addrs(|addresses| addresses.push("198.18.0.2/24".parse::<IpCidr>().unwrap()).unwrap());
@@ -54,7 +54,7 @@ fn serve(mut device: Trains, stop: &AtomicBool) -> (u64, u64) {
                 break;
             }
         }
-        interface.poll(Instant::now(), &mut device, &mut sockets);
+        while interface.poll_egress(Instant::now(), &mut device, &mut sockets) != PollResult::None {}
         let wrote = device.flush().unwrap();
         writes += wrote as u64;
         if idle && wrote == 0 {
@@ -103,8 +103,8 @@ fn smoltcp_echoes_a_stream_of_the_kernel_in_trains() {
         server.join().unwrap()
     });
     assert!(bytes == DATA as u64 && writes > 0);
-    // One write a packet would be 1437 for the data alone, and as many acknowledgments.
-    assert!(writes < 1400, "{writes} writes");
+    // The data is 1437 packets: written in pairs they would take 719 writes, and the acknowledgments come on top.
+    assert!(writes < 700, "{writes} writes");
 }
 
 #[test]
