@@ -1,5 +1,5 @@
-"""What the measurements of the path through the kernel share: rows of `segue bench tunnel` in paired rounds, each
-beside the kernel's VXLAN, with the 90 % interval of its ratio."""
+"""Shared parts of the measurements of the in-kernel path: rows of `segue bench tunnel` in paired rounds, each beside
+the kernel's VXLAN, with the 90 % interval of its ratio."""
 import json
 import math
 import os
@@ -21,8 +21,8 @@ FLOWS = (1, 4, 64)
 
 
 def rounds(rows):
-    """The samples of each row, by its words, in the order of the rounds: RUNS rounds, or as many as LIMIT minutes leave
-    room for."""
+    """Returns the samples of each row, by its labels, in the order of the rounds: RUNS rounds, or as many as LIMIT
+    minutes leave room for."""
     words = ["bench", "tunnel", "--runs", "1", *(word for row in rows for word in ("--rows", row))]
     print(f"command: segue {' '.join(words)}", flush=True)
     print(f"congestion control of every row: reno; {RUNS} rounds of this, at most {LIMIT:g} minutes", flush=True)

@@ -1,4 +1,4 @@
-"""What the measurements of a fleet share: hosts in network namespaces, etcd, and tunnels with an agent."""
+"""Shared parts of the measurements of a fleet: hosts in network namespaces, etcd, and tunnels with an agent."""
 import json
 import os
 import shutil
@@ -94,7 +94,7 @@ class Hosts:
             return file.read()
 
     def stat(self, name, device):
-        """The state of a tunnel, off its control socket; None where it does not answer."""
+        """Returns the state of a tunnel from its control socket; None where it does not answer."""
         try:
             with socket.socket(socket.AF_UNIX) as line:
                 line.settimeout(PATIENCE)

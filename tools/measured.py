@@ -1,4 +1,5 @@
-"""What the measurements of tools/figures.d share: rows of `segue bench` and `segue lab`, and a line for each figure."""
+"""Shared parts of the measurements of tools/figures.d: rows of `segue bench` and `segue lab`, and a line for each
+figure."""
 import glob
 import json
 import os

@@ -32,7 +32,7 @@ PATIENCE = 120
 
 
 def interface(name):
-    """A socket for all frames that an interface receives."""
+    """Returns a socket for all frames that an interface receives."""
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     end.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
@@ -42,7 +42,7 @@ def interface(name):
 
 
 def relay(left, right, mbit, rtt, jitter, loss, reorder, seed):
-    """Passes frames on until it is killed."""
+    """Forwards frames between two interfaces until it is killed."""
     chance = random.Random(int(seed))
     ends = [interface(left), interface(right)]
     rtt, jitter, loss, reorder = float(rtt) / 1e3, float(jitter) / 1e3, float(loss) / 100, float(reorder) / 100
@@ -88,7 +88,7 @@ def relay(left, right, mbit, rtt, jitter, loss, reorder, seed):
 
 
 def answer(connection):
-    """Counts the bytes of a connection up to its end, and says how many came, and in what time."""
+    """Counts the bytes of a connection up to its end, and sends back their number and the time that they took."""
     room, count, begin, end = bytearray(1 << 18), 0, None, 0.0
     while got := connection.recv_into(room):
         end = time.monotonic()

@@ -1,4 +1,4 @@
-"""What measurements of tunnels share: two hosts with a cable between them, the tunnels between, and a load."""
+"""Shared parts of the measurements of tunnels: two hosts with a cable between them, the tunnels between, and a load."""
 import json
 import os
 import subprocess

@@ -10,7 +10,7 @@
 -- Install: into the folder that Help > About > Folders calls "Personal Lua Plugins", or tshark -X lua_script:segue.lua.
 -- Preferences: gue.ports (6080), fou.ports ("5555:ipip 5556:gre": port and what is inside).
 
--- A later Wireshark may have a dissector of this name, without options; then this one has another.
+-- Creates a protocol; if Wireshark has one of this name, as a later version may, without options, under another name.
 local function proto(name, title)
     local made, found = pcall(Proto, name, title)
     if made then return found, name end

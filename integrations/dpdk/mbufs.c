@@ -80,9 +80,9 @@ static struct rte_mbuf *packet_of(const struct segue_train *train, size_t used, 
     return packet;
 }
 
-/* ---- virtio-net headers and what a driver of DPDK calls the same ---- */
+/* ---- virtio-net headers and DPDK's offload flags ---- */
 
-/* Sets what a driver is asked to do with a packet behind this header. */
+/* Sets the transmit offload flags of a packet according to its virtio-net header. */
 static void request(struct rte_mbuf *packet, const uint8_t *vnet) {
     const uint8_t *bytes = rte_pktmbuf_mtod(packet, const uint8_t *);
     uint16_t l2 = 14, start = (uint16_t)(vnet[6] | vnet[7] << 8), size = (uint16_t)(vnet[4] | vnet[5] << 8);
@@ -100,7 +100,7 @@ static void request(struct rte_mbuf *packet, const uint8_t *vnet) {
     }
 }
 
-/* The header that a virtio driver makes of what it is asked to do. */
+/* Writes the virtio-net header that a virtio driver makes from a packet's transmit offload flags. */
 static void vnet_of(const struct rte_mbuf *packet, uint8_t *vnet) {
     uint16_t start = (uint16_t)(packet->l2_len + packet->l3_len), length = (uint16_t)(start + packet->l4_len);
     int is_tcp = (packet->ol_flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_TCP_CKSUM;

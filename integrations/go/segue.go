@@ -45,7 +45,7 @@ func (e Error) Error() string {
 // kept from an earlier call would confuse the garbage collector when it is overwritten.
 type out struct{ base, room, len uintptr }
 
-// outs is an array of the library's in C's memory, so that a call passes no Go pointer to a Go pointer.
+// outs is an array of struct segue_out in C's memory, so that a call passes no Go pointer to a Go pointer.
 type outs struct {
 	base unsafe.Pointer
 	cap  int

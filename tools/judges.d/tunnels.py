@@ -73,7 +73,7 @@ HAS_FRAME = {"gre-eth", "vxlan", "vxlan-gpe", "geneve"}
 
 
 def ip(version, net, number):
-    """An IP header without what scapy fills in."""
+    """Returns an IP header; scapy fills in lengths and checksums."""
     source, destination = (address.format(net) for address in ADDRESSES[version])
     if version == "4":
         return IP(src=source, dst=destination, id=100 + number, flags="DF", ttl=64)
@@ -81,7 +81,7 @@ def ip(version, net, number):
 
 
 def cases():
-    """Name, frames, and the frames without their tunnel."""
+    """Yields each case: its name, its frames, and the frames without their tunnel."""
     for tunnel, around in TUNNELS.items():
         for outer in "46":
             for inner in "46":
@@ -134,7 +134,7 @@ def made_by_scapy(frame):
 
 
 def faults_of(segue, folder, frames, bare):
-    """What is wrong with a case."""
+    """Returns the faults of a case."""
     at = {name: os.path.join(folder, f"{name}.pcap") for name in ("in", "bare", "merged", "cut", "undone")}
     noted = os.path.join(folder, "merged.pcapng")
 

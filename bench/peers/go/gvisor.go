@@ -16,7 +16,7 @@ type gVisor struct {
 	left int
 }
 
-// DeliverNetworkPacket counts what GRO lets go.
+// DeliverNetworkPacket counts the packets that GRO releases.
 func (one *gVisor) DeliverNetworkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) { one.left++ }
 
 // DeliverLinkPacket has nothing to do: there is no packet socket.
@@ -29,7 +29,7 @@ func newGVisor() peer {
 	return one
 }
 
-// buffers makes gVisor's packets of bytes.
+// buffers returns gVisor's packet buffers with the bytes of the given packets.
 func buffers(packets [][]byte, known bool) []*stack.PacketBuffer {
 	made := make([]*stack.PacketBuffer, len(packets))
 	for i, packet := range packets {
@@ -75,5 +75,5 @@ func (one *gVisor) sum(bytes []byte) time.Duration {
 	return since(begin)
 }
 
-// cut is what gVisor does inside of its TCP only.
+// cut returns false: gVisor segments only inside of its TCP.
 func (one *gVisor) cut([]byte) (time.Duration, bool) { return 0, false }

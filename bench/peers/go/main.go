@@ -34,14 +34,14 @@ type peer interface {
 
 var caches = make([]uint64, 12<<20)
 
-// emptyCaches reads and writes more than the caches hold.
+// emptyCaches evicts the processor's caches by reading and writing more than they hold.
 func emptyCaches() {
 	for i := 0; i < len(caches); i += 8 {
 		caches[i]++
 	}
 }
 
-// cost is what taking the time costs.
+// cost is the time that reading the clock takes.
 var cost time.Duration
 
 func since(begin time.Time) time.Duration {
@@ -71,7 +71,7 @@ func median(times int, work func() time.Duration) time.Duration {
 	return spent[times/2]
 }
 
-// kinds says what is done in the rows that a peer can take part in.
+// kinds has the work of each kind of row in which a peer can take part.
 var kinds = map[string]string{
 	"known-1": "join", "known-8": "join", "known-64": "join", "verifying-1": "join", "verifying-8": "join", "cold-1": "join",
 	"cold-8": "join", "acks": "join", "icmp": "join", "push": "join", "random": "join", "reversed": "join", "cut": "cut",

@@ -46,8 +46,8 @@ fn main() {
         peers.push(Box::new(Program::start(name, program, &folder)));
     }
     println!(
-        "{rounds} rounds in turn; sums by {}; nanoseconds a packet, median; ratio to the first line of a row, median and \
-         90 % interval",
+        "{rounds} rounds in turn; sums by {}; nanoseconds per packet, median; ratio to the first line of a row, median \
+         and 90 % interval",
         segue::checksum::implementation()
     );
     // The first round warms up, and says which peers do which work.

@@ -182,7 +182,7 @@ pub(crate) fn all() -> Vec<Row> {
     ]);
     rows.extend([40, 1460, 9000, 65_535].map(|len: usize| {
         let bytes: Bytes = (0..len).map(|at| (at * 7) as u8).collect::<Vec<_>>().leak();
-        Row::new(&format!("sum-{len}"), &format!("checksum of {len} bytes (ns a call)"), Work::Sum, vec![bytes])
+        Row::new(&format!("sum-{len}"), &format!("checksum of {len} bytes (ns per call)"), Work::Sum, vec![bytes])
     }));
     rows
 }

@@ -1,6 +1,6 @@
 //! Medians, and intervals of ratios within each round.
 
-/// Nanoseconds a packet of one implementation in one row, a value for each round.
+/// Nanoseconds per packet of one implementation in one row, a value for each round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) nanos: Vec<f64>,

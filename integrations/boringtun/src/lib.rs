@@ -12,7 +12,7 @@ use segue_port::udp::{Receiver, Sender};
 /// Bytes that WireGuard adds to a packet, and the least memory that `Tunn` needs for a datagram.
 const ROOM: (usize, usize) = (32, 148);
 
-/// One end of the tunnel.
+/// An endpoint of the tunnel.
 pub struct Wireguard {
     tun: Tun,
     socket: UdpSocket,
@@ -27,7 +27,7 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Creates an end with a device, a socket and a peer.
+    /// Creates an endpoint with a device, a socket and a peer.
     pub fn new(tun: Tun, socket: UdpSocket, peer: SocketAddr, tunn: Tunn) -> Wireguard {
         let (receiver, plain) = (Receiver::new(&socket), vec![0; 1 << 16]);
         let (sender, memory, places) = (Sender::new(), Vec::new(), Vec::new());

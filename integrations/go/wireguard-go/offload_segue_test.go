@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// What segue does where it differs: packets out of order stay as and where they are, none is moved in front of another.
+// Test_segueKeepsOrder tests a difference from wireguard-go: packets out of order stay as and where they are.
 func Test_segueKeepsOrder(t *testing.T) {
 	packets := [][]byte{
 		tcp4Packet(ip4PortA, ip4PortB, header.TCPFlagAck, 100, 101),
@@ -29,7 +29,7 @@ func Test_segueKeepsOrder(t *testing.T) {
 	}
 }
 
-// A train is joined and split into the same bytes, through the two functions.
+// Test_segueJoinsAndSplits tests that packets are joined to a train, and split from it with the same bytes.
 func Test_segueJoinsAndSplits(t *testing.T) {
 	for round := range 200 {
 		var packets, before [][]byte

@@ -10,7 +10,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use crate::sys::watch;
 use crate::{Endpoint, Side};
 
-/// Runs an end until `stop` is set. Each descriptor has one request in the ring, which is made anew after it was
+/// Runs an endpoint until `stop` is set. Each descriptor has one request in the ring, which is made anew after it was
 /// drained.
 pub fn run(mut end: Endpoint, stop: &AtomicBool) -> io::Result<()> {
     let (mut ring, pause) = (IoUring::new(8)?, Timespec::new().nsec(100_000_000));

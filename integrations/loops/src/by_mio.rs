@@ -10,7 +10,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::{Endpoint, Side};
 
-/// Runs an end until `stop` is set. mio reports a descriptor once for all queued packets, so that each is drained.
+/// Runs an endpoint until `stop` is set. mio reports a descriptor once for all queued packets, so that each is drained.
 pub fn run(mut end: Endpoint, stop: &AtomicBool) -> io::Result<()> {
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(8));
     for (token, fd) in [end.tun.as_fd(), end.socket.as_fd()].into_iter().enumerate() {

@@ -33,8 +33,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates an end with a device that was opened with `offload(true)`, a socket and a peer. Neither blocks from then
-    /// on. `key` must be random.
+    /// Creates an endpoint with a device that was opened with `offload(true)`, a socket and a peer. Neither blocks from
+    /// then on. `key` must be random.
     pub fn new(device: SyncDevice, socket: UdpSocket, peer: SocketAddr, key: Key) -> io::Result<Endpoint> {
         if !device.tcp_gso() {
             return Err(io::Error::other("the device has no virtio-net headers"));

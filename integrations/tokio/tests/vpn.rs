@@ -17,7 +17,7 @@ fn data() -> Vec<u8> {
     (0..DATA).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// Opens the device of an end in its host; `None` if none can be created.
+/// Opens the device of an endpoint in its host; `None` if none can be created.
 fn device(host: &Host, number: u8) -> Option<Tun> {
     let tun = match host.enter(|| Tun::open(&TunConfig::ip("vpn0"), [1, 2])).unwrap() {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {

@@ -39,7 +39,7 @@ fn main() {
         clock.mhz()
     );
     println!(
-        "ns a packet: median (least..most of the rounds); ratios: median of the ratios within each round (least..most)"
+        "ns per packet: median (least..most of the rounds); ratios: median of those within each round (least..most)"
     );
     for burst in [32, 64, 128] {
         gro(&clock, burst, &[1, 8, 64], rounds);

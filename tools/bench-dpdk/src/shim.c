@@ -1,4 +1,4 @@
-/* What the benchmark needs of DPDK: packets in its buffers, its GRO in the lightweight mode, its GSO. */
+/* The parts of DPDK that the benchmark uses: packets in its buffers, its GRO in the lightweight mode, its GSO. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ struct packets *shim_packets(const char *name, const uint8_t *const *frames, con
     return all;
 }
 
-/* Makes the packets from `first` on what they were, as a driver hands them over. Not timed. */
+/* Restores the packets from `first` on to the state in which a driver hands them over. Not timed. */
 void shim_renew(struct packets *all, uint16_t first, uint16_t count) {
     for (uint16_t i = first; i < first + count; i++) {
         struct rte_mbuf *m = all->bufs[i];
@@ -84,7 +84,7 @@ struct train {
     int made;
 };
 
-/* A train in one buffer, with room for what it is cut into. */
+/* A train in one buffer, with room for the segments that it is cut into. */
 struct train *shim_train(const uint8_t *frame, uint32_t len, uint16_t l4_len, uint16_t size) {
     struct train *all = calloc(1, sizeof *all);
     struct rte_mempool *large = rte_pktmbuf_pool_create("large", 1, 0, 0, 65535, 0);
@@ -104,13 +104,13 @@ struct train *shim_train(const uint8_t *frame, uint32_t len, uint16_t l4_len, ui
     return all;
 }
 
-/* Cuts the train, and returns into how many. */
+/* Cuts the train, and returns the number of segments. */
 int shim_gso(struct train *all) {
     all->made = rte_gso_segment(all->buf, &all->ctx, all->out, 256);
     return all->made;
 }
 
-/* Gives back what it was cut into. Not timed. */
+/* Frees the segments that the train was cut into. Not timed. */
 void shim_gso_renew(struct train *all) {
     for (int i = 0; i < all->made; i++)
         rte_pktmbuf_free(all->out[i]);

@@ -20,15 +20,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
 )
 
-// Number of calls of Flush that empty a bucket: each lets its oldest packet go, and a bucket holds eight.
+// Number of calls of Flush that empty a bucket: each releases its oldest packet, and a bucket holds eight.
 const flushes = 8
 
-// A receiver keeps the packets that GRO lets go.
+// A receiver keeps the packets that GRO releases.
 type receiver struct {
 	packets [][]byte
 }
 
-// DeliverNetworkPacket keeps a packet, or what several were joined to.
+// DeliverNetworkPacket keeps a packet, or the one into which GRO merged several.
 func (one *receiver) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, packet *stack.PacketBuffer) {
 	one.packets = append(one.packets, packet.Data().AsRange().ToSlice())
 }
