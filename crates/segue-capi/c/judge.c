@@ -56,7 +56,7 @@ static void check(int holds, const char *what) {
     }
 }
 
-/* Bytes cut into pieces of these sizes in turn, each in memory of its own. */
+/* Returns the bytes as a chain of pieces of these sizes in turn, each in memory of its own. */
 static struct segue_chain chain_new(const uint8_t *bytes, size_t len, uint32_t csum) {
     static const size_t sizes[] = {1, 33, 7, 90, 1000, 3, 4096};
     struct segue_piece *pieces = (struct segue_piece *)calloc(len + 1, sizeof *pieces);
@@ -82,7 +82,7 @@ static void chain_free(struct segue_chain *chain) {
     free((void *)(uintptr_t)chain->pieces);
 }
 
-/* The bytes of a listed packet, one behind the other. */
+/* Returns the bytes of a listed packet as one array. */
 static uint8_t *gathered(const struct segue_train *train, const struct segue_piece *pieces) {
     uint8_t *flat = (uint8_t *)malloc(train->len);
     size_t piece, used = 0;
@@ -287,8 +287,8 @@ static struct segue_joiner *joiner_new(uint32_t ethernet, uint32_t profile) {
     return segue_joiner_new(&config);
 }
 
-/* Two ends of a tunnel: mode, carrier and version in a byte each, then the addresses of the first end and of the
- * other. */
+/* Creates the two endpoints of a tunnel: mode, carrier and version in a byte each, then the addresses of the first
+ * endpoint and of the other. */
 static void tunnels_new(struct segue_tunnel **into, struct segue_tunnel **out_of, const uint8_t *bytes) {
     struct segue_tunnel_config config;
     segue_tunnel_free(*into), segue_tunnel_free(*out_of);

@@ -316,7 +316,7 @@ pub unsafe extern "C" fn segue_joiner_free(joiner: *mut SegueJoiner) {
 }
 
 /// Joins a batch of packets and lists the trains, with their pieces: headers in the joiner's memory, until its next
-/// call, the rest in the caller's. Returns the number of trains. 1 train a packet and 2 pieces a packet are always
+/// call, the rest in the caller's. Returns the number of trains. 1 train per packet and 2 pieces per packet are always
 /// enough.
 ///
 /// # Safety

@@ -45,7 +45,7 @@ pub(crate) struct Common {
     /// Colour; auto: on a terminal, subject to NO_COLOR and CLICOLOR_FORCE
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
-    /// Messages of long-running commands; logfmt is one line an event, with its id; auto: for the journal
+    /// Messages of long-running commands; logfmt is one line for each event, with its id; auto: for the journal
     #[arg(long, global = true, value_name = "FORM", default_value = "auto", hide_short_help = true)]
     pub(crate) log_format: LogFormat,
     /// A short help
@@ -438,7 +438,7 @@ pub(crate) struct Bench {
     /// The bench to run, or all; compare and report read earlier results
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES.iter().copied().chain(["all", "compare", "report"])))]
     pub(crate) name: Option<String>,
-    /// For compare two files of -j, for report any number
+    /// Files of -j: two for compare, any number for report
     #[arg(value_name = "FILE.json", hide_short_help = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Where all and report put the page; that of the data ends in .json

@@ -45,7 +45,7 @@ pub(crate) fn script(args: &Completions, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs `segue complete`: prints the candidates for the last word, one a line, each with a tab and its description.
+/// Runs `segue complete`: prints the candidates for the last word, one per line, each with a tab and its description.
 pub(crate) fn run(args: &Complete, out: &Out) {
     // bash takes `--color=auto` for three words.
     let words: Vec<&str> = args.words.iter().map(String::as_str).filter(|word| *word != "=").collect();

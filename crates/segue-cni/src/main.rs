@@ -12,8 +12,8 @@
 //! - DEL can be repeated, and does not fail because something is gone already.
 //! - Only links of this plugin are removed: their alias says which network, container and interface they are of.
 //!
-//! # Limits
-//! IPv4 and one interface a call. No port mapping, bandwidth limits or masquerading: chain the plugins for these.
+//! # Limits IPv4 and one interface per call. No port mapping, bandwidth limits or masquerading: chain the plugins for
+//! these.
 
 mod attach;
 mod document;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Fastpath {
     /// Requested mode: `auto`, `on`, `off`, `require`.
     pub mode: String,
-    /// Whether packets take the path.
+    /// Whether packets take the in-kernel path.
     pub on: bool,
-    /// Reason why packets do not take the path.
+    /// Reason why packets do not take the in-kernel path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Directions (`sent`, `received`) that the process serves although the path is on, with the reason.
+    /// Directions (`sent`, `received`) that the process serves although the in-kernel path is on, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_daemon: BTreeMap<String, String>,
     /// For a tunnel with a peer table: the peers by path.

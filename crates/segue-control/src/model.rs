@@ -60,7 +60,7 @@ pub struct Instance {
     /// The offloads of the kernel, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
     #[serde(default)]
     pub offloads: BTreeMap<String, Offload>,
-    /// For tunnels: the path of packets through the kernel, past the process.
+    /// For tunnels: the in-kernel path, past the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fastpath: Option<Fastpath>,
     /// For a tunnel with a peer table: the table's summary.

@@ -110,7 +110,8 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Begins a program: the context is saved, and packets are left to the daemon where the path is switched off.
+    /// Begins a program: the context is saved, and packets are left to the daemon where the in-kernel path is switched
+    /// off.
     pub(crate) fn begin(maps: &Maps<'_>, index: Index) -> Code {
         let mut a = Assembler::default();
         let out = a.label();

@@ -344,7 +344,8 @@ impl Path {
         }
     }
 
-    /// Switches the path on or off: packets that are processed afterwards take the path, or are left to the daemon.
+    /// Switches the in-kernel path on or off: packets that are processed afterwards take the path, or are left to the
+    /// daemon.
     ///
     /// # Errors
     /// The kernel's.

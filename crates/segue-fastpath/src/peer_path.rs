@@ -145,7 +145,7 @@ pub struct PeerPath {
     served: Served,
     /// Remotes whose routes were never looked up, in their order of arrival.
     fresh_remotes: BTreeSet<(u64, IpAddr)>,
-    /// Serial number of the next one to arrive.
+    /// Serial number of the last remote that was added to `fresh_remotes`.
     arrivals: u64,
     /// The remote whose route was refreshed last.
     turn: Option<IpAddr>,
@@ -309,7 +309,8 @@ impl PeerPath {
         Ok(())
     }
 
-    /// Switches the path on or off: packets that are processed afterwards take the path, or are left to the daemon.
+    /// Switches the in-kernel path on or off: packets that are processed afterwards take the path, or are left to the
+    /// daemon.
     ///
     /// # Errors
     /// The kernel's.
@@ -511,14 +512,15 @@ impl PeerPath {
         &self.ingress[listener]
     }
 
-    /// Switches the path on with the loopback interface, for tests.
+    /// Switches the in-kernel path on with the loopback interface, for tests.
     #[cfg(test)]
     pub(crate) fn on_loopback(&self) -> io::Result<()> {
         self.set(true, 1)
     }
 }
 
-/// Returns the reason why the daemon serves a peer; `None` if the path can. It is one of the two for both directions.
+/// Returns the reason why the daemon serves a peer; `None` if the in-kernel path can. It is one of the two for both
+/// directions.
 fn why_not(config: &Config) -> Option<&'static str> {
     [Direction::Send, Direction::Receive].into_iter().find_map(|direction| obstacle(config, direction))
 }

@@ -15,7 +15,7 @@ use crate::{Error, Listener, Path, Peer, PeerCounts, PeerPath, assembler, attach
 
 const VXLAN: Carrier = Carrier::Vxlan { vni: 0x0012_3456, remcsum: false, takes_remcsum: false };
 
-/// Returns every kind of tunnel that the path carries in both directions, by outer family.
+/// Returns every kind of tunnel that the in-kernel path carries in both directions, by outer family.
 fn kinds() -> Vec<Config> {
     let key = Mode::Gre(GreOptions { ikey: Some(7), okey: Some(8), ..GreOptions::default() });
     let gre = Mode::Gre(GreOptions::default());
@@ -50,7 +50,7 @@ fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// Loads the path, or records why this machine cannot load it.
+/// Loads the in-kernel path, or records why this machine cannot load it.
 fn loaded(configs: &[Config]) -> Option<Path> {
     let path = permitted(Path::load(configs, &[50_000, 50_001]))?;
     path.fill_peers(1).unwrap();
@@ -271,7 +271,7 @@ fn ten_thousand_peers_are_found_like_one() {
             ran.nanos
         };
         let (once, again) = (median(frames.iter().map(taken).collect()), median((0..15).map(judged).collect()));
-        println!("peers {count}: random {once} ns a packet, the same again {again} ns without decapsulation");
+        println!("peers {count}: random {once} ns per packet, the same again {again} ns without decapsulation");
     }
 }
 
@@ -288,7 +288,7 @@ fn listeners(is_v4: bool) -> Vec<Listener> {
     (9000..).zip(forms).map(of).collect()
 }
 
-/// Loads the path of a table with the given peers, or records why this machine cannot load it.
+/// Loads the in-kernel path of a table with the given peers, or records why this machine cannot load it.
 fn loaded_table(listeners: &[Listener], peers: &[Peer]) -> Option<PeerPath> {
     let mut path = permitted(PeerPath::load(listeners, STATION, 20_000))?;
     path.replace(peers).unwrap();
@@ -443,7 +443,7 @@ fn ten_thousand_peers_of_a_table_are_found_like_one() {
             };
             let (once, again) = (median((0..4000).map(taken).collect()), median((0..15).map(judged).collect()));
             println!(
-                "table of {what} {count}: random {once} ns a packet, the same again {again} ns without decapsulation"
+                "table of {what} {count}: random {once} ns per packet, the same again {again} ns without decapsulation"
             );
         }
     }

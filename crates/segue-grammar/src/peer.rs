@@ -50,7 +50,7 @@ pub const KEYWORDS: &[Word] = &[
     Word {
         name: "udpcsum",
         aliases: &["encap-csum"],
-        help: "datagrams have an outer UDP checksum; with noudpcsum they need none, so that the kernel's path carries them; when not given as the tunnel's encap-csum",
+        help: "datagrams have an outer UDP checksum; with noudpcsum they need none, so that the in-kernel path carries them; when not given as the tunnel's encap-csum",
         ..Word::PLAIN
     },
     Word {

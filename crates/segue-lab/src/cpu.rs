@@ -54,8 +54,8 @@ impl Cpu {
     /// Creates a counter for hosts whose children run on processor `core` only and, with `quota`, for at most that per
     /// cent of the time. Interrupts are outside of the quota: their work is charged to no task.
     pub fn on_core(core: usize, quota: Option<u32>) -> Result<Cpu, LabError> {
-        let everybody = mount(|kind, options| kind == "cgroup" && has(options, "cpuacct"));
-        let watched = Core::watch(core, everybody.map(|dir| dir.join("cpuacct.usage_percpu")))
+        let all_tasks = mount(|kind, options| kind == "cgroup" && has(options, "cpuacct"));
+        let watched = Core::watch(core, all_tasks.map(|dir| dir.join("cpuacct.usage_percpu")))
             .map_err(|source| LabError::system(format!("watch processor {core}"), source))?;
         let mut cpu = Cpu { softirq: ksoftirqd(&core.to_string()), core: Some(watched), ..Cpu::new() };
         if let Some(percent) = quota {
@@ -212,7 +212,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Removes the group, with retries for a moment: a child that was just collected leaves it a little later.
+/// Removes the control group, with retries for a moment: a child that was just collected leaves it a little later.
 fn remove(dir: &Path) {
     for _ in 0..100 {
         match fs::remove_dir(dir) {
@@ -222,7 +222,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Removes the groups of killed labs, recognised by their free lock, and kills the remaining processes in them.
+/// Removes the control groups of killed labs, recognised by their free lock, and kills the remaining processes in them.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let dir = entry.path();
@@ -238,7 +238,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Returns this process's own group in the v1 hierarchy that has cpuacct.
+/// Returns this process's own control group in the v1 hierarchy that has cpuacct.
 fn v1_parent() -> Option<PathBuf> {
     parent(|kind, options| kind == "cgroup" && has(options, "cpuacct"), |controllers| has(controllers, "cpuacct"))
 }

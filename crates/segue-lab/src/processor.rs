@@ -30,7 +30,7 @@ pub fn cores() -> Vec<usize> {
 pub(crate) struct Core {
     pub(crate) number: usize,
     /// Path of `cpuacct.usage_percpu` for the whole machine, if the file exists.
-    everybody: Option<PathBuf>,
+    all_tasks: Option<PathBuf>,
     begin: Instant,
     watch: Arc<Watch>,
     thread: Option<JoinHandle<()>>,
@@ -44,7 +44,7 @@ struct Watch {
 }
 
 impl Core {
-    pub(crate) fn watch(number: usize, everybody: Option<PathBuf>) -> io::Result<Core> {
+    pub(crate) fn watch(number: usize, all_tasks: Option<PathBuf>) -> io::Result<Core> {
         let watch = Arc::new(Watch::default());
         let thread = thread::Builder::new().name(format!("watch-core-{number}")).spawn({
             let watch = Arc::clone(&watch);
@@ -55,7 +55,7 @@ impl Core {
                 }
             }
         })?;
-        let core = Core { number, everybody, begin: Instant::now(), watch, thread: Some(thread) };
+        let core = Core { number, all_tasks, begin: Instant::now(), watch, thread: Some(thread) };
         Ok(core)
     }
 
@@ -67,7 +67,7 @@ impl Core {
     /// Returns the seconds for which tasks other than the watching thread ran on the processor; `None` if the kernel
     /// does not count them.
     pub(crate) fn tasks(&self) -> Option<f64> {
-        let text = fs::read_to_string(self.everybody.as_ref()?).ok()?;
+        let text = fs::read_to_string(self.all_tasks.as_ref()?).ok()?;
         let nanos: u64 = text.split_whitespace().nth(self.number)?.parse().ok()?;
         Some((nanos as f64 - self.watch.own.load(Ordering::Relaxed) as f64) * 1e-9)
     }

@@ -203,7 +203,7 @@ pub const FAMILIES: &[Family] = &[
     gauge(
         "segue_fastpath_peers_left",
         "fastpath.peers.segue{}",
-        "Peers of a table whose packets the process carries although the path through the kernel is loaded.",
+        "Peers of a table whose packets the process carries although the in-kernel path is loaded.",
         Values::PathPeers(|peers| peers.segue.values().sum()),
     ),
     gauge("segue_peers", "peers.peers", "Peers in the table of a tunnel.", Values::Peers(|table| table.peers)),
@@ -356,7 +356,7 @@ pub const FAMILIES: &[Family] = &[
     counter(
         "segue_fastpath_left_total",
         "ports{}.left{}",
-        "Units that the path through the kernel left to the process.",
+        "Units that the in-kernel path left to the process.",
         reasons("left", |port| &port.left),
     ),
     counter(

@@ -1,11 +1,11 @@
 //! Ports, through which packets are received and sent: TUN and TAP devices, packet sockets, UDP and raw sockets, guests
 //! of virtual machines; the pages for received data; and wrappers for traces and tests.
 //!
-//! A [`Port`] states what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait.
+//! A [`Port`] states what it can take ([`Port::limits`]) and moves one batch per call. Two kinds share the trait.
 //! *Packet* ports ([`tun::TunPort`], [`packet_socket::PacketPort`]) carry whole packets and put them into
 //! [`RxBatch::packets`], as frames that are not parsed unless they are trains, owe a checksum or lie in several pages
-//! ([`Received`]). *Datagram* ports ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s
-//! into [`RxBatch::bursts`] and take the outer fields as metadata ([`segue::packet::Outer`]).
+//! ([`Received`]). *Datagram* ports ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s into
+//! [`RxBatch::bursts`] and take the outer fields as metadata ([`segue::packet::Outer`]).
 //!
 //! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
 //! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`. Where no

@@ -34,7 +34,7 @@ use crate::started;
 const CLIENTS: usize = 16;
 /// Largest number of connections to a gateway's claim sockets accepted and closed at a time.
 const VISITORS: usize = 16;
-/// Pause after them, which keeps the cost of a flood of connections negligible.
+/// Pause after connections to claim sockets, which keeps the cost of a flood of connections negligible.
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a client that could not be accepted, for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

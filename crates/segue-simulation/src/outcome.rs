@@ -28,7 +28,7 @@ pub struct Outcome {
     pub received: Bursts,
     /// Bursts of frames sent to the chip.
     pub sent: Bursts,
-    /// USB transfers a second, both directions.
+    /// USB transfers per second, both directions.
     pub urbs_per_s: f64,
     /// Number of interrupts and wake-ups of threads per second.
     pub wakes_per_s: f64,

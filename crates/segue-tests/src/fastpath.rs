@@ -7,15 +7,15 @@ use serde_json::Value;
 /// Number of the test tunnel.
 pub const NET: u8 = 1;
 
-/// The words of a tunnel that takes the path.
+/// Keywords of a tunnel that takes the in-kernel path.
 pub const REQUIRE: &[&str] = &["fastpath", "require"];
-/// The words of a tunnel in UDP that takes the path, without outer checksums.
+/// Keywords of a tunnel in UDP that takes the in-kernel path, without outer checksums.
 pub const REQUIRE_ZERO: &[&str] = &["noencap-csum", "fastpath", "require"];
 
-/// The words of a VXLAN or Geneve tunnel that takes the path, over IPv6 too.
+/// Keywords of a VXLAN or Geneve tunnel that takes the in-kernel path, over IPv6 too.
 pub const REQUIRE_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "require"];
 
-/// Returns the hosts of a test, or records why the path cannot be loaded here.
+/// Returns the hosts of a test, or records why the in-kernel path cannot be loaded here.
 pub fn ground(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
     let ground = Ground::new(name, form, tools)?;
     if let Some(why) = missing(&ground) {
@@ -30,12 +30,12 @@ pub fn taken(stat: &Stat) -> [u64; 2] {
     ["sent", "received"].map(|key| stat.count(&Shape::device(NET), "fastpath", key))
 }
 
-/// Returns the packets that the path left to the daemon, for messages and comparison.
+/// Returns the packets that the in-kernel path left to the daemon, for messages and comparison.
 pub fn left(stat: &Stat) -> Value {
     stat.json()["ports"][Shape::device(NET)]["left"].clone()
 }
 
-/// Returns the number of packets that the kernel path has left to the daemon, for any reason and at any port.
+/// Returns the number of packets that the in-kernel path has left to the daemon, for any reason and at any port.
 pub fn left_in_all(stat: &Stat) -> u64 {
     let ports = stat.json()["ports"].as_object().into_iter().flatten();
     let left = ports.filter_map(|(_, port)| port["left"].as_object());

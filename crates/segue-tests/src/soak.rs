@@ -84,7 +84,7 @@ pub struct Route {
     pub sent: u64,
     /// Number of datagrams received.
     pub came: u64,
-    /// Round trips: the time since the begin, and seconds.
+    /// Round-trip times in seconds, each with the time since the start.
     pub times: Vec<(Duration, f64)>,
 }
 

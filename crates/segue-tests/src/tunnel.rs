@@ -78,9 +78,9 @@ pub struct Tunnel {
 /// Both ends of a tunnel that carries datagrams. It is dropped before its hosts.
 #[derive(Debug)]
 pub struct Pair<'a> {
-    /// The end at host A.
+    /// The tunnel endpoint at host A.
     pub at_a: Tunnel,
-    /// The end at host B.
+    /// The tunnel endpoint at host B.
     pub at_b: Tunnel,
     ground: &'a Ground,
     shape: Shape,
@@ -145,7 +145,7 @@ impl Shape {
         let has_port = self.carrier != Carrier::Bare || self.inside.brings_udp();
         let port = if has_port { &["encap-dport", &port][..] } else { &[] };
         let addresses = self.inside.families().iter().flat_map(|family| ["addr".into(), end.prefix(net, *family)]);
-        // The daemon is under test, where the kernel's path is not asked for.
+        // The daemon is under test, where the in-kernel path is not asked for.
         let fastpath = if self.extra.contains(&"fastpath") { &[][..] } else { &["fastpath", "off"] };
         let words = fixed.iter().chain(port).chain(self.inside.words()).chain(self.carrier.words()).chain(fastpath);
         let words = words.chain(self.extra);
@@ -190,7 +190,7 @@ impl Tunnel {
     }
 }
 
-/// Returns `words` without `fastpath off` for earlier programs, which had no kernel path and no such keyword.
+/// Returns `words` without `fastpath off` for earlier programs, which had no in-kernel path and no such keyword.
 fn without_fastpath_off(program: &Path, words: &[String]) -> Vec<String> {
     static KNOWS: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let mut programs = KNOWS.lock().expect("no test failed while it held the lock");

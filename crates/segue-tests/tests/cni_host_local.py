@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A plugin for addresses with the calls and documents of host-local: addresses of ipam.ranges, one file each in
-ipam.dataDir, else in the folder of the network that host-local uses.
+"""An IPAM plugin with the calls and documents of host-local: addresses of ipam.ranges, one file each in ipam.dataDir,
+else in the folder of the network that host-local uses.
 
 With ipam.give and ipam.gateway it answers with those addresses instead, and with ipam.times with one address several
 times, which lets the caller fail after it.

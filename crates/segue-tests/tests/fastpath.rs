@@ -21,7 +21,7 @@ use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, sys, test_name};
 use serde_json::Value;
 
-/// Time for any change that the path finds by polling.
+/// Time for any change that the in-kernel path finds by polling.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
 
@@ -29,7 +29,7 @@ const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
 const OFF_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "off"];
 
-/// Returns every form of a tunnel that the path carries, with both outer families.
+/// Returns every form of a tunnel that the in-kernel path carries, with both outer families.
 fn shapes() -> Vec<Shape> {
     let mut all = Vec::new();
     for outer in [V4, V6] {
@@ -242,7 +242,7 @@ fn full_size_every_form_is_switched_under_load_without_losing_a_connection() {
     shapes().into_iter().for_each(|shape| switch_under_load(&ground, shape, 4 * FILE));
 }
 
-/// Switches the path off and on while files are transferred, and leaves it on.
+/// Switches the in-kernel path off and on while files are transferred, and leaves it on.
 fn switch_under_load(ground: &Ground, shape: Shape, size: u64) {
     let mut log = KernelLog::mark(test_name!());
     let pair = Pair::start(ground, shape, NET);
@@ -336,8 +336,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Sends both ways through a tunnel and kills the process at A once the path has carried 10,000 packets in each
-/// direction. Returns when `gone` holds and the interface has gone, or after [`PATIENCE`].
+/// Sends both ways through a tunnel and kills the process at A once the in-kernel path has carried 10,000 packets in
+/// each direction. Returns when `gone` holds and the interface has gone, or after [`PATIENCE`].
 fn kill_under_load(ground: &Ground, [a, b]: [Place<'_>; 2], gone: impl Fn() -> bool) {
     let device = Shape::device(NET);
     let stop = AtomicBool::new(false);

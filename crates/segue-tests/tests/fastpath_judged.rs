@@ -33,8 +33,8 @@ fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
 }
 
 /// Sends B datagrams none of which may be delivered, `good` with a congestion mark that it must not have, and `good`
-/// from another host, each several times; checks that the daemon and the path drop them all, for equal reasons, of
-/// which there are at least `least`, and that the path rarely wakes the daemon.
+/// from another host, each several times; checks that the daemon and the in-kernel path drop them all, for equal
+/// reasons, of which there are at least `least`, and that the path rarely wakes the daemon.
 #[track_caller]
 fn judged_alike(
     ground: &Ground,
@@ -75,7 +75,7 @@ fn judged_alike(
         (stat.drops(), want, left_in_all(&stat))
     });
     log.iter_mut().for_each(|log| log.assert_silent("malformed packets"));
-    assert_eq!(judged[0].0, judged[1].0, "the daemon, and the kernel's path");
+    assert_eq!(judged[0].0, judged[1].0, "the daemon, and the in-kernel path");
     // A part of them is the daemon's to judge.
     let [by_daemon, by_path] = [judged[0].2, judged[1].2];
     assert!(by_daemon == 0 && by_path > 0 && by_path < judged[1].1 * 3 / 4, "{by_path} of {} were left", judged[1].1);

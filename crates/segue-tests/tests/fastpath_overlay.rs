@@ -69,7 +69,7 @@ fn kernel_vxlan(ground: &Ground, outer: Family, words: &str) -> bool {
 }
 
 /// Checks that single packets from the kernel's VXLAN with outer checksums, left unfinished by this machine, take the
-/// path like trains: otherwise later trains would overtake the packets left to segue.
+/// in-kernel path like trains: otherwise later trains would overtake the packets left to segue.
 fn assert_single_packets_take_the_path(ground: &Ground, [a, b]: [Place<'_>; 2]) {
     let read = || Stat::read(&ground.a, &ground.program, &Shape::device(NET));
     let unverified = |stat: &Stat| left(stat)["outer_csum"].as_u64().unwrap_or(0);

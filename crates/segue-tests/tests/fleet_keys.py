@@ -1,4 +1,4 @@
-"""Keys of etcd as they are, also those that are no text: python3 fleet_keys.py URL put|history.
+"""Writes or lists keys of etcd byte for byte, also those that are not UTF-8: python3 fleet_keys.py URL put|history.
 
 `put` reads a JSON list of pairs from its standard input, key and value, in which each character stands for the byte of
 its number, and puts them one by one. `history PREFIX LAST` prints what was ever done to keys that begin with PREFIX, up

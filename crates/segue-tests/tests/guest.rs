@@ -90,7 +90,7 @@ fn chosen() -> impl Iterator<Item = &'static (u8, Family, &'static [Family], &'s
     TUNNELS.iter().filter(|(net, ..)| is_full() || !OWN.contains(net))
 }
 
-/// The words of a tunnel that takes the in-kernel path.
+/// Keywords of a tunnel that takes the in-kernel path.
 const REQUIRE: &str = "fastpath require";
 
 /// Tunnels without UDP in one process, on one raw socket: all between the same two addresses and distinguished by GRE
@@ -226,7 +226,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     // While it boots.
     let without_path = fastpath::missing(&ground);
     if let Some(why) = &without_path {
-        skip(name, &format!("no tunnel takes the path through the kernel: {why}"));
+        skip(name, &format!("no tunnel takes the in-kernel path: {why}"));
     }
     let mut tunnels = Vec::new();
     for (net, family, families, words) in chosen() {

@@ -32,7 +32,7 @@ dmesg -c > /dev/null
 # For retry, which runs programs only.
 printf '#!/bin/sh\ntest "$(cat "/sys/class/net/$1/carrier" 2>/dev/null)" = "$2"\n' > /bin/carrier
 chmod +x /bin/carrier
-# The interface of a model has the last byte of its address.
+# find_dev N: sets dev to the interface of model N, by the last byte of its Ethernet address.
 find_dev() { dev=$(grep -l "02:78:00:00:00:0$1" /sys/class/net/*/address 2>/dev/null | grep -v '\.100' | head -n1); dev=${dev%/address}; dev=${dev##*/}; test -n "$dev"; }
 attach() { # N
     retry 20 usbip --tcp-port $((3240 + $1)) attach -r 198.18.0.1 -b 1-1 > /tmp/try 2>&1 || { say "$1 attach failed"; return 1; }

@@ -44,7 +44,7 @@ else:
 link.send(frame)
 "#;
 
-const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
+const BROADCAST: &str = "ff:ff:ff:ff:ff:ff";
 
 /// Sends the message that `words` describe from the host; see [`SAY`].
 #[track_caller]
@@ -111,7 +111,7 @@ fn a_neighbour_with_another_link_address_is_followed_when_it_says_so() {
         }
         assert!(client.reaches(Duration::from_secs(2)), "after {message}");
         // The other family has its turn.
-        say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 {mac}"));
+        say(server, &format!("arp 1 {BROADCAST} 198.18.2.2 198.18.2.2 {mac}"));
         say(server, &format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 20 {mac}"));
     }
     assert!(routed.stat().count("out", "numbers", "neighbours_moved") >= messages.len() as u64);
@@ -127,19 +127,19 @@ fn invalid_neighbour_messages_neither_create_nor_change_entries() {
     let bad = "02:00:00:00:00:bb";
     for (host, words) in [
         // Neighbours that were never asked for.
-        (server, format!("arp 1 {EVERYBODY} 198.18.2.77 198.18.2.77 {bad}")),
-        (server, format!("arp 1 {EVERYBODY} 198.18.2.77 198.18.2.9 {bad}")),
+        (server, format!("arp 1 {BROADCAST} 198.18.2.77 198.18.2.77 {bad}")),
+        (server, format!("arp 1 {BROADCAST} 198.18.2.77 198.18.2.9 {bad}")),
         (server, format!("na ff02::1 2001:db8:2::77 2001:db8:2::77 20 {bad}")),
         (server, format!("ns ff02::1:ff00:1 2001:db8:2::77 2001:db8:2::1 0 {bad}")),
         // Behind the other port.
-        (client, format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 {bad}")),
+        (client, format!("arp 2 {BROADCAST} 198.18.2.2 198.18.2.2 {bad}")),
         (client, format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 20 {bad}")),
         // The router's own addresses.
-        (server, format!("arp 1 {EVERYBODY} 198.18.2.9 198.18.2.9 {bad}")),
+        (server, format!("arp 1 {BROADCAST} 198.18.2.9 198.18.2.9 {bad}")),
         (server, format!("na ff02::1 2001:db8:2::1 2001:db8:2::1 20 {bad}")),
         // Link addresses that are none.
-        (server, format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 00:00:00:00:00:00")),
-        (server, format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 {EVERYBODY}")),
+        (server, format!("arp 2 {BROADCAST} 198.18.2.2 198.18.2.2 00:00:00:00:00:00")),
+        (server, format!("arp 2 {BROADCAST} 198.18.2.2 198.18.2.2 {BROADCAST}")),
         (server, "na ff02::1 2001:db8:2::2 2001:db8:2::2 20 33:33:00:00:00:01".to_owned()),
         // A solicitation for another host, an advertisement to all nodes, and one that does not override.
         (server, format!("ns ff02::1:ff00:33 2001:db8:2::2 2001:db8:2::33 0 {bad}")),
@@ -167,7 +167,7 @@ fn invalid_neighbour_messages_neither_create_nor_change_entries() {
         ip(router, &format!("neigh replace {to} lladdr {} dev out nud permanent", mac.trim()));
     }
     routed.add_routes(&["blackhole 198.19.77.0/24"]);
-    say(server, &format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 {bad}"));
+    say(server, &format!("arp 2 {BROADCAST} 198.18.2.2 198.18.2.2 {bad}"));
     say(server, &format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 20 {bad}"));
     assert!(clients.iter().all(|client| client.reaches(Duration::from_secs(1))));
 }
@@ -180,7 +180,7 @@ fn neighbour_at_a_wrong_link_address_is_resolved_again() {
     let clients = [(V4, &echoes[0]), (V6, &echoes[1])].map(|(f, echo)| Client::new(&routed, f, 2, echo.port));
     assert!(clients.iter().all(|client| client.reaches(PATIENCE)));
     let asked = routed.stat().count("out", "numbers", "neighbour_questions");
-    say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 02:00:00:00:00:bb"));
+    say(server, &format!("arp 1 {BROADCAST} 198.18.2.2 198.18.2.2 02:00:00:00:00:bb"));
     say(server, "na ff02::1 2001:db8:2::2 2001:db8:2::2 20 02:00:00:00:00:bb");
     assert!(clients.iter().all(|client| !client.reaches(Duration::from_millis(300))));
     // Three questions to the wrong place, a second apart, then a broadcast.
@@ -221,7 +221,7 @@ fn moved_neighbours_are_resolved_and_lost_ones_reported_during_route_changes() {
     router.run("ping", &["-c", "1", "-W", "2", "198.18.2.2"]).unwrap();
     assert!(client.reaches(PATIENCE));
     // It is asked now, and not there.
-    say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 02:00:00:00:00:bb"));
+    say(server, &format!("arp 1 {BROADCAST} 198.18.2.2 198.18.2.2 02:00:00:00:00:bb"));
     assert!(!client.reaches(Duration::from_millis(300)));
     let begin = Instant::now();
     let mut is_found = false;
@@ -234,7 +234,7 @@ fn moved_neighbours_are_resolved_and_lost_ones_reported_during_route_changes() {
     assert!(is_found);
     // It is gone.
     ip(server, "addr del 198.18.2.2/24 dev eth0");
-    say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 02:00:00:00:00:bc"));
+    say(server, &format!("arp 1 {BROADCAST} 198.18.2.2 198.18.2.2 02:00:00:00:00:bc"));
     let before = routed.stat().dropped("route_no_neighbour");
     let begin = Instant::now();
     while routed.stat().dropped("route_no_neighbour") == before {

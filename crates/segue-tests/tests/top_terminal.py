@@ -1,4 +1,4 @@
-"""Runs `segue top` on a pseudo-terminal, presses keys, and expects words. Arguments: the program.
+"""Runs `segue top` on a pseudo-terminal, presses keys, and waits for text on the screen. Arguments: the program.
 
 Prints what is missing and ends with 1 where something is.
 """

@@ -17,7 +17,7 @@ use segue_tests::{Ground, Shape, Stat, Tunnel, test_name, traffic};
 const NET: u8 = 1;
 const DEVICE: &str = "vx1";
 
-/// The kernel's words at B, and segue's at A, after `id 42` and the port.
+/// Keywords of the kernel's device at B, and of segue's tunnel at A, after `id 42` and the port.
 struct Keywords {
     kernel: &'static str,
     segue: &'static str,

@@ -13,7 +13,7 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("mismatches", "MISMATCHES", "In what a packet differed from the train of its flow."),
     ("fallbacks", "FALLBACKS", "Why segue repeated an operation in a smaller or more expensive form."),
     ("numbers", "STOPS", "Why the connection of a guest's front end was closed; it may connect again."),
-    ("left", "LEFT", "Why the path through the kernel left a packet to the process."),
+    ("left", "LEFT", "Why the in-kernel path left a packet to the process."),
 ];
 
 /// Returns the manual page that explains the drop reasons.

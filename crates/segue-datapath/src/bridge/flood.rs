@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 pub(super) struct FloodLimit {
     /// Flooding rate limit, packets per second.
     rate: u64,
-    /// Tokens left, in packets times a second of nanoseconds.
+    /// Tokens left, in packets times the nanoseconds of a second.
     left: u64,
     filled: Nanos,
 }

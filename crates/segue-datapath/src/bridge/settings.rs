@@ -88,7 +88,7 @@ impl Settings {
             };
             dial.number(stations, max_learned);
             let packets = || {
-                let help = "most packets a second from this port that are flooded; 0 floods none";
+                let help = "most packets per second from this port that are flooded; 0 floods none";
                 Knob::number(knob("flood_limit"), (0, 100_000_000), "packets/s", help)
             };
             dial.number(packets, flood_limit);

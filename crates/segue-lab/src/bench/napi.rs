@@ -28,7 +28,8 @@ const SWEPT: [&str; 2] = ["dell", "nitrogen8m"];
 /// A cell of a published table: Mbit/s, per cent of datagrams lost, idle per cent.
 type Cell = (f64, Option<f64>, f64);
 
-/// Published cells of the standard and the NAPI form: traffic and target in the order above. `None`: "unusable".
+/// Published cells of the standard and the NAPI form: traffic in the order of `TRAFFIC`, target in that of `TARGETS`.
+/// `None`: "unusable".
 const PUBLISHED: [[[Option<Cell>; 2]; 4]; 4] = [
     [
         [Some((941.0, None, 74.9)), Some((941.0, None, 91.5))],

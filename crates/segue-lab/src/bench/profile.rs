@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::process::{checked_output, search_path};
 use crate::{LabError, Process, sys, which};
 
-/// Sampling rate of `perf`, samples a second. An odd number does not run in step with a timer.
+/// Sampling rate of `perf`, samples per second. An odd number does not run in step with a timer.
 const RATE: &str = "499";
 /// Names of the kernel's routines that read payload to compute a checksum.
 const KERNEL: &[&str] = &[

@@ -120,7 +120,7 @@ pub(super) fn bench() -> Bench {
             ("wire", "a veth pair; nic-csum: tso off gso off tx on gro on; nic: tx off".into()),
             ("steering", "what a host gets is worked on by its core, GRO in a kernel thread".into()),
             ("counted", "TX: the sender's core, RX: the receiver's; segue, stack, load, interrupts".into()),
-            ("checksum", "by perf, 499 samples a second, of the time that the load took".into()),
+            ("checksum", "by perf, 499 samples per second, of the time that the load took".into()),
             ("s3", "2014, 36 Gbit/s; another card: 6.00 to 0.33 % TX, 0.51 to 1.81 % RX".into()),
         ],
     }
@@ -173,7 +173,7 @@ fn published(case: &Case) -> Named<Value> {
     seed
 }
 
-/// Returns the words of the tunnel for `segue tunnel`.
+/// Returns the tunnel with its arguments for `segue tunnel`.
 fn tunnel(case: &Case) -> Tunnel {
     let mut words = match case.kind {
         Kind::Kernel => return Tunnel::Kernel,

@@ -91,7 +91,7 @@ impl Form {
             (self.name, self.family),
             ("fastpath-ipip" | "segue-no-csum" | "vxlan-no-csum", Family::V6) | ("fastpath-sit", Family::V4)
         );
-        // The loads by which the kernel's path is compared with VXLAN.
+        // The loads by which the in-kernel path is compared with VXLAN.
         let is_more = (self.name.starts_with("fastpath") || self.name == "segue-default")
             && match self.traffic {
                 Traffic::Stream(flows) => flows == 16,
@@ -164,8 +164,7 @@ pub(super) fn bench() -> Bench {
             ("load", format!("iperf3, one flow unless named, {}; outside the family that is inside", bed::CONGESTION)),
             (
                 "segue",
-                "gre in gue with remcsum; fastpath-: by the path through the kernel; fastd: method null; \
-                 wireguard-go encrypts"
+                "gre in gue with remcsum; fastpath-: by the in-kernel path; fastd: method null; wireguard-go encrypts"
                     .into(),
             ),
             ("wire", "a veth pair of MTU 1500; nic: tso off gso off tx off gro on; veth: as made".into()),

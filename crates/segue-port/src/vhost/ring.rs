@@ -78,9 +78,9 @@ pub(super) struct Ring {
     /// Whether the index of the used ring has still to be read from the guest's memory.
     is_new: bool,
     pub(super) features: RingFeatures,
-    /// Number of the next chain to take.
+    /// Index in the available ring of the next descriptor chain to take.
     next: u16,
-    /// Number of the next chain to return.
+    /// Index in the used ring of the next descriptor chain to return.
     used: u16,
     /// Value of `used` when the guest was last notified or needed no notification.
     told: u16,

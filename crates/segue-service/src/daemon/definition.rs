@@ -97,7 +97,7 @@ pub struct Opened {
     pub forwarding: Option<Forwarding>,
     /// The claims of a gateway to its interfaces, which no other instance may have at the same time.
     pub claims: Vec<UnixListener>,
-    /// The path of a tunnel's packets through the kernel.
+    /// The in-kernel path of a tunnel.
     pub fastpath: Option<Fastpath>,
     /// The peer table of a tunnel that has one.
     pub peers: Option<Arc<Keeper>>,

@@ -381,7 +381,7 @@ fn kernel_path() -> Check {
         return Check::not(
             "fastpath",
             Status::Missing,
-            "the kernel's path cannot be loaded",
+            "the in-kernel path cannot be loaded",
             format!("{why}; {GAIN}"),
             None,
         );

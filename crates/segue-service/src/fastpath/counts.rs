@@ -28,7 +28,8 @@ fn add_flow(flow: &mut Flow, traffic: &Traffic, overhead: u64) {
     flow.segments += traffic.segments;
 }
 
-/// Adds the packets dropped by the path on behalf of the daemon to those of the outside port, which has received them.
+/// Adds the packets dropped by the in-kernel path on behalf of the daemon to those of the outside port, which has
+/// received them.
 pub(super) fn put_dropped(port: &mut model::Port, dropped: &[(&str, u64)]) {
     for (reason, count) in dropped {
         *port.drops.entry((*reason).to_owned()).or_default() += count;

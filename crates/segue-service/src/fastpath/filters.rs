@@ -23,8 +23,8 @@ impl Filters for Added<'_> {
     }
 }
 
-/// Removes the path's filters that ended processes have left on an interface. What cannot be looked at or removed
-/// stays, and passes all packets on.
+/// Removes the filters of the in-kernel path that ended processes have left on an interface. What cannot be looked at
+/// or removed stays, and passes all packets on.
 pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
     if !netlink.queueing(interface).is_ok_and(|kinds| kinds.iter().any(|kind| kind == CLSACT)) {
         return;
@@ -37,7 +37,7 @@ pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
 }
 
 /// Returns the kind of other software's filters at an interface, given the kinds of its queueing disciplines; `None` if
-/// there are none. One that may have filters counts as such, unless they are all of the path.
+/// there are none. One that may have filters counts as such, unless they are all of the in-kernel path.
 pub(super) fn of_others(interface: u32, kinds: &[String], netlink: &mut Netlink) -> Option<String> {
     let kind = kinds.iter().find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
     let filters = netlink.filters(interface).unwrap_or_default();

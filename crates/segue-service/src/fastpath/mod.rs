@@ -41,13 +41,13 @@ use self::tunnel::{route, route_to};
 const TICK: Duration = Duration::from_millis(200);
 /// Number of tunnels whose routes are followed per interval.
 const TUNNELS_A_TICK: usize = 64;
-/// Number of intervals after which the interfaces are checked for obstacles that would make the path visible.
+/// Number of intervals after which the interfaces are checked for obstacles that would make the in-kernel path visible.
 const CHECK_EVERY: u32 = 5;
 
 /// Length of an Ethernet header, bytes.
 const ETHERNET_LEN: u64 = 14;
 
-/// The last part of the name of the knob that switches the path.
+/// The last part of the name of the knob that switches the in-kernel path.
 pub const KNOB: &str = "enable_fastpath";
 
 /// BPF programs of an instance.
@@ -73,7 +73,7 @@ impl Programs {
         }
     }
 
-    /// Returns the reason why no packet can take the path.
+    /// Returns the reason why no packet can take the in-kernel path.
     fn idle(&self) -> Option<String> {
         match self {
             Programs::Tunnels(_) => None,
@@ -96,11 +96,11 @@ struct Inner {
 struct State {
     /// The programs, where they are loaded.
     path: Option<Programs>,
-    /// Whether the knob permits the path.
+    /// Whether the knob permits the in-kernel path.
     is_allowed: bool,
-    /// Reason why packets do not take the path although it is permitted.
+    /// Reason why packets do not take the in-kernel path although it is permitted.
     why: Option<String>,
-    /// Whether packets take the path.
+    /// Whether packets take the in-kernel path.
     is_on: bool,
     watch: Option<Watch>,
     /// Whether netfilter rules were added since the start.
@@ -125,7 +125,8 @@ impl State {
 }
 
 impl Fastpath {
-    /// Loads and attaches the path, unless it is switched off or an obstacle is found; the interfaces must exist.
+    /// Loads and attaches the in-kernel path, unless it is switched off or an obstacle is found; the interfaces must
+    /// exist.
     ///
     /// # Errors
     /// With [`Mode::Require`], where the path cannot be used.
@@ -137,8 +138,8 @@ impl Fastpath {
                 let dev = request.devs().first().copied().unwrap_or("the tunnel");
                 return Err(Error::new(
                     Kind::NotAvailable,
-                    format!("{dev} cannot take the kernel's path, which `fastpath require` asks for"),
-                    "fastpath auto   leaves to the daemon what the kernel's path cannot carry\nsegue doctor    says what is missing",
+                    format!("{dev} cannot take the in-kernel path, which `fastpath require` asks for"),
+                    "fastpath auto   leaves to the daemon what the in-kernel path cannot carry\nsegue doctor    says what is missing",
                 )
                 .why(why)
                 .names_instance());
@@ -150,7 +151,7 @@ impl Fastpath {
         }
         state.settle();
         if let (Mode::Require, Some(why)) = (request.mode, &state.why) {
-            return Err(Error::new(Kind::System, "the kernel's path cannot be switched on", "segue doctor").why(why));
+            return Err(Error::new(Kind::System, "the in-kernel path cannot be switched on", "segue doctor").why(why));
         }
         Ok(Fastpath(Arc::new(Inner { request, state: Mutex::new(state) })))
     }
@@ -164,12 +165,12 @@ impl Fastpath {
         self.state().path.is_some()
     }
 
-    /// Returns whether packets take the path.
+    /// Returns whether packets take the in-kernel path.
     pub(crate) fn is_on(&self) -> bool {
         self.state().is_on
     }
 
-    /// Returns whether packets of a direction take the path.
+    /// Returns whether packets of a direction take the in-kernel path.
     pub fn carries(&self, direction: Direction) -> bool {
         let state = self.state();
         let by_daemon = |path: &Programs| path.partial().iter().any(|(other, _)| *other == direction);
@@ -196,7 +197,7 @@ impl Fastpath {
         Some(path.partial().first().map_or_else(|| "kernel: this form needs nothing of segue".to_owned(), partly))
     }
 
-    /// Permits the path, or leaves all packets to the daemon.
+    /// Permits the in-kernel path, or leaves all packets to the daemon.
     pub fn allow(&self, allowed: bool) {
         let mut state = self.state();
         state.is_allowed = allowed;
@@ -257,8 +258,8 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Applies a change of the peer table to the path. Where the kernel refuses an entry, all packets are the daemon's
-    /// until a table is taken whole.
+    /// Applies a change of the peer table to the in-kernel path. Where the kernel refuses an entry, all packets are the
+    /// daemon's until a table is taken whole.
     pub(crate) fn set_peers(&self, peers: &[PeerConfig]) {
         let mut state = self.state();
         let Some(Programs::Table(path)) = &mut state.path else { return };
@@ -272,7 +273,7 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Returns the counters of a peer by the path; `None` where it has none.
+    /// Returns the counters of a peer by the in-kernel path; `None` where it has none.
     pub(crate) fn peer_counts(&self, prefix: Prefix) -> Option<PeerCounts> {
         let Some(Programs::Table(path)) = &self.state().path else { return None };
         path.peer_counts((prefix.address, prefix.len)).ok().flatten()
@@ -295,15 +296,15 @@ impl Fastpath {
         }
     }
 
-    /// Returns the numbers of packets that the path has sent and received for the tunnel at `index`; `None` where it is
-    /// not loaded.
+    /// Returns the numbers of packets that the in-kernel path has sent and received for the tunnel at `index`; `None`
+    /// where it is not loaded.
     pub(crate) fn packets(&self, index: usize) -> Option<[u64; 2]> {
         let Some(Programs::Tunnels(path)) = &self.state().path else { return None };
         let counts = path.counts(index).ok()?;
         Some([counts.sent.segments, counts.received.segments])
     }
 
-    /// Adds state and counters of the path to those of the instance.
+    /// Adds state and counters of the in-kernel path to those of the instance.
     pub fn fill(&self, instance: &mut Instance) {
         let state = self.state();
         let mut why = state.why.clone().or_else(|| state.path.as_ref()?.idle());
@@ -356,7 +357,7 @@ impl Fastpath {
     }
 }
 
-/// A thread that tracks the state of the host on which the path depends, until it is dropped.
+/// A thread that tracks the state of the host on which the in-kernel path depends, until it is dropped.
 #[derive(Debug)]
 pub struct Follower {
     stop: Option<SyncSender<()>>,
@@ -371,7 +372,7 @@ impl Drop for Follower {
     }
 }
 
-/// Loads and attaches the path, or returns the reason against it.
+/// Loads and attaches the in-kernel path, or returns the reason against it.
 fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, String> {
     if request.mode == Mode::Off {
         return Ok(None);
@@ -418,7 +419,7 @@ fn index_of(dev: &str, netlink: &mut Netlink) -> Result<u32, String> {
 }
 
 /// Removes programs that earlier processes have left at these interfaces, and checks with `fastpath auto` for obstacles
-/// that would make the path noticeable.
+/// that would make the in-kernel path noticeable.
 fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> Result<(), String> {
     interfaces.iter().for_each(|interface| tidy(*interface, netlink));
     if request.mode != Mode::Auto {
@@ -437,7 +438,7 @@ fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> R
     found.or_else(|| obstacle::of_host(is_v4)).map_or(Ok(()), Err)
 }
 
-/// Describes why the path could not be loaded.
+/// Describes why the in-kernel path could not be loaded.
 fn failure(error: &segue_fastpath::Error) -> String {
     match error {
         segue_fastpath::Error::Refused(step, refusal) if refusal.raw_os_error() == Some(libc::EPERM) => {
@@ -447,7 +448,7 @@ fn failure(error: &segue_fastpath::Error) -> String {
     }
 }
 
-/// Checks whether this process could use the path at all, for `segue doctor`.
+/// Checks whether this process could use the in-kernel path at all, for `segue doctor`.
 ///
 /// # Errors
 /// The reason why not.

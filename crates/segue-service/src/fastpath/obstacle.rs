@@ -32,7 +32,8 @@ pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<
     None
 }
 
-/// Returns another software's BPF program on an interface that packets on the path might bypass; needs CAP_BPF.
+/// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass; needs
+/// CAP_BPF.
 pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<String> {
     let program = foreign_programs(interface).ok()?.into_iter().next()?;
     let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);

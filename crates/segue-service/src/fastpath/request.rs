@@ -6,10 +6,10 @@ use super::table::Table;
 use super::tunnel::{Tunnel, route};
 use crate::tunnel::kinds::Fastpath as Mode;
 
-/// The settings of the path for the tunnels of one outside port.
+/// The settings of the in-kernel path for the tunnels of one outside port.
 #[derive(Debug)]
 pub struct Request {
-    /// The word of the command line.
+    /// Value of the keyword `fastpath`.
     pub mode: Mode,
     /// The tunnels with one remote.
     pub tunnels: Vec<Tunnel>,

@@ -13,7 +13,7 @@ use super::filters::Added;
 /// Number of remotes whose routes are looked up for the first time in one interval.
 pub(super) const NEW_REMOTES_A_TICK: usize = 2048;
 
-/// The statement on the path at the start, when there may be no peers yet.
+/// The statement on the in-kernel path at the start, when there may be no peers yet.
 pub(crate) const OF_PEERS: &str =
     "kernel, for peers without outer checksum and remote checksum offload; segue for the others";
 
@@ -53,7 +53,7 @@ impl Table {
         Ok(path)
     }
 
-    /// Adds the counters of the path to those of the instance.
+    /// Adds the counters of the in-kernel path to those of the instance.
     pub(super) fn fill(&self, path: &PeerPath, instance: &mut Instance) {
         for (index, listener) in self.listeners.iter().enumerate() {
             let Ok(counts) = path.counts(index) else { continue };
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-/// Returns why the path of a table carries no packets.
+/// Returns why the in-kernel path of a table carries no packets.
 pub(super) fn idle(served: &Served) -> Option<String> {
     match (served.kernel, &served.daemon) {
         (1.., _) => None,

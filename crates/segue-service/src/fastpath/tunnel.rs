@@ -27,12 +27,12 @@ pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]>
     link.mac.filter(|_| link.master.is_none())
 }
 
-/// Returns the route to the remote, or the reason why the path cannot use it.
+/// Returns the route to the remote, or the reason why the in-kernel path cannot use it.
 pub(super) fn route(netlink: &mut Netlink, config: &Config) -> Result<Route, String> {
     route_to(netlink, config.remote, config.local)
 }
 
-/// Returns the route from one address to another, or the reason why the path cannot use it.
+/// Returns the route from one address to another, or the reason why the in-kernel path cannot use it.
 pub(super) fn route_to(netlink: &mut Netlink, remote: IpAddr, local: IpAddr) -> Result<Route, String> {
     let text = |error: io::Error| os_text(&error);
     let route = netlink.route(remote, Some(local)).map_err(text)?;

@@ -84,7 +84,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the words of all ends.
+    /// Returns the names of all ports, as on the command line: IN, OUT and further ones.
     pub fn ends(&self) -> Vec<String> {
         [&self.from, &self.to].into_iter().chain(&self.more).cloned().collect()
     }

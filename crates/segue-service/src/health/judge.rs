@@ -280,7 +280,7 @@ fn underlay_offloads(monitored: &Monitored, by_kernel: ByKernel, link: &LinkView
     if by_kernel.sends && !is_tx_off && link.had_tso && link.tso == Some(false) {
         report("underlay_tso_off", "tso", "the kernel then cuts every train before the link, which could");
     }
-    // UDP_GRO of the daemon's sockets, and GRE or IP in IP for the kernel's path.
+    // UDP_GRO of the daemon's sockets, and GRE or IP in IP for the in-kernel path.
     let is_joined = monitored.ports.is_some() != by_kernel.receives;
     if monitored.joins && is_joined && link.had_gro && link.gro == Some(false) {
         report("underlay_gro_off", "gro", "each packet is then received by itself, instead of joined in a train");
@@ -288,7 +288,7 @@ fn underlay_offloads(monitored: &Monitored, by_kernel: ByKernel, link: &LinkView
     found
 }
 
-/// The cost of switching transmit checksum offload off for a tunnel that the kernel's path carries.
+/// The cost of switching transmit checksum offload off for a tunnel that the in-kernel path carries.
 pub(crate) const TX_OFF_IN_KERNEL: &str =
     "the kernel then computes every inner checksum, and cuts every train before the link";
 

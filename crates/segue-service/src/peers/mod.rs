@@ -47,7 +47,7 @@ struct State {
     refused: u64,
     /// Number of peers of the last whole table that were refused.
     refused_peers: u64,
-    /// The first of these peers.
+    /// The first refused peers of the last whole table.
     refused_named: Vec<RefusedPeer>,
     /// Reason why the file of the table was refused, if nothing has changed since.
     file_refused: Option<String>,

@@ -63,7 +63,7 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
         (true, PlanDf::Inherit, _) | (false, _, false) => Df::Inherit,
     };
     // Raw sockets receive what this host's kernel has joined or left unfinished, and so do UDP sockets from its own
-    // tunnel devices and from the kernel's path of a tunnel's other end on this host.
+    // tunnel devices and from the in-kernel path of a tunnel's other end on this host.
     let unfinished = Some(u16::try_from(ready.mtu).unwrap_or(u16::MAX));
     encap::Config {
         dport: plan.dport,

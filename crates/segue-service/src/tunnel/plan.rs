@@ -229,7 +229,7 @@ impl Plan {
                 "the remote's port is 8472, as Linux has it; VXLAN's registered one is `dstport 4789`".to_owned(),
             );
         }
-        // What the kernel's path does not carry is served like this too, which the line on the path shows then.
+        // What the in-kernel path does not carry is served like this too, which the line on the path shows then.
         let by_daemon = self.fastpath == Fastpath::Off;
         if !self.has_udp() && by_daemon {
             notes.push(

@@ -318,7 +318,7 @@ fn fastpath_knob(plan: &Plan) -> Knob {
         name: format!("net.fastpath.dev.{}.{}", outside_name(plan), fastpath::KNOB),
         values: Values::Switch,
         unit: "",
-        help: "packets take the path through the kernel where it is loaded; 0 leaves all to the daemon",
+        help: "packets take the in-kernel path where it is loaded; 0 leaves all to the daemon",
         fixed: off.then_some("the path was not loaded: start with fastpath auto or on"),
         needs: None,
         default: u64::from(!off),

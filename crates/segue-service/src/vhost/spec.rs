@@ -78,7 +78,7 @@ impl Spec {
         }
     }
 
-    /// Describes the end in a few words.
+    /// Describes the guest's port for messages.
     pub fn place(&self) -> String {
         let path = self.path.display();
         match self.role {

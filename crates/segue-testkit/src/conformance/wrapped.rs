@@ -110,7 +110,7 @@ pub fn wrapped() -> Vec<Wrapped> {
     all
 }
 
-/// Returns the tunnels over `outer` for IPv4 or IPv6 inside.
+/// Returns the tunnels with the outer IP header `outer` that can carry IPv4 or IPv6, each with its name.
 fn forms(outer: &Ip, is_v4: bool) -> Vec<(&'static str, Tunnel)> {
     let bare = |gre, ethernet| Tunnel { ip: outer.clone(), udp: None, gre, ethernet };
     let over_udp = |dst_port, shim, gre, ethernet| {

@@ -66,7 +66,7 @@ impl Fleet {
     pub(crate) fn with_path(name: &str) -> Option<Fleet> {
         let fleet = Fleet::new(name)?;
         if !fleet.has_path {
-            skip(name, "the path through the kernel cannot be loaded here (segue doctor says why)");
+            skip(name, "the in-kernel path cannot be loaded here (segue doctor says why)");
             return None;
         }
         Some(fleet)

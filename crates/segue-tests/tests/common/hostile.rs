@@ -12,7 +12,8 @@ pub(crate) const WIDE: &str = "/198.19.0.0-17";
 /// A lease that would be taken.
 pub(crate) const GOOD: &str = r#"{"PublicIP":"198.18.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:09"}}"#;
 
-/// Wrong keys of a good lease, after the name of the directory.
+/// Wrong etcd keys for a good lease, each with the reason of its refusal; the name of the leases' directory goes in
+/// front.
 const KEYS: &[(&str, &str)] = &[
     ("key_outside", "-anything"),
     ("key_outside", "-old/198.19.207.0-24"),

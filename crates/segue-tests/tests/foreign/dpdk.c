@@ -13,7 +13,7 @@
 #include <rte_mbuf.h>
 #include <rte_net.h>
 
-/* Most packets of a case, and the longest of them. */
+/* Largest number of packets of a case, and of bytes of a packet. */
 enum { MOST = 128, ROOM = 16384 };
 
 static struct rte_mempool *pool;
