@@ -12,11 +12,11 @@ TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "t
 
 
 class Fault(Exception):
-    """What a part did wrong."""
+    """A failure of a part, with its reason."""
 
 
 class Unreachable(Fault):
-    """A registry does not answer."""
+    """A failure because a registry does not answer."""
 
 
 def run(command, patience=600, **options):
@@ -44,8 +44,8 @@ def fetched(command, **options):
 
 
 def crates(probe, dependencies):
-    """The folders of crates of crates.io by name. `dependencies` are lines of a manifest, which is written to the
-    folder `probe`."""
+    """Returns the folders of crates of crates.io by name. `dependencies` are lines of a manifest, which is written to
+    the folder `probe`."""
     os.makedirs(os.path.join(probe, "src"), exist_ok=True)
     with open(os.path.join(probe, "Cargo.toml"), "w", encoding="utf-8") as file:
         file.write('[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]\n' + dependencies)
@@ -55,7 +55,7 @@ def crates(probe, dependencies):
 
 
 def copied(source, folder):
-    """A copy of a folder, as `folder`, that can be written to."""
+    """Makes a copy of a folder as `folder`, with write permission, and returns its path."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     for place, _, files in os.walk(folder):

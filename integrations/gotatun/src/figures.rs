@@ -1,4 +1,5 @@
-//! The forms measured in turn, with loads of iperf3 between two hosts on a link without offloads.
+//! The forms measured in turn, with TCP of iperf3 and with small datagrams, between two hosts on a link without
+//! offloads.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,21 +9,22 @@ use segue_gotatun::Form;
 use segue_lab::load::{self, Load, Style};
 use segue_lab::{Cpu, Family, Host, LinkForm, Peer, Proto, connect, reach};
 
+use crate::datagrams;
+
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-/// Name, protocol, flows and length of a datagram.
-const LOADS: [(&str, Proto, u32, u32); 4] = [
-    ("1 flow", Proto::Tcp, 1, 0),
-    ("8 flows", Proto::Tcp, 8, 0),
-    ("64 flows", Proto::Tcp, 64, 0),
-    ("datagrams of 200", Proto::Udp, 1, 200),
-];
+/// Name and number of the flows of TCP.
+const LOADS: [(&str, u32); 3] = [("1 flow", 1), ("8 flows", 8), ("64 flows", 64)];
 
 pub fn run(rounds: u32, seconds: u32) -> Result<(), Box<dyn Error>> {
     let cpu = Arc::new(Cpu::new());
     let mut hosts = [Host::new("a")?, Host::new("b")?];
-    hosts.iter_mut().for_each(|host| host.account(&cpu));
+    for host in &mut hosts {
+        host.account(&cpu);
+        // BBR, the default of some machines, paces, with a timer for each train.
+        host.set_sysctl("ipv4/tcp_congestion_control", "reno")?;
+    }
     let [a, b] = &hosts;
     connect(a, b, LinkForm::Nic)?;
     let mut ends = Vec::new();
@@ -34,13 +36,16 @@ pub fn run(rounds: u32, seconds: u32) -> Result<(), Box<dyn Error>> {
         reach((a, from), (b, to), Duration::from_secs(30))?;
     }
     for _ in 0..rounds {
-        for (what, proto, parallel, datagram) in LOADS {
+        for (what, parallel) in LOADS {
             for ((name, _), net) in Form::ALL.into_iter().zip(1..) {
-                let style = Style { datagram, ..Style::default() };
-                let to = Peer::B.address(net, Family::V4);
+                let (to, proto, style) = (Peer::B.address(net, Family::V4), Proto::Tcp, Style::default());
                 let outcome = load::run(&Load { client: a, server: b, to, proto, seconds, parallel, style })?;
                 println!("{name}: {what}: {:.4} {:.3}", outcome.gbps(), outcome.cpu_s_per_gb().unwrap_or(0.0));
             }
+        }
+        for ((name, _), net) in Form::ALL.into_iter().zip(1..) {
+            let (gbps, cpu) = datagrams::measure(a, b, Peer::B.address(net, Family::V4), seconds, &cpu)?;
+            println!("{name}: datagrams of {}: {gbps:.4} {cpu:.3}", datagrams::LEN);
         }
     }
     Ok(())

@@ -10,13 +10,16 @@ use std::net::SocketAddr;
 use gotatun::device::{DeviceBuilder, Peer};
 use gotatun::tun::{IpRecv, IpSend};
 use gotatun::udp::UdpTransportFactory;
+use gotatun::udp::socket::UdpSocketFactory;
 use gotatun::x25519::{PublicKey, StaticSecret};
 use segue_port::tun::{Tun, TunConfig};
 
 /// MTU of the device: the bytes that a link of 1500 bytes leaves, over IPv6 too.
 pub const MTU: u16 = 1420;
+/// Bytes of each buffer of the socket, as gotatun's own command sets them; Linux's default holds some 90 datagrams.
+const SOCKET_BUFFER: usize = 7 << 20;
 
-/// Device and socket that one end uses.
+/// Device and socket that an endpoint uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Unmodified gotatun: one packet for each call of the device.
@@ -53,18 +56,20 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Runs the end until the device is gone.
+    /// Runs the endpoint until the device is gone.
     pub async fn run(self, form: Form) -> Result<(), Box<dyn Error>> {
         let builder = DeviceBuilder::new();
+        let buffer = Some(SOCKET_BUFFER);
+        let sockets = UdpSocketFactory { recv_buffer_size: buffer, send_buffer_size: buffer };
         match form {
-            Form::Plain => self.start(builder.with_default_udp().create_tun(&self.device)?).await,
+            Form::Plain => self.start(builder.with_udp(sockets).create_tun(&self.device)?).await,
             Form::Tun => {
                 let (inward, outward) = self.device()?;
-                self.start(builder.with_default_udp().with_ip_pair(inward, outward)).await
+                self.start(builder.with_udp(sockets).with_ip_pair(inward, outward)).await
             }
             Form::TunUdp => {
                 let (inward, outward) = self.device()?;
-                self.start(builder.with_udp(udp::Runs::default()).with_ip_pair(inward, outward)).await
+                self.start(builder.with_udp(udp::Runs(sockets)).with_ip_pair(inward, outward)).await
             }
         }
     }

@@ -3,8 +3,10 @@
 //! digits.
 //!
 //! `segue-gotatun figures ROUNDS SECONDS` measures the forms in turn between two hosts, and prints a line for each
-//! measurement: form, load, Gbit/s and CPU seconds per gigabyte.
+//! measurement: form, load, Gbit/s and CPU seconds per gigabyte. Its load of datagrams are the commands
+//! `segue-gotatun send ADDRESS:PORT SECONDS` and `segue-gotatun receive ADDRESS:PORT`.
 
+mod datagrams;
 mod figures;
 
 use std::error::Error;
@@ -32,6 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(end.run(form))
         }
         ["figures", rounds, seconds] => figures::run(rounds.parse()?, seconds.parse()?),
+        ["send", to, seconds] => datagrams::send(to.parse()?, seconds.parse()?),
+        ["receive", at] => datagrams::receive(at.parse()?),
         _ => Err("usage: segue-gotatun end FORM NAME PORT PEER:PORT SECRET PUBLIC | figures ROUNDS SECONDS".into()),
     }
 }

@@ -8,7 +8,10 @@ use segue_port::tun::{AsyncTunReader, Tun};
 use tokio::sync::mpsc;
 
 /// Largest number of packets of one batch for the device, and of its queue.
-const BATCH: usize = 128;
+const BATCH: usize = 256;
+/// Number of turns of the runtime without a packet that end a batch: in one, a socket is found readable; in the next,
+/// what it has goes through gotatun's tasks.
+const TURNS: u32 = 2;
 
 /// The writing half, towards the device.
 pub struct Inward(mpsc::Sender<Packet>);
@@ -24,10 +27,18 @@ pub struct Outward {
 pub fn pair(tun: Tun, mtu: u16) -> io::Result<(Inward, Outward)> {
     let (reader, mut writer) = tun.into_async()?;
     let (sender, mut queue) = mpsc::channel(BATCH);
-    // gotatun says nothing at the end of a batch: one is what has come while this task waited for its turn.
+    // gotatun says nothing at the end of a batch: it ends when the runtime has gone through its other tasks and brought
+    // nothing more.
     tokio::spawn(async move {
         let mut packets: Vec<Packet> = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut packets, BATCH).await > 0 {
+            let mut turns = 0;
+            while turns < TURNS && packets.len() < BATCH {
+                tokio::task::yield_now().await;
+                let room = BATCH - packets.len();
+                let came = !queue.is_empty() && queue.recv_many(&mut packets, room).await > 0;
+                turns = if came { 0 } else { turns + 1 };
+            }
             // What the device refuses is lost, as on a wire; that it is gone is seen by the other direction.
             _ = writer.write(packets.iter().map(|packet| &packet[..])).await;
             packets.clear();

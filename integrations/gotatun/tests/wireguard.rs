@@ -75,7 +75,7 @@ fn every_form_understands_every_other_and_segue_writes_trains() -> Result<(), Bo
             assert!(bytes > DATA as u64, "{form:?}: {bytes} bytes");
             // Acknowledgements are among the packets: one by one, the mean is below the MTU.
             let mean = bytes / packets;
-            assert_eq!(mean > u64::from(segue_gotatun::MTU), form != Form::Plain, "{form:?}: {mean} bytes a packet");
+            assert_eq!(mean > u64::from(segue_gotatun::MTU), form != Form::Plain, "{form:?}: {mean} bytes per packet");
         }
     }
     Ok(())

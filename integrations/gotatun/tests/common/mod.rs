@@ -14,12 +14,13 @@ pub const PUBLICS: [&str; 2] = [
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",
 ];
 
-/// Returns the private key of an end in hexadecimal digits.
+/// Returns the private key of an endpoint in hexadecimal digits.
 pub fn secret(end: Peer) -> String {
     format!("{:02x}", SECRETS[end as usize]).repeat(32)
 }
 
-/// Starts an end of the tunnel with the given number in its host, and adds the addresses of that network to its device.
+/// Starts an endpoint of the tunnel with the given number in its host, and adds the addresses of that network to its
+/// device.
 pub fn start(host: &Host, end: Peer, net: u8, form: Form) -> Result<Process, Box<dyn Error>> {
     let (device, port) = (format!("got{net}"), 51_820 + u16::from(net));
     let secret_file = std::env::temp_dir().join(format!("segue-gotatun-{}-{end:?}", std::process::id()));
