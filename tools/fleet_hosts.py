@@ -36,7 +36,10 @@ class Hosts:
         self.names, self.running = [], []
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
+        for name in self.names if failure else ():
+            if os.path.exists(f"{self.folder}/{name}.log"):
+                print(f"{name}: ... {self.log(name)[-2000:]}", file=sys.stderr)
         for process in reversed(self.running):
             process.terminate()
         for process in reversed(self.running):
@@ -54,6 +57,7 @@ class Hosts:
         subprocess.run(["ip", "netns", "add", f"{self.top}-{name}"], check=True)
         os.mkdir(f"{self.folder}/{name}")
         self.ip(name, "link set lo up")
+        self.run(name, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
         return name
 
     def ip(self, name, line):

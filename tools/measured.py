@@ -16,6 +16,10 @@ SEGUE = os.environ.get("SEGUE_BIN", "target/release/segue")
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The commit beside which later programs are measured: the last one of release 0.1.
 OLD_COMMIT = "d2d84e5"
+# When this measurement began.
+BEGIN = time.monotonic()
+# A measurement that is ended by a time limit removes what it has made.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 def built_beside(name):
@@ -32,7 +36,8 @@ def of_commit(commit):
     sources that git has, with the compiler of this one. A second call finds it built."""
     if given := os.environ.get("SEGUE_OLD"):
         return os.path.abspath(given)
-    made = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "of-commit", commit)
+    target = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")))
+    made = os.path.join(target, "of-commit", commit)
     program = os.path.join(made, "release/segue")
     if not os.path.exists(program):
         source = os.path.join(made, "source")
@@ -45,6 +50,19 @@ def of_commit(commit):
         words = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "segue-cli", "--target-dir", made]
         subprocess.run(words, cwd=source, check=True)
     return program
+
+
+def rounds(runs):
+    """Yields the numbers of so many rounds, or of as many, at least one, as LIMIT minutes (11) since the start leave
+    room for. A further round is taken to last as long as the longest one so far."""
+    limit, longest = 60 * float(os.environ.get("LIMIT", "11")), 0.0
+    for number in range(runs):
+        start = time.monotonic()
+        if number and start + longest > BEGIN + limit:
+            print(f"{number} of {runs} rounds in {(start - BEGIN) / 60:.1f} minutes: no time for more", flush=True)
+            return
+        yield number
+        longest = max(longest, time.monotonic() - start)
 
 
 def llvm(tool):
@@ -123,6 +141,7 @@ class Many:
         self.namespace = f"segue-figures-{os.getpid()}"
         self.inside = ["ip", "netns", "exec", self.namespace]
         self.service = None
+        self.folder = tempfile.TemporaryDirectory()
 
     def __enter__(self):
         def run(*words):
@@ -130,9 +149,10 @@ class Many:
 
         run("ip", "netns", "add", self.namespace)
         try:
+            # An idle tunnel has nothing to send: with IPv6 the kernel sends router solicitations into each.
+            run(*self.inside, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
             run("ip", "-n", self.namespace, "link", "set", "lo", "up")
             run("ip", "-n", self.namespace, "addr", "add", "198.18.0.1/15", "dev", "lo")
-            self.folder = tempfile.TemporaryDirectory()
             self.env = {**os.environ, "SEGUE_RUNTIME_DIR": f"{self.folder.name}/run"}
             os.mkdir(f"{self.folder.name}/run")
             self.write(64)

@@ -128,6 +128,8 @@ def finish(connection):
 
 def bulk(address, control, seconds):
     connection, data = connect(address, control), bytes(1 << 16)
+    # A slow path must not have seconds of data to send when the time is over.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1 << 17)
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
         connection.sendall(data)
@@ -158,6 +160,8 @@ def short(address, control, count, at_once, size):
         thread.start()
     for thread in threads:
         thread.join()
+    if len(took) != len(threads) * (int(count) // int(at_once)):
+        sys.exit(f"only {len(took)} of {count} connections got through")
     print(json.dumps(sorted(took)))
 
 

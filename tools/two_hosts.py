@@ -58,14 +58,21 @@ class Hosts:
         self.running.append(process)
         return process
 
+    def log(self, name):
+        """Returns what the programs of a host have printed."""
+        try:
+            with open(f"{self.folder}/{name}.log", encoding="utf-8", errors="replace") as log:
+                return log.read()
+        except FileNotFoundError:
+            return ""
+
     def reach(self, address, what):
         """Waits until a ping from the first host gets through."""
         end = time.monotonic() + PATIENCE
         while subprocess.run(self.command("a", "ping", "-qc1", "-W1", address), stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL, check=False).returncode:
             if time.monotonic() > end:
-                with open(f"{self.folder}/a.log", encoding="utf-8") as log:
-                    sys.exit(f"{what}: nothing passes the tunnel: {log.read()}")
+                sys.exit(f"{what}: nothing passes the tunnel: {self.log('a')}{self.log('b')}")
             time.sleep(0.1)
 
     def serve(self):
@@ -83,9 +90,13 @@ class Hosts:
         server = self.serve()
         client = subprocess.Popen(self.command("a", "iperf3", "-c", address, "-P", str(flows), "-t", str(int(seconds)), "-J"),
                                   stdout=subprocess.PIPE, text=True)
+        self.running.append(client)
         said = meanwhile()
         report = json.loads(client.communicate(timeout=PATIENCE + seconds)[0])
+        if client.returncode:
+            sys.exit(f"iperf3: {report.get('error')}")
         server.wait(PATIENCE)
+        self.running.remove(client)
         self.running.remove(server)
         return report["end"], said
 
