@@ -166,7 +166,10 @@ fn read(file: &str) -> Result<Table, Error> {
         "-" => std::io::stdin().take(most).read_to_end(&mut text),
         _ => std::fs::File::open(file).and_then(|opened| opened.take(most).read_to_end(&mut text)),
     };
-    done.map_err(|error| Error::system(format!("cannot read {}", printable(file)), &error, "segue peer sync NAME -"))?;
+    done.map_err(|error| {
+        let made = Error::system(format!("cannot read {}", printable(file)), &error, "segue peer sync NAME -");
+        made.why("it holds the peer table")
+    })?;
     Table::read(&text, &printable(file))
 }
 

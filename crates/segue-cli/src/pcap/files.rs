@@ -276,8 +276,13 @@ impl Job {
             let is_fifo = fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
             let flags = if is_fifo { libc::O_NONBLOCK } else { 0 };
             OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
-                Error::system(format!("cannot open {name}"), &error, "check the name and the rights of the file")
-                    .kind(if error.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::System })
+                let hint = "check the name and the rights of the file";
+                let made = Error::system(format!("cannot open {name}"), &error, hint);
+                match error.kind() {
+                    io::ErrorKind::NotFound => made.kind(Kind::NotFound).why("no file has this name"),
+                    io::ErrorKind::PermissionDenied => made.why("this user may not read it"),
+                    _ => made.why("a capture is read from it"),
+                }
             })?
         };
         let data = file.metadata().ok();
@@ -568,7 +573,12 @@ impl Job {
         if self.watch.borrow().stopped {
             return self.stopped(error);
         }
-        Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write")
+        let made = Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write");
+        match error.kind() {
+            io::ErrorKind::NotFound => made.why("its folder does not exist"),
+            io::ErrorKind::PermissionDenied => made.why("this user may not make a file in its folder"),
+            _ => made.why("the output is made in its folder, and gets its name once it is complete"),
+        }
     }
 }
 
