@@ -7,10 +7,44 @@ use std::collections::BTreeSet;
 use common::{segue, segue_with, shell};
 use serde_json::Value;
 
-const COMMANDS: &[&str] = &["tunnel", "stat", "set", "run", "doctor", "lab", "schema", "help"];
+const COMMANDS: &[&str] = &[
+    "tunnel",
+    "gateway",
+    "stat",
+    "top",
+    "metrics",
+    "nat",
+    "peer",
+    "stop",
+    "set",
+    "run",
+    "fleet",
+    "reload",
+    "doctor",
+    "lab",
+    "bench",
+    "pcap",
+    "pcap merge",
+    "pcap split",
+    "pcap decap",
+    "pcap verify",
+    "pcap stat",
+    "lan78xx",
+    "lan78xx up",
+    "lan78xx model",
+    "lan78xx list",
+    "schema",
+    "completions",
+    "help",
+];
 
 #[test]
 fn a_short_help_is_one_screen_and_a_long_one_begins_with_examples() {
+    let commands = shell("$SEGUE complete -- ''").stdout;
+    assert!(commands.lines().count() > 18, "{commands}");
+    for command in commands.lines().filter_map(|line| line.split('\t').next()) {
+        assert!(COMMANDS.contains(&command), "{command}");
+    }
     for command in COMMANDS.iter().chain([&""]) {
         let short = segue(&format!("{command} -h"));
         assert_eq!((short.code, short.stderr.as_str()), (Some(0), ""), "{command}");

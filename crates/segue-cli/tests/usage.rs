@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{segue, shell};
 
 /// Command lines and the exit status of each, for every command.
@@ -107,10 +109,61 @@ const STATUS: &[(&str, i32)] = &[
     ("schema lan78xx", 0),
     ("schema", 2),
     ("schema other", 2),
+    ("nat", 0),
+    ("nat nothing-runs-here", 1),
+    ("nat one two", 2),
+    ("peer -h", 0),
+    ("peer", 2),
+    ("peer list", 2),
+    ("peer list nothing-runs-here", 1),
+    ("peer add nothing-runs-here 198.19.1.0/24 remot 198.18.0.2", 2),
+    ("peer sync nothing-runs-here /nonexistent", 1),
+    ("stop --help", 0),
+    ("stop", 2),
+    ("stop nothing-runs-here", 1),
+    ("reload --help", 0),
+    ("reload", 1),
+    ("reload nothing-runs-here", 1),
+    ("reload --upgrad", 2),
+    ("top -h", 0),
+    ("top --bogus", 2),
+    ("top one two", 2),
+    ("metrics --list", 0),
+    ("metrics --listen nowhere", 2),
+    ("metrics --listen 192.0.2.1:1", 1),
+    ("metrics --textfile /nonexistent/segue.prom", 1),
+    ("bench -h", 0),
+    ("bench", 2),
+    ("bench nonsense", 2),
+    ("bench compare /nonexistent /nonexistent", 1),
+    ("bench report /nonexistent", 1),
+    ("pcap --help", 0),
+    ("pcap", 2),
+    ("pcap nonsense", 2),
+    ("pcap merge", 2),
+    ("pcap stat /", 2),
+    ("pcap stat /nonexistent", 1),
+    ("pcap verify /nonexistent", 1),
+    ("pcap split /nonexistent out.pcap", 1),
+    ("pcap decap /nonexistent out.pcap", 1),
+    ("fleet -h", 0),
+    ("completions bash", 0),
+    ("completions", 2),
+    ("completions tcsh", 2),
+    ("help --manual", 2),
+    ("help --manual /proc/nonexistent", 1),
 ];
 
 #[test]
 fn every_command_ends_with_0_1_or_2_as_documented() {
+    let commands = shell("$SEGUE complete -- ''").stdout;
+    assert!(commands.lines().count() > 18, "{commands}");
+    for command in commands.lines().filter_map(|line| line.split('\t').next()) {
+        let own = STATUS.iter().filter(|(line, _)| line.split(' ').next() == Some(command));
+        let codes: BTreeSet<i32> = own.map(|(_, code)| *code).collect();
+        // What follows `fleet` is understood by another program.
+        assert!(codes.contains(&0) && (codes.len() > 1 || command == "fleet"), "{command}: {codes:?}");
+    }
     for (line, code) in STATUS {
         let ran = segue(line);
         assert_eq!(ran.code, Some(*code), "segue {line}: {ran:?}");

@@ -229,6 +229,27 @@ fn a_unix_socket_a_file_and_the_service_show_the_same_names() {
 }
 
 #[test]
+fn nothing_serves_metrics_unless_the_file_says_where() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ss"]) else { return };
+    let directory = capture::Directory::new();
+    let tunnel = "[[tunnel]]\ndev = \"sg1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n";
+    let metrics = "[metrics]\nlisten = [\"127.0.0.1\"]\n\n";
+    for (name, before, expected) in [("without.toml", "", None), ("with.toml", metrics, Some("127.0.0.1:9780"))] {
+        let path = directory.file(name);
+        std::fs::write(&path, format!("{before}{tunnel}")).unwrap();
+        let mut command = ground.a.command(&ground.program);
+        command.args(["run", "-j", "-c"]).arg(&path);
+        let mut service = Process::spawn(command, b"").unwrap();
+        let ready = service.wait_for_line("\"event\":\"ready\"", PATIENCE);
+        ready.unwrap_or_else(|error| panic!("{error}\n{}", service.last_words()));
+        let listed = ground.a.run("ss", &["-Hltn"]).unwrap();
+        let places: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
+        assert_eq!(places, expected.into_iter().collect::<Vec<_>>(), "{listed}");
+        assert!(service.stop(PATIENCE).is_some_and(|status| status.success()), "{}", service.last_words());
+    }
+}
+
+#[test]
 fn the_dashboard_and_the_rules_name_metrics_that_exist() {
     let Some(program) = find_program() else { return skip(test_name!(), "the program is not built") };
     let known = names(&program);

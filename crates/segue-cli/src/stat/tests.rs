@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use segue_control::model::{
-    Complaint, Fastpath, FastpathPeers, Flow, OUTER_CSUM, Offload, Port, Recent, Seen, Side, Tunnel,
+    Complaint, Fastpath, FastpathPeers, Flow, OUTER_CSUM, Offload, Port, Probe, Recent, Seen, Side, Tunnel,
 };
 
 use super::table::within;
@@ -66,6 +66,12 @@ fn the_table_fits_80_columns_and_keeps_names_and_drops() {
     }
     let all = table(&[long, sick], FULL);
     assert!(all.contains("KIND") && all.contains("61%") && all.contains("2h14m"), "{all}");
+    // A narrow terminal has fewer columns, a wide one has more.
+    for (width, has_kind) in [(60, false), (WIDTH, false), (132, true)] {
+        let text = within(&[instance("fifteen-letters")], None, Form::default(), width);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+        assert_eq!(text.contains("KIND"), has_kind, "{width}: {text}");
+    }
 }
 
 #[test]
@@ -196,13 +202,40 @@ fn interfaces_that_share_a_port_are_one_line() {
 
 #[test]
 fn every_cell_of_the_table_has_a_key_in_json() {
-    let json = json!(instance("sg0"));
-    for key in ["name", "kind", "uptime_s", "drops", "health"] {
-        assert!(json.get(key).is_some(), "{key}");
-    }
-    for key in ["receive_bits_per_s", "transmit_bits_per_s", "receive_train_bytes", "transmit_train_bytes", "cpu_share"]
-    {
-        assert!(json["recent"].get(key).is_some(), "{key}");
+    let mut one = instance("sg0");
+    let tunnel = Tunnel { received_age_s: Some(1.0), probe: Some(Probe::default()), ..Tunnel::default() };
+    one.tunnels.insert("sg0".into(), tunnel);
+    one.ports.get_mut("sg0").unwrap().fastpath.insert("received".into(), 1);
+    let json = json!(one);
+    // Of each column what it shows, or is computed from.
+    let columns = [
+        ("NAME", "/name"),
+        ("KIND", "/tunnels/sg0/mode"),
+        ("PID", "/pid"),
+        ("UP", "/uptime_s"),
+        ("UNDERLAY", "/tunnels/sg0/underlay"),
+        ("LOCAL", "/tunnels/sg0/local"),
+        ("REMOTE", "/tunnels/sg0/remote"),
+        ("MTU", "/tunnels/sg0/mtu"),
+        ("RX bit/s", "/recent/receive_bits_per_s"),
+        ("TX bit/s", "/recent/transmit_bits_per_s"),
+        ("RX pkt/s", "/recent/ports/udp/receive/segments"),
+        ("TX pkt/s", "/recent/ports/udp/transmit/segments"),
+        ("RX bytes", "/ports/udp/receive/bytes"),
+        ("TX bytes", "/ports/udp/transmit/bytes"),
+        ("TRAIN rx/tx", "/recent/receive_train_bytes"),
+        ("KERNEL rx/tx", "/ports/sg0/fastpath/received"),
+        ("CPU", "/recent/cpu_share"),
+        ("DROPS", "/drops"),
+        ("HEARD", "/tunnels/sg0/received_age_s"),
+        ("PROBE", "/tunnels/sg0/probe"),
+        ("HEALTH", "/health"),
+    ];
+    let text = table(&[one], FULL);
+    let heads = text.lines().next().unwrap().split("  ").map(str::trim).filter(|head| !head.is_empty());
+    assert_eq!(heads.collect::<Vec<_>>(), columns.map(|(head, _)| head));
+    for (head, place) in columns {
+        assert!(json.pointer(place).is_some(), "{head}: no {place} in {json}");
     }
 }
 
