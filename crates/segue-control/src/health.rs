@@ -42,7 +42,8 @@ pub const CODES: &[HealthCode] = &[
         "process_ended",
         "A process that opens an adapter again, or talks to a guest's front end, has ended.",
         "A fault of segue, a signal from another process, or the kernel had no memory left.",
-        "No action is needed under segue run, which starts the instance again; otherwise start it again.",
+        "No action is needed where the reason says that the service starts the instance again; otherwise start it \
+         again.",
     ),
     code("interface_down", "The tunnel's own interface is down.", "It was set down.", "sudo ip link set dev IFNAME up"),
     code(

@@ -24,7 +24,10 @@ pub(super) fn page() -> String {
          socket and one process.\n\n\
          segue run --check shows every error of a file with its line and column, and changes nothing. On SIGHUP the file is \
          read again: an instance with the same keys continues untouched, a changed knob is set while packets move, and any \
-         other change restarts that one instance. A file with an error changes nothing.",
+         other change restarts that one instance; of tunnels that share a port, those that did not change lose no packet. A \
+         file with an error changes nothing.\n\n\
+         A remote that is a host name is looked up at the start and at each reload. A tunnel whose name has no address yet is \
+         down, and starts when it has one; the others do not wait for it.",
     );
     page.section("KEYS OF [[tunnel]]");
     for word in KEYWORDS {
