@@ -33,10 +33,12 @@ impl Drop for Mapping {
 /// them. Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    mapping: Rc<Mapping>,
-    at: usize,
+    /// The first byte of the slot, in the mapping.
+    first: NonNull<u8>,
+    /// Number of bytes of the slot that are accessible: all of them, or none while the kernel owns it.
+    open: usize,
     len: usize,
-    ours: bool,
+    _mapping: Rc<Mapping>,
 }
 
 impl Slot {
@@ -55,7 +57,11 @@ impl Slot {
         let mapping = Rc::new(Mapping { base, len });
         let in_block = block_len / slot_len;
         let place = |index: usize| index / in_block.max(1) * block_len + index % in_block.max(1) * slot_len;
-        let slot = |index| Slot { mapping: Rc::clone(&mapping), at: place(index), len: slot_len, ours: false };
+        let slot = |index| {
+            // SAFETY: the place is in the mapping, whose blocks hold as many slots.
+            let first = unsafe { base.add(place(index)) };
+            Slot { first, open: 0, len: slot_len, _mapping: Rc::clone(&mapping) }
+        };
         Ok((0..blocks * in_block).map(slot).collect())
     }
 
@@ -63,14 +69,16 @@ impl Slot {
     #[inline]
     pub(crate) fn claim(&mut self) -> bool {
         // Acquire: what the kernel wrote before the word is visible after it.
-        self.ours = self.ours || self.status().load(Ordering::Acquire) & OURS != 0;
-        self.ours
+        if self.open == 0 && self.status().load(Ordering::Acquire) & OURS != 0 {
+            self.open = self.len;
+        }
+        self.open != 0
     }
 
     /// Returns the slot to the kernel, if this process owns it.
     #[inline]
     pub(crate) fn release(&mut self) {
-        if std::mem::take(&mut self.ours) {
+        if std::mem::take(&mut self.open) != 0 {
             // Release: reads and writes of this process stay before the word.
             self.status().store(KERNELS, Ordering::Release);
         }
@@ -79,24 +87,22 @@ impl Slot {
     /// Returns the slot's bytes, including the status word; none while the kernel owns it.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        let len = if self.ours { self.len } else { 0 };
-        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does
+        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While bytes are open the kernel does
         // not write to it, and `release`, which ends that, needs `self` exclusively.
-        unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().add(self.at), len) }
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.open) }
     }
 
     /// Returns the slot's bytes for writing; none while the kernel owns it.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = if self.ours { self.len } else { 0 };
         // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.
-        unsafe { slice::from_raw_parts_mut(self.mapping.base.as_ptr().add(self.at), len) }
+        unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.open) }
     }
 
     #[inline]
     fn status(&self) -> &AtomicU32 {
         // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes
         // it with single stores.
-        unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(self.at).cast()) }
+        unsafe { AtomicU32::from_ptr(self.first.as_ptr().cast()) }
     }
 }

@@ -30,7 +30,8 @@ pub(crate) fn deliver(
 }
 
 /// Appends the packet in one piece, like [`deliver`].
-#[inline]
+// Always, so that the header's fields are compared where they were read.
+#[inline(always)]
 pub(crate) fn deliver_piece(
     header: &VirtioNet,
     piece: Frag<Page>,
