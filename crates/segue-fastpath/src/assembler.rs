@@ -72,6 +72,7 @@ pub(crate) enum Helper {
     Redirect = 23,
     SkbLoadBytes = 26,
     GetHashRecalc = 34,
+    SkbPullData = 39,
     SkbChangeHead = 43,
     SkbAdjustRoom = 50,
     FibLookup = 69,

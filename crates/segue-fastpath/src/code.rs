@@ -26,6 +26,8 @@ pub(crate) enum Tunnels<'a> {
         by_interface: BorrowedFd<'a>,
         /// Tunnels by received packets.
         by_packet: BorrowedFd<'a>,
+        /// Link addresses of the tunnels' interfaces, by the index of their counters.
+        stations: BorrowedFd<'a>,
         /// Maps by which packets of no tunnel are judged.
         senders: Senders<'a>,
     },

@@ -23,6 +23,7 @@ pub(crate) enum Counter {
     InnerLength,
     InnerVersion,
     InnerMalformed,
+    InnerExtension,
     InnerSource,
     Refused,
     Fragment,
@@ -54,7 +55,8 @@ pub(crate) const LEFT: &[(Counter, &str, &str)] = &[
     (Counter::InnerLength, "inner_length", "A length that contradicts the IP header to be sent."),
     (Counter::InnerVersion, "inner_version", "An IP version that the tunnel does not carry."),
     (Counter::InnerMalformed, "inner_malformed", "No whole inner IP header."),
-    (Counter::InnerSource, "inner_source", "A multicast, broadcast or loopback source address inside."),
+    (Counter::InnerExtension, "inner_extension", "IPv6 extension headers inside, which the daemon reads."),
+    (Counter::InnerSource, "inner_source", "A source address inside that no other host may have."),
     (
         Counter::Refused,
         "refused",

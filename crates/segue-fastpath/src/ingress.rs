@@ -12,16 +12,15 @@ use segue::encap::DecapRefusal;
 use segue::wire::{ethertype, vxlan};
 
 use crate::assembler::{Fault, Helper, If, Instruction, Label, Op, Reg, Size};
-use crate::checksum;
 use crate::code::{CONTEXT, COUNTERS, Code, Index, Maps, TUNNEL, TableMaps, Tunnels, protocol};
 use crate::counters::Counter;
-use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, tunnel};
+use crate::layout::{ETHERNET_LEN, inbound, packet, peer, peer_counts, room, settings, station, tunnel};
 use crate::peer_table::{self, Exits};
-use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, MARK, OUTER, PEER, TOTAL, VERSION};
+use crate::places::{FIB, FIB_LEN, FRAME, GRE, HEADERS, INNER, OUTER, PEER, TOTAL, VERSION};
 use crate::receive_form::{Carrier, Form};
-use crate::refuse;
 use crate::verdict::Verdict;
 use crate::wire::{self, ethernet, gre, ipv4, ipv6, number, udp};
+use crate::{checksum, ecn, refuse};
 
 /// First word of a VXLAN header with a network identifier.
 const VXLAN_WORD: u32 = vxlan::VALID;
@@ -44,13 +43,13 @@ pub(crate) fn program(form: &Form, maps: &Maps<'_>) -> Result<Vec<Instruction>, 
         find_tunnel(&mut code, form, by_packet, &mut later);
     }
     if form.carrier.has_frames() {
-        read_frame(&mut code, form, &mut later);
+        read_frame(&mut code, form, maps, &mut later);
     }
     if let Tunnels::Table(table) = &maps.tunnels {
         find_peer(&mut code, form, table);
     }
     check_inner(&mut code, form, &mut later);
-    combine_ecn(&mut code, form);
+    ecn::combine(&mut code, form);
     if form.carrier != Carrier::Bare {
         checksum::check(&mut code, form);
     }
@@ -120,14 +119,16 @@ impl Later {
     }
 }
 
-/// Checks that the packet is addressed to this host, is no fragment and has a correct header checksum; others are left
-/// to the kernel.
+/// Checks that the packet is addressed to this host and not to a VLAN on the interface, is no fragment and has a
+/// correct header checksum; others are left to the kernel.
 fn read_ip(code: &mut Code, form: &Form) {
     let out = code.out;
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::TYPE);
     code.a.jump_if_value(If::Ne, Reg::R1, 0, out);
     code.a.load(Size::W, Reg::R1, CONTEXT, packet::PROTOCOL);
     code.a.jump_if_value(If::Ne, Reg::R1, protocol(form.is_v4()), out);
+    code.a.load(Size::W, Reg::R1, CONTEXT, packet::VLAN_PRESENT);
+    code.a.jump_if_value(If::Ne, Reg::R1, 0, out);
     code.a.set(Reg::R2, i32::from(ETHERNET_LEN));
     code.load_bytes(OUTER, i32::from(form.ip_len()), out);
     let words =
@@ -145,6 +146,9 @@ fn read_ip(code: &mut Code, form: &Form) {
         code.a.jump_if_value(If::Ne, Reg::R1, ipv4::FIRST, out);
         code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv4::PROTOCOL);
     } else {
+        code.a.load(Size::B, Reg::R1, Reg::R10, OUTER);
+        code.a.op_value(Op::Rsh, Reg::R1, 4);
+        code.a.jump_if_value(If::Ne, Reg::R1, 6, out);
         code.a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv6::NEXT_HEADER);
     }
     match (form.carrier, form.has_gre) {
@@ -273,7 +277,7 @@ fn read_overlay(code: &mut Code, form: &Form, (word, why): (u32, Counter), later
 
 /// Reads the Ethernet header of an inner frame, which must have a unicast source and carry IPv4 or IPv6 without a VLAN
 /// tag, and be addressed to this host where the interface carries IP.
-fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
+fn read_frame(code: &mut Code, form: &Form, maps: &Maps<'_>, later: &mut Later) {
     let malformed = code.judge_claimed(Counter::InnerMalformed, Verdict::Drop(DecapRefusal::InnerMalformed));
     let frame = code.leave(Counter::InnerFrame);
     let source = Later::label(&mut later.station, code, Counter::InnerSource, true);
@@ -296,6 +300,7 @@ fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.load(Size::W, Reg::R1, Reg::R10, FRAME + ethernet::SRC + 2);
     code.a.jump_if_value(If::Eq, Reg::R1, 0, source);
     code.a.place(station);
+    check_returned(code, form, maps);
     code.a.load(Size::H, Reg::R1, Reg::R10, FRAME + ethernet::TYPE);
     code.a.set(Reg::R2, 6);
     code.a.jump_if_value(If::Eq, Reg::R1, protocol(false), v6);
@@ -305,6 +310,22 @@ fn read_frame(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.place(v6);
     code.a.place(known);
     code.a.store(Size::D, Reg::R10, VERSION, Reg::R2);
+}
+
+/// Leaves frames to the daemon that this end has sent itself and that have come back.
+fn check_returned(code: &mut Code, form: &Form, maps: &Maps<'_>) {
+    let (true, Tunnels::Single { stations, .. }) = (form.delivers_frames(), maps.tunnels) else { return };
+    let own = code.leave(Counter::InnerSource);
+    let other = code.a.label();
+    code.a.load(Size::W, Reg::R1, TUNNEL, inbound::COUNTERS);
+    code.look_up(stations, COUNTERS, own);
+    for (size, at) in [(Size::H, 0), (Size::W, 2)] {
+        code.a.load(size, Reg::R1, COUNTERS, station::ADDRESS + at);
+        code.a.load(size, Reg::R2, Reg::R10, FRAME + ethernet::SRC + at);
+        code.a.jump_if(If::Ne, Reg::R1, Reg::R2, other);
+    }
+    code.a.jump(own);
+    code.a.place(other);
 }
 
 /// Reads a GRE header without options except for a key.
@@ -412,6 +433,11 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
 
     if !form.carrier.has_frames() {
         check_source6(code, malformed, source);
+        let extension = code.leave(Counter::InnerExtension);
+        code.a.load(Size::B, Reg::R1, Reg::R10, INNER + ipv6::NEXT_HEADER);
+        for header in number::EXTENSIONS {
+            code.a.jump_if_value(If::Eq, Reg::R1, header, extension);
+        }
     }
     code.a.load(Size::H, Reg::R4, Reg::R10, INNER);
     code.a.swap(Reg::R4, 16);
@@ -437,6 +463,10 @@ fn check_inner(code: &mut Code, form: &Form, later: &mut Later) {
     code.a.load(Size::B, Reg::R4, Reg::R10, INNER + ipv4::TOS);
     code.a.load(Size::H, Reg::R3, Reg::R10, INNER + ipv4::TOTAL_LEN);
     code.a.swap(Reg::R3, 16);
+    code.a.load(Size::B, Reg::R1, Reg::R10, INNER);
+    code.a.op_value(Op::And, Reg::R1, 15);
+    code.a.op_value(Op::Lsh, Reg::R1, 2);
+    code.a.jump_if(If::Gt, Reg::R1, Reg::R3, malformed);
 
     code.a.place(checked);
     // Outer length, headers and inner length agree only for one packet without a trailer.
@@ -463,33 +493,6 @@ fn check_source6(code: &mut Code, malformed: Label, source: Label) {
     code.a.load(Size::W, Reg::R1, Reg::R10, FIB + 12);
     code.a.jump_if_word(If::Eq, Reg::R1, 1_u32.to_be(), source);
     code.a.place(station);
-}
-
-/// Records whether the inner packet must be marked CE (RFC 6040, section 4.2). R4 is its DSCP and ECN byte. The
-/// combinations that drop the packet or change ECT(0) to ECT(1) are left to the daemon.
-fn combine_ecn(code: &mut Code, form: &Form) {
-    let ecn = code.leave(Counter::Ecn);
-    let a = &mut code.a;
-    let (other, done) = (a.label(), a.label());
-    a.op_value(Op::And, Reg::R4, 3);
-    if form.is_v4() {
-        a.load(Size::B, Reg::R1, Reg::R10, OUTER + ipv4::TOS);
-    } else {
-        a.load(Size::H, Reg::R1, Reg::R10, OUTER);
-        a.swap(Reg::R1, 16);
-        a.op_value(Op::Rsh, Reg::R1, 4);
-    }
-    a.op_value(Op::And, Reg::R1, 3);
-    a.store_value(Size::D, Reg::R10, MARK, 0);
-    a.jump_if_value(If::Ne, Reg::R1, 3, other);
-    a.jump_if_value(If::Eq, Reg::R4, 0, ecn);
-    a.jump_if_value(If::Eq, Reg::R4, 3, done);
-    a.store_value(Size::D, Reg::R10, MARK, 1);
-    a.jump(done);
-    a.place(other);
-    a.jump_if_value(If::Ne, Reg::R1, 1, done);
-    a.jump_if_value(If::Eq, Reg::R4, 2, ecn);
-    a.place(done);
 }
 
 /// Leaves aggregates that this host would forward to the daemon: decapsulated by the program they keep the tunnel's
@@ -554,8 +557,9 @@ fn interface(code: &mut Code, maps: &Maps<'_>) {
 /// Removes the outer headers, and marks the packet CE where congestion was marked outside.
 fn remove_headers(code: &mut Code, form: &Form) {
     let refused = code.leave(Counter::Refused);
-    let (v4, unmarked) = (code.a.label(), code.a.label());
+    ecn::prepare(code, refused);
     let a = &mut code.a;
+    let v4 = a.label();
     if !form.abilities.crosses {
         a.load(Size::D, Reg::R1, Reg::R10, VERSION);
         a.jump_if_value(If::Ne, Reg::R1, if form.is_v4() { 4 } else { 6 }, refused);
@@ -582,11 +586,7 @@ fn remove_headers(code: &mut Code, form: &Form) {
     a.set(Reg::R3, room::MAC);
     a.call(Helper::SkbAdjustRoom);
     a.jump_if_value(If::Ne, Reg::R0, 0, refused);
-    a.load(Size::D, Reg::R1, Reg::R10, MARK);
-    a.jump_if_value(If::Eq, Reg::R1, 0, unmarked);
-    a.copy(Reg::R1, CONTEXT);
-    a.call(Helper::SkbEcnSetCe);
-    a.place(unmarked);
+    ecn::mark(code);
 }
 
 /// Counts the packet and passes it to the tunnel's interface.

@@ -111,6 +111,14 @@ pub(crate) mod inbound {
     pub(crate) const LEN: usize = 64;
 }
 
+/// Fields of the values in the map of link addresses, by the index of the tunnel's counters.
+pub(crate) mod station {
+    /// The address of the tunnel's interface where frames are inside, otherwise 0; at an even offset, so that its last
+    /// four bytes are a whole word.
+    pub(crate) const ADDRESS: i16 = 2;
+    pub(crate) const LEN: usize = 8;
+}
+
 /// Fields of the values in the map of peers' counters.
 pub(crate) mod peer_counts {
     /// Offset of the numbers of units and bytes sent, 64 bits each.

@@ -11,7 +11,8 @@
 //!
 //! # Lifecycle
 //! [`Path::load`] creates maps and loads programs, which the crate assembles itself, and tries them; [`Path::attach`]
-//! attaches them to interfaces, [`Path::switch`] switches the path on. These need CAP_BPF and CAP_NET_ADMIN. Afterwards
+//! attaches them to interfaces, [`Path::switch`] switches the path on. These need CAP_BPF, CAP_PERFMON and
+//! CAP_NET_ADMIN; without CAP_PERFMON the verifier refuses the programs of tunnels in UDP with EACCES. Afterwards
 //! [`Path::switch`], [`Path::reroute`] and [`Path::counts`] need no capability, and of bpf(2) only [`MAP_COMMANDS`].
 //! When the value is dropped or the process ends, in whatever way, the kernel detaches and removes everything; before
 //! Linux 6.6 it leaves a filter that passes every packet on, which [`is_left_over`] tells.
@@ -39,6 +40,7 @@ mod attach;
 mod checksum;
 mod code;
 mod counters;
+mod ecn;
 mod egress;
 mod form;
 mod ingress;

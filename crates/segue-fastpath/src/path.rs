@@ -12,7 +12,7 @@ use crate::attach::{Filters, attach};
 use crate::code::{LICENCE, Maps, Tunnels};
 use crate::counters::{COUNT, Counts};
 use crate::form::{self, Direction, Route, obstacle};
-use crate::layout::{ETHERNET_LEN, peer, settings, tunnel};
+use crate::layout::{ETHERNET_LEN, peer, settings, station, tunnel};
 use crate::map::Map;
 use crate::receive_form::Abilities;
 use crate::refuse::{self, DROPPED_COUNT};
@@ -69,6 +69,8 @@ struct Member {
     interface: u32,
     /// Address of the interface for which aggregates of frames are not forwarded, or 0.
     address: [u8; 6],
+    /// Address of the interface where frames are inside, or 0: a received frame of this sender has come back.
+    station: [u8; 6],
     route: Route,
 }
 
@@ -78,6 +80,7 @@ pub struct Path {
     settings: Map,
     tunnels: Map,
     peers: Map,
+    stations: Map,
     counters: Map,
     /// Remotes by address.
     senders: Map,
@@ -140,6 +143,7 @@ impl Path {
                 (keys as u32).max(1),
                 "segue_peers",
             )?,
+            stations: create(MapKind::Array, 4, station::LEN, count + 1, "segue_stations")?,
             counters: create(MapKind::PerCpuArray, 4, 8 * COUNT, count + 1, "segue_counters")?,
             senders: create(MapKind::Hash, if is_v4 { 4 } else { 16 }, 4, count, "segue_senders")?,
             dropped: create(MapKind::PerCpuArray, 4, 8 * DROPPED_COUNT, 1, "segue_dropped")?,
@@ -149,7 +153,13 @@ impl Path {
             underlays: Vec::new(),
             members: configs
                 .iter()
-                .map(|config| Member { config: *config, interface: 0, address: [0; 6], route: Route::default() })
+                .map(|config| Member {
+                    config: *config,
+                    interface: 0,
+                    address: [0; 6],
+                    station: [0; 6],
+                    route: Route::default(),
+                })
                 .collect(),
             sources: if sources.is_empty() { vec![0] } else { sources.to_vec() },
             partial: Vec::new(),
@@ -267,6 +277,7 @@ impl Path {
             tunnels: Tunnels::Single {
                 by_interface: self.tunnels.as_fd(),
                 by_packet: self.peers.as_fd(),
+                stations: self.stations.as_fd(),
                 senders: Senders { remotes: self.senders.as_fd(), dropped: self.dropped.as_fd() },
             },
         }
@@ -339,6 +350,24 @@ impl Path {
             Some(member) if member.address != address => {
                 member.address = address;
                 self.write(index)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies a change of the link address of a tunnel's interface, where frames are inside: received frames of this
+    /// sender have come back, and are left to the daemon.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_station(&mut self, index: usize, address: Option<[u8; 6]>) -> io::Result<()> {
+        let address = address.unwrap_or_default();
+        match self.members.get_mut(index) {
+            Some(member) if member.station != address => {
+                member.station = address;
+                let mut value = [0; station::LEN];
+                value[station::ADDRESS as usize..].copy_from_slice(&address);
+                self.stations.set(&(index as u32 + 1).to_ne_bytes(), &value)
             }
             _ => Ok(()),
         }

@@ -145,6 +145,11 @@ fn what_is_not_certain_is_left_to_the_daemon() {
         refused("another version inside", &|bytes| bytes[at] ^= 0x20);
         let (len, source) = if version == 4 { (at + 3, at + 12) } else { (at + 5, at + 8) };
         refused("a length inside that is too long", &|bytes| bytes[len] += 1);
+        if version == 4 {
+            refused("a header inside that is longer than its packet", &|bytes| bytes[at] = 0x46);
+        } else if !config.mode.is_ethernet() {
+            refused("hop-by-hop options inside, of which nothing is there", &|bytes| bytes[at + 6] = 0);
+        }
         if config.mode.is_ethernet() {
             refused("a group as the station inside", &|bytes| bytes[at - 8] |= 1);
             refused("no station inside", &|bytes| bytes[at - 8..at - 2].fill(0));
@@ -162,9 +167,30 @@ fn what_is_not_certain_is_left_to_the_daemon() {
                 bytes[20] = 0x20;
                 set_ecn(bytes, 14, 0);
             });
+        } else {
+            refused("another outer version", &|bytes| bytes[14] ^= 0x20);
         }
         path.switch(false).unwrap();
         assert_eq!(path.run(&good, 1).unwrap().result, NEXT, "switched off");
+    }
+}
+
+#[test]
+fn a_frame_that_has_come_back_is_left_to_the_daemon() {
+    for config in kinds().into_iter().filter(|config| config.mode.is_ethernet()) {
+        let Some(mut path) = loaded(&[config]) else { return };
+        let (at, good) = frame(&config, 4);
+        let source = *good[at - 8..].first_chunk::<6>().unwrap();
+        path.set_station(0, Some(source)).unwrap();
+        assert_eq!(path.run(&good, 1).unwrap().result, NEXT, "{config:?}");
+        let left = path.counts(0).unwrap().left;
+        assert!(left.contains(&("inner_source", 1)), "{config:?}: {left:?}");
+        for byte in 0..6 {
+            let mut other = source;
+            other[byte] ^= 4;
+            path.set_station(0, Some(other)).unwrap();
+            assert_eq!(path.run(&good, 1).unwrap().result, 7, "{other:?} {config:?}");
+        }
     }
 }
 

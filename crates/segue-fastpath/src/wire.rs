@@ -35,6 +35,9 @@ pub(crate) mod number {
     pub(crate) const IPV6: i32 = protocol::IPV6 as i32;
     pub(crate) const GRE: i32 = protocol::GRE as i32;
     pub(crate) const ICMPV6: i32 = protocol::ICMPV6 as i32;
+    /// IPv6 extension headers before the transport header, those of fragments aside.
+    pub(crate) const EXTENSIONS: [i32; 3] =
+        [protocol::HOP_BY_HOP as i32, protocol::ROUTING as i32, protocol::DESTINATION as i32];
 }
 
 /// Field offsets of the IPv4 header.

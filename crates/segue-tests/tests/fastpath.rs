@@ -25,7 +25,9 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: u64 = 4 << 20;
 
+const REQUIRE_KEY: &[&str] = &["key", "3735928559", "fastpath", "require"];
 const OFF: &[&str] = &["fastpath", "off"];
+const OFF_KEY: &[&str] = &["key", "3735928559", "fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
 const OFF_OVERLAY: &[&str] = &["noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx", "fastpath", "off"];
 
@@ -42,7 +44,8 @@ fn shapes() -> Vec<Shape> {
                 }
             }
         }
-        for (inside, extra) in [(Inside::VxlanZero, REQUIRE), (Inside::Geneve, REQUIRE_OVERLAY)] {
+        let others = [(Inside::Gre, REQUIRE_KEY), (Inside::VxlanZero, REQUIRE), (Inside::Geneve, REQUIRE_OVERLAY)];
+        for (inside, extra) in others {
             all.push(Shape { extra, ..Shape::new(inside, Carrier::Bare, outer) });
         }
     }
@@ -74,8 +77,9 @@ fn the_kernels_path_and_the_daemon_understand_each_other() {
     let mut log = KernelLog::mark(test_name!());
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
-        for Shape { inside, carrier, outer, .. } in shapes() {
+        for Shape { inside, carrier, outer, extra } in shapes() {
             let [path, daemon] = match carrier {
+                _ if extra == REQUIRE_KEY => [REQUIRE_KEY, OFF_KEY],
                 _ if inside == Inside::Geneve => [REQUIRE_OVERLAY, OFF_OVERLAY],
                 Carrier::Bare => [REQUIRE, OFF],
                 _ => [REQUIRE_ZERO, OFF_ZERO],
@@ -173,6 +177,13 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
         } else {
             skip(test_name!(), "no second tunnel: this kernel has no VXLAN");
         }
+        // Another one, by the same path as the first.
+        let other = |host: &Host, last: u8| {
+            let ends = format!("local 198.18.9.{last} remote 198.18.9.{}", 3 - last);
+            let words = format!("dev other0 mode gre {ends} addr 198.19.9.{last}/24 fastpath require");
+            Tunnel::start(host, &ground.program, &words.split(' ').map(str::to_owned).collect::<Vec<_>>())
+        };
+        let _other = [other(&ground.b, 1), other(&third, 2)];
         ground.b.set_sysctl("ipv4/ip_forward", "1").unwrap();
         ground.b.set_sysctl("ipv6/conf/all/forwarding", "1").unwrap();
         let shapes = [
@@ -206,6 +217,17 @@ fn what_was_received_by_the_path_is_forwarded_unchanged() {
                 traffic::file(to, from, FILE, 7);
                 traffic::datagrams(from, to, &[1, 100, 1300], 8);
             }
+            ip(&ground.a, &format!("route replace 198.19.9.0/24 via {}", Peer::B.address(NET, V4)));
+            ip(&third, &format!("route replace {} via 198.19.9.1", Peer::A.address(NET, V4)));
+            let from = Place { host: &ground.a, address: Peer::A.address(NET, V4) };
+            let to = Place { host: &third, address: "198.19.9.2".parse().unwrap() };
+            segue_lab::reach((from.host, from.address), (to.host, to.address), PATIENCE).unwrap();
+            let carried = || Stat::read(&ground.b, &ground.program, "other0").count("other0", "fastpath", "sent");
+            let before = carried();
+            traffic::file(from, to, FILE, 9);
+            traffic::file(to, from, FILE, 10);
+            traffic::datagrams(from, to, &[1, 100, 1300], 11);
+            assert!(carried() > before + 700, "{before}, then {} of the second tunnel", carried());
             let snmp = third.run("cat", &["/proc/net/snmp"]).unwrap();
             assert_eq!(errors(&snmp), 0, "{snmp}");
             // TCP over IPv4 survives the marks that a kernel before 7.0 leaves on an aggregate, so that bytes alone do

@@ -8,8 +8,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use segue_lab::Family::V4;
-use segue_lab::{LinkForm, Peer};
-use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_ZERO, ground, left_in_all};
+use segue_lab::{Host, LinkForm, Peer};
+use segue_tests::fastpath::{NET, REQUIRE, REQUIRE_ZERO, ground, left_in_all, taken};
 use segue_tests::flood::Flood;
 use segue_tests::kernel_log::{KernelLog, is_complaint};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, traffic, wire};
@@ -21,6 +21,13 @@ const FILE: u64 = 4 << 20;
 const TIMES: usize = 8;
 const OFF: &[&str] = &["fastpath", "off"];
 const OFF_ZERO: &[&str] = &["noencap-csum", "fastpath", "off"];
+
+/// Returns the Ethernet address of an interface.
+#[track_caller]
+fn station(host: &Host, device: &str) -> Vec<u8> {
+    let text = host.run("cat", &[&format!("/sys/class/net/{device}/address")]).unwrap();
+    text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
 
 #[test]
 fn malformed_and_spoofed_packets_end_under_the_reasons_of_the_daemon() {
@@ -61,6 +68,13 @@ fn judged_alike(
                 socket.send(bytes).unwrap();
             }
         };
+        let mut all = all.to_vec();
+        if inside.brings_udp() {
+            // A frame that B has sent itself, and that has come back.
+            let mut own = good.to_vec();
+            own[14..20].copy_from_slice(&station(&ground.b, &Shape::device(NET)));
+            all.push(own);
+        }
         all.iter().for_each(|bytes| send(&peer, bytes));
         let marked = speak(Peer::A.address(0, V4));
         sys::set_tos(&marked, 3).unwrap();
@@ -85,16 +99,13 @@ fn judged_alike(
 
 #[test]
 fn a_flood_beside_a_tunnel_leaves_the_kernels_log_silent() {
-    let station = |host: &segue_lab::Host| -> Vec<u8> {
-        let text = host.run("cat", &["/sys/class/net/eth0/address"]).unwrap();
-        text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
-    };
     for form in [LinkForm::Veth, LinkForm::Nic] {
         let Some(ground) = ground(test_name!(), form, &[]) else { return };
         let mut log = KernelLog::mark(test_name!());
         let shape = Shape { extra: REQUIRE, ..Shape::new(Inside::VxlanZero, Carrier::Bare, V4) };
         let pair = Pair::start(&ground, shape, NET);
-        let link = [station(&ground.b), station(&ground.a), vec![8, 0]].concat();
+        let [to, from] = [&ground.b, &ground.a].map(|host| station(host, segue_lab::DEVICE));
+        let link = [to, from, vec![8, 0]].concat();
         let around = |from: &str, bytes: &[u8]| {
             let to = (Peer::B.address(0, V4), Shape::port(NET));
             let mut packet = wire::udp_packet((from.parse().unwrap(), 50_000), to, bytes, 0, false).packet;
@@ -116,6 +127,34 @@ fn a_flood_beside_a_tunnel_leaves_the_kernels_log_silent() {
         assert!(total(&stat) > 20_000, "{:?}", stat.drops());
         log.iter_mut().for_each(|log| log.assert_silent("a flood"));
     }
+}
+
+/// Tests that a packet of a VLAN is left to the interface of that VLAN, although the interface below it has the local
+/// address, and the tunnel the sender.
+#[test]
+fn a_packet_of_a_vlan_is_not_taken_at_the_interface_below() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    let pair = Pair::start(&ground, Shape { extra: REQUIRE_ZERO, ..Shape::new(Inside::Gre, Carrier::Gue, V4) }, NET);
+    let link = [&ground.b, &ground.a].map(|host| station(host, segue_lab::DEVICE)).concat();
+    let (from, to) = ((Peer::A.address(0, V4), 50_000), (Peer::B.address(0, V4), Shape::port(NET)));
+    let mut packet = wire::udp_packet(from, to, &malformed::good(), 0, false).packet;
+    packet[26..28].fill(0);
+    let socket = traffic::inside(&ground.a, || sys::packet_socket(segue_lab::DEVICE)).unwrap();
+    let before = taken(&pair.stat()[1])[1];
+    // Those without a tag are sent last, so that the others have arrived before them.
+    for (tag, count) in [(&[0x81, 0, 0, 5][..], 1000), (&[][..], 100)] {
+        let frame = [&link[..], tag, &[8, 0], &packet].concat();
+        for sent in 1..=count {
+            sys::send_frame(&socket, &frame).unwrap();
+            // The queue of a receiving processor is short.
+            if sent % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    let grown = |stat: &Stat| taken(stat)[1] - before;
+    let stat = Stat::until(&ground.b, &ground.program, &Shape::device(NET), PATIENCE, |stat| grown(stat) >= 50);
+    assert!((50..500).contains(&grown(&stat)), "{} taken", grown(&stat));
 }
 
 #[test]

@@ -22,9 +22,11 @@ use segue_control::error::{Error, Kind, os_text};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
 use segue_fastpath::{Direction, Path, PeerCounts, PeerPath, obstacle as unsupported};
+use segue_host::capability::Capability;
 use segue_host::netfilter::Watch;
 use segue_host::netlink::Netlink;
 use segue_host::prefix::Prefix;
+use segue_host::sys;
 
 use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
@@ -233,11 +235,12 @@ impl Fastpath {
         for (index, tunnel) in tunnels.iter().enumerate().skip(first).take(TUNNELS_A_TICK) {
             // The route is looked up without the lock, which readers of counters wait for.
             let route = route(netlink, &tunnel.config).unwrap_or_default();
-            let address = tunnel::address(netlink, tunnel);
+            let station = tunnel::station(netlink, tunnel);
             if let Some(Programs::Tunnels(path)) = &mut self.state().path {
                 // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
-                let _ = path.set_address(index, address);
+                let _ = path.set_address(index, station.accepted);
+                let _ = path.set_station(index, station.own);
             }
         }
         if let Some(table) = &self.0.request.table {
@@ -407,8 +410,9 @@ fn load(request: &Request, netlink: &mut Netlink) -> Result<Option<Programs>, St
     let mut path = Path::load(&configs, &request.sources).map_err(|error| failure(&error))?;
     for (index, (interface, route)) in places.into_iter().enumerate() {
         path.attach(index, interface, route, &mut Added(netlink)).map_err(|error| failure(&error))?;
-        let address = tunnel::address(netlink, &request.tunnels[index]);
-        path.set_address(index, address).map_err(|error| text(&error))?;
+        let station = tunnel::station(netlink, &request.tunnels[index]);
+        path.set_address(index, station.accepted).map_err(|error| text(&error))?;
+        path.set_station(index, station.own).map_err(|error| text(&error))?;
     }
     Ok(Some(Programs::Tunnels(Box::new(path))))
 }
@@ -441,11 +445,18 @@ fn check_host(request: &Request, interfaces: &[u32], netlink: &mut Netlink) -> R
 /// Describes why the in-kernel path could not be loaded.
 fn failure(error: &segue_fastpath::Error) -> String {
     match error {
-        segue_fastpath::Error::Refused(step, refusal) if refusal.raw_os_error() == Some(libc::EPERM) => {
-            format!("{step}: not permitted; it needs CAP_BPF and CAP_NET_ADMIN of the host")
+        segue_fastpath::Error::Refused(step, refusal) if is_forbidden(refusal) => {
+            format!("{step}: not permitted; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN of the host")
         }
         other => other.to_string(),
     }
+}
+
+/// Returns whether the kernel has refused a step for lack of a capability. Without CAP_PERFMON the verifier refuses a
+/// program with EACCES and a log, where the program adds a number to a pointer that depends on the branch taken.
+fn is_forbidden(refusal: &io::Error) -> bool {
+    let lacks_perfmon = || sys::capabilities().is_ok_and(|own| !Capability::Perfmon.is_in(own));
+    refusal.raw_os_error() == Some(libc::EPERM) || refusal.kind() == io::ErrorKind::PermissionDenied && lacks_perfmon()
 }
 
 /// Checks whether this process could use the in-kernel path at all, for `segue doctor`.

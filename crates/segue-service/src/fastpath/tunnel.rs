@@ -17,14 +17,23 @@ pub struct Tunnel {
     pub config: Config,
 }
 
-/// Returns the link address of a tunnel's interface for which the host itself accepts frames; `None` where no frames
-/// are inside, or where the interface is a port of a bridge or bond, which may forward them.
-pub(super) fn address(netlink: &mut Netlink, tunnel: &Tunnel) -> Option<[u8; 6]> {
+/// The link address of a tunnel's interface.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Station {
+    /// The address; `None` where no frames are inside.
+    pub(super) own: Option<[u8; 6]>,
+    /// The address if the host itself accepts frames for it; `None` where the interface is a port of a bridge or bond,
+    /// which may forward them.
+    pub(super) accepted: Option<[u8; 6]>,
+}
+
+/// Returns the link address of a tunnel's interface.
+pub(super) fn station(netlink: &mut Netlink, tunnel: &Tunnel) -> Station {
     if !tunnel.config.mode.is_ethernet() {
-        return None;
+        return Station::default();
     }
-    let link = netlink.link_named(&tunnel.dev).ok().flatten()?;
-    link.mac.filter(|_| link.master.is_none())
+    let Ok(Some(link)) = netlink.link_named(&tunnel.dev) else { return Station::default() };
+    Station { own: link.mac, accepted: link.mac.filter(|_| link.master.is_none()) }
 }
 
 /// Returns the route to the remote, or the reason why the in-kernel path cannot use it.
