@@ -11,46 +11,67 @@ import time
 from measured import SEGUE, Figures
 
 RUNS = int(os.environ.get("RUNS", "7"))
-LIMIT = float(os.environ.get("LIMIT", "12"))
+LIMIT = float(os.environ.get("LIMIT", "11"))
 # The 95 % quantile of Student's t for that many degrees of freedom, from 1 on.
 STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81, 1.80, 1.78, 1.77, 1.76)
-# The forms by the path that have rows, by the family inside.
-FORMS = {4: ("fastpath-ipip", "fastpath-gre", "fastpath-gue", "fastpath-vxlan"),
-         6: ("fastpath-sit", "fastpath-gre", "fastpath-gue", "fastpath-vxlan")}
+# The forms by the path that are compared, by the families inside and outside, as the rows have them.
+FORMS = {"IPv4": ("fastpath-ipip", "fastpath-gre", "fastpath-gue", "fastpath-vxlan"),
+         "IPv6-in-IPv4": ("fastpath-sit", "fastpath-gre", "fastpath-gue", "fastpath-vxlan"),
+         "IPv6": ("fastpath-gre",)}
 FLOWS = (1, 4, 64)
 
 
+def once(words, seconds):
+    """The rows of one round, of one sample each; None if it failed, which the program says itself. A round that is cut
+    short removes its hosts; where that is for the time, TimeoutExpired is raised."""
+    with subprocess.Popen([SEGUE, *words, "-j", "--progress", "never"], stdout=subprocess.PIPE, text=True) as ran:
+        try:
+            said, _ = ran.communicate(timeout=max(seconds, 1))
+        except BaseException:
+            ran.terminate()
+            ran.communicate()
+            raise
+    if ran.returncode:
+        print(f"a round failed: exit {ran.returncode} {said.strip()}", flush=True)
+        return None
+    table = json.loads(said)
+    for row in table.get("skipped", []):
+        print(f"left out: {row['name']}: {row['reason']}", flush=True)
+    return table["rows"]
+
+
 def rounds(rows):
-    """Returns the samples of each row, by its labels, in the order of the rounds: RUNS rounds, or as many as LIMIT
-    minutes leave room for."""
+    """Returns the metrics of each row, by its labels, as a sample for each round: RUNS rounds, or as many as LIMIT
+    minutes leave room for. One of them may fail."""
     words = ["bench", "tunnel", "--runs", "1", *(word for row in rows for word in ("--rows", row))]
     print(f"command: segue {' '.join(words)}", flush=True)
     print(f"congestion control of every row: reno; {RUNS} rounds of this, at most {LIMIT:g} minutes", flush=True)
-    begin, longest, found, done = time.monotonic(), 0.0, {}, 0
-    while done < RUNS:
-        left = 60 * LIMIT - (time.monotonic() - begin)
-        if done and left < longest:
-            break
+    begin, longest, found, done, failed = time.monotonic(), 0.0, {}, 0, 0
+    while done < RUNS and failed < 2:
         start = time.monotonic()
-        with subprocess.Popen([SEGUE, *words, "-j", "--progress", "never"], stdout=subprocess.PIPE, text=True) as ran:
-            try:
-                said, _ = ran.communicate(timeout=max(left, 1))
-            except subprocess.TimeoutExpired:
-                # It removes its hosts.
-                ran.terminate()
-                ran.wait()
-                if not done:
-                    sys.exit(f"segue bench tunnel: no round was done after {LIMIT:g} minutes")
-                break
-        if ran.returncode:
-            sys.exit(f"segue bench tunnel: exit {ran.returncode}\n{said.strip()}")
-        for row in json.loads(said)["rows"]:
+        left = begin + 60 * LIMIT - start
+        if done + failed and left < longest:
+            break
+        try:
+            table = once(words, left)
+        except subprocess.TimeoutExpired:
+            break
+        longest = max(longest, time.monotonic() - start)
+        if table is None:
+            failed += 1
+            continue
+        for row in table:
             case = row["case"]
             key = (case["tunnel"], case["link"], case["family"], case.get("load", "tcp-1"))
             for name, metric in row["metrics"].items():
-                found.setdefault(key, {}).setdefault(name, []).extend(metric["samples"])
-        longest, done = max(longest, time.monotonic() - start), done + 1
-    print(f"{done} of {RUNS} rounds in {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
+                found.setdefault(key, {}).setdefault(name, {})[done] = metric["samples"][0]
+        done += 1
+    minutes = (time.monotonic() - begin) / 60
+    if not done:
+        sys.exit(f"segue bench tunnel: no round was done after {minutes:.1f} minutes")
+    print(f"{done} of {RUNS} rounds in {minutes:.1f} minutes", flush=True)
+    if failed > 1:
+        sys.exit("segue bench tunnel: two rounds have failed")
     return found
 
 
@@ -74,23 +95,25 @@ class Rows:
     def beside(self, tunnel, family, load, aim, bases=("vxlan",), slack=1.0):
         """Compares a row with the fastest of `bases` in the same round: throughput beside its aim, if it has one, and
         CPU. It misses where the whole interval lies below the aim times `slack`."""
-        key = (tunnel, self.link, f"IPv{family}", load)
-        others = [self.found[name, *key[1:]] for name in bases]
+        key = (tunnel, self.link, family, load)
+        mine, others = self.found.get(key, {}), [self.found.get((name, *key[1:]), {}) for name in bases]
         gain, cost = ("gbps", "cpu_s_per_gb") if not load.startswith("rr") else (
             "transactions_per_s", "cpu_us_per_transaction")
-        best = [max(range(len(others)), key=lambda at: others[at][gain][turn])
-                for turn in range(len(others[0][gain]))]
         for metric in (gain, cost):
-            mine = self.found[key][metric]
-            pairs = [(value, others[at][metric][turn]) for turn, (value, at) in enumerate(zip(mine, best))]
-            # A busy machine may leave a row of a short round without a packet, or without processor time.
-            ratios = [value / other for value, other in pairs if value > 0 and other > 0]
+            row = f"{tunnel}, link {self.link}, {load}/{family}: {metric}"
+            ratios = []
+            for turn, value in mine.get(metric, {}).items():
+                known = [other for other in others if turn in other.get(gain, {})]
+                best = max(known, key=lambda other, turn=turn: other[gain][turn], default={})
+                beside = best.get(metric, {}).get(turn, 0)
+                # A busy machine may leave a row of a short round without a packet, or without processor time.
+                if value > 0 and beside > 0:
+                    ratios.append(value / beside)
             if not ratios:
-                self.figures.say(f"{tunnel}, link {self.link}, {load}/IPv{family}: {metric}", math.nan, "a measurement", False)
+                self.figures.say(row, math.nan, "a measurement", False)
                 continue
             middle, low, high = interval(ratios)
-            what = (f"{tunnel}, link {self.link}, {load}/IPv{family}: {metric}, times {' or '.join(bases)} "
-                    f"[{low:.2f}, {high:.2f}]")
+            what = f"{row}, times {' or '.join(bases)} [{low:.2f}, {high:.2f}]"
             if metric == gain and aim is not None:
                 self.figures.say(what, middle, f"at least {aim}", high >= slack * aim)
             else:
