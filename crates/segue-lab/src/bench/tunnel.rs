@@ -18,6 +18,9 @@ use crate::{Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options,
 /// Number of the tunnel's network.
 const NET: u8 = 1;
 
+/// The families inside and outside.
+const FAMILIES: [(Family, Family); 3] = [(Family::V4, Family::V4), (Family::V6, Family::V6), (Family::V6, Family::V4)];
+
 /// The cases of the table.
 const NAMES: [&str; 14] = [
     "segue",
@@ -77,6 +80,8 @@ impl Traffic {
 struct Form {
     link: LinkForm,
     family: Family,
+    /// The family outside.
+    outer: Family,
     traffic: Traffic,
     name: &'static str,
     /// Whether the program of `--beside` runs.
@@ -87,10 +92,13 @@ impl Form {
     /// Returns whether the table has a row for the combination.
     fn exists(self) -> bool {
         // A socket takes IPv6 datagrams without checksums only where that is asked for.
-        let is_none = matches!(
-            (self.name, self.family),
-            ("fastpath-ipip" | "segue-no-csum" | "vxlan-no-csum", Family::V6) | ("fastpath-sit", Family::V4)
-        );
+        let is_none = matches!((self.name, self.family), ("fastpath-ipip", Family::V6) | ("fastpath-sit", Family::V4))
+            || matches!((self.name, self.outer), ("segue-no-csum" | "vxlan-no-csum", Family::V6));
+        // IPv6 in IPv4 is for the comparison of the in-kernel path with VXLAN.
+        let is_mixed = self.outer != self.family
+            && (self.link == LinkForm::NicCsum
+                || !(self.name.starts_with("fastpath") || self.name.starts_with("vxlan"))
+                || !matches!(self.traffic, Traffic::Stream(1 | 4 | 64)));
         // The loads by which the in-kernel path is compared with VXLAN.
         let is_more = (self.name.starts_with("fastpath") || self.name == "segue-default")
             && match self.traffic {
@@ -98,7 +106,10 @@ impl Form {
                 Traffic::Datagrams(_, len) => len != 1400 || self.family == Family::V6,
                 Traffic::Requests(connections) => connections == 1 || self.family == Family::V6,
             };
-        !is_none && !is_more && (!self.beside || matches!(self.name, "segue" | "segue-plain" | "segue-no-csum"))
+        !is_none
+            && !is_mixed
+            && !is_more
+            && (!self.beside || matches!(self.name, "segue" | "segue-plain" | "segue-no-csum"))
     }
 
     fn part(self) -> Part {
@@ -117,7 +128,8 @@ impl Form {
     fn labels(self) -> Named<serde_json::Value> {
         let mut labels = Named::default();
         labels.push("tunnel", self.name);
-        labels.push("family", format!("IPv{}", self.family));
+        let outer = if self.outer == self.family { String::new() } else { format!("-in-IPv{}", self.outer) };
+        labels.push("family", format!("IPv{}{outer}", self.family));
         labels.push("link", self.link.as_str());
         labels.push("load", self.traffic.word());
         if self.beside {
@@ -130,10 +142,10 @@ impl Form {
 pub(super) fn bench() -> Bench {
     let mut points = Vec::new();
     for link in [LinkForm::Nic, LinkForm::Veth, LinkForm::NicCsum] {
-        for family in Family::ALL.iter().copied() {
+        for (family, outer) in FAMILIES {
             for traffic in Traffic::ALL {
                 for (name, beside) in NAMES.into_iter().flat_map(|name| [(name, false), (name, true)]) {
-                    let form = Form { link, family, traffic, name, beside };
+                    let form = Form { link, family, outer, traffic, name, beside };
                     if form.exists() {
                         let sample = move |site: &Site| sample(site, form);
                         points.push(Point {
@@ -187,7 +199,7 @@ fn sample(site: &Site, form: Form) -> Result<Sample, LabError> {
     bed::without_pacing(&b)?;
     connect(&a, &b, form.link)?;
     let families = [form.family];
-    let options = Options { segue: program.clone(), link: form.link, outer: form.family, ..Options::default() };
+    let options = Options { segue: program.clone(), link: form.link, outer: form.outer, ..Options::default() };
     let ground = Ground { a: &a, b: &b, net: NET, families: &families, options: &options };
     let lane = match Case::named(form.name)?.prepare(&ground)? {
         Prepared::Ready(lane) => lane,
