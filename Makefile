@@ -56,6 +56,7 @@ demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
 	$(CARGO) build --release --locked -p segue-cli
 	$(SEGUE) lab
+	$(SEGUE) lab --link veth --family 4
 
 quick: ## format, lints of what changed, the engine's tests and all unit tests: two minutes
 	@tools/need quick
@@ -112,11 +113,12 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/api --self-test
 	tools/semver --self-test
 	tools/api
+	$(CARGO) test --quiet --locked -p segue-capi --target-dir '$(OUT)/capi' --test header --test c -- the_header_ the_library_exports_ structs_have_
 	tools/package
 	tools/no-std/run
 	tools/instructions/run
 	tools/run-tests --self-test
-	shellcheck .ci/run crates/segue-capi/install contrib/debian/tests/tunnel lab/debian-root tools/cargo-tool tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/report-picture tools/no-std/run bench/peers/run
+	shellcheck .ci/run crates/segue-capi/install contrib/debian/postinst contrib/debian/postrm contrib/debian/prerm contrib/debian/tests/tunnel lab/debian-root tools/cargo-tool tools/cross tools/miri tools/install-data tools/deb tools/dist tools/need tools/fuzz tools/soak tools/quick tools/figures tools/package tools/report-picture tools/no-std/run bench/peers/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 figures: ## what measures, each figure beside its aim, with the command
