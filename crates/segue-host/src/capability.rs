@@ -15,6 +15,8 @@ pub enum Capability {
     SysAdmin = 21,
     /// Permission to exceed limits of resources.
     SysResource = 24,
+    /// Permission to observe performance, with which the verifier of BPF programs accepts more of them.
+    Perfmon = 38,
 }
 
 impl Capability {
@@ -27,6 +29,7 @@ impl Capability {
             Capability::NetRaw => "CAP_NET_RAW",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
             Capability::SysResource => "CAP_SYS_RESOURCE",
+            Capability::Perfmon => "CAP_PERFMON",
         }
     }
 

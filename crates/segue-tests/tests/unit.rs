@@ -1,4 +1,4 @@
-//! Tests of the systemd units: their security score, their users and directories, their AppArmor profile, and a tunnel
+//! Tests of the systemd units: their security score, their users and directories, their AppArmor profiles, and a tunnel
 //! under their restrictions, which `unit_restrictions.py` applies because systemd does not run here.
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use segue_lab::{Host, LinkForm, Process, reach, skip, which};
-use segue_tests::{Ground, Stat, capture, sys, test_name, until};
+use segue_tests::{Ground, Stat, capture, fastpath, sys, test_name, until};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -63,7 +63,7 @@ fn both_units_score_2_5_or_better() {
     let mut sections = Vec::new();
     for name in ["segue.service", "segue@.service"] {
         let unit = scored(name);
-        assert!(unit.contains("CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_BPF\n"), "{unit}");
+        assert!(unit.contains("CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_BPF CAP_PERFMON\n"), "{unit}");
         let (_, service) = unit.split_once("[Service]").unwrap();
         sections.push(service.replace("%i", "segue"));
     }
@@ -126,18 +126,25 @@ fn the_user_and_the_folder_of_the_units_are_made_by_their_files() {
     assert!(made && root.join("run/segue").is_dir(), "{text}");
 }
 
-/// Returns the path of the AppArmor profile of the units.
-fn profile() -> PathBuf {
-    contrib().join("../apparmor/segue")
+/// Returns the path of an AppArmor profile of the units.
+fn profile(name: &str) -> PathBuf {
+    contrib().join("../apparmor").join(name)
+}
+
+/// Returns the text of the AppArmor profile that a unit names, which has that name.
+fn profile_of(unit: &str) -> String {
+    let named = value(unit, "AppArmorProfile").strip_prefix('-').expect("a unit starts without AppArmor too");
+    let text = fs::read_to_string(profile(named)).unwrap_or_else(|error| panic!("{named}: {error}"));
+    assert!(text.contains(&format!("\nprofile {named} ")), "{named}: {text}");
+    text
 }
 
 #[test]
 fn the_profile_of_the_units_is_understood_and_permits_what_they_do() {
-    let text = fs::read_to_string(profile()).expect("the profile");
+    let text = fs::read_to_string(profile("segue")).expect("the profile");
     for name in ["segue.service", "segue@.service"] {
         let unit = unit(name);
-        let named = value(&unit, "AppArmorProfile").strip_prefix('-').expect("a unit starts without AppArmor too");
-        assert!(text.contains(&format!("\nprofile {named} ")), "{name}: {named}");
+        assert_eq!(profile_of(&unit), text, "{name}");
         let (program, _) = value(&unit, "ExecStart").split_once(' ').expect("words");
         let folder = Path::new(value(&unit, "ConditionPathExists")).parent().expect("a folder");
         let mut rules = vec![
@@ -156,12 +163,30 @@ fn the_profile_of_the_units_is_understood_and_permits_what_they_do() {
         }
     }
 
+    // The service of the metrics has no capability and no device, and the socket families of its unit alone.
+    let metrics = unit("segue-metrics.service");
+    let less = profile_of(&metrics);
+    let (program, _) = value(&metrics, "ExecStart").split_once(' ').expect("words");
+    let families: Vec<String> = value(&metrics, "RestrictAddressFamilies")
+        .split(' ')
+        .map(|one| format!("network {} stream,", one.trim_start_matches("AF_").to_lowercase()))
+        .collect();
+    let rules: Vec<&str> = less.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
+    assert!(rules.contains(&format!("{program} mrix,").as_str()), "{less}");
+    for rule in &families {
+        assert!(rules.contains(&rule.as_str()), "{rule}: {less}");
+    }
+    let given = |word: &str| rules.iter().filter(|rule| rule.starts_with(word)).count();
+    assert_eq!((given("network "), given("capability"), given("/dev/")), (families.len(), 0, 0), "{less}");
+
     let Some(parser) = which("apparmor_parser") else {
         return skip(test_name!(), "not installed: apparmor_parser");
     };
     let read = |file: &Path| ran(Command::new(&parser).args(["--skip-kernel-load", "--skip-cache"]).arg(file));
-    let (accepted, said) = read(&profile());
-    assert!(accepted, "{said}");
+    for name in ["segue", "segue-metrics"] {
+        let (accepted, said) = read(&profile(name));
+        assert!(accepted, "{name}: {said}");
+    }
     let directory = capture::Directory::new();
     let broken = directory.file("broken");
     fs::write(&broken, text.replace("capability bpf,", "capability bpf")).expect("a file");
@@ -171,7 +196,8 @@ fn the_profile_of_the_units_is_understood_and_permits_what_they_do() {
 
 #[test]
 fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["strace"]) else { return };
+    let tools = ["strace", "systemd-socket-activate"];
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &tools) else { return };
     if which("apparmor_parser").is_none() {
         return skip(test_name!(), "not installed: apparmor_parser");
     }
@@ -193,43 +219,78 @@ fn a_service_uses_no_file_that_the_profile_of_the_units_forbids() {
     assert!(service.stdout().contains("\"absent\":[]"), "{}", service.stdout());
     let (reloaded, said) = segue(&ground.a, &ground.program, "reload segue");
     assert!(reloaded, "{said}");
-    service.terminate();
-    assert_eq!(service.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", service.last_words());
+    // The service of the metrics, by its socket; the tracer leaves it the process id that LISTEN_PID has.
+    let scrape = directory.file("scrape");
+    let socket = unit("segue-metrics.socket");
+    let mut command = ground.a.command("systemd-socket-activate");
+    command.args(["-l", value(&socket, "ListenStream"), "--fdname=metrics", "strace", "-D", "-ff", "-y", "-qq"]);
+    command.args(["-s", "4096", "-e", "trace=file,flock,connect,bind", "-o"]).arg(&scrape).arg(&ground.program);
+    command.args(["metrics", "--listen", "fd:metrics"]);
+    let mut metrics = Process::spawn(command, b"").expect("systemd-socket-activate starts");
+    let answer = get(&ground.a, value(&socket, "ListenStream"), "/metrics", &mut metrics);
+    assert!(answer.contains("\nsegue_instance_info{name=\"sg1\",kind=\"tunnel\"} 1\n"), "{answer}");
+    for started in [&mut metrics, &mut service] {
+        started.terminate();
+        assert_eq!(started.wait(PATIENCE).expect("it ends").code(), Some(0), "{}", started.last_words());
+    }
 
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apparmor_paths.py");
     let program = ground.program.canonicalize().expect("the program");
-    let forbidden = |profile: &Path| {
+    let forbidden = |profile: &Path, calls: &Path| {
         let mut command = Command::new("/usr/bin/python3");
-        command.arg(&here).arg(profile).arg(&calls).arg(format!("{}=/etc/segue", directory.path().display()));
+        command.arg(&here).arg(profile).arg(calls).arg(format!("{}=/etc/segue", directory.path().display()));
         command.args([&ground.program, &program].map(|path| format!("{}=/usr/bin/segue", path.display())));
         ran(&mut command)
     };
-    let (permitted, said) = forbidden(&profile());
-    assert!(permitted, "{said}");
-    // Without a rule its file is named.
-    let (less, text) = (directory.file("less"), fs::read_to_string(profile()).expect("the profile"));
-    fs::write(&less, text.replace("/dev/net/tun rw,", "")).expect("a file");
-    let (permitted, said) = forbidden(&less);
-    assert!(!permitted && said.contains("/dev/net/tun rw"), "{said}");
+    let rows = [("segue", &calls, "/dev/net/tun rw"), ("segue-metrics", &scrape, "@{run}/segue/* rw")];
+    for (name, calls, rule) in rows {
+        let (permitted, said) = forbidden(&profile(name), calls);
+        assert!(permitted, "{name}: {said}");
+        // Without a rule its file is named.
+        let (less, text) = (directory.file("less"), fs::read_to_string(profile(name)).expect("the profile"));
+        fs::write(&less, text.replace(&format!("{rule},"), "")).expect("a file");
+        let (permitted, said) = forbidden(&less, calls);
+        let file = if name == "segue" { rule } else { "/run/segue/sg1.sock w" };
+        assert!(!permitted && said.contains(file), "{name}: {said}");
+    }
 }
+
+/// Programs that `unit_restrictions.py` starts.
+const RESTRICTED: &[&str] = &["systemd-analyze", "setpriv", "unshare"];
 
 #[test]
 fn a_tunnel_runs_under_the_restrictions_of_its_unit() {
-    let tools = ["systemd-analyze", "setpriv", "unshare"];
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &tools) else { return };
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, RESTRICTED) else { return };
+    restricted(&ground, test_name!(), "encap-remcsum = true\n", |stat| {
+        assert!(stat.drops().is_empty(), "{}", stat.json());
+        stat.count("sg1", "transmit", "packets") > 0
+    });
+}
+
+#[test]
+fn the_in_kernel_path_is_loaded_under_the_restrictions_of_the_unit() {
+    let Some(ground) = fastpath::ground(test_name!(), LinkForm::Nic, RESTRICTED) else { return };
+    // The programs of a tunnel in UDP, which the verifier accepts from fewer processes than those of others.
+    let words = "encap-csum = false\nfastpath = \"require\"\n";
+    restricted(&ground, test_name!(), words, |stat| fastpath::taken(stat).iter().all(|count| *count > 0));
+}
+
+/// Tests that a tunnel in GUE with these keys is up at A under the restrictions of its unit, and that packets pass
+/// until the condition holds for the tunnel at B, which is not restricted.
+#[track_caller]
+fn restricted(ground: &Ground, name: &str, words: &str, is_moved: impl Fn(&Stat) -> bool) {
     let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
     if !whole {
-        return skip(test_name!(), "the user of the unit is not mapped in this user namespace");
+        return skip(name, "the user of the unit is not mapped in this user namespace");
     }
     let seccomp = Command::new("/usr/bin/python3").args(["-c", "import seccomp"]).output();
     if !seccomp.is_ok_and(|output| output.status.success()) {
-        return skip(test_name!(), "not installed: python3-seccomp");
+        return skip(name, "not installed: python3-seccomp");
     }
     let directory = capture::Directory::new();
     let file = directory.file("segue.toml");
-    let words = "encap = \"gue\"\nencap-remcsum = true\n";
     let text = |dev: &str, remote: &str, addr: &str| {
-        format!("[[tunnel]]\ndev = \"{dev}\"\nremote = \"{remote}\"\naddr = [\"{addr}\"]\n{words}")
+        format!("[[tunnel]]\ndev = \"{dev}\"\nremote = \"{remote}\"\naddr = [\"{addr}\"]\nencap = \"gue\"\n{words}")
     };
     fs::write(&file, text("sg1", "198.18.0.2", "198.18.2.1/24")).unwrap();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unit_restrictions.py");
@@ -260,9 +321,11 @@ fn a_tunnel_runs_under_the_restrictions_of_its_unit() {
     let mut other = Process::spawn(other, b"").unwrap();
     other.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
     let [a, b] = ["198.18.2.1", "198.18.2.2"].map(|address| address.parse().unwrap());
-    reach((&ground.a, a), (&ground.b, b), PATIENCE).unwrap_or_else(|error| panic!("{error}\n{}", service.last_words()));
-    let stat = Stat::read(&ground.b, &ground.program, "sg1");
-    assert!(stat.count("sg1", "transmit", "packets") > 0 && stat.drops().is_empty(), "{}", stat.json());
+    until("no packet passes as it should", || {
+        let reached = reach((&ground.a, a), (&ground.b, b), PATIENCE);
+        reached.unwrap_or_else(|error| panic!("{error}\n{}", service.last_words()));
+        is_moved(&Stat::read(&ground.b, &ground.program, "sg1")).then_some(())
+    });
 
     // The process that moves packets has no capability left, and the one that supervises no more than the unit gives.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", service.id())).unwrap();
@@ -272,7 +335,8 @@ fn a_tunnel_runs_under_the_restrictions_of_its_unit() {
     assert_eq!((field("Seccomp:").as_str(), field("NoNewPrivs:").as_str()), ("2", "1"), "{status}");
     assert_eq!(field("Uid:").split_whitespace().next(), Some("61234"), "{status}");
     let capabilities = u64::from_str_radix(&field("CapBnd:"), 16).unwrap();
-    assert_eq!(capabilities, 1 << 12 | 1 << 13 | 1 << 39, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF");
+    let given: u64 = 1 << 12 | 1 << 13 | 1 << 38 | 1 << 39;
+    assert_eq!(capabilities, given, "CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON and CAP_BPF");
 }
 
 fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
@@ -281,6 +345,19 @@ fn segue(host: &Host, program: &Path, line: &str) -> (bool, String) {
 
 /// Command-line words of a tunnel.
 const TUNNEL: &str = "tunnel dev sg41 local 198.18.0.1 remote 198.18.0.2 encap gue addr 198.19.41.1/30";
+
+/// Returns the answer to a request for a path, which succeeds, of the process that listens at an address of a host.
+#[track_caller]
+fn get(host: &Host, address: &str, path: &str, server: &mut Process) -> String {
+    let connected = || segue_tests::traffic::inside(host, || TcpStream::connect(address)).ok();
+    let mut stream = until("nothing listens for the metrics", connected);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{error}: {}", server.last_words()));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer
+}
 
 /// Starts the program as a service manager does at the first connection to a socket, with the name `control`.
 fn activate(ground: &Ground, socket: &str, line: &str) -> Process {
@@ -373,15 +450,7 @@ fn the_first_client_of_a_socket_unit_starts_its_service() {
     assert!(ground.a.has_device("sg41"));
 
     let mut metrics = start("segue-metrics");
-    let socket = unit("segue-metrics.socket");
-    let connected =
-        || segue_tests::traffic::inside(&ground.a, || TcpStream::connect(value(&socket, "ListenStream"))).ok();
-    let mut stream = until("nothing listens for the metrics", connected);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{error}: {}", metrics.last_words()));
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let answer = get(&ground.a, value(&unit("segue-metrics.socket"), "ListenStream"), "/metrics", &mut metrics);
     assert!(answer.contains("\nsegue_instance_info{name=\"sg41\",kind=\"tunnel\"} 1\n"), "{answer}");
     for started in [&mut metrics, &mut service] {
         started.terminate();
