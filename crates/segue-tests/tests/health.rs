@@ -3,7 +3,7 @@
 //!
 //! `make figures ONLY=health` measures how long alarms and cures take: the tests then write their times to a file.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write as _;
 use std::net::UdpSocket;
@@ -49,10 +49,21 @@ fn problems(host: &Host, program: &Path) -> Vec<Value> {
 thread_local! {
     /// The problem that was awaited last and is not cured yet.
     static LAST: Cell<Option<String>> = const { Cell::new(None) };
+    /// The time of each alarm and cure since the last look.
+    static TIMES: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Asserts that most alarms and cures since the last look took three seconds at most; a busy machine delays some.
+#[track_caller]
+fn assert_prompt() {
+    let times = TIMES.take();
+    let late = times.iter().filter(|time| **time > Duration::from_secs(3)).count();
+    assert!(times.len() > 8 && late * 4 <= times.len(), "{late} took more than 3 s: {times:?}");
 }
 
 /// Appends a duration to the file named by `SEGUE_HEALTH_TIMES`, if set.
 fn note_time(what: &str, begin: Instant) {
+    TIMES.with_borrow_mut(|times| times.push(begin.elapsed()));
     let Some(path) = std::env::var_os("SEGUE_HEALTH_TIMES") else { return };
     let mut file = File::options().append(true).create(true).open(path).expect("a file for times");
     writeln!(file, "{:.3} {what}", begin.elapsed().as_secs_f64()).expect("written");
@@ -198,6 +209,7 @@ fn each_fault(ground: &Ground, shape: Shape) {
     ip(b, &format!("link set {DEVICE} up"));
     await_ok(a, program);
     drop(pair);
+    assert_prompt();
 }
 
 #[test]
@@ -424,21 +436,27 @@ fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
         }
         drop((traffic, at_a, at_b));
     }
-    // A sends to a port that B does not have.
-    let mut wrong = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
-    let at = wrong.iter().position(|word| word == "encap-dport").expect("a port");
-    wrong.splice(at..at + 2, ["encap-dport", "7000", "port", "6081"].map(str::to_owned));
-    let right = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
-    let at_a = Tunnel::start(a, program, &wrong);
-    let at_b = Tunnel::start(b, program, &Shape::new(Gre, Gue, V4).words(Peer::B, 1));
-    let traffic = [ping(a, Peer::B, 1), ping(b, Peer::A, 1)];
-    await_problem(a, program, "refused", &["198.18.0.2 refuses UDP 7000"]);
-    drop(at_a);
-    let at_a = Tunnel::start(a, program, &right);
-    for host in [a, b] {
-        await_ok(host, program);
+    // A sends to a port that B does not have, and B listens on a port to which A does not send.
+    let on_ports = |end: Peer, dport: &str, port: &str| {
+        let mut words = Shape::new(Gre, Gue, V4).words(end, 1);
+        let at = words.iter().position(|word| word == "encap-dport").expect("a port");
+        words.splice(at..at + 2, ["encap-dport", dport, "port", port].map(str::to_owned));
+        Tunnel::start(if end == Peer::A { a } else { b }, program, &words)
+    };
+    let mut traffic = None;
+    for (to, own) in [("7000", "6081"), ("6081", "7000")] {
+        let (mut at_a, mut at_b) = (on_ports(Peer::A, to, "6081"), on_ports(Peer::B, "6081", own));
+        traffic = Some([ping(a, Peer::B, 1), ping(b, Peer::A, 1)]);
+        await_problem(a, program, "refused", &[&format!("198.18.0.2 refuses UDP {to}")]);
+        let wrong = if to == "7000" { &mut at_a } else { &mut at_b };
+        wrong.process.stop(PATIENCE).expect("it ends");
+        *wrong = on_ports(if to == "7000" { Peer::A } else { Peer::B }, "6081", "6081");
+        for host in [a, b] {
+            await_ok(host, program);
+        }
     }
-    drop(at_a);
+    let right = Shape::new(Gre, Gue, V4).words(Peer::A, 1);
+    let at_b = on_ports(Peer::B, "6081", "6081");
     // The port of A is taken by another program.
     let taken = a.enter(|| UdpSocket::bind("198.18.0.1:6081")).expect("a host").expect("a free port");
     let output = a.command(program).arg("tunnel").args(&right).output().expect("segue runs");
@@ -451,6 +469,7 @@ fn mismatched_tunnel_options_are_reported_by_the_dropping_end() {
         await_ok(host, program);
     }
     drop((traffic, at_a, at_b));
+    assert_prompt();
 }
 
 /// Returns a number of the probe of tunnel sg1.

@@ -100,6 +100,27 @@ fn names(program: &Path) -> BTreeSet<String> {
     listed(program).iter().map(|family| family["name"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Asserts that the help of a metric has the sentence of each reason that is shown, which is that of `segue help`.
+fn assert_sentences(ground: &Ground, samples: &BTreeMap<String, f64>, text: &str) {
+    let shown = samples.keys().filter(|series| !series.starts_with("segue_reason_info{")).filter_map(|series| {
+        let (name, labels) = series.split_once('{')?;
+        let (_, reason) = labels.split_once("reason=\"")?;
+        Some((name, reason.split('"').next()?))
+    });
+    let mut reasons = 0;
+    for (name, reason) in shown {
+        let prefix = format!("# HELP {name} ");
+        let help = text.lines().find_map(|line| line.strip_prefix(&prefix)).expect("a help");
+        let (_, own) = help.split_once(&format!(" {reason}: ")).unwrap_or_else(|| panic!("{reason}: {help}"));
+        let sentence = own.split(". ").next().unwrap();
+        let page = ground.a.run(ground.program.to_str().unwrap(), &["help", reason]).unwrap();
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains(sentence), "{reason}: {sentence}: {page}");
+        reasons += 1;
+    }
+    assert!(reasons >= 3, "{text}");
+}
+
 #[test]
 fn what_is_served_is_what_stat_shows_and_promtool_accepts_it() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["promtool"]) else { return };
@@ -141,6 +162,7 @@ fn what_is_served_is_what_stat_shows_and_promtool_accepts_it() {
     let help = text.lines().find(|line| line.starts_with("# HELP segue_drops_total ")).unwrap();
     let sentence = "gre_mismatch: Key, checksum or sequence number are not present as this tunnel has them, or the key is another.";
     assert!(help.contains(sentence), "{help}");
+    assert_sentences(&ground, &samples, &text);
     assert!(samples.values().all(|value| value.is_finite()));
     let touched = samples.iter().filter(|(series, _)| series.split('{').next().unwrap().ends_with("_total"));
     assert!(
