@@ -48,6 +48,11 @@ local remcsum_offset = field(ProtoField.uint16, "remcsum.offset", "Place of the 
 local remcsum_value = field(ProtoField.uint16, "remcsum.completed", "Checksum after completion", base.HEX)
 local remcsum_status = field(ProtoField.string, "remcsum.status", "Remote checksum")
 local surplus = field(ProtoField.bytes, "surplus", "Surplus bytes, skipped")
+-- The probe of segue (docs/health.md): a control message of its own type.
+local probe_kind = field(ProtoField.uint8, "probe.kind", "Kind", base.DEC, { "hello", "echo request", "echo reply" })
+local probe_proto = field(ProtoField.uint8, "probe.proto", "Protocol of the sender's tunnel", base.DEC, protocols)
+local probe_key = field(ProtoField.uint32, "probe.key", "GRE key", base.DEC)
+local probe_nonce = field(ProtoField.bytes, "probe.nonce", "Nonce")
 gue.fields = f
 
 local outer_bad = ProtoExpert.new(gue_name .. ".remcsum.outer_bad", "The outer UDP checksum is wrong: the receiver drops this packet",
@@ -219,7 +224,18 @@ function gue.dissector(tvb, pinfo, tree)
     end
     -- Options of flags that are not known, or surplus that receivers skip.
     if at < len then node:add(surplus, tvb(at, len - at)) end
-    if is_control then return tvb:len() end
+    if is_control then
+        if tvb(1, 1):uint() == 0xd1 and tvb:len() == 24 and tvb(4, 4):uint() == 0x53475001 then
+            local probe = node:add(gue, tvb(4, 20), "Probe of segue")
+            probe:add(probe_kind, tvb(8, 1))
+            probe:add(probe_proto, tvb(9, 1))
+            if tvb(10, 1):uint() % 2 == 1 then probe:add(probe_key, tvb(12, 4)) end
+            probe:add(probe_nonce, tvb(16, 8))
+        elseif len < tvb:len() then
+            Dissector.get("data"):call(tvb(len):tvb(), pinfo, tree)
+        end
+        return tvb:len()
+    end
     if len < tvb:len() then dissect_protocol(protocol, inner or tvb(len):tvb(), pinfo, tree) end
     return tvb:len()
 end

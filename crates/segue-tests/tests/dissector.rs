@@ -10,7 +10,7 @@ use segue_lab::{Family, LinkForm, Peer, skip, which};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip, Sit};
 use segue_tests::capture::{self, Capture};
-use segue_tests::{Ground, Pair, Shape, test_name, traffic, wire};
+use segue_tests::{Ground, Pair, Shape, find_program, test_name, traffic, wire};
 
 const NET: u8 = 1;
 /// Length of an Ethernet header.
@@ -161,6 +161,28 @@ fn gue_without_options_and_fou_are_dissected() {
 }
 
 #[test]
+fn the_notes_of_merge_are_a_field() {
+    if which("tshark").is_none() {
+        return skip(test_name!(), "not installed: tshark");
+    }
+    let Some(program) = find_program() else {
+        return skip(test_name!(), "the program is not built (cargo build -p segue-cli)");
+    };
+    let directory = capture::Directory::new();
+    let merged = directory.file("merged.pcapng");
+    let mut merge = Command::new(program);
+    merge.args(["pcap", "merge", "--explain", "-q"]);
+    merge.arg(repository().join("captures/gue-gre-remcsum-inner4-tcp.pcap")).arg(&merged);
+    let output = merge.output().expect("segue starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let packets = shown(&merged, &[], &["segue.why", "frame.comment"]);
+    assert!(packets.iter().all(|packet| !packet[0].is_empty() && packet[0] == packet[1]), "{packets:?}");
+    for word in ["alone: ", "train of "] {
+        assert!(packets.iter().any(|packet| packet[0].contains(word)), "{word}: {packets:?}");
+    }
+}
+
+#[test]
 fn linux_captures_and_headers_that_a_receiver_refuses_are_shown() {
     if which("tshark").is_none() {
         return skip(test_name!(), "not installed: tshark");
@@ -176,17 +198,38 @@ fn linux_captures_and_headers_that_a_receiver_refuses_are_shown() {
         (&[5, 4, 0, 0, 0x45, 0], "The header is shorter than its flags announce"),
     ];
     for (datagram, expected) in cases {
-        let file = directory.file("one.pcap");
-        let from = ("198.18.0.1".parse().unwrap(), 5000);
-        let packet = wire::udp_packet(from, ("198.18.0.2".parse().unwrap(), 6080), datagram, 0, false).packet;
-        let len = packet.len() as u32;
-        // A pcap file with bare IP packets (LINKTYPE_RAW).
-        let mut bytes = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0].to_vec();
-        bytes.extend([0; 8]);
-        [65_535u32, 101, 0, 0, len, len].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        bytes.extend(packet);
-        fs::write(&file, bytes).unwrap();
-        let said = &shown(&file, &[], &["_ws.expert.message"])[0][0];
+        let said = &shown(&alone(&directory, datagram), &[], &["_ws.expert.message"])[0][0];
         assert!(said.contains(expected), "{datagram:?}: {said}");
     }
+}
+
+/// Writes a capture of one GUE datagram.
+fn alone(directory: &capture::Directory, datagram: &[u8]) -> PathBuf {
+    let from = ("198.18.0.1".parse().unwrap(), 5000);
+    let packet = wire::udp_packet(from, ("198.18.0.2".parse().unwrap(), 6080), datagram, 0, false).packet;
+    let len = packet.len() as u32;
+    // A pcap file with bare IP packets (LINKTYPE_RAW).
+    let mut bytes = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0].to_vec();
+    bytes.extend([0; 8]);
+    [65_535u32, 101, 0, 0, len, len].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.extend(packet);
+    let file = directory.file("one.pcap");
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+#[test]
+fn a_probe_of_segue_is_shown_and_another_control_message_is_data() {
+    if which("tshark").is_none() {
+        return skip(test_name!(), "not installed: tshark");
+    }
+    let directory = capture::Directory::new();
+    let fields =
+        ["frame.protocols", "gue.ctype", "gue.probe.kind", "gue.probe.proto", "gue.probe.key", "gue.probe.nonce"];
+    // The format of docs/health.md: an echo request of `mode gre` with key 7.
+    let probe = [&[0x20, 0xd1, 0, 0][..], b"SGP\x01", &[2, 47, 1, 0, 0, 0, 0, 7], b"question"].concat();
+    let packets = shown(&alone(&directory, &probe), &[], &fields);
+    assert_eq!(packets[0][1..], ["209", "2", "47", "7", "7175657374696f6e"], "{packets:?}");
+    let packets = shown(&alone(&directory, &probe[..20]), &[], &fields);
+    assert!(packets[0][0].ends_with(":gue:data") && packets[0][2].is_empty(), "{packets:?}");
 }
