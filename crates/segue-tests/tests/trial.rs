@@ -228,6 +228,12 @@ fn doctor_does_not_contradict_itself_and_looks_at_the_links_that_are_up() {
     assert!(found.len() == 1 && found[0]["found"].as_str().is_some_and(|text| text.contains(link)), "{found:?}");
     let (code, _, stderr) = said(&ground.a, &ground.program, "doctor nosuch0");
     assert!(code == Some(1) && stderr.contains("nosuch0"), "{stderr}");
+    // Where loopback is down, nothing is known of the kernel's UDP.
+    ground.a.run("ip", &["link", "set", "lo", "down"]).expect("ip");
+    ground.a.run("ip", &["address", "flush", "dev", "lo"]).expect("ip");
+    let found = named(&checks("doctor -j"), "udp_segment");
+    assert_eq!((&found[0]["status"], &found[0]["fix"]), (&"unknown".into(), &"sudo ip link set lo up".into()));
+    ground.a.run("ip", &["link", "set", "lo", "up"]).expect("ip");
     // Where the device is missing, nothing that needs it is said to work.
     ground.a.run("mount", &["-t", "tmpfs", "none", "/dev/net"]).expect("a mount");
     let found = checks("doctor -j");

@@ -180,11 +180,15 @@ fn udp() -> Vec<Check> {
         tx.connect(rx.local_addr()?)?;
         Ok((rx, tx))
     });
+    let unreachable = |name, found: String| {
+        let mends = Some("sudo ip link set lo up".to_owned());
+        Check::not(name, Status::Unknown, found, "loopback is down or filtered", mends)
+    };
     let (rx, tx) = match pair {
         Ok(pair) => pair,
         Err(error) => {
             let found = format!("no UDP on loopback: {}", os_text(&error));
-            return ["udp_segment", "udp_gro"].into_iter().map(|name| not(name, found.clone())).collect();
+            return ["udp_segment", "udp_gro"].into_iter().map(|name| unreachable(name, found.clone())).collect();
         }
     };
     let gro = sys::set_int_option(rx.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -202,13 +206,7 @@ fn udp() -> Vec<Check> {
                 Check::ok("udp_gro", "trains from a socket (received one on loopback)")
             }
             Ok((len, segment)) => not("udp_gro", format!("{len} bytes came with segment length {segment:?}")),
-            Err(error) => Check::not(
-                "udp_gro",
-                Status::Unknown,
-                os_text(&error),
-                "loopback is down or filtered",
-                Some("sudo ip link set lo up".to_owned()),
-            ),
+            Err(error) => unreachable("udp_gro", os_text(&error)),
         },
         (Ok(()), _) => {
             Check::not("udp_gro", Status::Unknown, "the option is taken", "no train could be sent to try it", None)
