@@ -38,9 +38,13 @@ pub fn choose(
         .filter_map(|record| Some((lease::subnet_of(&record.key, directory).ok()?, record)))
         .filter(|(subnet, _)| config.has_place_for(*subnet))
         .collect();
-    let own = subnets.iter().filter(|(subnet, record)| {
-        subnet.prefix_len() == config.subnet_len && lease::public_address(&record.value) == Some(address)
-    });
+    // As in flannel, a lease that this configuration would not give is none to go on with.
+    let in_range = |subnet: &Network| {
+        subnet.prefix_len() == config.subnet_len && (config.subnet_min..=config.subnet_max).contains(&subnet.first())
+    };
+    let own = subnets
+        .iter()
+        .filter(|(subnet, record)| in_range(subnet) && lease::public_address(&record.value) == Some(address));
     // Of several, that of the time before, else the oldest.
     let own = own.min_by_key(|(subnet, record)| (Some(*subnet) != before, record.created));
     if let Some((subnet, record)) = own {
@@ -59,9 +63,6 @@ pub fn choose(
     let is_free = |subnet: Network| {
         let below = taken.partition_point(|other| other.first() <= subnet.last());
         below == 0 || ends[below - 1] < u32::from(subnet.first())
-    };
-    let in_range = |subnet: &Network| {
-        subnet.prefix_len() == config.subnet_len && (config.subnet_min..=config.subnet_max).contains(&subnet.first())
     };
     if let Some(subnet) = before.filter(in_range).filter(|subnet| is_free(*subnet)) {
         return Choice::Free(subnet);
@@ -125,6 +126,18 @@ mod tests {
         assert_eq!(chosen(&records, Some("198.19.4.0/22"), 1), Choice::Free(net("198.19.3.0/24")));
         let with_own = [&records[..], &[taken("198.19.3.0-24", "198.18.0.9", 4)]].concat();
         assert!(matches!(chosen(&with_own, None, 0), Choice::Own(subnet, _) if subnet == net("198.19.3.0/24")));
+    }
+
+    #[test]
+    fn a_lease_outside_the_range_of_subnets_is_not_this_hosts() {
+        // The first subnet is not given away.
+        let records = [taken("198.19.0.0-24", "198.18.0.9", 1)];
+        assert_eq!(chosen(&records, None, 0), Choice::Free(net("198.19.1.0/24")));
+        let narrow = br#"{"Network":"198.19.0.0/21","SubnetMin":"198.19.3.0","SubnetMax":"198.19.4.0"}"#;
+        let narrow = Config::parse(narrow).unwrap();
+        let records = [taken("198.19.1.0-24", "198.18.0.9", 1), taken("198.19.3.0-24", "198.18.0.1", 2)];
+        let found = choose(&records, DIRECTORY, &narrow, US, Some(net("198.19.1.0/24")), 0);
+        assert_eq!(found, Choice::Free(net("198.19.4.0/24")));
     }
 
     #[test]

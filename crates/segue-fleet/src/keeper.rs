@@ -13,7 +13,7 @@ use crate::datapath::LocalEndpoint;
 use crate::etcd::{Etcd, EtcdError, Made};
 use crate::event::{Acquired, Event};
 use crate::lease::{self, Offer};
-use crate::network::Network;
+use crate::network::{Network, is_host};
 
 /// Longest wait between attempts to reach etcd.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(15);
@@ -47,6 +47,8 @@ struct Held {
     value: String,
     /// The id of etcd's lease; 0 for a reservation.
     id: i64,
+    /// The network of the fleet.
+    network: Network,
 }
 
 /// Acquires a lease and keeps it alive until the receiver of `events` is gone. A message on `check` renews it at once.
@@ -117,6 +119,11 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
         return Err(Failure::Later(format!("there is no {config_key}: nothing says what the network is")));
     };
     let config = Config::parse(&record.value).map_err(|why| Failure::Later(format!("{config_key}: {why}")))?;
+    if !is_host(terms.address) {
+        let message = format!("{} is loopback, link-local, multicast or reserved", terms.address);
+        let error = Error::new(Kind::BadValue, message, "--public-ip with the address of the link below");
+        return Err(Failure::Fatal(error.why("every other host would refuse the lease")));
+    }
     if config.network.contains(terms.address) {
         return Err(Failure::Fatal(
             Error::new(
@@ -155,8 +162,9 @@ fn acquire(etcd: &mut Etcd, terms: &Terms) -> Result<(Held, Acquired), Failure> 
         };
         // Another host was faster: what is free now?
         if let Made::New(_) = made {
+            let network = config.network;
             let acquired = Acquired { config, subnet, is_reservation: id == 0, endpoint: etcd.endpoint().to_owned() };
-            return Ok((Held { key, value, id }, acquired));
+            return Ok((Held { key, value, id, network }, acquired));
         }
         if id != 0 {
             etcd.revoke(id);
@@ -178,7 +186,9 @@ fn exhausted(config: &Config) -> Error {
 fn renew(etcd: &mut Etcd, terms: &Terms, held: &mut Held) -> Result<(), Failure> {
     let alive = held.id == 0 || etcd.keep_alive(held.id)?;
     let found = etcd.get(&held.key)?;
+    // An address that no host can have names none.
     let owner = found.as_ref().and_then(|record| lease::public_address(&record.value));
+    let owner = owner.filter(|owner| is_host(*owner) && !held.network.contains(*owner));
     match &found {
         Some(record) if alive && record.lease == held.id && record.value == held.value.as_bytes() => Ok(()),
         Some(_) if owner.is_some_and(|owner| owner != terms.address) => Err(lost(terms, held)),

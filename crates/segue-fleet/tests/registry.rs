@@ -53,6 +53,23 @@ fn an_agent_leases_a_subnet_and_follows_the_others() {
 }
 
 #[test]
+fn an_agent_whose_address_no_host_can_have_ends() {
+    with_etcd("an_agent_whose_address_no_host_can_have_ends", |etcd| {
+        etcd.put("config", r#"{"Network":"198.18.0.0/24","SubnetLen":28,"Backend":{"Type":"vxlan","VNI":1}}"#);
+        let mut inside = Agent::begin(&etcd.url(), 1);
+        let error = inside.outcome().unwrap_err();
+        assert!(error.message.contains("198.18.0.1 is in the network 198.18.0.0/24"), "{error:?}");
+        for address in ["127.0.0.1", "169.254.0.1", "224.0.0.1", "0.0.0.0"] {
+            let mut agent = Agent::begin_at(&etcd.url(), 1, address);
+            let error = agent.outcome().unwrap_err();
+            assert!(error.message.contains("is loopback, link-local, multicast or reserved"), "{error:?}");
+        }
+        let written = etcd.ctl(&["get", "--prefix", "--keys-only", "/coreos.com/network/subnets"]);
+        assert_eq!(written.trim(), "");
+    });
+}
+
+#[test]
 fn of_many_refused_keys_the_log_has_the_first_and_the_number_of_the_others() {
     with_etcd("of_many_refused_keys_the_log_has_the_first", |etcd| {
         etcd.put("config", CONFIG);
@@ -115,6 +132,13 @@ fn a_lost_lease_is_made_again_and_one_that_was_given_away_ends_the_agent() {
         until("it is there again", || etcd.get(&key) == value);
         etcd.put(&key, "no lease");
         until("it is a lease again", || etcd.get(&key) == value);
+        let json = etcd.ctl(&["get", "-w", "json", &format!("/coreos.com/network/{key}")]);
+        assert!(json.contains(r#""lease":"#), "it has no end: {json}");
+        // An address that no host can have takes nothing.
+        for address in ["127.0.0.1", "224.0.0.1", "0.0.0.0", "198.19.77.1"] {
+            etcd.put(&key, &lease(address, "5a:65:bd:bd:44:07"));
+            until("it is this host's again", || etcd.get(&key) == value);
+        }
         let json = etcd.ctl(&["get", "-w", "json", &format!("/coreos.com/network/{key}")]);
         assert!(json.contains(r#""lease":"#), "it has no end: {json}");
         etcd.put(&key, &lease("198.18.0.7", "5a:65:bd:bd:44:07"));

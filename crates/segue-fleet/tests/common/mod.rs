@@ -257,8 +257,12 @@ impl Agent {
 
     /// Starts an agent of the fleet.
     pub(crate) fn begin(endpoints: &str, n: u8) -> Agent {
-        let address = format!("198.18.0.{n}");
-        let words = ["segue-fleet", "etcd", "--endpoints", endpoints, "--public-ip", &address, "--ttl", "60s"];
+        Agent::begin_at(endpoints, n, &format!("198.18.0.{n}"))
+    }
+
+    /// Starts an agent of the fleet with another address for its lease.
+    pub(crate) fn begin_at(endpoints: &str, n: u8, address: &str) -> Agent {
+        let words = ["segue-fleet", "etcd", "--endpoints", endpoints, "--public-ip", address, "--ttl", "60s"];
         let Word::Etcd(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
         let client = connect::etcd(&args).unwrap();
         let folder = env::temp_dir().join(format!(
