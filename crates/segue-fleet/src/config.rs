@@ -134,7 +134,7 @@ fn backend(fields: &Map<String, Value>) -> Result<(Backend, Vec<String>), String
         "udp" => Ok((Backend::Udp { port: port(UDP_PORT)? }, notes)),
         "vxlan" => {
             let vni = match (field(fields, "VNI"), number(fields, "VNI")?) {
-                (None, _) => 1,
+                (None | Some(Value::Null), _) => 1,
                 (_, vni) if vni < 1 << 24 => vni as u32,
                 (_, vni) => return Err(format!("Backend.VNI is {vni}: it is at most 16777215")),
             };
@@ -196,6 +196,8 @@ mod tests {
         assert_eq!(config.subnet_min, Ipv4Addr::new(198, 19, 1, 0));
         assert_eq!(config.subnet_max, Ipv4Addr::new(198, 19, 255, 0));
         assert_eq!(config.backend, Backend::Vxlan { vni: 1, port: 8472 });
+        let null = parsed(r#"{"Network":"198.19.0.0/16","Backend":{"Type":"vxlan","VNI":null,"Port":null}}"#);
+        assert_eq!(null, config);
         assert_eq!(parsed(r#"{"Network":"198.19.0.0/24"}"#).subnet_len, 26);
         assert_eq!(parsed(r#"{"Network":"198.19.0.0/24"}"#).backend, Backend::Udp { port: 8285 });
     }

@@ -61,8 +61,12 @@ pub fn subnet_of(key: &[u8], directory: &str) -> Result<Network, Refusal> {
     let len = decimal(len).filter(|len| *len <= 32).ok_or(Refusal::KeyMalformed)?;
     if let Some(six) = six {
         let (address, len) = six.rsplit_once('-').ok_or(Refusal::KeyMalformed)?;
-        address.parse::<Ipv6Addr>().map_err(|_| Refusal::KeyMalformed)?;
-        decimal(len).filter(|len| *len <= 128).ok_or(Refusal::KeyMalformed)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| Refusal::KeyMalformed)?;
+        let len = decimal(len).filter(|len| *len <= 128).ok_or(Refusal::KeyMalformed)?;
+        let host_bits = u128::MAX.checked_shr(u32::from(len)).unwrap_or(0);
+        if u128::from(address) & host_bits != 0 {
+            return Err(Refusal::HostBits);
+        }
     }
     Network::new(address, len).ok_or(Refusal::HostBits)
 }
@@ -89,6 +93,9 @@ pub fn parse(key: &[u8], value: &[u8], directory: &str, config: &Config) -> Resu
     }
     let value: Value = serde_json::from_slice(value).map_err(|_| Refusal::ValueMalformed)?;
     let fields = value.as_object().ok_or(Refusal::ValueMalformed)?;
+    if is_ambiguous(fields, &["PublicIP", "BackendType", "BackendData"]) {
+        return Err(Refusal::ValueMalformed);
+    }
     let address = match field(fields, "PublicIP") {
         None | Some(Value::Null) => return Err(Refusal::AddressMissing),
         Some(Value::String(text)) => text.parse::<Ipv4Addr>().map_err(|_| Refusal::AddressMalformed)?,
@@ -123,7 +130,16 @@ pub fn parse(key: &[u8], value: &[u8], directory: &str, config: &Config) -> Resu
     Ok(Lease { subnet, address, mac, offer })
 }
 
+/// Returns whether one of these fields has two spellings that differ in case: Go's decoder would use the later one. Of
+/// two fields with the same spelling the later one counts here too.
+fn is_ambiguous(fields: &Map<String, Value>, names: &[&str]) -> bool {
+    names.iter().any(|name| fields.keys().filter(|key| key.eq_ignore_ascii_case(name)).count() > 1)
+}
+
 fn vxlan(data: &Map<String, Value>, vni: u32) -> Result<(Mac, Option<Offer>), Refusal> {
+    if is_ambiguous(data, &["VNI", "VtepMAC"]) {
+        return Err(Refusal::DataMalformed);
+    }
     // Leases of old versions of flannel have no VNI.
     match field(data, "VNI") {
         None | Some(Value::Null) => {}
@@ -151,9 +167,13 @@ fn vxlan(data: &Map<String, Value>, vni: u32) -> Result<(Mac, Option<Offer>), Re
 /// none.
 pub fn parse_offer(value: &Value) -> Result<Option<Offer>, Refusal> {
     let fields = value.as_object().ok_or(Refusal::OfferMalformed)?;
-    let version = fields.get("v").and_then(Value::as_u64).ok_or(Refusal::OfferMalformed)?;
+    let version = fields.get("v").and_then(Value::as_u64).filter(|version| *version > 0);
+    // The other fields of a later version are not known.
+    if version.ok_or(Refusal::OfferMalformed)? > 1 {
+        return Ok(None);
+    }
     let encap = fields.get("encap").and_then(Value::as_str).ok_or(Refusal::OfferMalformed)?;
-    if version != 1 || encap != "gue" {
+    if encap != "gue" {
         return Ok(None);
     }
     let port = fields.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());

@@ -46,8 +46,8 @@ refusals! {
     OwnSubnet = "own_subnet", "the subnet shares addresses with that of this host";
     /// The value has more than 4096 bytes.
     ValueTooLong = "value_too_long", "the value has more than 4096 bytes";
-    /// The value is no JSON object.
-    ValueMalformed = "value_malformed", "the value is no JSON object";
+    /// The value is no JSON object, or has a field twice that differs in case only.
+    ValueMalformed = "value_malformed", "the value is no JSON object, or has a field twice that differs in case only";
     /// The value has no PublicIP.
     AddressMissing = "address_missing", "the value has no PublicIP";
     /// PublicIP is no IPv4 address.

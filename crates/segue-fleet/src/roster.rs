@@ -71,8 +71,9 @@ pub struct Judged {
 pub struct Roster {
     policy: Policy,
     own_key: Vec<u8>,
-    /// Leases that can become peers, with the revision at which each was created.
-    leases: BTreeMap<Vec<u8>, (i64, Lease)>,
+    /// Leases that can become peers, with the revision at which each was created: first those whose key is of the form
+    /// that the network's hosts write, then the others.
+    leases: [BTreeMap<Vec<u8>, (i64, Lease)>; 2],
     refused: BTreeMap<Vec<u8>, Refusal>,
     /// Number of entries that did not fit. Where one is removed, only a new list shows what fits then.
     left_out: usize,
@@ -82,13 +83,14 @@ impl Roster {
     /// Returns a roster without entries.
     pub fn new(policy: Policy) -> Roster {
         let own_key = lease::key_of(policy.subnet, &policy.directory).into_bytes();
-        Roster { policy, own_key, leases: BTreeMap::new(), refused: BTreeMap::new(), left_out: 0 }
+        Roster { policy, own_key, leases: [BTreeMap::new(), BTreeMap::new()], refused: BTreeMap::new(), left_out: 0 }
     }
 
     /// Stores all entries of a list, and returns the stored keys that are not in it; their entries stay until they are
     /// removed.
     pub fn list<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
-        let mut gone: BTreeSet<Vec<u8>> = self.leases.keys().chain(self.refused.keys()).cloned().collect();
+        let leases = self.leases.iter().flat_map(BTreeMap::keys);
+        let mut gone: BTreeSet<Vec<u8>> = leases.chain(self.refused.keys()).cloned().collect();
         self.left_out = 0;
         for record in records {
             gone.remove(&kept(&record.key));
@@ -100,16 +102,18 @@ impl Roster {
     /// Adds an entry or replaces the one of its key.
     pub fn put(&mut self, record: &Record) {
         let key = kept(&record.key);
-        self.leases.remove(&key);
-        self.refused.remove(&key);
+        self.forget(&key);
         if self.is_own(&record.key) {
             return;
         }
-        // Wrong entries have places of their own, so that they cost no peer its place; twice as many as there can be
-        // peers, since subnets can overlap.
-        match self.judge(record) {
-            Ok(lease) if self.leases.len() < self.policy.limit.saturating_mul(2) => {
-                self.leases.insert(key, (record.created, lease));
+        // Wrong entries have places of their own, so that they cost no peer its place, and so have those of subnets of
+        // another length; twice as many as there can be peers, since subnets can overlap.
+        let judged = self.judge(record);
+        let is_usual = judged.is_ok_and(|lease| self.is_usual(&record.key, lease));
+        let places = &mut self.leases[usize::from(!is_usual)];
+        match judged {
+            Ok(lease) if places.len() < self.policy.limit.saturating_mul(2) => {
+                places.insert(key, (record.created, lease));
             }
             Err(refusal) if self.refused.len() < self.policy.limit => {
                 self.refused.insert(key, refusal);
@@ -122,10 +126,23 @@ impl Roster {
     pub fn remove(&mut self, key: &[u8]) -> bool {
         // A key that `list` returned is as it is kept already.
         for key in [key, &kept(key)[..]] {
-            self.leases.remove(key);
-            self.refused.remove(key);
+            self.forget(key);
         }
         self.left_out > 0
+    }
+
+    /// Removes what is stored under a key, which is as it is kept.
+    fn forget(&mut self, key: &[u8]) {
+        for leases in &mut self.leases {
+            leases.remove(key);
+        }
+        self.refused.remove(key);
+    }
+
+    /// Returns whether the key and the subnet of a lease are of the form that the network's hosts write.
+    fn is_usual(&self, key: &[u8], lease: Lease) -> bool {
+        let Policy { config, directory, .. } = &self.policy;
+        lease.subnet.prefix_len() == config.subnet_len && lease::key_of(lease.subnet, directory).as_bytes() == key
     }
 
     /// Returns whether `key` is the one of this host's own lease.
@@ -155,6 +172,7 @@ impl Roster {
         let mut by_rank: Vec<((bool, i64), &Vec<u8>, Lease)> = self
             .leases
             .iter()
+            .flatten()
             .map(|(key, (created, lease))| ((lease.subnet.prefix_len() != usual, *created), key, *lease))
             .collect();
         by_rank.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));

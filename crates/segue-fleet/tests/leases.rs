@@ -1,6 +1,8 @@
 //! Tests of entries of the registry: those that flannel writes are read, each hostile entry is refused under its
 //! reason, and none of them displaces another peer.
 
+use std::collections::BTreeSet;
+
 use segue_fleet::config::Config;
 use segue_fleet::datapath::{difference, peer};
 use segue_fleet::lease::{self, Offer};
@@ -77,14 +79,47 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (b"/198.19.60.0-24&2001:db8:1::-129", KeyMalformed),
         (b"/\xff\xfe-24", KeyMalformed),
         (b"/198.19.60.0-24\n", KeyMalformed),
+        (b"/198.19.60.0-24\0", KeyMalformed),
+        (b"/ 198.19.60.0-24", KeyMalformed),
+        (b"/198.19.60.0-2 4", KeyMalformed),
+        (b"/198.19.60.0--24", KeyMalformed),
+        (b"/198.19.60.0-24-24", KeyMalformed),
+        (b"/198.19.60.0-0x18", KeyMalformed),
+        (b"/198.19.60.0-18446744073709551640", KeyMalformed),
+        (b"/0xc6.19.60.0-24", KeyMalformed),
+        (b"/3323149312-24", KeyMalformed),
+        (b"/::ffff:198.19.60.0-120", KeyMalformed),
+        (b"/../subnets/198.19.60.0-24", KeyMalformed),
+        (b"/198.19.60.0-24/198.19.61.0-24", KeyMalformed),
+        ("/198.19.60.0-\u{662}\u{664}".as_bytes(), KeyMalformed),
+        ("/198\u{3002}19\u{3002}60\u{3002}0-24".as_bytes(), KeyMalformed),
+        ("/198.19.60.0\u{2013}24".as_bytes(), KeyMalformed),
+        (b"/198.19.60.0-24&2001:db8:1::-64&", KeyMalformed),
+        (b"/198.19.60.0-24&2001:db8:1::-064", KeyMalformed),
+        (b"/198.19.60.0-24&fe80::%1-64", KeyMalformed),
+        (b"/198.19.60.0-24&198.19.61.0-24", KeyMalformed),
+        (b"/&2001:db8:1::-64", KeyMalformed),
         (b"/198.19.60.7-24", HostBits),
+        (b"/198.19.60.0-1", HostBits),
+        (b"/198.19.255.255-24", HostBits),
+        (b"/198.19.60.0-24&2001:db8:1::1-64", HostBits),
+        (b"/198.19.60.0-24&2001:db8:1::-0", HostBits),
         (b"/198.20.60.0-24", OutsideNetwork),
         (b"/198.18.0.0-24", OutsideNetwork),
         (b"/198.19.0.0-16", OutsideNetwork),
         (b"/0.0.0.0-0", OutsideNetwork),
         (b"/198.18.0.0-15", OutsideNetwork),
+        (b"/128.0.0.0-1", OutsideNetwork),
+        (b"/198.20.0.0-16", OutsideNetwork),
+        (b"/127.0.0.0-8", OutsideNetwork),
+        (b"/224.0.0.0-4", OutsideNetwork),
+        (b"/255.255.255.255-32", OutsideNetwork),
         (b"/198.19.1.128-25", OwnSubnet),
         (b"/198.19.0.0-23", OwnSubnet),
+        (b"/198.19.0.0-17", OwnSubnet),
+        (b"/198.19.1.0-32", OwnSubnet),
+        (b"/198.19.1.0-24&2001:db8:1::-64", OwnSubnet),
+        (b"/198.19.2.255-32", Overlap),
         (b"/198.19.2.0-25", Overlap),
         (b"/198.19.2.0-23", Overlap),
     ];
@@ -95,6 +130,20 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         ("{".into(), ValueMalformed),
         ("[".repeat(4000), ValueMalformed),
         (format!("{VALUE} {VALUE}"), ValueMalformed),
+        (format!("{VALUE},"), ValueMalformed),
+        (format!("[{VALUE}]"), ValueMalformed),
+        (format!("\u{feff}{VALUE}"), ValueMalformed),
+        ("true".into(), ValueMalformed),
+        ("7".into(), ValueMalformed),
+        (r#""198.18.0.2""#.into(), ValueMalformed),
+        (VALUE.replace('"', "'"), ValueMalformed),
+        (VALUE.replace("null", "NaN"), ValueMalformed),
+        (VALUE.replace("null", r#""\ud800""#), ValueMalformed),
+        (VALUE.replace("null", &format!("{}{}", "[".repeat(200), "]".repeat(200))), ValueMalformed),
+        // Which of the two other programs take depends on their order.
+        (VALUE.replacen('{', r#"{"publicip":"198.18.0.3","#, 1), ValueMalformed),
+        (VALUE.replacen('{', r#"{"BACKENDTYPE":"udp","#, 1), ValueMalformed),
+        (VALUE.replacen('{', r#"{"backenddata":{},"#, 1), ValueMalformed),
         (format!("{VALUE}{}", " ".repeat(4096)), ValueTooLong),
         ("{}".into(), AddressMissing),
         (address("null"), AddressMissing),
@@ -103,6 +152,25 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (address(r#""there""#), AddressMalformed),
         (address(r#""2001:db8::2""#), AddressMalformed),
         (address(r#""198.18.0.2/24""#), AddressMalformed),
+        (address("true"), AddressMalformed),
+        (address("3323068418"), AddressMalformed),
+        (address(r#"["198.18.0.2"]"#), AddressMalformed),
+        (address(r#"{"":"198.18.0.2"}"#), AddressMalformed),
+        (address(r#"" 198.18.0.2""#), AddressMalformed),
+        (address(r#""198.18.0.2\n""#), AddressMalformed),
+        (address(r#""198.18.0.02""#), AddressMalformed),
+        (address(r#""198.18.2""#), AddressMalformed),
+        (address(r#""198.18.0.256""#), AddressMalformed),
+        (address(r#""0xc6.18.0.2""#), AddressMalformed),
+        (address(r#""198.18.0.2:8472""#), AddressMalformed),
+        (address(r#""::ffff:198.18.0.2""#), AddressMalformed),
+        (address("\"198.18.0.\u{662}\""), AddressMalformed),
+        (address(r#""0.0.0.1""#), AddressNotUnicast),
+        (address(r#""127.255.255.254""#), AddressNotUnicast),
+        (address(r#""239.255.255.250""#), AddressNotUnicast),
+        (address(r#""240.0.0.1""#), AddressNotUnicast),
+        (address(r#""198.19.0.0""#), AddressInNetwork),
+        (address(r#""198.19.255.255""#), AddressInNetwork),
         (address(r#""127.0.0.1""#), AddressNotUnicast),
         (address(r#""0.0.0.0""#), AddressNotUnicast),
         (address(r#""224.0.0.1""#), AddressNotUnicast),
@@ -113,6 +181,11 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (address(r#""198.18.0.101""#), OwnAddress),
         (VALUE.replace("vxlan", "teleport"), BackendUnknown),
         (VALUE.replace(r#""vxlan""#, "7"), BackendUnknown),
+        (VALUE.replace("vxlan", "VXLAN"), BackendUnknown),
+        (VALUE.replace("vxlan", "vxlan "), BackendUnknown),
+        (VALUE.replace(r#""vxlan""#, r#"["vxlan"]"#), BackendUnknown),
+        (VALUE.replace("vxlan", ""), BackendOther),
+        (VALUE.replace(r#""vxlan""#, "null"), BackendOther),
         (VALUE.replace("vxlan", "wireguard"), BackendOther),
         (r#"{"PublicIP":"198.18.0.2","PublicIPv6":null}"#.into(), BackendOther),
         (VALUE.split(r#","BackendData"#).next().unwrap().to_owned() + "}", DataMissing),
@@ -120,11 +193,35 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (data(r#""a string""#), DataMalformed),
         (data(r#"{"VNI":"1","VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
         (data(r#"{"VNI":-1,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data("[]"), DataMalformed),
+        (data("true"), DataMalformed),
+        (data(r#""{\"VNI\":1,\"VtepMAC\":\"5a:65:bd:bd:44:bb\"}""#), DataMalformed),
+        (data(r#"{"VNI":true,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":[1],"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":1.0,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":18446744073709551617,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":1,"vni":2,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), DataMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb","vtepmac":"5a:65:bd:bd:44:cc"}"#), DataMalformed),
+        (data(r#"{"VNI":0,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
+        (data(r#"{"VNI":16777217,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
         (data(r#"{"VNI":2,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
         (data(r#"{"VNI":4294967297,"VtepMAC":"5a:65:bd:bd:44:bb"}"#), OtherVni),
         (data(r#"{"VNI":1}"#), MacMalformed),
         (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44"}"#), MacMalformed),
         (data(r#"{"VNI":1,"VtepMAC":"5a-65-bd-bd-44-bb"}"#), MacMalformed),
+        (data("{}"), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":null}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":7}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":""}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:b"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb:00:11"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5a65.bdbd.44bb"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"5g:65:bd:bd:44:bb"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"+a:65:bd:bd:44:bb"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":" 5a:65:bd:bd:44:bb"}"#), MacMalformed),
+        (data(r#"{"VNI":1,"VtepMAC":"33:33:00:00:00:01"}"#), MacNotUnicast),
+        (data(r#"{"VNI":1,"VtepMAC":"5b:65:bd:bd:44:bb"}"#), MacNotUnicast),
+        (data(r#"{"VNI":1,"VtepMAC":"5A:65:BD:BD:44:AA"}"#), OwnMac),
         (data(r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#), MacNotUnicast),
         (data(r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#), MacNotUnicast),
         (data(r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#), MacNotUnicast),
@@ -133,10 +230,24 @@ fn hostile() -> Vec<(Vec<u8>, Vec<u8>, Refusal)> {
         (segue(r#"{"v":1,"encap":"gue","port":0}"#), OfferMalformed),
         (segue(r#"{"v":1,"encap":"gue","port":65536}"#), OfferMalformed),
         (segue(r#"{"v":1,"encap":"gue","port":6080,"remcsum":2}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":6080,"remcsum":null}"#), OfferMalformed),
+        (segue("null"), OfferMalformed),
+        (segue("[]"), OfferMalformed),
+        (segue("{}"), OfferMalformed),
+        (segue(r#"{"v":1}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue"}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":7,"port":6080}"#), OfferMalformed),
+        (segue(r#"{"v":0,"encap":"gue","port":6080}"#), OfferMalformed),
+        (segue(r#"{"v":-1,"encap":"gue","port":6080}"#), OfferMalformed),
+        (segue(r#"{"v":"1","encap":"gue","port":6080}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":-1}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":"6080"}"#), OfferMalformed),
+        (segue(r#"{"v":1,"encap":"gue","port":6080.5}"#), OfferMalformed),
     ];
     let key = |name: &[u8]| [DIRECTORY.as_bytes(), name].concat();
     let mut all: Vec<_> = keys.iter().map(|(name, why)| (key(name), VALUE.as_bytes().to_vec(), *why)).collect();
     all.push((at(&"9".repeat(100_000)).into_bytes(), VALUE.into(), KeyMalformed));
+    all.push((key(b"/198.19.60.0-24"), [VALUE.as_bytes(), b"\xff"].concat(), ValueMalformed));
     all.extend(values.into_iter().map(|(value, why)| (key(b"/198.19.60.0-24"), value.into_bytes(), why)));
     all
 }
@@ -162,11 +273,24 @@ fn leases_of_other_versions_are_read() {
         data(r#"{"VtepMAC":"5A:65:BD:BD:44:BB"}"#),
         data(r#"{"VNI":1,"VtepMAC":"5a:65:bd:bd:44:bb","Later":[1,2]}"#).replace("}}", r#"},"More":{}}"#),
         VALUE.replace("PublicIP\"", "publicip\""),
+        // Of a dual stack without an address of IPv6, and an offer of a later version or of another format.
+        data(r#"{"VNI":null,"VtepMAC":"5a:65:bd:bd:44:bb"}"#).replace(r#","PublicIPv6":null"#, ""),
         segue(r#"{"v":2,"encap":"gue","port":"new"}"#),
+        segue(r#"{"v":2,"formats":[{"gue":6080}]}"#),
+        segue(r#"{"v":1,"encap":"geneve"}"#),
     ] {
         let read = lease::parse(key.as_bytes(), value.as_bytes(), DIRECTORY, &config()).expect(&value);
         assert_eq!((read.subnet.to_string().as_str(), read.offer), ("198.19.59.0/24", None));
     }
+}
+
+#[test]
+fn of_a_field_that_comes_twice_the_last_counts_as_in_flannel() {
+    let key = at("198.19.59.0-24");
+    let twice = VALUE.replacen('{', r#"{"PublicIP":"198.18.0.3","#, 1).replace(r#"{"VNI":1"#, r#"{"VNI":2,"VNI":1"#);
+    let read = lease::parse(key.as_bytes(), twice.as_bytes(), DIRECTORY, &config());
+    assert_eq!(read, lease::parse(key.as_bytes(), VALUE.as_bytes(), DIRECTORY, &config()));
+    assert!(read.is_ok_and(|read| read.address.octets() == [198, 18, 0, 2]));
 }
 
 #[test]
@@ -218,6 +342,48 @@ fn each_hostile_entry_is_refused_under_its_reason_and_costs_no_peer() {
     let mut roster = roster(100);
     roster.list(&all);
     assert_eq!(roster.judged().leases, leases);
+}
+
+#[test]
+fn an_entry_that_is_taken_keeps_every_rule_however_it_was_changed() {
+    let (config, directory) = (config(), DIRECTORY);
+    let usual = (at("198.19.59.0-24"), segue(r#"{"v":1,"encap":"gue","port":6080,"remcsum":true}"#));
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut taken = 0;
+    for _ in 0..100_000 {
+        let (mut key, mut value) = (usual.0.clone().into_bytes(), usual.1.clone().into_bytes());
+        for _ in 0..=random(3) {
+            let text = if random(4) == 0 { &mut key } else { &mut value };
+            let place = random(text.len());
+            let byte = text[place];
+            match random(4) {
+                0 => text[place] = random(256) as u8,
+                1 => text[place] = b"0123456789\"{}[]:,.-&"[random(20)],
+                2 => {
+                    text.remove(place);
+                }
+                _ => text.insert(place, byte),
+            }
+        }
+        let Ok(lease) = lease::parse(&key, &value, directory, &config) else { continue };
+        taken += 1;
+        let shown = format!("{} {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
+        let octets = lease.address.octets();
+        assert!(!matches!(octets[0], 0 | 127 | 224..) && octets[..2] != [169, 254], "{shown}");
+        assert!(!config.network.contains(lease.address), "{shown}");
+        assert!(config.network.holds(lease.subnet) && lease.subnet != config.network, "{shown}");
+        assert!(lease.mac.is_some_and(|mac| mac.0[0] & 1 == 0 && mac.0 != [0; 6]), "{shown}");
+        assert!(lease.offer.is_none_or(|offer| offer.gue_port > 0), "{shown}");
+        // Written by this host, it is the same lease.
+        let again = lease::value(lease.address, config.backend, lease.mac, lease.offer);
+        let key = lease::key_of(lease.subnet, directory);
+        assert_eq!(lease::parse(key.as_bytes(), again.as_bytes(), directory, &config), Ok(lease), "{shown}");
+    }
+    assert!(taken > 1000, "{taken}");
 }
 
 #[test]
@@ -295,6 +461,22 @@ fn a_lease_of_the_configured_length_goes_before_an_older_one_of_another() {
     }
     let judged = roster.judged();
     assert_eq!((judged.leases.len(), judged.refused), (2, vec![(at("198.19.64.0-18"), Refusal::TooMany)]));
+}
+
+#[test]
+fn leases_of_another_length_or_of_dual_stack_take_no_place_from_the_usual_ones() {
+    let mut roster = roster(4);
+    for n in 0..200 {
+        roster.put(&record(at(&format!("198.19.64.{n}-32")), VALUE, 0));
+        roster.put(&record(at(&format!("198.19.65.0-24&2001:db8:{n}::-64")), VALUE, 0));
+    }
+    for n in 2..5 {
+        roster.put(&good(n));
+    }
+    let judged = roster.judged();
+    let subnets: BTreeSet<u8> = judged.leases.iter().map(|lease| lease.subnet.first().octets()[2]).collect();
+    assert_eq!(subnets, BTreeSet::from([2, 3, 4, 65]));
+    assert_eq!(judged.left_out, 400 - 8);
 }
 
 #[test]
