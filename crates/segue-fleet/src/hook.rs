@@ -298,7 +298,10 @@ impl Hooks {
         if data.len() > VALUE_LEN {
             return Err(Refusal::ValueTooLong);
         }
-        let theirs: Takes = serde_json::from_slice(data).map_err(|_| Refusal::DataMalformed)?;
+        // A list of values is a structure too, for the decoder.
+        let is_object = data.trim_ascii_start().first() == Some(&b'{');
+        let theirs = serde_json::from_slice::<Takes>(data).ok().filter(|_| is_object);
+        let theirs = theirs.ok_or(Refusal::DataMalformed)?;
         let mac =
             theirs.mac.as_deref().map(|text| text.parse::<Mac>().map_err(|_| Refusal::MacMalformed)).transpose()?;
         if mac.is_some_and(|mac| !mac.is_station()) {
@@ -313,6 +316,11 @@ impl Hooks {
         }
         if theirs.mode == Encap::Vxlan && mac.is_none() {
             return Err(Refusal::MacMalformed);
+        }
+        let own_vni = memory.takes.as_ref().and_then(|ours| ours.vni);
+        let is_other = own_vni.zip(theirs.vni).is_some_and(|(ours, theirs)| ours != theirs);
+        if theirs.mode == Encap::Vxlan && is_other {
+            return Err(Refusal::OtherVni);
         }
         // Remote checksums are sent to what takes them, from a host that takes them too.
         let ours = memory.takes.as_ref().is_some_and(|ours| ours.remcsum);

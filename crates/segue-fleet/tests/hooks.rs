@@ -161,6 +161,22 @@ fn a_subnet_of_this_hosts_length_goes_before_an_older_one_of_another() {
 }
 
 #[test]
+fn a_host_of_another_vxlan_network_is_refused() {
+    let folder = Folder::new("vni");
+    let ours = folder.call(&["pre", "--mode", "vxlan", "--vni", "7", "--lladdr", "02:00:00:00:00:01"], "");
+    assert_eq!(ours, "{\"mode\":\"vxlan\",\"port\":8472,\"vni\":7,\"mac\":\"02:00:00:00:00:01\"}\n");
+    let theirs = ours.replace("00:01", "00:02");
+    folder.call(&["add", "198.19.2.0/24", "198.18.0.2"], &theirs);
+    let before = folder.peers();
+    assert!(before.len() == 1 && before[0].contains(r#""vni":7"#), "{before:?}");
+    for (data, why) in [(theirs.replace('7', "8"), "the VNI is not"), (ours, "VtepMAC is that of this host")] {
+        let text = folder.refuse(&["add", "198.19.3.0/24", "198.18.0.3"], &data);
+        assert!(text.contains(why), "{data}: {text}");
+        assert_eq!(folder.peers(), before);
+    }
+}
+
+#[test]
 fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
     let folder = Folder::new("wrong");
     folder.call(&["pre", "--remcsum"], "");
@@ -180,6 +196,24 @@ fn a_wrong_host_is_refused_by_name_and_costs_no_other() {
         ("198.19.3.0/24", "198.18.0.3", "", "not what the backend writes"),
         ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"teleport","port":1}"#, "not what the backend writes"),
         ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":0}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":65536}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":"6080"}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":1,"port":2}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"gue","port":1,"remcsum":1}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"["gue",6080]"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1,"vni":16777216}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1,"vni":-1}"#, "not what the backend writes"),
+        ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1,"mac":"00:00:00:00:00:00"}"#, "multicast"),
+        ("198.19.3.0/+4", "198.18.0.3", GUE, "ADDRESS-LEN"),
+        ("198.19.3.0/024", "198.18.0.3", GUE, "ADDRESS-LEN"),
+        ("2001:db8:1::/64", "198.18.0.3", GUE, "ADDRESS-LEN"),
+        ("198.19.0.0/16", "198.18.0.3", GUE, "not in the network"),
+        ("0.0.0.0/0", "198.18.0.3", GUE, "not in the network"),
+        ("198.19.3.0/24", "2001:db8::3", GUE, "no IPv4 address"),
+        ("198.19.3.0/24", "198.18.0.03", GUE, "no IPv4 address"),
+        ("198.19.3.0/24", "0.0.0.0", GUE, "reserved"),
+        ("198.19.3.0/24", "127.0.0.1", GUE, "loopback"),
+        ("198.19.3.0/24", "255.255.255.255", GUE, "reserved"),
         ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1}"#, "no MAC address"),
         ("198.19.3.0/24", "198.18.0.3", r#"{"mode":"vxlan","port":1,"mac":"01:00:00:00:00:01"}"#, "multicast"),
         ("198.19.3.0/24", "198.18.0.3", &" ".repeat(5000), "4096"),
