@@ -49,7 +49,10 @@ fn main() -> ExitCode {
 fn run(input: &str) -> Result<Option<Value>, CniError> {
     let command = std::env::var("CNI_COMMAND").unwrap_or_default();
     if command == "VERSION" {
-        return Ok(Some(json!({ "cniVersion": VERSIONS[VERSIONS.len() - 1], "supportedVersions": VERSIONS })));
+        let asked = serde_json::from_str::<Value>(input).unwrap_or_default();
+        let version = VERSIONS.into_iter().find(|version| asked["cniVersion"] == *version);
+        let version = version.unwrap_or(VERSIONS[VERSIONS.len() - 1]);
+        return Ok(Some(json!({ "cniVersion": version, "supportedVersions": VERSIONS })));
     }
     let request = Request::read(&command, input)?;
     match command.as_str() {

@@ -51,7 +51,12 @@ impl Request {
         if !is_name(&network) {
             return Err(CniError::config(format!("name is `{}`", printable(&network)), "letters, digits, . _ -"));
         }
-        let tunnel = Some(text("dev")).filter(|dev| !dev.is_empty()).unwrap_or_else(|| TUNNEL.to_owned());
+        let tunnel = match &config["dev"] {
+            dev if dev.is_null() || dev == "" => TUNNEL.to_owned(),
+            dev => dev.as_str().filter(|dev| is_interface(dev)).map(str::to_owned).ok_or_else(|| {
+                CniError::config(format!("dev is {}", printable(&dev.to_string())), "the interface of the tunnel")
+            })?,
+        };
         let (container, interface) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"));
         let namespace = Some(variable("CNI_NETNS")).filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_of_pod = matches!(command, "ADD" | "DEL" | "CHECK");
@@ -91,10 +96,15 @@ impl Request {
             let details = format!("segue tunnel dev {} peers none ... makes it", self.tunnel);
             CniError::new(11, format!("there is no interface {}", printable(&self.tunnel)), details)
         })?;
-        match self.config["mtu"].as_u64().unwrap_or(0) {
-            0 => Ok(tunnel),
-            mtu if (68..=u64::from(tunnel)).contains(&mtu) => Ok(mtu as u32),
-            mtu => Err(CniError::config(format!("mtu is {mtu}"), format!("it lies from 68 to {tunnel}, the tunnel's"))),
+        let given = &self.config["mtu"];
+        match given.as_u64() {
+            None if given.is_null() => Ok(tunnel),
+            Some(0) => Ok(tunnel),
+            Some(mtu) if (68..=u64::from(tunnel)).contains(&mtu) => Ok(mtu as u32),
+            _ => {
+                let message = format!("mtu is {}", printable(&given.to_string()));
+                Err(CniError::config(message, format!("it lies from 68 to {tunnel}, the tunnel's")))
+            }
         }
     }
 }

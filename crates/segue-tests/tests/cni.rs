@@ -135,6 +135,11 @@ fn each_call_leaves_what_it_should() {
     let result = node.must("ADD", "c1", Some(&one), &config);
     node.must("ADD", "c2", Some(&two), &config);
     assert_eq!((node.links().len(), node.reserved().len()), (2, 2));
+    // VERSION names the version that it was asked in, or the latest.
+    for (asked, version) in [("0.4.0", "0.4.0"), ("1.0.0", "1.0.0"), ("1.1.0", "1.1.0"), ("9.9.9", "1.1.0")] {
+        let answer = node.must("VERSION", "", None, &json!({ "cniVersion": asked }));
+        assert_eq!(answer, json!({ "cniVersion": version, "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"] }));
+    }
     // The same interface again.
     let (done, error) = node.call("ADD", "c1", Some(&one), &config);
     assert!(!done && error["code"] == 4, "{error}");
@@ -151,11 +156,20 @@ fn each_call_leaves_what_it_should() {
     listed["cni.dev/valid-attachments"] = json!([{ "containerID": "c2", "ifname": "eth0" }]);
     node.must("GC", "", None, &listed);
     assert_eq!(node.links().len(), 1);
-    node.must("CHECK", "c2", Some(&two), &{
-        let mut checked = config.clone();
-        checked["prevResult"] = json!({ "ips": [{ "address": "198.19.1.3/32" }], "interfaces": [] });
-        checked
-    });
+    checked["prevResult"] = json!({ "ips": [{ "address": "198.19.1.3/32" }], "interfaces": [] });
+    node.must("CHECK", "c2", Some(&two), &checked);
+    // Each part that is missing: the last one first, as CHECK looks for them.
+    let link = node.links().remove(0);
+    for (host, line, why) in [
+        (node.host, format!("route del 198.19.1.3/32 dev {link}"), "the host has no route to 198.19.1.3"),
+        (&two, "route del default".to_owned(), "the pod has no default route"),
+        (&two, "link set eth0 down".to_owned(), "eth0 is gone or down in the pod"),
+        (node.host, format!("link set {link} down"), "the host's end of the pair is gone or down"),
+    ] {
+        ip(host, &line);
+        let (done, error) = node.call("CHECK", "c2", Some(&two), &checked);
+        assert!(!done && error["msg"].as_str().is_some_and(|said| said.contains(why)), "{line}: {error}");
+    }
     for _ in 0..2 {
         node.must("DEL", "c2", Some(&two), &config);
         node.must("DEL", "c1", None, &config);
@@ -183,6 +197,23 @@ fn an_add_that_fails_leaves_no_link_and_no_reservation() {
         assert!(!done && error["code"].as_u64() > Some(0), "{give}: {error}");
         assert_eq!((node.links(), node.reserved()), (vec![], vec![]), "{give}");
         assert!(!pod.has_device("eth0"), "{give}");
+    }
+    // A configuration that is wrong before anything is made.
+    for (key, wrong) in [
+        ("dev", json!("../../proc")),
+        ("dev", json!(7)),
+        ("mtu", json!("1300")),
+        ("mtu", json!(-1)),
+        ("mtu", json!(67)),
+        ("mtu", json!(1401)),
+        ("ipam", json!({ "type": "../host-local" })),
+        ("name", json!("a b")),
+    ] {
+        let mut config = node.config();
+        config[key].clone_from(&wrong);
+        let (done, error) = node.call("ADD", "c1", Some(&pod), &config);
+        assert!(!done && error["code"] == 7, "{key} {wrong}: {error}");
+        assert_eq!((node.links(), node.reserved(), pod.has_device("eth0")), (vec![], vec![], false), "{key} {wrong}");
     }
     let mut config = node.config();
     config["dev"] = json!("nosuch0");
