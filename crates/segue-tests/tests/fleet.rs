@@ -394,12 +394,16 @@ fn members_end(name: &str, changes: u32, outage: Duration) {
     if let Some(load) = load {
         load.went_on();
     }
+    let load = is_full.then(|| Load::start(&a.host, (&kernel, "198.19.4.0")));
     (0..3).filter(|n| *n != leader).for_each(|n| fleet.kill_member(n));
     until("the agent says so", || {
         let agent = a.in_stat(&fleet);
         agent["state"] == "stale" && agent["since"].as_u64() > Some(0)
     });
     thread::sleep(outage);
+    if let Some(load) = load {
+        load.went_on();
+    }
     assert_eq!((a.in_stat(&fleet)["state"].as_str(), table_of(&a, &fleet)), (Some("stale"), table));
     nothing_lost(ping, &a.host);
     (0..3).for_each(|n| fleet.start_member(n));
@@ -473,6 +477,20 @@ fn full_size_nodes_that_start_together_never_share_a_subnet() {
         }
         fleet.ctl(&["del", "--prefix", &format!("{SUBNETS}/")]);
     }
+}
+
+#[test]
+fn a_node_for_which_no_subnet_is_free_says_so_in_one_line() {
+    let Some(fleet) = Fleet::new(test_name!()) else { return };
+    let one = r#""SubnetLen":24,"SubnetMin":"198.19.4.0","SubnetMax":"198.19.4.0""#;
+    fleet.ctl(&["put", "/coreos.com/network/config", "--", &CONFIG.replace(r#""SubnetLen":24"#, one)]);
+    let (_kernel, _follows) = kernel_node(&fleet, 4);
+    let mut node = Node::without_agent(&fleet, 2, "vxlan:8472 id 1", "");
+    node.launch_agent(&fleet.program);
+    let mut agent = node.agent.take().unwrap();
+    let (is_done, said) = (agent.wait(PATIENCE).unwrap().success(), agent.stderr());
+    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error:")).collect();
+    assert_eq!((is_done, errors), (false, vec!["error: no subnet is free in 198.19.0.0/16: 198.19.4.0 to 198.19.4.0"]));
 }
 
 #[test]
@@ -562,7 +580,7 @@ fn the_walk_through_for_users_of_flannel_works_as_it_is_written() {
         serde_json::from_str(&host.run("cat", &["/run/segue/segue0.fleet.json"]).unwrap()).unwrap_or_default()
     };
     until("the kernel is a peer", || state()["peers"] == 1 && state()["state"] == "connected");
-    let own = state()["subnet"].as_str().unwrap().split('/').next().unwrap().to_owned();
+    let own = state()["subnet"].as_str().unwrap().replace(".0/24", ".1");
     let (near, far) = (own.parse().unwrap(), "198.19.4.0".parse().unwrap());
     segue_lab::reach((&host, near), (&kernel, far), PATIENCE).unwrap();
     traffic::file(at(&host, &own), at(&kernel, "198.19.4.0"), traffic::SHORT, 3);

@@ -253,8 +253,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts the tunnel and the agent, and adds the host's address, as docs/fleet.md describes. The kernel carries the
-    /// packets that need nothing of segue.
+    /// Starts the tunnel and the agent, and adds the host's address and route. The kernel carries the packets that need
+    /// nothing of segue.
     pub(crate) fn start(fleet: &Fleet, n: u8, words: &str) -> Node {
         let path = if fleet.has_path { "noencap-csum fastpath require" } else { "" };
         Node::listening(fleet, n, &format!("vxlan:8472,gue:6080 id 1 encap-remcsum mtu 1420 {path}"), words)
