@@ -286,6 +286,24 @@ fn a_port_that_calls_without_packets_is_left_alone_for_a_while() {
 }
 
 #[test]
+fn a_port_whose_packets_are_all_dropped_holds_no_other_up() {
+    in_both_forms(|| {
+        let mut here = Bench::default();
+        here.pass(1, BROADCAST, mac(2));
+        here.wires[2].borrow_mut().drops_all = true;
+        for n in 0..100 {
+            here.give(0, [frame(mac(2), mac(1), 100, n)]);
+            assert_eq!(here.round(), Round::More);
+            assert_eq!(here.sent()[1].len(), 1, "round {n}");
+        }
+        assert_eq!(here.wires[2].borrow().receives, 101, "one poll in each round, and one before");
+        // Its packets are taken again as soon as there are any.
+        here.wires[2].borrow_mut().drops_all = false;
+        assert_eq!(here.pass(2, mac(2), mac(3)), [0, 1, 0, 0]);
+    });
+}
+
+#[test]
 fn counters_of_ports_at_rest_are_not_written_again_and_none_is_stale() {
     let mut here = Bench::default();
     for n in 1..=3 {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::{Gateway, NAME, Over, PATIENCE, announcement, next_of, send, send_plain, train_between};
 use segue_testkit::vhost::{
-    Descriptor, FROM_GUEST, Frontend, GUEST_BASE, INDIRECT_TABLE, MEMORY_LEN, NEXT, USER_BASE, feature, message,
+    Descriptor, FROM_GUEST, Frontend, GUEST_BASE, INDIRECT_TABLE, MEMORY_LEN, NEXT, USER_BASE, WRITE, feature, message,
     region, state,
 };
 use segue_tests::capture::Directory;
@@ -47,7 +47,7 @@ fn held(gateway: &Gateway<'_>) -> Held {
     Held { pid, resident, mappings, files }
 }
 
-/// Waits until as many trains more have crossed.
+/// Waits until a count, mostly that of the trains that have crossed, has grown by as many.
 #[track_caller]
 fn cross(crossed: &AtomicUsize, more: usize) {
     let (begin, before) = (Instant::now(), crossed.load(Ordering::Relaxed));
@@ -75,7 +75,7 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
     assert_eq!(next_of(&mut right)[0].1, announcement(0));
     assert_eq!(next_of(&mut left)[0].1, announcement(1));
     type Wrong = fn(&mut Frontend);
-    let wrongs: [(&str, Wrong); 9] = [
+    let wrongs: [(&str, Wrong); 11] = [
         ("stop_ring_loop", |front| {
             offer(front, Descriptor { address: GUEST_BASE + 0x50_0000, len: 64, flags: NEXT, next: 0 });
         }),
@@ -90,6 +90,14 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
         }),
         ("stop_ring_indirect", |front| {
             offer(front, Descriptor { address: GUEST_BASE + 0x1f_0000, len: 15, flags: INDIRECT_TABLE, next: 0 });
+        }),
+        ("stop_ring_direction", |front| {
+            offer(front, Descriptor { address: GUEST_BASE + 0x50_0000, len: 64, flags: WRITE, next: 0 });
+        }),
+        ("stop_memory_lost", |front| {
+            let (header, frame) = train_between([2, 2], 1000, 0);
+            front.send_packet(0, &header, &frame, &[]);
+            front.memory.set_len(0).unwrap();
         }),
         ("stop_queue_index", |front| front.send(message::SET_VRING_NUM, &state(2, 256))),
         ("stop_memory_length", |front| {
@@ -171,6 +179,53 @@ fn each_hostile_guest_is_stopped_by_name_while_the_trains_of_others_cross() {
     for name in ["left", "right"] {
         assert_eq!(stat.count(name, "numbers", "front_ends"), 1);
     }
+}
+
+/// Tests a guest that offers chains without a packet, faster than they are read, for as long as the others' trains
+/// cross.
+#[test]
+fn a_guest_that_sends_nothing_but_empty_chains_without_end_holds_no_other_up() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::between(&ground, &directory, &["left", "right", "bad"], &[]);
+    let [mut left, mut right, mut bad] = ["left", "right", "bad"].map(|name| gateway.guest(name, feature::USUAL));
+    for (station, guest) in [(1, &mut left), (2, &mut right)] {
+        send_plain(guest, 0, &announcement(station));
+    }
+    assert_eq!(next_of(&mut right)[0].1, announcement(1));
+    assert_eq!(next_of(&mut left)[0].1, announcement(2));
+    // Each has a header and no frame.
+    for n in 0..256 {
+        let descriptor = Descriptor { address: GUEST_BASE + 0x50_0000, len: 12, flags: 0, next: 0 };
+        bad.describe(FROM_GUEST, n, &descriptor);
+        bad.offer(FROM_GUEST, n);
+    }
+    let (is_over, offered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut index = 256_u16;
+            while !is_over.load(Ordering::Relaxed) {
+                // All that came back is offered again, in steps of the whole ring: the two bytes of an index are not
+                // written or read at once here, and of these only the upper one changes.
+                let next = (bad.used_index(FROM_GUEST) & 0xff00).wrapping_add(256);
+                if next.wrapping_sub(index) < 0x8000 {
+                    index = next;
+                    bad.set_offered(FROM_GUEST, index);
+                }
+                bad.kick(FROM_GUEST);
+                offered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _over = Over(&is_over);
+        cross(&offered, 1000);
+        assert_eq!(send(&mut left, &mut right, 500, 60_000).len(), 500);
+        cross(&offered, 1000);
+    });
+    assert!(!bad.is_closed(), "nothing is wrong with its ring");
+    let stat = gateway.wait_for("right", "guest_ready", 1);
+    assert!(stat.count("bad", "drops", "vnet_short") > 1000, "{}", stat.json());
+    // The counters are those of the round before.
+    assert!(stat.count("right", "gso", "trains_whole") + 1 >= 500, "{}", stat.json());
 }
 
 /// Tests a front end that keeps its event counter of calls full, and empties it briefly, until the worker checks it at

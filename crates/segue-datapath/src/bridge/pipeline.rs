@@ -244,7 +244,8 @@ impl Bridge {
     }
 
     /// Forwards packets of one port until it has no more, or until its credit or `left` is used up. Returns whether it
-    /// may have more.
+    /// may have more. A poll that ends before its budget although there is more ends the turn too: packets that the
+    /// port has read and dropped are charged nowhere else, and a guest may send such packets without end.
     fn turn(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<bool> {
         self.ports[from].moved.set(true);
         // Packets that a change of settings, or the time, has released.
@@ -255,6 +256,7 @@ impl Bridge {
             let mut part = most;
             let polled = port.end.poll(&mut self.rx, &mut part)?;
             *left -= (most - part).min(*left);
+            let is_short = most - part < most.min(port.end.polls.weight);
             port.charge(&self.rx);
             self.taken += self.rx.packets.len() as u64;
             match port.stage.as_mut().filter(|stage| stage.on) {
@@ -287,7 +289,7 @@ impl Bridge {
                     }
                     return Ok(true);
                 }
-                Polled::More if self.ports[from].credit <= 0 || *left == 0 => return Ok(true),
+                Polled::More if is_short || self.ports[from].credit <= 0 || *left == 0 => return Ok(true),
                 Polled::More => {}
             }
         }

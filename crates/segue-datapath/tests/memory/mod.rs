@@ -50,6 +50,8 @@ pub(crate) struct Wire {
     /// The path MTU to every peer.
     pub(crate) path_mtu: Option<usize>,
     pub(crate) receives: usize,
+    /// Whether the port always has packets, each of which it drops.
+    pub(crate) drops_all: bool,
     /// A received packet with more payload than this becomes a TCP train over IPv4 of such segments, with a pending
     /// checksum, as a TUN device delivers it.
     pub(crate) train: Option<u16>,
@@ -109,6 +111,9 @@ impl Port for Memory {
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let mut wire = self.wire.borrow_mut();
         wire.receives += 1;
+        if wire.drops_all {
+            return Ok(Polled::More);
+        }
         for _ in 0..budget {
             let Some(bytes) = wire.waiting.pop_front() else { return Ok(Polled::Idle) };
             let Some(page) = Memory::page(into, &bytes) else {

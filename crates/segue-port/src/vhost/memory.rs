@@ -135,22 +135,44 @@ impl Memory {
         Some(Place { region: Arc::clone(&mapped.region), offset: user - mapped.user, len })
     }
 
+    /// Returns the bytes of a range of guest addresses, if they lie in one region.
+    #[inline]
+    fn slice(&self, guest: u64, len: usize) -> Option<VolatileSlice<'_>> {
+        self.regions.iter().find_map(|Mapped { region, .. }| {
+            let offset = guest.checked_sub(region.start_addr().0)?;
+            region.get_slice(MemoryRegionAddress(offset), len).ok()
+        })
+    }
+
     /// Copies bytes from the guest's memory.
     #[inline]
     pub(super) fn read(&self, guest: u64, into: &mut [u8]) -> Result<(), Stop> {
-        self.all.read_slice(into, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
+        match self.slice(guest, into.len()) {
+            Some(slice) => {
+                slice.copy_to(into);
+                Ok(())
+            }
+            // Regions may adjoin.
+            None => self.all.read_slice(into, GuestAddress(guest)).map_err(|_| Stop::RingAddress),
+        }
     }
 
     /// Copies bytes to the guest's memory.
     #[inline]
     pub(super) fn write(&self, guest: u64, bytes: &[u8]) -> Result<(), Stop> {
-        self.all.write_slice(bytes, GuestAddress(guest)).map_err(|_| Stop::RingAddress)
+        match self.slice(guest, bytes.len()) {
+            Some(slice) => {
+                slice.copy_from(bytes);
+                Ok(())
+            }
+            None => self.all.write_slice(bytes, GuestAddress(guest)).map_err(|_| Stop::RingAddress),
+        }
     }
 
     /// Returns whether a range of guest addresses lies in the guest's memory.
     #[inline]
     pub(super) fn holds(&self, guest: u64, len: u32) -> bool {
-        self.all.check_range(GuestAddress(guest), len as usize)
+        self.slice(guest, len as usize).is_some() || self.all.check_range(GuestAddress(guest), len as usize)
     }
 
     /// Returns whether a file was shortened while it was used.

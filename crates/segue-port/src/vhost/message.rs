@@ -2,9 +2,9 @@
 //!
 //! The parser never waits: [`Assembler::read`] takes what has come, and returns a message once all of it is there.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, read_link};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -64,9 +64,9 @@ impl Message {
     }
 
     /// Checks the descriptors of a message: memory must be a regular file of tmpfs or hugetlbfs that holds its region,
-    /// in whole huge pages where the file has them, and descriptors that wake a side must be anonymous files, like
-    /// event counters (`anon_inode`). With any other message a descriptor is of one of both kinds too: a close of a
-    /// file of FUSE or NFS may wait for another process. Messages without descriptors pass.
+    /// in whole huge pages where the file has them, and descriptors that wake a side must be event counters. With any
+    /// other message a descriptor is of one of both kinds too: a close of a file of FUSE or NFS may wait for another
+    /// process. Messages without descriptors pass.
     ///
     /// # Errors
     /// The reason for which the connection is to be closed.
@@ -75,7 +75,7 @@ impl Message {
         let wakes = matches!(self.number(), number::SET_VRING_KICK | number::SET_VRING_CALL | number::SET_VRING_ERR);
         for fd in &self.fds {
             let file = metadata(fd)?;
-            let is_typeless = file.mode() & libc::S_IFMT == 0;
+            let is_counter = is_event_counter(fd).map_err(|_| Stop::Socket)?;
             let in_memory = sys::memory_fs(fd.as_fd()).map_err(|_| Stop::Socket)?.is_some();
             if is_memory && !file.is_file() {
                 return Err(Stop::MemoryLength);
@@ -83,10 +83,10 @@ impl Message {
             if is_memory && !in_memory {
                 return Err(Stop::MemoryFile);
             }
-            if wakes && !is_typeless {
+            if wakes && !is_counter {
                 return Err(Stop::QueueKick);
             }
-            if !(is_typeless || file.is_file() && in_memory) {
+            if !(is_counter || file.is_file() && in_memory) {
                 return Err(Stop::MessageDescriptors);
             }
         }
@@ -120,6 +120,13 @@ impl Message {
 /// Returns the kernel's metadata of an open file.
 fn metadata(fd: &OwnedFd) -> Result<Metadata, Stop> {
     fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(|_| Stop::Socket)
+}
+
+/// Returns whether an open file is an event counter (eventfd(2)). Other anonymous files are refused: the owner of a
+/// poll set (epoll(7)) can hold its lock while a port polls it, and a close of others may take long.
+fn is_event_counter(fd: &OwnedFd) -> io::Result<bool> {
+    let name = read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    Ok(name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// A region of a guest's memory, as a front end describes it.

@@ -29,6 +29,7 @@
 //! One pair of queues, and so one thread; split rings. Live migration and an IOMMU are refused by name, and so is a
 //! queue without a kick. `UFO` is not offered: the engine does not fragment for it.
 
+mod config;
 mod copy;
 mod feature;
 mod memory;
@@ -42,7 +43,8 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig};
 pub use message::{Assembler, Message, Region, regions};
-pub use port::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig, VhostPort};
+pub use port::VhostPort;
 pub use reasons::{GuestDrop, Stop};
 pub use sys::INTERRUPT;

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use segue::gso::Limits;
@@ -11,6 +11,7 @@ use segue::packet::{GsoKind, Start};
 use segue::reason::{Counts, Reason};
 use segue::virtio::{GSO_ECN, VirtioNet, device};
 
+use super::config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig};
 use super::copy::{copy_in, copy_out};
 use super::feature;
 use super::message::{Assembler, PATIENCE};
@@ -32,25 +33,9 @@ const CALL_EVERY: usize = 1 << 17;
 /// Largest number of descriptors read for one packet to the guest: a chain with a table in it, or as many in several
 /// chains. A guest with buffers of a few bytes would have thousands read for each packet.
 const MOST_PIECES: usize = 2 * MOST_DESCRIPTORS;
-
-/// The source of front ends.
-#[derive(Debug)]
-pub enum Source {
-    /// A listening socket at which the port accepts one front end at a time.
-    Listener(UnixListener),
-    /// One connected front end, and none after it.
-    Connected(UnixStream),
-    /// A SOCK_SEQPACKET socket, over which another process sends a connection with each message of one byte: one for
-    /// each front end, after the preceding one has ended.
-    Supplied(OwnedFd),
-}
-
-/// Configuration of a vhost-user port.
-#[derive(Clone, Copy, Debug)]
-pub struct VhostConfig {
-    /// Longest IP packet in bytes; `usize::MAX` for any.
-    pub mtu: usize,
-}
+/// Number of descriptors after which one call of [`Port::receive`] reads no further chain. Chains of many descriptors
+/// with few bytes would otherwise take the time of other ports.
+const ENOUGH_DESCRIPTORS: usize = 4 * MOST_DESCRIPTORS;
 
 /// A guest's network device as a port.
 #[derive(Debug)]
@@ -110,7 +95,7 @@ struct Numbers {
 enum Put {
     Done,
     NoBuffers,
-    /// The guest's driver does not accept this kind of train.
+    /// The guest's driver does not accept this kind of train, or its buffers cannot hold it.
     Narrow,
     Dropped(GuestDrop),
     Refused,
@@ -246,9 +231,7 @@ impl VhostPort {
         match &mut self.source {
             Some(Source::Listener(listener)) => loop {
                 match listener.accept() {
-                    Ok((stream, _)) if self.connection.is_none() => {
-                        return self.connect(stream);
-                    }
+                    Ok((stream, _)) if self.connection.is_none() => return self.connect(stream),
                     Ok(_) => self.numbers.refused += 1,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => return Ok(()),
@@ -271,6 +254,12 @@ impl VhostPort {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Handles the messages that have been received, and stops the port where one is wrong.
+    fn process_messages(&mut self) {
+        let outcome = self.converse().and_then(|()| self.call_first());
+        outcome.unwrap_or_else(|reason| self.stop(reason));
     }
 
     /// Handles the messages that have been received.
@@ -320,10 +309,10 @@ impl VhostPort {
         let Session { memory, rings, .. } = session;
         let ring = &mut rings[FROM_GUEST];
         ring.ignore()?;
-        let (mut count, mut bytes) = (0u16, 0);
+        let (mut count, mut bytes, mut descriptors) = (0u16, 0, 0);
         let budget = budget.min(usize::from(u16::MAX)) as u16;
         let mut polled = loop {
-            if count == budget || bytes >= MOST_BYTES {
+            if count == budget || bytes >= MOST_BYTES || descriptors >= ENOUGH_DESCRIPTORS {
                 break Polled::More;
             }
             if ring.waiting(count)? == 0 {
@@ -332,7 +321,8 @@ impl VhostPort {
             if !self.scatter.make_room(&mut into.pages) {
                 break Polled::Starved;
             }
-            let head = ring.chain(count, memory, &mut self.pieces)?;
+            let (head, read) = ring.chain(count, memory, &mut self.pieces)?;
+            descriptors += read;
             let len: usize = self.pieces.iter().map(|piece| piece.len as usize).sum();
             if len > form.len() + MAX_FRAME {
                 self.drops.add(GuestDrop::ChainLength);
@@ -350,7 +340,7 @@ impl VhostPort {
             return Err(Stop::MemoryLost);
         }
         if count > 0 {
-            ring.publish(count)?;
+            ring.publish(count);
             self.scatter.freeze();
             for (range, header) in self.reads.drain(..) {
                 vnet::deliver(&header, self.scatter.frags(range), Start::Ethernet, into, &mut self.counters);
@@ -403,13 +393,19 @@ impl VhostPort {
                 break Put::Done;
             }
             let count = self.heads.len() as u16;
-            if count > 0 && !merges {
-                break Put::Dropped(GuestDrop::BufferTooSmall);
+            let is_used_up = ring.waiting(count)? == 0;
+            // However long it waits, the guest cannot offer more for it.
+            if count > 0 && !merges || is_used_up && ring.is_full_with(count) {
+                break unit.gso().map_or(Put::Dropped(GuestDrop::BufferTooSmall), |_| Put::Narrow);
             }
-            if ring.waiting(count)? == 0 && !ring.listen(count)? {
-                break Put::NoBuffers;
+            if is_used_up {
+                // In this order: a kick after the last look is an event that is still there when the port waits.
+                self.buffers.take();
+                if !ring.listen(count)? {
+                    break Put::NoBuffers;
+                }
             }
-            let head = ring.chain(count, memory, &mut chain)?;
+            let (head, _) = ring.chain(count, memory, &mut chain)?;
             let here: usize = chain.iter().map(|piece| piece.len as usize).sum();
             self.heads.push((head, here.min(len - room) as u32));
             room += here.min(len - room);
@@ -427,7 +423,7 @@ impl VhostPort {
             // The one buffer goes back empty: it would be too small again.
             Put::Dropped(_) => {
                 ring.put(0, self.heads.first().map_or(0, |first| first.0), 0)?;
-                ring.publish(1)?;
+                ring.publish(1);
                 return Ok(found);
             }
             _ => return Ok(found),
@@ -441,7 +437,7 @@ impl VhostPort {
         for (ahead, (head, written)) in (0..).zip(&self.heads) {
             ring.put(ahead, *head, *written)?;
         }
-        ring.publish(count)?;
+        ring.publish(count);
         if count > 1 {
             self.numbers.merged_packets += 1;
             self.numbers.merged_buffers += u64::from(count);
@@ -461,10 +457,23 @@ impl VhostPort {
         Ok(())
     }
 
+    /// Notifies the guest once after the start of a queue.
+    fn call_first(&mut self) -> Result<(), Stop> {
+        let Some(Connection { session, .. }) = &mut self.connection else { return Ok(()) };
+        for ring in &mut session.rings {
+            if ring.take_first_call()
+                && let Some(call) = &ring.call
+            {
+                self.numbers.calls += 1;
+                sys::signal(call.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether packets wait for buffers, after the guest had none.
     fn holds(&mut self) -> bool {
         self.counters.blocked += 1;
-        self.buffers.take();
         let since = *self.blocked_since.get_or_insert_with(|| {
             // In this order the time is over when the timer is.
             let now = Instant::now();
@@ -587,13 +596,17 @@ impl Port for VhostPort {
 
     /// Handles connections and messages of front ends. Their faults are no errors.
     fn listen(&mut self) -> io::Result<()> {
-        self.converse().unwrap_or_else(|reason| self.stop(reason));
+        self.process_messages();
         let before = self.numbers.connections;
         if let Err(error) = self.accept() {
             notice!(warn, %error, "a front end could not be taken");
         }
         if self.numbers.connections != before {
-            self.converse().unwrap_or_else(|reason| self.stop(reason));
+            self.process_messages();
+        }
+        // A driver that was stopped has no ring that could be stalled, and starts with the whole time again.
+        if !self.is_ready() {
+            self.unblock();
         }
         self.settle();
         Ok(())
@@ -635,10 +648,3 @@ impl Port for VhostPort {
         self.drops.iter().for_each(|(reason, count)| put(Extra::Drop, reason.name(), count));
     }
 }
-
-/// Key of the counter that is 1 while a front end is connected.
-pub const GUEST_CONNECTED: &str = "guest_connected";
-/// Key of the counter that is 1 while the guest's driver is ready.
-pub const GUEST_READY: &str = "guest_ready";
-/// Key of the counter that is 1 while the guest offers no buffers.
-pub const GUEST_STALLED: &str = "guest_stalled";

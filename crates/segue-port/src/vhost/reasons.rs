@@ -37,7 +37,7 @@ segue::reasons! {
     pub enum GuestDrop {
         NotReady = "guest_not_ready": "No guest was connected, or its driver was not ready.",
         NoBuffers = "guest_no_buffers": "The guest offered no receive buffers for 100 ms.",
-        BufferTooSmall = "guest_buffer_too_small": "A receive buffer of a guest without mergeable buffers was too small for the packet.",
+        BufferTooSmall = "guest_buffer_too_small": "A receive buffer of a guest without mergeable buffers, or all that its ring can hold, was too small for the packet.",
         ChainLength = "guest_chain_length": "The guest sent a packet longer than 65,550 bytes.",
         Reset = "guest_reset": "The guest's memory went while the packet was copied.",
     }

@@ -80,10 +80,16 @@ pub(super) struct Ring {
     pub(super) features: RingFeatures,
     /// Index in the available ring of the next descriptor chain to take.
     next: u16,
+    /// Index of the available ring when it was last read: the chains before it are available.
+    available: u16,
     /// Index in the used ring of the next descriptor chain to return.
     used: u16,
+    /// Index of the used ring that the guest sees.
+    shown: u16,
     /// Value of `used` when the guest was last notified or needed no notification.
     told: u16,
+    /// Whether the guest is to be notified once, although no chain was returned.
+    owes_call: bool,
     pub(super) enabled: bool,
     pub(super) kick: Option<OwnedFd>,
     pub(super) call: Option<OwnedFd>,
@@ -99,8 +105,11 @@ impl Ring {
             is_new: false,
             features: RingFeatures::default(),
             next: 0,
+            available: 0,
             used: 0,
+            shown: 0,
             told: 0,
+            owes_call: false,
             enabled: false,
             kick: None,
             call: None,
@@ -119,6 +128,7 @@ impl Ring {
     /// Sets the number of the next chain.
     pub(super) fn set_base(&mut self, next: u32) {
         self.next = next as u16;
+        self.available = self.next;
     }
 
     /// Returns the number of the next chain.
@@ -161,9 +171,22 @@ impl Ring {
         });
         if std::mem::take(&mut self.is_new) {
             self.used = load(&self.parts()?.used, INDEX, Ordering::Acquire)?;
-            self.told = self.used;
+            (self.told, self.shown) = (self.used, self.used);
+            self.owes_call = true;
         }
         Ok(())
+    }
+
+    /// Sets the descriptor by which the guest is notified.
+    pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = call;
+        self.owes_call = true;
+    }
+
+    /// Returns, once after a start and after a change of the call, whether the guest is to be notified: an earlier back
+    /// end may have ended between chains that it returned and their notification, for which the guest waits.
+    pub(super) fn take_first_call(&mut self) -> bool {
+        self.is_ready() && std::mem::take(&mut self.owes_call)
     }
 
     /// Stops the ring and closes its descriptors, which the caller must no longer wait for.
@@ -183,19 +206,38 @@ impl Ring {
         self.parts.as_ref().ok_or(Stop::QueueAddress)
     }
 
-    /// Returns the number of available chains beyond the first `ahead` ones.
-    #[inline]
-    pub(super) fn waiting(&self, ahead: u16) -> Result<u16, Stop> {
+    /// Returns the number of available chains. The guest's index is read, whose cache line the guest writes to.
+    fn look(&mut self) -> Result<u16, Stop> {
         // Acquire: entries and descriptors that the guest wrote before its index are visible after it.
         let index = load(&self.parts()?.available, INDEX, Ordering::Acquire)?;
         let count = index.wrapping_sub(self.next);
-        if count > self.size { Err(Stop::RingIndex) } else { Ok(count.saturating_sub(ahead)) }
+        if count > self.size {
+            return Err(Stop::RingIndex);
+        }
+        self.available = index;
+        Ok(count)
+    }
+
+    /// Returns the number of available chains beyond the first `ahead` ones, as far as is known; if none is, after a
+    /// look.
+    #[inline]
+    pub(super) fn waiting(&mut self, ahead: u16) -> Result<u16, Stop> {
+        match self.available.wrapping_sub(self.next).saturating_sub(ahead) {
+            0 => Ok(self.look()?.saturating_sub(ahead)),
+            known => Ok(known),
+        }
+    }
+
+    /// Returns whether `count` chains are all that the ring can hold.
+    #[inline]
+    pub(super) fn is_full_with(&self, count: u16) -> bool {
+        count >= self.size
     }
 
     /// Reads the chain after the first `ahead` available ones, which [`Ring::waiting`] has reported: its pieces replace
-    /// those in `pieces`. Returns its number.
+    /// those in `pieces`. Returns its number, and how many descriptors it has.
     #[inline]
-    pub(super) fn chain(&self, ahead: u16, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<u16, Stop> {
+    pub(super) fn chain(&self, ahead: u16, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<(u16, usize), Stop> {
         pieces.clear();
         let parts = self.parts()?;
         let slot = usize::from(self.next.wrapping_add(ahead) & (self.size - 1));
@@ -219,19 +261,19 @@ impl Ring {
                 if !self.features.indirect || descriptor.flags & NEXT != 0 {
                     return Err(Stop::RingIndirect);
                 }
-                self.table(&descriptor, memory, pieces)?;
-                return Ok(head);
+                count += self.table(&descriptor, memory, pieces)?;
+                return Ok((head, count));
             }
             self.piece(&descriptor, memory, pieces)?;
             if descriptor.flags & NEXT == 0 {
-                return Ok(head);
+                return Ok((head, count));
             }
             at = descriptor.next;
         }
     }
 
-    /// Reads the chain in an indirect table.
-    fn table(&self, table: &Descriptor, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<(), Stop> {
+    /// Reads the chain in an indirect table. Returns how many descriptors it has.
+    fn table(&self, table: &Descriptor, memory: &Memory, pieces: &mut Vec<Piece>) -> Result<usize, Stop> {
         let len = table.piece.len as usize;
         let size = len / DESCRIPTOR_LEN;
         if !len.is_multiple_of(DESCRIPTOR_LEN) || size == 0 || size > usize::from(u16::MAX) + 1 {
@@ -255,7 +297,7 @@ impl Ring {
             }
             self.piece(&descriptor, memory, pieces)?;
             if descriptor.flags & NEXT == 0 {
-                return Ok(());
+                return Ok(count);
             }
             at = usize::from(descriptor.next);
         }
@@ -281,7 +323,7 @@ impl Ring {
     }
 
     /// Writes the used entry of a chain to return after the first `ahead` ones; the guest sees it after
-    /// [`Ring::publish`].
+    /// [`Ring::publish`] and [`Ring::show`].
     #[inline]
     pub(super) fn put(&self, ahead: u16, head: u16, written: u32) -> Result<(), Stop> {
         let used = &self.parts()?.used;
@@ -292,19 +334,28 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns the next `count` chains, whose entries were written, with one store: a packet in several buffers appears
-    /// whole.
+    /// Returns the next `count` chains, whose entries were written. The guest sees them after [`Ring::show`].
     #[inline]
-    pub(super) fn publish(&mut self, count: u16) -> Result<(), Stop> {
+    pub(super) fn publish(&mut self, count: u16) {
         self.next = self.next.wrapping_add(count);
         self.used = self.used.wrapping_add(count);
+    }
+
+    /// Shows the guest all chains that were returned, with one store: a packet in several buffers appears whole.
+    #[inline]
+    pub(super) fn show(&mut self) -> Result<(), Stop> {
+        if self.shown == self.used {
+            return Ok(());
+        }
+        self.shown = self.used;
         // Release: entries and bytes are visible before the index.
         store(&self.parts()?.used, INDEX, self.used, Ordering::Release)
     }
 
     /// Requests a kick for the chain after the `have` available ones. Returns whether that chain came meanwhile: then
     /// there may be no kick.
-    pub(super) fn listen(&self, have: u16) -> Result<bool, Stop> {
+    pub(super) fn listen(&mut self, have: u16) -> Result<bool, Stop> {
+        self.show()?;
         let used = &self.parts()?.used;
         if self.features.event_idx {
             let event = self.next.wrapping_add(have);
@@ -314,7 +365,7 @@ impl Ring {
         }
         // The request is visible before the guest's index is read again.
         fence(Ordering::SeqCst);
-        Ok(self.waiting(0)? > have)
+        Ok(self.look()? > have)
     }
 
     /// Suppresses kicks of the guest. With event indexes nothing is written: the old request is over.
@@ -324,6 +375,7 @@ impl Ring {
 
     /// Returns whether the guest wants a notification of the chains returned since the last call.
     pub(super) fn take_call(&mut self) -> Result<bool, Stop> {
+        self.show()?;
         let (before, now) = (self.told, self.used);
         if before == now {
             return Ok(false);

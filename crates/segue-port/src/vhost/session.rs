@@ -128,7 +128,7 @@ impl Session {
                 if let Some(fd) = &fd {
                     sys::set_nonblocking(fd.as_fd()).map_err(|_| Stop::QueueKick)?;
                 }
-                ring.call = fd;
+                ring.set_call(fd);
             }
             Request::Error(queue) => drop(index(queue)?),
         }

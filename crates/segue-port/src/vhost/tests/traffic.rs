@@ -1,6 +1,8 @@
 //! Tests of packets and trains in both directions, with features, chains and rings of every shape.
 
-use segue_testkit::vhost::{Descriptor, NEXT, WRITE, feature};
+use std::sync::Barrier;
+
+use segue_testkit::vhost::{Descriptor, GUEST_BASE, INDIRECT_TABLE, NEXT, WRITE, feature, message, state};
 
 use super::*;
 use crate::testing::checksum_is_good;
@@ -308,6 +310,110 @@ fn a_guest_without_buffers_costs_no_memory_however_long_it_offers_none() {
 }
 
 #[test]
+fn buffers_that_come_while_the_port_looks_for_them_wake_it() {
+    const ROUNDS: u16 = 5000;
+    let mut bench = Bench::ready(feature::USUAL);
+    bench.front.offer_some(2048, 0);
+    let Bench { port, front, tx, pages, .. } = &mut bench;
+    let (begin, end) = (Barrier::new(2), Barrier::new(2));
+    let mut unnoticed = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..ROUNDS {
+                begin.wait();
+                (0..n % 200).for_each(|_| std::hint::spin_loop());
+                front.offer_buffer(n % 256);
+                front.kick(TO_GUEST);
+                end.wait();
+            }
+        });
+        for n in 0..ROUNDS {
+            let packet = testing::load_frame(pages, &frame(true, 100, usize::from(n), Fill::Good));
+            tx.push(packet, port.limits()).unwrap();
+            begin.wait();
+            let first = port.transmit(tx).unwrap();
+            end.wait();
+            if first == Sent::Blocked {
+                unnoticed += usize::from(!is_readable(port.blocked_fd()));
+                port.transmit(tx).unwrap();
+            }
+            tx.recycle(&mut Pool::new(0));
+        }
+    });
+    assert_eq!(unnoticed, 0, "a packet waits although there is a buffer and a kick");
+}
+
+#[test]
+fn a_train_that_the_whole_ring_cannot_hold_is_cut() {
+    let mut bench = Bench::new(feature::USUAL);
+    bench.front.size = 16;
+    bench.front.start();
+    bench.port.listen().unwrap();
+    bench.front.offer_buffers(1000);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    let mut sent = bench.send(packet);
+    let mut got = bench.front.received();
+    while sent == Sent::Blocked {
+        assert!(got.len() < 15);
+        sent = bench.transmit();
+        got.extend(bench.front.received());
+    }
+    assert_eq!((got.len(), payload(true, feature::USUAL, &got)), (15, bytes(20_000, 0)));
+    assert_eq!((bench.port.guest_drops().total(), bench.port.stops().total()), (0, 0));
+    // A single packet cannot be cut.
+    let mut bench = Bench::new(feature::USUAL);
+    bench.front.size = 1;
+    bench.front.start();
+    bench.port.listen().unwrap();
+    bench.front.offer_buffers(1000);
+    let packet = testing::load_frame(&mut bench.pages, &frame(true, 1400, 0, Fill::Good));
+    assert_eq!(bench.send(packet), Sent::All);
+    assert_eq!(bench.front.returned(TO_GUEST), [(0, 0)]);
+    assert_eq!(bench.port.guest_drops().of(GuestDrop::BufferTooSmall), 1);
+}
+
+#[test]
+fn chains_of_very_many_descriptors_end_a_call_before_its_budget() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let sent = frame(true, 958, 0, Fill::Good);
+    let (slot, place) = (bench.front.slot(0), GUEST_BASE + 0x1f_0000);
+    bench.front.write(slot, &[&[0u8; 12][..], &sent].concat());
+    // A byte in each descriptor.
+    let byte = |n: u16| Descriptor {
+        address: slot + u64::from(n),
+        len: 1,
+        flags: if n < 1023 { NEXT } else { 0 },
+        next: n + 1,
+    };
+    let table: Vec<u8> = (0..1024).flat_map(|n| byte(n).bytes()).collect();
+    bench.front.write(place, &table);
+    for head in 0..8 {
+        let len = table.len() as u32;
+        bench.front.describe(FROM_GUEST, head, &Descriptor { address: place, len, flags: INDIRECT_TABLE, next: 0 });
+        bench.front.offer(FROM_GUEST, head);
+    }
+    assert_eq!(bench.port.receive(&mut bench.rx, 64).unwrap(), Polled::More);
+    assert_eq!(bench.rx.packets.len(), 4, "of a budget of 64");
+    assert_eq!(bench.received(), vec![sent; 8]);
+}
+
+#[test]
+fn a_driver_that_was_stopped_is_not_stalled_and_has_the_whole_time_again() {
+    let mut bench = Bench::ready(feature::USUAL);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::Blocked);
+    wait_until_readable(bench.port.blocked_fd());
+    assert_eq!((bench.transmit(), bench.number(GUEST_STALLED)), (Sent::All, 1));
+    bench.front.send(message::GET_VRING_BASE, &state(TO_GUEST, 0));
+    bench.port.listen().unwrap();
+    assert_eq!((bench.number(GUEST_READY), bench.number(GUEST_STALLED)), (0, 0));
+    bench.front.start_queue(TO_GUEST);
+    bench.port.listen().unwrap();
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!((bench.send(packet), bench.number(GUEST_STALLED)), (Sent::Blocked, 0));
+}
+
+#[test]
 fn packets_without_a_guest_are_dropped_by_name() {
     let mut bench = Bench::new(feature::USUAL);
     let packet = train(&mut bench.pages, true, 20_000, 1400);
@@ -367,6 +473,15 @@ fn a_buffer_too_small_without_mergeable_ones_comes_back_empty() {
     assert_eq!(bench.send(packet), Sent::All);
     assert_eq!(bench.front.returned(TO_GUEST), [(0, 0)]);
     assert_eq!(bench.port.guest_drops().of(GuestDrop::BufferTooSmall), 1);
+    // A train is cut for them.
+    let features = feature::USUAL & !feature::MRG_RXBUF;
+    let mut bench = Bench::ready(features);
+    bench.front.offer_buffers(1600);
+    let packet = train(&mut bench.pages, true, 20_000, 1400);
+    assert_eq!(bench.send(packet), Sent::All);
+    let got = bench.front.received();
+    assert_eq!((got.len(), payload(true, features, &got)), (15, bytes(20_000, 0)));
+    assert_eq!(bench.port.guest_drops().total(), 0);
 }
 
 #[test]
