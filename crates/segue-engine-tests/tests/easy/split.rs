@@ -1,6 +1,6 @@
 use segue::easy::{ReadError, Short, Splitter};
 use segue::gso::{self, Limits};
-use segue::packet::Start;
+use segue::packet::{Csum, Start};
 use segue::virtio::{self, Form, VirtioNet};
 use segue_testkit::build::{Ip, L4, Packet, Udp, V4, V6, prime};
 use segue_testkit::conformance::vectors;
@@ -123,6 +123,51 @@ fn a_checksum_inside_an_unknown_tunnel_is_completed_where_the_header_says() {
     assert_eq!(out[..len], done);
     let error = splitter.read_pieces(&header, owed.chunks(9), &Limits::NONE).unwrap_err();
     assert_eq!(error, ReadError::Header(virtio::Refusal::GsoChecksumPlace), "not without a copy");
+}
+
+#[test]
+fn a_checksum_that_no_flag_vouches_for_is_verified() {
+    let mut splitter = Splitter::virtio(Form::Basic, Start::Ip);
+    let mut verify = |flags: u8, packet: &[u8]| {
+        let csum_start = if packet[0] >> 4 == 4 { 20 } else { 40 };
+        let header = VirtioNet { flags, csum_start, csum_offset: 6, ..VirtioNet::default() };
+        splitter.read_with(&header, packet).unwrap().verify()
+    };
+    for whole in singles() {
+        let (start, is_v4) = (whole.len() - 99 - 8, whole[0] >> 4 == 4);
+        let primed = prime(&whole).unwrap();
+        assert_eq!((verify(0, &whole), verify(0, &primed)), (Csum::Verified, Csum::Bad));
+        // Ports, checksum and data; another length is not that of this packet.
+        for at in (start..start + 4).chain(start + 6..whole.len()) {
+            let mut wrong = whole.clone();
+            wrong[at] ^= 0x10;
+            assert_eq!(verify(0, &wrong), Csum::Bad, "byte {at}");
+            assert_eq!(verify(virtio::DATA_VALID, &wrong), Csum::Verified, "the device has verified it");
+        }
+        assert_eq!(verify(virtio::NEEDS_CSUM, &primed), Csum::Verified, "it is completed");
+        let mut absent = whole.clone();
+        absent[start + 6..start + 8].fill(0);
+        assert_eq!(verify(0, &absent), if is_v4 { Csum::Absent } else { Csum::Bad });
+        // Bytes after the packet, and after the datagram in it, are not covered.
+        let mut longer = [&whole[..], &[1, 2, 3]].concat();
+        assert_eq!(verify(0, &longer), Csum::Verified);
+        let length = if is_v4 { 2..4 } else { 4..6 };
+        let value = u16::from_be_bytes([longer[length.start], longer[length.start + 1]]) + 3;
+        longer[length].copy_from_slice(&value.to_be_bytes());
+        assert_eq!(verify(0, &longer), Csum::Verified);
+        for fragment in segue_testkit::fragment::fragments(&whole, 100, 7) {
+            assert_eq!(verify(0, &fragment), Csum::Unknown, "it covers other fragments too");
+        }
+    }
+    let mut splitter = Splitter::plain(Start::Ethernet);
+    for vector in vectors().into_iter().step_by(7) {
+        assert_eq!(splitter.read_with(&header(&vector), &vector.frame).unwrap().verify(), Csum::Verified);
+        for mut segment in vector.segments {
+            assert_eq!(splitter.read(&segment).unwrap().verify(), Csum::Verified, "{}", vector.name);
+            *segment.last_mut().unwrap() ^= 1;
+            assert_eq!(splitter.read(&segment).unwrap().verify(), Csum::Bad, "{}", vector.name);
+        }
+    }
 }
 
 #[test]

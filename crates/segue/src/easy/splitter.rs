@@ -6,7 +6,7 @@ use core::fmt;
 use super::write::{self, Short};
 use crate::arch::lent::{Borrower, Lent, Loan};
 use crate::gso::{self, Arena, Limits, SegmentCsum};
-use crate::packet::{Frag, Packet, Start};
+use crate::packet::{Csum, Frag, Packet, Start, Unit};
 use crate::virtio::{self, Form, Loaded, Place, VirtioNet};
 
 /// A splitter of packets and trains read from a device into single packets with complete checksums.
@@ -139,6 +139,35 @@ impl Packets<'_> {
     /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Verifies the transport checksum of what was read, and returns its state, for a stack that verifies none itself.
+    ///
+    /// It is [`Csum::Verified`] at no cost where the device vouches for it: for a train, for a packet that owes it
+    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), which is completed as it is written, and for one that the device has verified
+    /// (`VIRTIO_NET_HDR_F_DATA_VALID`). The checksum of a packet with neither flag, such as one forwarded from
+    /// elsewhere, must not be relied on (virtio 1.2, section 5.1.6.4.2): the payload is summed here.
+    ///
+    /// [`Csum::Bad`], which includes UDP without a checksum over IPv6 (RFC 8200, section 8.1), is to be dropped where
+    /// the connection ends; a program that forwards passes it on. [`Csum::Unknown`] is a packet without such a
+    /// checksum: of another protocol, a fragment, in a tunnel.
+    ///
+    /// ```
+    /// use segue::easy::Splitter;
+    /// use segue::packet::{Csum, Start};
+    ///
+    /// // A UDP datagram with a wrong checksum, from a device that vouches for none.
+    /// let packet = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 9, 9];
+    /// assert_eq!(Splitter::plain(Start::Ip).read(&packet)?.verify(), Csum::Bad);
+    /// # Ok::<(), segue::easy::ReadError>(())
+    /// ```
+    pub fn verify(&self) -> Csum {
+        let State { packet, owed, .. } = self.loan.value();
+        match packet.offload.unit {
+            _ if owed.is_some() => Csum::Unknown,
+            Unit::Train { .. } | Unit::Whole(Csum::Partial | Csum::Verified) => Csum::Verified,
+            Unit::Whole(_) => gso::verify(packet),
+        }
     }
 
     /// Returns the packets, in the order in which they must leave.

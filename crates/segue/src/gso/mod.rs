@@ -42,6 +42,7 @@ pub use arena::{Arena, FragmentIds, Frame, Frames};
 pub use cut::cut;
 pub use finish::finish;
 pub use limits::{Fragment, FreeTags, Limits, MAX_SEGS, MIN_TCP_SIZE};
+pub(crate) use prime::verify;
 pub use prime::{fill, prime, request_checksum};
 pub use refusal::Refusal;
 pub use segment::{Segment, SegmentCsum};

@@ -1,11 +1,11 @@
-//! Checksum requests for packets whose transport checksum was never computed.
+//! Checksum requests for packets whose transport checksum was never computed, and verification of received ones.
 
 use super::check::pseudo;
 use super::refusal::Refusal;
 use crate::checksum::Field;
 use crate::packet::remote::field_offset;
 use crate::packet::{Buffer, Csum, Kind, Layout, Packet, Start, Tunnels, Unit};
-use crate::wire::{self, write_u16};
+use crate::wire::{self, read_u16, udp, write_u16};
 
 /// Primes the transport checksum of a packet whose field is undefined, such as one of a stack that leaves checksums to
 /// its device: the field gets the pseudo-header sum, and the packet then has a partial checksum ([`Csum::Partial`]). A
@@ -64,6 +64,30 @@ pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
     let value = if kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
     write_u16(packet, field, value.value());
     Ok(())
+}
+
+/// Verifies the transport checksum of a received single packet, and returns its state: [`Csum::Absent`] for UDP over
+/// IPv4 without one; [`Csum::Unknown`] where none covers this packet alone, as in a fragment or a tunnel.
+pub(crate) fn verify<B: Buffer>(packet: &Packet<B>) -> Csum {
+    let (head, layout) = (packet.head.bytes(), &packet.layout);
+    let (Some(transport), Some(ip), 1) = (layout.transport(), layout.inner_ip(), layout.ip_levels()) else {
+        return Csum::Unknown;
+    };
+    let word = |offset: usize| read_u16(head, transport.start() + offset).unwrap_or(0);
+    let is_udp = transport.kind == Kind::Udp;
+    if is_udp && word(udp::CHECKSUM) == 0 {
+        // Over IPv6 a receiver must discard it (RFC 8200, section 8.1).
+        return if ip.kind == Kind::Ipv4 { Csum::Absent } else { Csum::Bad };
+    }
+    // A datagram may end before its IP packet does.
+    let end = if is_udp { transport.start() + usize::from(word(udp::LENGTH)) } else { layout.end() };
+    let (Some(payload), false) = (end.checked_sub(head.len()), super::check::is_routed(head, ip)) else {
+        return Csum::Unknown;
+    };
+    let Some(mut sum) = pseudo(head, ip, transport.kind, end - transport.start()) else { return Csum::Unknown };
+    sum.add(head.get(transport.start()..).unwrap_or(&[]));
+    sum.append(packet.payload.sum(0..payload), payload);
+    if sum.fold() == 0xffff { Csum::Verified } else { Csum::Bad }
 }
 
 /// Returns the offset of the transport checksum in a packet with the given headers that ends at `end`, and its primed
