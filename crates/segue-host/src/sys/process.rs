@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -125,6 +126,20 @@ pub fn close_from(first: c_int) {
         // SAFETY: as above.
         unsafe { libc::close(fd) };
     }
+}
+
+/// Moves `socket` to the first descriptor after the standard streams and closes all others; see [`close_from`].
+pub fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
+    const PLACE: c_int = 3;
+    // The descriptor is not dropped: it may be at that place already.
+    let fd = socket.into_raw_fd();
+    if fd != PLACE {
+        // SAFETY: plain numbers; what was at that place is not used again, as the caller promises.
+        check(unsafe { libc::dup2(fd, PLACE) })?;
+    }
+    close_from(PLACE + 1);
+    // SAFETY: the descriptor was put there just now.
+    Ok(unsafe { UnixStream::from_raw_fd(PLACE) })
 }
 
 /// Requests `signal` for the end of the parent (PR_SET_PDEATHSIG). A change of user clears the request, so it must be

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use segue_control::error::Error;
-use segue_host::sys::{Forked, fork};
+use segue_host::sys::{Forked, fork, keep_only};
 use segue_lan78xx::driver::LookupResult;
 use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
@@ -77,7 +77,7 @@ impl Opener {
                 drop(near);
                 let served = user.switch().and_then(|()| {
                     let text = |error: io::Error| error.to_string();
-                    far = sys::keep_only(far).map_err(text)?;
+                    far = keep_only(far).map_err(text)?;
                     source.confine(is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
                     serve(far, &source).map_err(text)

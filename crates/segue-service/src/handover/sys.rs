@@ -83,7 +83,7 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Opti
 
 /// Returns whether an error of the connection is transient, like lack of kernel memory: the process at the other end
 /// has not ended, and has not sent an invalid message.
-pub(crate) fn is_passing(error: &io::Error) -> bool {
+pub fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected, WriteZero};
     !matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | NotConnected | WriteZero)
 }
@@ -109,22 +109,6 @@ fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
         }
     }
     fds
-}
-
-/// Moves `socket` to the first descriptor after the standard streams and closes all others.
-///
-/// For a process that uses none of the others again and that ends without running destructors.
-pub(crate) fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
-    const PLACE: c_int = 3;
-    // The descriptor is not dropped: it may be at that place already.
-    let fd = std::os::fd::IntoRawFd::into_raw_fd(socket);
-    // SAFETY: plain numbers; what was at that place is not used again, as the caller promises.
-    if fd != PLACE && unsafe { libc::dup2(fd, PLACE) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    segue_host::sys::close_from(PLACE + 1);
-    // SAFETY: the descriptor was put there just now.
-    Ok(unsafe { UnixStream::from_raw_fd(PLACE) })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use segue_control::error::Error;
-use segue_host::sys::{Forked, Want, fork, poll};
+use segue_host::sys::{Forked, Want, fork, keep_only, poll};
 use segue_port::vhost::relay::Relay;
 
 use crate::handover::sys::{self, is_passing};
@@ -62,7 +62,7 @@ impl Keeper<'_> {
                 drop(near);
                 let served = user.switch().and_then(|()| {
                     let text = |error: io::Error| error.to_string();
-                    let mut far = sys::keep_only(far).map_err(text)?;
+                    let mut far = keep_only(far).map_err(text)?;
                     let (_, listener) = sys::receive(&far, &mut [0]).map_err(text)?;
                     let path = self.path.to_owned();
                     confine(&AccessRights { accepts: true, ..AccessRights::default() }, is_weak)?;
