@@ -50,6 +50,6 @@ pub fn run(name: &str, local: &str, peer: SocketAddr, random: [u64; 2]) -> Resul
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [name, local, peer] = <[String; 3]>::try_from(std::env::args().skip(1).collect::<Vec<_>>())
         .map_err(|_| "usage: tun_vpn NAME LOCAL:PORT PEER:PORT")?;
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
-    run(&name, &local, peer.parse()?, [random, !random])
+    let random = [(); 2].map(|()| std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ()));
+    run(&name, &local, peer.parse()?, random)
 }

@@ -22,7 +22,7 @@ struct Control<const WORDS: usize> {
     len: usize,
 }
 
-/// Number of words of the control messages of a send, three at most: segment size, TOS, TTL.
+/// Number of words of the control messages of a send: segment size, and TOS and TTL or the local address.
 const SEND_WORDS: usize = 12;
 /// Number of words for the control messages of a receive.
 const RECEIVE_WORDS: usize = 32;

@@ -14,9 +14,10 @@ use segue::hash::Key;
 use super::{MAX_FRAME, OpenError, TunConfig, TunOffloads, TunPort};
 use crate::environment::Offloads;
 use crate::port::Port;
+use crate::sys::MAX_IOV;
 
-/// Maximum number of pieces of one write: as many as the limits of a device allow, and the headers.
-const MOST_PIECES: usize = 64;
+/// Number of pieces that few trains exceed: those of 64 kB in full segments, and their headers.
+const USUAL_PIECES: usize = 64;
 
 /// A TUN or TAP device that returns single packets from reads, and joins the packets of a batch into trains when it
 /// writes.
@@ -263,12 +264,23 @@ impl Inward {
 
 /// Writes a train to the device by one call.
 pub(super) fn put(mut file: &File, train: &Train<'_>) -> io::Result<()> {
-    let mut places = [IoSlice::new(&[]); MOST_PIECES];
+    let mut places = [IoSlice::new(&[]); USUAL_PIECES];
     let result = match train.gather(&mut places, IoSlice::new) {
         Some(pieces) => file.write_vectored(pieces),
-        None => file.write_vectored(&train.pieces().map(IoSlice::new).collect::<Vec<_>>()),
+        None => put_many(file, train),
     };
     result.map(drop)
+}
+
+/// Writes a train of more pieces than [`USUAL_PIECES`], without an allocation too.
+#[inline(never)]
+fn put_many(mut file: &File, train: &Train<'_>) -> io::Result<usize> {
+    let mut places = [IoSlice::new(&[]); MAX_IOV];
+    match train.gather(&mut places, IoSlice::new) {
+        Some(pieces) => file.write_vectored(pieces),
+        // As the kernel answers.
+        None => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
 }
 
 /// Returns the number of trains written by the last write, 1 or 0: a train that the device refused is written again,

@@ -1,7 +1,7 @@
 //! Batched datagrams through a UDP socket that the caller owns, in runs by UDP_SEGMENT and UDP_GRO.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 
 use crate::environment::Offloads;
-use crate::messages::{RecvScratch, SendScratch};
+use crate::messages::{Outgoing, RecvScratch, SendScratch};
 use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
 /// Largest UDP payload of an IPv4 packet, which also limits a run.
@@ -83,9 +83,45 @@ impl Sender {
         datagrams: &'a [T],
         of: impl Fn(&'a T) -> (&'a [u8], Option<SocketAddr>),
     ) -> io::Result<usize> {
+        self.send_from(socket, datagrams, |datagram| {
+            let (bytes, to) = of(datagram);
+            (bytes, to, None)
+        })
+    }
+
+    /// Sends datagrams like [`Sender::send`]; `of` also gives the local address from which each leaves (`IP_PKTINFO`),
+    /// for a socket that is bound to none: one of the family of the destination, or `None` for the kernel's choice.
+    ///
+    /// ```
+    /// use std::net::UdpSocket;
+    /// use segue_port::udp::{Receiver, Sender};
+    ///
+    /// let (server, client) = (UdpSocket::bind("0.0.0.0:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// let mut receiver = Receiver::with_local(&server)?;
+    /// client.connect(("127.0.0.2", server.local_addr()?.port()))?;
+    /// client.send(b"hello")?;
+    /// # let mut wait = [0; 1];
+    /// # server.peek(&mut wait)?;
+    /// // When the socket is readable: an answer leaves from the address that was asked, here 127.0.0.2.
+    /// for (datagram, from, local) in receiver.receive(&server)?.iter_mut_with_local() {
+    ///     Sender::new().send_from(&server, &[datagram], |answer| (&answer[..], Some(from), local))?;
+    /// }
+    /// # let mut answer = [0; 9];
+    /// # assert_eq!(client.recv(&mut answer)?, 5);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Sender::send`], and for an address that is not one of this host.
+    pub fn send_from<'a, T>(
+        &mut self,
+        socket: impl AsFd,
+        datagrams: &'a [T],
+        of: impl Fn(&'a T) -> (&'a [u8], Option<SocketAddr>, Option<IpAddr>),
+    ) -> io::Result<usize> {
         let (mut done, mut plain_to) = (0, 0);
         while let Some(first) = datagrams.get(done) {
-            let to = of(first).1;
+            let (_, to, source) = of(first);
             if self.retry.is_some_and(|at| Instant::now() >= at) {
                 self.retry = None;
             }
@@ -94,10 +130,10 @@ impl Sender {
             // Length of the run's first datagram, bytes in all, and whether a shorter one has ended it.
             let (mut size, mut bytes, mut ended) = (0, 0, true);
             for (at, datagram) in datagrams.iter().enumerate().skip(done) {
-                let (piece, dest) = of(datagram);
+                let (piece, dest, from) = of(datagram);
                 let joins = !ended && piece.len() <= size && !piece.is_empty() && bytes + piece.len() <= MAX_RUN;
                 let may_join = at >= plain_to && self.retry.is_none() && !self.is_plain;
-                if dest != to {
+                if (dest, from) != (to, source) {
                     break;
                 }
                 let is_full = runs.len() == MAX_MESSAGES;
@@ -113,6 +149,9 @@ impl Sender {
                     _ if is_full => break,
                     _ => {
                         calls.message();
+                        if let Some(source) = source {
+                            leave_from(&mut calls, source);
+                        }
                         runs.push(1);
                         (size, bytes, ended) = (piece.len(), piece.len(), piece.is_empty());
                     }
@@ -170,6 +209,22 @@ impl Sender {
     }
 }
 
+/// Sets the local address from which the last message leaves.
+fn leave_from(calls: &mut Outgoing<'_, '_>, source: IpAddr) {
+    match source {
+        IpAddr::V4(address) => {
+            let [spec, none] = [u32::from_ne_bytes(address.octets()), 0].map(|s_addr| libc::in_addr { s_addr });
+            let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: spec, ipi_addr: none };
+            calls.control(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+        }
+        IpAddr::V6(address) => {
+            let address = libc::in6_addr { s6_addr: address.octets() };
+            let info = libc::in6_pktinfo { ipi6_addr: address, ipi6_ifindex: 0 };
+            calls.control(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+        }
+    }
+}
+
 /// A receiver of datagrams from a UDP socket owned by the caller, with as few system calls as possible.
 ///
 /// The kernel hands over a run of datagrams of one flow in one piece (UDP_GRO, Linux 5.0), and several such runs by one
@@ -194,8 +249,8 @@ impl Sender {
 pub struct Receiver {
     scratch: RecvScratch,
     memory: Vec<u8>,
-    /// Number of bytes in each window, length of each datagram in it, and its sender.
-    got: Vec<(usize, usize, SocketAddr)>,
+    /// Number of bytes in each window, length of each datagram in it, its sender, and the address to which it was sent.
+    got: Vec<(usize, usize, SocketAddr, Option<IpAddr>)>,
 }
 
 impl Receiver {
@@ -205,6 +260,18 @@ impl Receiver {
         // Only slower without.
         let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, UDP_GRO, i32::from(Offloads::of_environment().udp));
         Receiver { scratch: RecvScratch::default(), memory: vec![0; WINDOWS * WINDOW], got: Vec::new() }
+    }
+
+    /// Creates a receiver like [`Receiver::new`] that also learns the local address to which each datagram was sent
+    /// (`IP_PKTINFO`), for a socket that is bound to none: see [`Datagrams::iter_mut_with_local`].
+    ///
+    /// # Errors
+    /// Where the kernel refuses that option.
+    pub fn with_local(socket: impl AsFd) -> io::Result<Receiver> {
+        // On a socket for both families, that of IPv6 gives IPv4 addresses too, in their mapped form.
+        sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
+            .or_else(|_| sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_PKTINFO, 1))?;
+        Ok(Receiver::new(socket))
     }
 
     /// Receives the queued datagrams without blocking.
@@ -246,7 +313,7 @@ impl Receiver {
         for index in 0..count {
             let received = self.scratch.received(index);
             let Some(from) = received.peer else { continue };
-            self.got.push((received.len, received.segment_len.unwrap_or(received.len), from));
+            self.got.push((received.len, received.segment_len.unwrap_or(received.len), from, received.local));
         }
         Ok(())
     }
@@ -256,18 +323,24 @@ impl Receiver {
 #[derive(Debug)]
 pub struct Datagrams<'a> {
     memory: &'a mut [u8],
-    got: &'a [(usize, usize, SocketAddr)],
+    got: &'a [(usize, usize, SocketAddr, Option<IpAddr>)],
 }
 
 impl Datagrams<'_> {
     /// Returns the datagrams in their order, each with the address of its sender.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&mut [u8], SocketAddr)> {
+        self.iter_mut_with_local().map(|(datagram, from, _)| (datagram, from))
+    }
+
+    /// Returns the datagrams like [`Datagrams::iter_mut`], each also with the local address to which it was sent;
+    /// `None` from a receiver that was not created by [`Receiver::with_local`].
+    pub fn iter_mut_with_local(&mut self) -> impl Iterator<Item = (&mut [u8], SocketAddr, Option<IpAddr>)> {
         let windows = self.memory.chunks_exact_mut(WINDOW).zip(self.got);
-        windows.flat_map(|(window, (len, size, from))| {
+        windows.flat_map(|(window, (len, size, from, local))| {
             let whole = &mut window[..(*len).min(WINDOW)];
             // An empty datagram is one too.
             let (empty, whole) = if whole.is_empty() { (Some(whole), &mut [][..]) } else { (None, whole) };
-            empty.into_iter().chain(whole.chunks_mut((*size).max(1))).map(|datagram| (datagram, *from))
+            empty.into_iter().chain(whole.chunks_mut((*size).max(1))).map(|datagram| (datagram, *from, *local))
         })
     }
 
@@ -361,6 +434,33 @@ mod tests {
         assert_eq!(sender.send(&from, &datagrams, |(bytes, to)| (bytes, Some(*to))).unwrap(), 2);
         let error = sender.send(&from, &datagrams[2..], |(bytes, to)| (bytes, Some(*to))).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn an_answer_leaves_from_the_address_that_was_asked() {
+        for host in ["0.0.0.0:0", "[::]:0"] {
+            let (server, client) = (UdpSocket::bind(host).unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+            let mut receiver = Receiver::with_local(&server).unwrap();
+            // Every address of 127.0.0.0/8 is one of this host; without a choice the kernel takes 127.0.0.1.
+            let asked = SocketAddr::new(IpAddr::from([127, 0, 0, 7]), server.local_addr().unwrap().port());
+            client.send_to(&bytes(100, 1), asked).unwrap();
+            server.peek(&mut [0]).unwrap();
+            let mut got = receiver.receive(&server).unwrap();
+            let (from, local) = got.iter_mut_with_local().map(|(_, from, local)| (from, local)).next().unwrap();
+            assert_eq!(local.map(|address| address.to_canonical()), Some(asked.ip()), "{host}");
+            let answers: Vec<_> = (0..5).map(|at| bytes(1000, at)).collect();
+            let sent = Sender::new().send_from(&server, &answers, |bytes| (bytes, Some(from), local)).unwrap();
+            assert_eq!(sent, answers.len());
+            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            for answer in &answers {
+                let mut memory = [0; 2000];
+                let (len, from) = client.recv_from(&mut memory).unwrap();
+                assert_eq!((&memory[..len], from), (&answer[..], asked), "{host}");
+            }
+            // An address that is not one of this host is no source.
+            let other = Some(IpAddr::from([198, 18, 255, 1]));
+            assert!(Sender::new().send_from(&server, &answers[..1], |bytes| (bytes, Some(from), other)).is_err());
+        }
     }
 
     #[test]
