@@ -7,6 +7,7 @@ use std::sync::Arc;
 use segue_port::tun::{AsyncTunReader, AsyncTunWriter, Tun};
 use segue_port::udp::{Receiver, Sender};
 use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
 
 /// Bytes that a cipher would add in front of a packet (a counter) and after it (a tag).
 const ROOM: (usize, usize) = (8, 16);
@@ -15,10 +16,11 @@ const ROOM: (usize, usize) = (8, 16);
 pub async fn run(tun: Tun, socket: UdpSocket, peer: SocketAddr) -> io::Result<()> {
     let (reader, writer) = tun.into_async()?;
     let socket = Arc::new(socket);
-    let outward = tokio::spawn(outward(reader, Arc::clone(&socket), peer));
-    let inward = tokio::spawn(inward(writer, socket));
-    outward.await.map_err(io::Error::other).flatten()?;
-    inward.await.map_err(io::Error::other).flatten()
+    // The first direction that fails ends the other: the set stops its tasks when it is dropped.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(outward(reader, Arc::clone(&socket), peer));
+    tasks.spawn(inward(writer, socket));
+    tasks.join_next().await.map_or(Ok(()), |ended| ended.map_err(io::Error::other).flatten())
 }
 
 async fn outward(mut tun: AsyncTunReader, socket: Arc<UdpSocket>, peer: SocketAddr) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Ends of a tunnel as processes in the hosts of the laboratory.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use segue_gotatun::{Form, MTU};
@@ -22,8 +23,10 @@ pub fn secret(end: Peer) -> String {
 /// Starts an endpoint of the tunnel with the given number in its host, and adds the addresses of that network to its
 /// device.
 pub fn start(host: &Host, end: Peer, net: u8, form: Form) -> Result<Process, Box<dyn Error>> {
+    static FILES: AtomicU32 = AtomicU32::new(0);
     let (device, port) = (format!("got{net}"), 51_820 + u16::from(net));
-    let secret_file = std::env::temp_dir().join(format!("segue-gotatun-{}-{end:?}", std::process::id()));
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let secret_file = std::env::temp_dir().join(format!("segue-gotatun-{}-{number}", std::process::id()));
     std::fs::write(&secret_file, secret(end))?;
     let name = Form::ALL.iter().find(|(_, known)| *known == form).map_or("", |(name, _)| name);
     let peer = format!("{}:{port}", end.other().address(0, Family::V4));
