@@ -1,5 +1,6 @@
 //! A test that the engine does not allocate per packet: after warm-up the whole path of a packet, from GRO through a
-//! tunnel and back, allocates nothing, and neither do joiner and splitter, which borrow the packets of a caller.
+//! tunnel and back, allocates nothing, and neither do joiner and splitter, which borrow the packets of a caller; and
+//! that what it allocates before is as much as docs/adopting.md says.
 
 mod sys;
 
@@ -257,4 +258,46 @@ fn a_splitter_of_what_was_read_allocates_nothing_after_the_first_train() {
     };
     assert_ne!(read(), 0, "the counter counts");
     assert_eq!((0..3).map(|_| read()).sum::<usize>(), 0);
+}
+
+/// Returns the number that follows these words in docs/adopting.md.
+fn documented(words: &str) -> usize {
+    let guide = include_str!("../../../../docs/adopting.md").replace('\n', " ");
+    let (_, rest) = guide.split_once("`Joiner` or `Gro` takes").expect("the guide has the memory");
+    let (_, rest) = rest.split_once(words).expect(words);
+    rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|number| number.parse().ok()).expect(words)
+}
+
+/// Returns the number of bytes of a value: its own, and those that it has allocated.
+fn memory_of<T>(make: impl FnOnce() -> T) -> usize {
+    let before = sys::held();
+    let value = make();
+    let bytes = (sys::held() - before) as usize + size_of::<T>();
+    drop(value);
+    bytes
+}
+
+#[test]
+fn memory_is_as_documented() {
+    if cfg!(not(target_pointer_width = "64")) {
+        return;
+    }
+    let check = |what: &str, measured: usize, documented: usize| {
+        assert!(
+            measured.abs_diff(documented) * 8 <= documented,
+            "{what}: {measured}, docs/adopting.md has {documented}"
+        );
+    };
+    let usual = gro::Config::vpn(Key([1, 2]));
+    assert_eq!(usual.max_flows, 256);
+    let joiner = |max_flows| {
+        let config = gro::Config { max_flows, ..usual };
+        memory_of(|| Joiner::virtio(config, Limits::tun(TUN_OFFLOADS[0]), Form::Basic))
+    };
+    let (whole, flow) = (joiner(256), (joiner(1024) - joiner(256)) / 768);
+    check("a flow", flow, documented(" kB, and "));
+    check("no flow", whole - 256 * flow, documented(" about ") * 1000);
+    check("256 flows", whole, documented(" by default: ") * 1000);
+    let packet = documented(" in flight ") + documented(" room for ") * documented(" segments of ");
+    check("a packet", memory_of(|| Pool::<&[u8]>::new(0).take()), packet);
 }
