@@ -17,6 +17,10 @@ pub const SCHEMA: &str = "segue.stat/1";
 /// required. The kernel counts all sockets of the network namespace together.
 pub const OUTER_CSUM: &str = "outer_csum";
 
+/// The number of packets that the kernel dropped at the interface of a tunnel, mostly because its queue was full: the
+/// tunnel never read them. They are no drops of the instance, since TCP fills a queue until it overflows.
+pub const TX_DROPPED: &str = "tx_dropped";
+
 /// The output of `segue stat -j`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
@@ -347,7 +351,8 @@ pub struct Port {
     /// Units that the in-kernel path left to the process, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left: BTreeMap<String, u64>,
-    /// Other numbers of the port, by name.
+    /// Other numbers of the port, by name. `tx_dropped`, at the interface of a tunnel, counts packets that the kernel
+    /// dropped in front of segue, mostly because the queue of the interface was full.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, u64>,
 }

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use segue_lab::Family::{V4, V6};
 use segue_lab::{Family, LinkForm, Peer};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, GreKeyCsum, Ipip, Sit};
 use segue_tests::wire::{self, Primed};
-use segue_tests::{Ground, Pair, Random, Shape, Stat, sys, test_name, traffic};
+use segue_tests::{Ground, Pair, Random, Shape, Stat, skip, sys, test_name, traffic};
 
 const NET: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -337,6 +337,32 @@ fn the_drops_of_an_instance_are_the_sum_over_all_reasons_and_ports() {
         let sentence = after.json()["reasons"]["drops"][reason].as_str();
         assert!(sentence.is_some_and(|sentence| sentence.ends_with('.')), "{reason}: {sentence:?}");
     }
+}
+
+#[test]
+fn packets_for_which_the_interface_has_no_room_are_numbers_of_its_port_and_no_drops() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let bench = Bench::new(&ground, Shape::new(Ipip, GueRemcsum, V4));
+    let device = Shape::device(NET);
+    assert_eq!(bench.stat().count(&device, "numbers", "tx_dropped"), 0);
+    ground.b.run("ip", &["route", "add", "203.0.113.0/24", "dev", &device]).unwrap();
+    ground.b.run("ip", &["link", "set", &device, "txqueuelen", "1"]).unwrap();
+    let local = traffic::inside(&ground.b, || UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let file = format!("/sys/class/net/{device}/statistics/tx_dropped");
+    let by_kernel = || ground.b.run("cat", &[&file]).unwrap().trim().parse::<u64>().unwrap();
+    let begin = Instant::now();
+    while by_kernel() == 0 {
+        if begin.elapsed() > PATIENCE {
+            return skip(test_name!(), "the kernel holds senders back instead of dropping at a full queue");
+        }
+        for _ in 0..1000 {
+            // An error says that the queue was full.
+            let _ = local.send_to(PAYLOAD, "203.0.113.1:9");
+        }
+    }
+    let after = bench.stat();
+    assert_eq!(after.count(&device, "numbers", "tx_dropped"), by_kernel());
+    assert!(!after.drops().contains_key("tx_dropped"), "{:?}", after.drops());
 }
 
 #[test]

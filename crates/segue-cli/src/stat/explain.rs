@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use segue_control::error::{printable, printable_line};
-use segue_control::model::{Complaint, Fastpath, Flow, Instance, OUTER_CSUM, Port, Side};
+use segue_control::model::{Complaint, Fastpath, Flow, Instance, OUTER_CSUM, Port, Side, TX_DROPPED};
 use segue_control::units;
 
 use super::table::plain_table;
@@ -344,6 +344,13 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
              \x20     (gue, fou); wrong checksums come from a broken card or path"
                 .to_owned(),
         );
+    }
+    let unread: u64 = instance.ports.values().filter_map(|port| port.numbers.get(TX_DROPPED)).sum();
+    if unread > 0 {
+        hints.push(format!(
+            "tx_dropped {unread}: packets for which the interface had no room until segue read them;\n\
+             \x20     some are usual for TCP, and docs/run.md says what helps under overload"
+        ));
     }
     if share(flushes, "timeout") > 0.5 {
         hints.push("most trains end by time: the load is light, and trains would only add delay".to_owned());

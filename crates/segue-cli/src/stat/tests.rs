@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use segue_control::model::{
-    Complaint, Fastpath, FastpathPeers, Flow, OUTER_CSUM, Offload, Port, Probe, Recent, Seen, Side, Tunnel,
+    Complaint, Fastpath, FastpathPeers, Flow, OUTER_CSUM, Offload, Port, Probe, Recent, Seen, Side, TX_DROPPED, Tunnel,
 };
 
 use super::table::within;
@@ -181,6 +181,19 @@ fn why_says_what_to_do_about_outer_checksums_once_there_were_wrong_ones() {
     assert!(text.contains("outer csum 2") && text.contains("hint: outer csum"), "{text}");
     assert!(text.contains("udp6zerocsumrx") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(!with(0).contains("outer csum"));
+}
+
+#[test]
+fn why_says_what_the_queue_of_an_interface_had_no_room_for() {
+    let with = |count| {
+        let mut made = instance("sg0");
+        made.ports.get_mut("sg0").unwrap().numbers.insert(TX_DROPPED.to_owned(), count);
+        why(&made, None, false)
+    };
+    let text = with(123_456_789);
+    assert!(text.contains("hint: tx_dropped 123456789: "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(!with(0).contains(TX_DROPPED));
 }
 
 #[test]

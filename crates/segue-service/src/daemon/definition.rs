@@ -11,7 +11,7 @@ use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
 use serde_json::Value;
 
-use super::kernel::{ChecksumDrops, Forwarding};
+use super::kernel::{ChecksumDrops, Forwarding, QueueDrops};
 use super::running::Offloads;
 use crate::fastpath::Fastpath;
 use crate::fault::Vitals;
@@ -93,6 +93,8 @@ pub struct Opened {
     pub sender: Option<FeedSender>,
     /// The counter of datagrams that the kernel drops before its sockets, where the kernel has it.
     pub checksum_drops: Option<ChecksumDrops>,
+    /// The counters of packets that the kernel drops at the queues of interfaces.
+    pub queue_drops: Vec<QueueDrops>,
     /// The kernel's forwarding settings, for a router.
     pub forwarding: Option<Forwarding>,
     /// The claims of a gateway to its interfaces, which no other instance may have at the same time.
@@ -124,6 +126,7 @@ impl Opened {
             offloads,
             sender: None,
             checksum_drops: None,
+            queue_drops: Vec::new(),
             forwarding: None,
             claims: Vec::new(),
             fastpath: None,

@@ -1,16 +1,21 @@
-//! Kernel state that concerns an instance, read from `/proc`: UDP checksum errors, and forwarding settings.
+//! Kernel state that concerns an instance, read from `/proc` and `/sys`: UDP checksum errors, drops at the queues of
+//! interfaces, and forwarding settings.
 //!
 //! The kernel drops datagrams of a UDP tunnel before any of its sockets sees them when their outer checksum is wrong,
-//! or missing where one is required. Linux counts them for a whole network namespace only. The kernel may also be set
-//! to forward what a router forwards.
+//! or missing where one is required. Linux counts them for a whole network namespace only. It also drops packets for
+//! which the queue of a tunnel's interface has no room. The kernel may also be set to forward what a router forwards.
 
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use segue_control::model::{Complaint, Instance, OUTER_CSUM};
+use segue_control::model::{Complaint, Instance, OUTER_CSUM, TX_DROPPED};
+
+/// The directory in which the kernel describes interfaces.
+const INTERFACES: &str = "/sys/class/net";
 
 /// The file in `/proc` with the kernel's counter of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +88,43 @@ impl ChecksumDrops {
     }
 }
 
+/// Counter of packets that the kernel dropped at the queue of an interface, so that the instance never read them. The
+/// file is opened early and stays readable in the sandbox, also for another user.
+#[derive(Clone, Debug)]
+pub struct QueueDrops {
+    /// The name of the interface, which is that of the port that shows the count.
+    interface: String,
+    file: Arc<File>,
+    /// Value of the kernel's counter at the time of opening.
+    before: u64,
+}
+
+impl QueueDrops {
+    /// Opens the counter of an interface. `None` where `/sys` has no interface of this name and index: it may belong to
+    /// another network namespace.
+    pub fn open(interface: &str, index: u32) -> Option<QueueDrops> {
+        let folder = Path::new(INTERFACES).join(interface);
+        if value(&File::open(folder.join("ifindex")).ok()?)? != u64::from(index) {
+            return None;
+        }
+        let file = File::open(folder.join("statistics/tx_dropped")).ok()?;
+        let before = value(&file)?;
+        Some(QueueDrops { interface: interface.to_owned(), file: Arc::new(file), before })
+    }
+
+    /// Returns the count since the opening; `None` where it can no longer be read.
+    fn count(&self) -> Option<u64> {
+        Some(value(&self.file)?.saturating_sub(self.before))
+    }
+
+    /// Adds the count to the numbers of the port.
+    pub fn put(&self, instance: &mut Instance) {
+        if let (Some(port), Some(count)) = (instance.ports.get_mut(&self.interface), self.count()) {
+            port.numbers.insert(TX_DROPPED.to_owned(), count);
+        }
+    }
+}
+
 /// The kernel's forwarding settings of some interfaces. The files are opened early and stay readable in the sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarding {
@@ -116,6 +158,11 @@ impl Forwarding {
             ..Complaint::default()
         })
     }
+}
+
+/// Reads a file of the kernel that has one number.
+fn value(file: &File) -> Option<u64> {
+    read(file).ok()?.trim().parse().ok()
 }
 
 /// Reads a file of the kernel from its start by pread(2): a settled process may not call lseek(2).
@@ -155,6 +202,23 @@ mod tests {
             assert_eq!(table.find(&text.replace("InCsumErrors", "InErrors")), None, "{table:?}");
             assert_eq!(table.find(""), None);
         }
+    }
+
+    #[test]
+    fn the_drops_of_an_interface_are_numbers_of_its_port_and_not_those_of_a_namesake() {
+        // The index of the loopback interface is 1 in each network namespace.
+        let Some(drops) = QueueDrops::open("lo", 1) else {
+            return segue_lab::skip_this_test(&format!("no {INTERFACES}/lo"));
+        };
+        assert!(QueueDrops::open("lo", 2).is_none() && QueueDrops::open("none0", 1).is_none());
+        let mut instance = Instance::default();
+        drops.put(&mut instance);
+        assert!(instance.ports.is_empty());
+        instance.ports.entry("lo".to_owned()).or_default();
+        QueueDrops { before: 0, ..drops.clone() }.put(&mut instance);
+        let count = instance.ports["lo"].numbers[TX_DROPPED];
+        QueueDrops { before: count + 1, ..drops }.put(&mut instance);
+        assert_eq!(instance.ports["lo"].numbers[TX_DROPPED], 0, "a counter that went back is no huge number");
     }
 
     #[test]

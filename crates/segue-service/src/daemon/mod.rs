@@ -146,6 +146,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         offloads,
         sender,
         checksum_drops,
+        queue_drops,
         forwarding,
         claims,
         fastpath,
@@ -185,7 +186,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         }
     }
     let since = Instant::now();
-    let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
+    let reader = running.reader(daemon.ports(), checksum_drops, queue_drops, forwarding.clone());
     let health = health.map(|sources| sources.watch(running.boards(), fastpath.clone(), report)).transpose();
     let health = health.map_err(|error| {
         Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")

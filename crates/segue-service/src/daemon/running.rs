@@ -18,12 +18,12 @@ use segue_datapath::worker;
 use segue_port::udp::UDP_SEGMENT_ON;
 use segue_port::{OffloadState, Port as DataPort};
 
-use super::kernel::{ChecksumDrops, Forwarding};
+use super::kernel::{ChecksumDrops, Forwarding, QueueDrops};
 use super::knobs::SharedKnobs;
 use crate::heartbeat::{Heartbeat, Thread};
 
 /// Smallest number of ports with which an instance leaves out counters that are zero.
-const MANY_PORTS: usize = 16;
+pub(crate) const MANY_PORTS: usize = 16;
 
 /// The offloads of an instance, with the reason for each that is not in use.
 #[derive(Clone, Debug, Default)]
@@ -171,6 +171,7 @@ impl Running {
         &self,
         ports: Vec<(String, Side)>,
         checksum_drops: Option<ChecksumDrops>,
+        queue_drops: Vec<QueueDrops>,
         forwarding: Option<Forwarding>,
     ) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
         let (offloads, boards) = (self.offloads.map(), self.boards.clone());
@@ -193,6 +194,7 @@ impl Running {
             if let Some(drops) = &checksum_drops {
                 drops.put(instance);
             }
+            queue_drops.iter().for_each(|drops| drops.put(instance));
             take_back(instance);
             let sick = instance.offloads.iter().filter(|(_, offload)| offload.refused);
             instance.health = sick

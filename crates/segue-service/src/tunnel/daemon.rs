@@ -14,7 +14,8 @@ use super::resolve::{MAX_PACKET, Ready};
 use super::start::Senders;
 use super::{engine, overlay, plan, show, start};
 use crate::apply::Changes;
-use crate::daemon::running::{Offloads, flow_key};
+use crate::daemon::kernel::QueueDrops;
+use crate::daemon::running::{MANY_PORTS, Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::fastpath::{self, Fastpath};
@@ -98,7 +99,7 @@ impl Daemon for Group {
             let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, netlink)?;
             limit(&fastpath, netlink);
             opened.peers.iter().for_each(|keeper| keeper.feed(&fastpath));
-            return Ok(Opened { fastpath: Some(fastpath), ..opened });
+            return Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened });
         }
         let (mut opened, Senders { ports, sockets, probes }) = start::open(self, succession, out)?;
         fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
@@ -115,7 +116,7 @@ impl Daemon for Group {
         }
         let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), netlink)?;
         limit(&fastpath, netlink);
-        Ok(Opened { fastpath: Some(fastpath), ..opened })
+        Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
     }
 
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox, fastpath: Option<&Fastpath>) -> String {
@@ -129,6 +130,20 @@ impl Daemon for Group {
 
 #[allow(clippy::unnecessary_cast, reason = "the type of this number differs between C libraries")]
 const SIOCETHTOOL: u64 = libc::SIOCETHTOOL as u64;
+
+/// Opens the counters of drops at the queues of the tunnels' interfaces; none for very many tunnels, which would take a
+/// file each.
+fn queue_drops(group: &Group, netlink: &mut Netlink) -> Vec<QueueDrops> {
+    if group.members.len() >= MANY_PORTS {
+        return Vec::new();
+    }
+    let interfaces = group.plans().filter(|plan| plan.guest.is_none());
+    let opened = interfaces.filter_map(|plan| {
+        let link = netlink.link_named(&plan.dev).ok().flatten()?;
+        QueueDrops::open(&plan.dev, link.index)
+    });
+    opened.collect()
+}
 
 /// Returns the constant facts about a tunnel for the judgement of its health.
 fn monitored(ready: &Ready, offloads: &Offloads, netlink: &mut Netlink) -> Monitored {
