@@ -82,6 +82,42 @@ mod tests {
         }
     }
 
+    /// Tests the keyed hash against that of the engine's tables, which is written on its own.
+    #[test]
+    fn the_hash_is_that_of_its_key() {
+        let words = [0x0123_4567_89ab_cdef, u64::MAX, 0, 42, 0x8000_0000_0000_0001];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for keys in [[u64::MAX; 2], [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908], [1, u64::MAX << 32]] {
+            let mut seed = [0; 16];
+            for (part, key) in seed.chunks_mut(8).zip(keys) {
+                part.copy_from_slice(&key.to_le_bytes());
+            }
+            for n in 0..=words.len() {
+                let expected = crate::hash::Key(keys).hash(&bytes[..8 * n]);
+                assert_eq!(FlowHash::new(seed).words(&words[..n]), expected, "{keys:x?}, {n} words");
+            }
+        }
+    }
+
+    /// Tests that the words of a flow are its addresses, protocol and ports.
+    #[test]
+    fn the_hash_of_a_packet_is_that_of_its_flow() {
+        let hash = FlowHash::new([9; 16]);
+        let mut v4 = Inner::read(&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]).unwrap();
+        let mut bytes = [0; 40];
+        bytes[0] = 0x60;
+        (8..40).for_each(|at| bytes[at] = at as u8);
+        let mut v6 = Inner::read(&bytes).unwrap();
+        let v6_words = [0x0809_0a0b_0c0d_0e0f, 0x1011_1213_1415_1617, 0x1819_1a1b_1c1d_1e1f, 0x2021_2223_2425_2627];
+        for (ports, word) in [(None, 0), (Some((6, 0x1234_5678)), 0x0006_1234_5678), (Some((17, 1)), 0x0011_0000_0001)]
+        {
+            (v4.ports, v6.ports) = (ports, ports);
+            assert_eq!(hash.of(&v4), hash.words(&[0xc612_0001_c612_0002, word]), "{ports:?}");
+            let [a, b, c, d] = v6_words;
+            assert_eq!(hash.of(&v6), hash.words(&[a, b, c, d, word]), "{ports:?}");
+        }
+    }
+
     #[test]
     fn every_byte_of_the_seed_counts() {
         let plain = FlowHash::new([0; 16]).words(&[1, 2]);

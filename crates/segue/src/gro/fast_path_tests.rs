@@ -6,6 +6,7 @@ use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4
 use super::form::{FormId, Forms};
 use super::key::{FlowKey, Hasher, L3};
 use super::rules::Masks;
+use super::table::{FrameMatch, Lookup};
 use super::*;
 use crate::hash::Key;
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
@@ -119,6 +120,86 @@ fn packets_that_are_parsed_already_are_joined_by_their_form() {
         assert_eq!(gro.effort, (0, 4), "{shape:?}");
         gro.flush();
         assert_eq!((gro.stats.trains, gro.stats.segments), (1, 4), "{shape:?}");
+    }
+}
+
+/// A recognised frame: whether the bucket of its flow is empty, whether it continues a train, and the length of its
+/// headers if so.
+type Recognised = Option<(bool, bool, u16)>;
+
+fn recognise(gro: &mut Gro<Vec<u8>>, bytes: Vec<u8>, start: Start, csum: Csum) -> Recognised {
+    match gro.recognise(&Frame { bytes: Frag::all(bytes), start, csum }) {
+        FrameMatch::Continues(_, header_len) => Some((false, true, header_len)),
+        FrameMatch::Plain(_, found) => Some((matches!(found, Lookup::Empty), false, 0)),
+        FrameMatch::Unknown => None,
+    }
+}
+
+/// Tests which frames of a queue are recognised where they lie: TCP over IPv4 without options, bare or on untagged
+/// Ethernet, with at least a block of bytes, whose checksum is verified or of an unknown state.
+#[test]
+fn a_plain_frame_of_a_queue_is_recognised_where_it_lies() {
+    for shape in shapes() {
+        let headers = L3[shape.link] + if shape.is_v6 { 40 } else { 20 } + 20 + shape.options.len();
+        let is_plain = shape.link < 2 && !shape.is_v6 && shape.is_tcp;
+        for (csum, is_own) in [(Csum::Unknown, true), (Csum::Verified, true), (Csum::Partial, false)] {
+            let mut gro = gro(Profile::Strict);
+            let frame = |number| shape.frame(number, csum, |_| ());
+            let expected = |what| (is_plain && is_own).then_some(what);
+            let case = format!("{shape:?} {csum:?}");
+            assert_eq!(recognise(&mut gro, frame(0), shape.start(), csum), expected((true, false, 0)), "{case}");
+            push(&mut gro, shape.start(), csum, &[frame(0), frame(1)]);
+            // The flow is held, so that its bucket is not empty.
+            assert_eq!(
+                recognise(&mut gro, frame(3), shape.start(), csum),
+                expected((false, false, 0)),
+                "{case}, a gap"
+            );
+            let next = expected((false, true, headers as u16));
+            assert_eq!(recognise(&mut gro, frame(2), shape.start(), csum), next, "{case}");
+        }
+        if !is_plain {
+            continue;
+        }
+        for (total, is_long) in [(HEAD_BLOCK - 1, false), (HEAD_BLOCK, true)] {
+            let bytes = shape.frame(0, Csum::Unknown, |plan| len(plan, total - headers));
+            assert_eq!(bytes.len(), total);
+            let found = recognise(&mut gro(Profile::Strict), bytes, shape.start(), Csum::Unknown);
+            assert_eq!(found.is_some(), is_long, "{shape:?} {total}");
+        }
+        let bytes = shape.frame(0, Csum::Unknown, |_| ());
+        let mut slow = Gro::slow_path_only(Config::default());
+        assert_eq!(recognise(&mut slow, bytes, shape.start(), Csum::Unknown), None, "{shape:?}");
+        let options = shape.frame(0, Csum::Unknown, |plan| {
+            if let Ip::V4(ip) = &mut plan.ip {
+                ip.options = vec![1; 4];
+            }
+        });
+        assert_eq!(recognise(&mut gro(Profile::Strict), options, shape.start(), Csum::Unknown), None, "{shape:?}");
+    }
+}
+
+/// Tests that a bare packet with the bytes of the beginning of an Ethernet frame in the same places (an address of
+/// 8.0.69.1, where the type of IPv4 and its version would be, and port 6, where TCP would be) is a bare packet.
+#[test]
+fn a_bare_packet_that_looks_like_an_ethernet_frame_is_bare() {
+    let shape = Shape { link: 0, is_v6: false, is_tcp: true, options: &[] };
+    for csum in [Csum::Unknown, Csum::Verified, Csum::Partial] {
+        let mut gro = gro(Profile::Strict);
+        let frames: Vec<_> = (0..4)
+            .map(|number| {
+                shape.frame(number, csum, |plan| {
+                    tcp(plan, |tcp| tcp.dst_port = 6);
+                    if let Ip::V4(ip) = &mut plan.ip {
+                        ip.src = [8, 0, 69, 1];
+                    }
+                })
+            })
+            .collect();
+        assert_eq!((&frames[0][12..15], frames[0][23]), (&[8, 0, 0x45][..], 6));
+        assert_eq!(push(&mut gro, shape.start(), csum, &frames).0, 0, "{csum:?}");
+        gro.flush();
+        assert_eq!((gro.stats.trains, gro.stats.segments), (1, 4), "{csum:?}");
     }
 }
 

@@ -94,3 +94,19 @@ pub(super) fn padded(bytes: &[u8]) -> [u8; HEAD_BLOCK] {
     }
     front
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_frame_is_padded_with_zeros_to_a_block() {
+        let bytes: Vec<u8> = (1..=200).collect();
+        for len in 0..=bytes.len() {
+            let front = padded(&bytes[..len]);
+            let used = len.min(HEAD_BLOCK);
+            assert_eq!(front[..used], bytes[..used], "{len}");
+            assert!(front[used..].iter().all(|byte| *byte == 0), "{len}");
+        }
+    }
+}

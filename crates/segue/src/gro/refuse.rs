@@ -182,3 +182,107 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::{Field, Sum};
+    use crate::gro::{Config, Profile};
+    use crate::wire::write_u16;
+
+    /// Least length of a segment without payload of TCP over IPv4.
+    const BARE: usize = ipv4::MIN_LEN + tcp::MIN_LEN;
+    /// Least length of such a segment behind Ethernet.
+    const FRAMED: usize = ethernet::LEN + BARE;
+
+    /// Returns a segment without payload, with `options` bytes of options of TCP, behind `l3` bytes, changed before its
+    /// IPv4 checksum is computed.
+    fn segment(l3: usize, options: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let mut bytes = vec![0; l3 + BARE + options];
+        let ip = &mut bytes[l3..];
+        (ip[ipv4::VERSION_IHL], ip[ipv4::PROTOCOL]) = (0x45, protocol::TCP);
+        write_u16(ip, ipv4::TOTAL_LEN, (BARE + options) as u16);
+        ip[ipv4::MIN_LEN + tcp::OFFSET] = 0x50 + ((options as u8 / 4) << 4);
+        change(ip);
+        let field = Field::complete(Sum::of(&ip[..ipv4::MIN_LEN]));
+        write_u16(ip, ipv4::CHECKSUM, field.value());
+        bytes
+    }
+
+    fn gro(profile: Profile) -> Gro<Vec<u8>> {
+        Gro::new(Config { profile, ..Config::default() })
+    }
+
+    /// Returns what is found of the same segment, bare and on Ethernet, which must be the same.
+    #[track_caller]
+    fn found(gro: &Gro<Vec<u8>>, segment: impl Fn(usize) -> Vec<u8>, csum: Csum) -> bool {
+        let bare = gro.plain_acknowledgment::<0, BARE>(&segment(0), csum);
+        let framed = gro.plain_acknowledgment::<1, FRAMED>(&segment(ethernet::LEN), csum);
+        for (plain, link, l4) in [(bare, 0, ipv4::MIN_LEN), (framed, 1, ethernet::LEN + ipv4::MIN_LEN)] {
+            if let Some(Plain { link: its, is_v6, is_tcp, l4: at }) = plain {
+                assert_eq!((its, is_v6, is_tcp, at), (link, false, true, l4));
+            }
+        }
+        assert_eq!(bare.is_some(), framed.is_some());
+        bare.is_some()
+    }
+
+    /// Tests that a segment without payload is recognised by all of its fields together: of each case below only one
+    /// is another.
+    #[test]
+    fn a_plain_acknowledgment_is_one_in_every_field() {
+        let strict = gro(Profile::Strict);
+        for (options, csum) in [(0, Csum::Unknown), (12, Csum::Unknown), (40, Csum::Verified), (0, Csum::Partial)] {
+            assert!(found(&strict, |l3| segment(l3, options, |_| ()), csum), "{options} {csum:?}");
+        }
+        assert!(found(&strict, |l3| segment(l3, 0, |ip| ip[ipv4::FRAGMENT] = 0x40), Csum::Unknown), "DF");
+        let offset_at = ipv4::MIN_LEN + tcp::OFFSET;
+        let cases: [(&str, usize, u8); 8] = [
+            ("IPv4 options", ipv4::VERSION_IHL, 0x46),
+            ("another version", ipv4::VERSION_IHL, 0x55),
+            ("another protocol", ipv4::PROTOCOL, protocol::UDP),
+            ("padding", ipv4::TOTAL_LEN + 1, BARE as u8 - 1),
+            ("a part", ipv4::TOTAL_LEN + 1, BARE as u8 + 1),
+            ("more fragments", ipv4::FRAGMENT, 0x20),
+            ("an offset", ipv4::FRAGMENT + 1, 1),
+            ("options of TCP that are not there", offset_at, 0x60),
+        ];
+        for (what, at, value) in cases {
+            assert!(!found(&strict, |l3| segment(l3, 0, |ip| ip[at] = value), Csum::Unknown), "{what}");
+        }
+        // Data behind the header, which the length counts.
+        assert!(!found(&strict, |l3| segment(l3, 4, |ip| ip[offset_at] = 0x50), Csum::Unknown));
+        let wrong = |l3: usize| {
+            let mut bytes = segment(l3, 0, |_| ());
+            bytes[l3 + ipv4::CHECKSUM + 1] ^= 1;
+            bytes
+        };
+        assert!(!found(&strict, wrong, Csum::Unknown), "a wrong checksum");
+        for csum in [Csum::Bad, Csum::Absent] {
+            assert!(!found(&strict, |l3| segment(l3, 0, |_| ()), csum), "{csum:?}");
+        }
+        let acks = Gro::new(Config { profile: Profile::Lro, acks: true, ..Config::default() });
+        assert!(!found(&acks, |l3| segment(l3, 0, |_| ()), Csum::Unknown), "it may collapse with another");
+        for len in [BARE - 1, BARE] {
+            let plain = strict.plain_acknowledgment::<0, BARE>(&segment(0, 0, |_| ())[..len], Csum::Unknown);
+            assert_eq!(plain.is_some(), len == BARE, "{len}");
+        }
+    }
+
+    /// Tests that a checksum of all ones, which splitting would not restore, is none in the profile that promises that.
+    #[test]
+    fn a_checksum_of_all_ones_is_plain_where_nothing_has_to_be_restored() {
+        let ones = |l3: usize| {
+            // The other words, 0x4500, 0x0028 and 0x0006 with it, sum to all ones, so that both zeros are right.
+            let mut bytes = segment(l3, 0, |ip| {
+                write_u16(ip, ipv4::ID, 0xbad1);
+            });
+            assert_eq!(bytes[l3 + ipv4::CHECKSUM..][..2], [0, 0]);
+            write_u16(&mut bytes[l3..], ipv4::CHECKSUM, 0xffff);
+            assert_eq!(Sum::of(&bytes[l3..l3 + ipv4::MIN_LEN]).fold(), 0xffff);
+            bytes
+        };
+        assert!(!found(&gro(Profile::Strict), ones, Csum::Unknown));
+        assert!(found(&gro(Profile::linux()), ones, Csum::Unknown));
+    }
+}

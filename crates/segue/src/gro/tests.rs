@@ -10,7 +10,9 @@ use super::key::FlowKey;
 use super::rules::Masks;
 use super::rules::{self, VARYING};
 use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table, left};
+use super::verify::is_sum_good;
 use super::*;
+use crate::checksum::{Field, Sum};
 use crate::packet::{Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::time::Nanos;
 
@@ -147,6 +149,52 @@ fn a_mask_leaves_out_what_varies_and_nothing_else() {
             assert_eq!(difference, (!varies).then_some(at), "byte {at}, bit {bit:02x}");
         }
         assert!(differ(packet.head.bytes(), &packet.head.bytes()[1..]).is_some());
+        // Two differences of the same bits are no less than one.
+        let mut other = packet.head.clone();
+        (other.bytes_mut()[8], other.bytes_mut()[12]) = (other.bytes()[8] ^ 1, other.bytes()[12] ^ 1);
+        assert_eq!(differ(packet.head.bytes(), other.bytes()), Some(8), "TTL and source address");
+    }
+}
+
+/// Tests the quick sum of an IPv4 header against the definition (RFC 1071), with carries of every kind.
+#[test]
+fn an_ipv4_header_is_good_where_its_words_sum_to_all_ones() {
+    let mut rng = Rng::new(5);
+    for round in 0..4000 {
+        let mut header: [u8; 20] = core::array::from_fn(|_| match round % 4 {
+            0 => rng.next_u64() as u8,
+            // Words that carry as often as they can, and as seldom.
+            1 => 0xff,
+            2 => [0, 0xff][rng.below(2)],
+            _ => [0, 1][rng.below(2)],
+        });
+        header[0] = 0x45;
+        header[10..12].fill(0);
+        let field = Field::complete(Sum::of(&header)).value();
+        // The right field, then one with another bit in any byte.
+        for (at, bit) in [(0, 0), (10, 1), (11, 1), (rng.below(20), 1 << rng.below(8))] {
+            let mut header = header;
+            header[10..12].copy_from_slice(&field.to_be_bytes());
+            header[at] ^= bit;
+            let expected = Sum::of(&header).fold() == 0xffff;
+            assert_eq!(is_sum_good(&header), expected, "{header:02x?}");
+            assert_eq!(expected, bit == 0, "{header:02x?}");
+        }
+    }
+}
+
+/// Tests that the second byte of IPv6, half traffic class and half flow label, is named by the half that differs.
+#[test]
+fn a_difference_in_the_shared_byte_of_ipv6_is_named_by_its_half() {
+    let mut layout = Layout::empty(Stop::Transport);
+    assert!(layout.push(Kind::Ipv6, 40));
+    let bytes = |second: u8| {
+        let mut bytes = [0x60; 40];
+        bytes[1] = second;
+        bytes
+    };
+    for (other, expected) in [(0xf1, Mismatch::FlowLabel), (0xe0, Mismatch::Tos), (0xe1, Mismatch::Tos)] {
+        assert_eq!(rules::explain(&layout, 1, &bytes(0xf0), &bytes(other)), expected, "{other:#x}");
     }
 }
 

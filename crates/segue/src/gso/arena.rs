@@ -311,3 +311,38 @@ impl Frames {
         self.frames.push(Frame { range: start as u32..self.used as u32, room: room as u32, csum, gso });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests that more than a 32-bit offset can express is refused before memory is taken.
+    #[test]
+    fn more_than_offsets_can_express_is_refused() {
+        let (mut arena, mut frames) = (Arena::new(), Frames::new());
+        for (count, len) in [(usize::MAX, 2), (1 << 31, 2)] {
+            assert_eq!(arena.reserve(count, len), Err(Refusal::Full), "{count} heads of {len} bytes");
+        }
+        for (count, len, room) in [(usize::MAX, 0, 2), (1, usize::MAX, 1), (1 << 31, 0, 2), (2, 1 << 31, 1 << 30)] {
+            assert_eq!(frames.reserve(count, len, room), Err(Refusal::Full), "{count} frames, {len} bytes, {room}");
+        }
+        assert_eq!(frames.room(usize::MAX, 1).err(), Some(Refusal::Full));
+        assert_eq!((arena.heads.capacity(), arena.segments.capacity(), frames.bytes.len()), (0, 0, 0));
+    }
+
+    /// Tests that a batch takes the memory that was reserved for it, and a reservation not many times what was asked.
+    #[test]
+    fn a_batch_takes_the_memory_that_was_reserved_for_it() {
+        let (mut arena, mut frames) = (Arena::new(), Frames::new());
+        arena.reserve(3, 20).unwrap();
+        let reserved = arena.heads.capacity();
+        assert!((60 + MAX_HEADER_BYTES..2 * (60 + MAX_HEADER_BYTES)).contains(&reserved), "{reserved}");
+        arena.push_run(20, (0, 100, 3), SegmentCsum::AsIs, |head| head[19] = 9);
+        assert_eq!(arena.heads.capacity(), reserved);
+        let heads: Vec<&[u8]> = arena.segments().iter().map(|segment| arena.head(segment)).collect();
+        let expected = [[0; 19].as_slice(), &[9]].concat();
+        assert_eq!(heads, [&expected[..]; 3]);
+        frames.reserve(3, 360, 10).unwrap();
+        assert_eq!(frames.bytes.len(), 390);
+    }
+}

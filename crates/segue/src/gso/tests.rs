@@ -1,12 +1,18 @@
 //! Tests of the parts of splitting whose decisions a result does not always show: a train that is not passed uncut at
 //! once is planned, and may be passed uncut all the same.
 
+use super::arena::{Arena, FragmentIds, Frames};
 use super::check::check;
 use super::cursor::Cursor;
-use super::limits::{Limits, MIN_TCP_SIZE};
+use super::fragment::Cut;
+use super::limits::{Fragment, Limits, MIN_TCP_SIZE};
+use super::plan::SegmentPlan;
 use super::refusal::Refusal;
+use super::segment::{Segment, SegmentCsum};
+use super::split::push_joined;
 use super::uncut::gso_of;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use crate::hash::Key;
 use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, Layout, Packet, Payload, Start, Stop, TrainCsum, Tunnels, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, write_u16};
 
@@ -21,9 +27,14 @@ fn ip_len(is_v6: bool) -> usize {
     if is_v6 { ipv6::LEN } else { ipv4::MIN_LEN }
 }
 
-/// Returns a train of TCP whose headers describe it, with a primed checksum.
+/// Returns a train of TCP without options whose headers describe it, with a primed checksum.
 fn train(is_v6: bool, size: u16, payload: usize) -> Packet<Vec<u8>> {
-    let (l4, len) = (ip_len(is_v6), tcp::MIN_LEN + payload);
+    train_with(is_v6, size, payload, 0)
+}
+
+/// Returns a train of TCP with `options` bytes of options, as [`train`] does.
+fn train_with(is_v6: bool, size: u16, payload: usize, options: usize) -> Packet<Vec<u8>> {
+    let (l4, len) = (ip_len(is_v6), tcp::MIN_LEN + options + payload);
     let mut bytes = vec![0; l4 + len];
     let pseudo = if is_v6 {
         (bytes[0], bytes[ipv6::NEXT_HEADER], bytes[ipv6::HOP_LIMIT]) = (0x60, protocol::TCP, 64);
@@ -36,7 +47,7 @@ fn train(is_v6: bool, size: u16, payload: usize) -> Packet<Vec<u8>> {
         write_u16(&mut bytes, ipv4::CHECKSUM, field.value());
         pseudo_v4([0; 4], [0; 4], protocol::TCP, len)
     };
-    (bytes[l4 + tcp::OFFSET], bytes[l4 + tcp::FLAGS]) = (0x50, tcp::ACK);
+    (bytes[l4 + tcp::OFFSET], bytes[l4 + tcp::FLAGS]) = (0x50 + ((options as u8 / 4) << 4), tcp::ACK);
     write_u16(&mut bytes, l4 + tcp::CHECKSUM, Field::primed(pseudo).value());
     let mut packet = Packet::default();
     packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
@@ -213,4 +224,149 @@ fn a_cursor_reaches_as_far_as_a_number_of_pieces() {
         cursor.skip(skip);
         assert_eq!(cursor.reach(pieces, most), expected, "{pieces} of {most} from {skip}");
     }
+}
+
+/// Limits of a port that completes checksums and takes no trains.
+const CSUM: Limits = Limits { csum: true, ..Limits::NONE };
+
+/// Returns the number of segments that are made in one run, and that of the run after the next part, in scatter form.
+fn runs(packet: &Packet<Vec<u8>>, limits: &Limits) -> [usize; 2] {
+    let (mut plan, mut arena) = (SegmentPlan::new(packet, limits).unwrap(), Arena::new());
+    arena.reserve(plan.count(), packet.head.len()).unwrap();
+    let mut parts = plan.parts(&packet.payload, limits);
+    let first = plan.run(&mut parts, &mut arena);
+    let _ = parts.next();
+    let found = [first, plan.run(&mut parts, &mut arena)];
+    assert_eq!(arena.segments().len(), found[0] + found[1]);
+    found
+}
+
+/// Returns what [`runs`] does, in linear form.
+fn linear_runs(packet: &Packet<Vec<u8>>, limits: &Limits) -> [usize; 2] {
+    let (mut plan, mut frames) = (SegmentPlan::new(packet, limits).unwrap(), Frames::new());
+    let (count, mut cursor) = (plan.count(), Cursor::new(&packet.payload));
+    frames.reserve(count, count * packet.head.len() + packet.payload.len(), 0).unwrap();
+    let mut parts = plan.parts(&packet.payload, limits);
+    let first = plan.run_linear(&mut parts, &mut cursor, &mut frames, 0);
+    if let Some(part) = parts.next() {
+        cursor.skip(part.len);
+    }
+    let found = [first, plan.run_linear(&mut parts, &mut cursor, &mut frames, 0)];
+    assert_eq!(frames.frames().len(), found[0] + found[1]);
+    let payload: usize = frames.frames().iter().map(|frame| frames.bytes(frame).len() - packet.head.len()).sum();
+    assert_eq!(frames.take_checksummed(), if limits.csum { 0 } else { payload as u64 });
+    found
+}
+
+/// Tests which segments are made in one run: those that differ in counting fields only. FIN and PSH are left to the
+/// last segment, CWR to the first.
+#[test]
+fn segments_that_differ_in_counting_fields_only_are_made_in_one_run() {
+    let all = tcp::CWR | tcp::FIN | tcp::PSH;
+    for is_v6 in [false, true] {
+        for (payload, flags, expected) in [
+            (3000, 0, [3, 0]),
+            (3500, 0, [3, 0]),
+            (999, 0, [0, 0]),
+            (3000, tcp::PSH, [2, 0]),
+            (3000, tcp::FIN, [2, 0]),
+            (3500, tcp::PSH, [3, 0]),
+            (1000, tcp::PSH, [0, 0]),
+            (3000, tcp::CWR, [0, 2]),
+            (3500, tcp::CWR, [0, 2]),
+            (3000, all, [0, 1]),
+            (2000, all, [0, 0]),
+        ] {
+            let mut packet = train(is_v6, 1000, payload);
+            packet.head.bytes_mut()[ip_len(is_v6) + tcp::FLAGS] |= flags;
+            let case = format!("{is_v6} {payload} {flags:#x}");
+            assert_eq!(runs(&packet, &CSUM), expected, "{case}");
+            assert_eq!(runs(&packet, &Limits::NONE), [0, 0], "{case}: each payload is summed");
+            for limits in [CSUM, Limits::NONE] {
+                assert_eq!(linear_runs(&packet, &limits), expected, "{case}");
+            }
+        }
+        // CWR on every segment is no change.
+        let mut packet = train(is_v6, 1000, 3000);
+        packet.head.bytes_mut()[ip_len(is_v6) + tcp::FLAGS] |= tcp::CWR;
+        let on_all = Gso { fixed_ids: Gso::CWR, ..gso(GsoKind::Tcp, 1000) };
+        packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso: on_all };
+        assert_eq!((runs(&packet, &CSUM), linear_runs(&packet, &CSUM)), ([3, 0], [3, 0]), "{is_v6}");
+    }
+}
+
+/// Tests that runs are for headers of at most a block (80 bytes), and in linear form for frames of at least one.
+#[test]
+fn runs_have_headers_of_at_most_a_block_and_frames_of_at_least_one() {
+    for (is_v6, options, expected) in [(false, 40, [3, 0]), (true, 20, [3, 0]), (true, 24, [0, 0]), (true, 40, [0, 0])]
+    {
+        let packet = train_with(is_v6, 1000, 3000, options);
+        assert_eq!(runs(&packet, &CSUM), expected, "{options}");
+        assert_eq!(linear_runs(&packet, &CSUM), expected, "{options}");
+    }
+    for (is_v6, size, linear) in [(false, 40, [3, 0]), (false, 39, [0, 0]), (true, 20, [3, 0]), (true, 19, [0, 0])] {
+        let packet = train(is_v6, size, 3 * usize::from(size));
+        assert_eq!(runs(&packet, &CSUM), [3, 0], "{size}");
+        assert_eq!(linear_runs(&packet, &CSUM), linear, "{size}");
+    }
+}
+
+/// Tests that pieces are counted only where their number can be too large for the port.
+#[test]
+fn the_pieces_of_a_train_are_counted_only_where_they_can_be_too_many() {
+    let packet = train(false, 1000, 3000);
+    let plan = SegmentPlan::new(&packet, &PORT).unwrap();
+    for (port, max_pieces, max_piece, expected) in [
+        (PORT, usize::MAX, usize::MAX, None),
+        (PORT, 2, usize::MAX, None),
+        (PORT, 1, usize::MAX, Some((1, usize::MAX))),
+        (PORT, 2, 3000, None),
+        (PORT, 2, 2999, Some((2, 2999))),
+        (PORT, 3, 2999, None),
+        (PORT, 3, 1500, None),
+        (PORT, 3, 1499, Some((3, 1499))),
+        (PORT, usize::MAX, 0, None),
+        (PORT, 5, 0, Some((5, 1))),
+        (CSUM, 1, 1, None),
+    ] {
+        let limits = Limits { max_pieces, max_piece, ..port };
+        assert_eq!(plan.parts(&packet.payload, &limits).pieces, expected, "{max_pieces} {max_piece}");
+    }
+}
+
+/// Tests that memory is reserved for as many segments and fragments as there will be.
+#[test]
+fn the_number_of_segments_and_of_fragments_is_known_in_advance() {
+    for is_v6 in [false, true] {
+        for (payload, segments) in [(1, 1), (1000, 1), (1001, 2), (3000, 3), (3001, 4)] {
+            let packet = train(is_v6, 1000, payload);
+            assert_eq!(SegmentPlan::new(&packet, &CSUM).map(|plan| plan.count()).ok(), Some(segments), "{payload}");
+        }
+        let mut counts = Vec::new();
+        for payload in 600..2600 {
+            let mut packet = train(is_v6, 1000, payload);
+            packet.offload.unit = Unit::Whole(Csum::Unknown);
+            let limits = Limits { mtu: 600, fragment: Fragment::Sender { clears_df: true }, ..Limits::NONE };
+            let cut = Cut::new(&packet, &limits, &mut FragmentIds::new(Key([0; 2]))).unwrap();
+            let (mut next, mut count) = (Some(cut.piece(0, 0)), 0);
+            while let Some(piece) = next {
+                count += 1;
+                assert!(cut.head_len(&piece) + piece.len <= 600, "{is_v6} {payload}");
+                next = cut.next(&piece);
+            }
+            assert_eq!(cut.count(), count, "{is_v6} {payload}");
+            counts.push(count);
+        }
+        assert_eq!((counts[0], counts[1999]), (2, 5), "{is_v6}");
+    }
+}
+
+#[test]
+fn a_train_that_was_just_joined_passes_without_its_headers_where_the_port_takes_it() {
+    let (packet, mut arena) = (train(false, 1000, 3000), Arena::new());
+    assert!(!push_joined(&packet, &CSUM, &mut arena));
+    assert!(arena.segments().is_empty());
+    assert!(push_joined(&packet, &PORT, &mut arena));
+    let gso = Some(gso(GsoKind::Tcp, 1000));
+    assert_eq!(arena.segments(), [Segment { head: 0..0, payload: 0..3000, csum: SegmentCsum::Partial, gso }]);
 }

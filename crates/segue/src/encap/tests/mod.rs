@@ -2,6 +2,7 @@
 //! without the engine.
 
 mod golden;
+mod plain;
 mod property;
 mod refusals;
 mod too_big;
