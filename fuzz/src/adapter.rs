@@ -1,13 +1,13 @@
 use segue::reason::Reason;
 use segue::time::Nanos;
-use segue_lan78xx::driver::{Config, Driver};
-use segue_lan78xx::frame::rx::{ChecksumErrors, Frames, HEADER_LEN, Malformed};
+use segue_lan78xx::driver::Config;
+use segue_lan78xx::frame::rx::{Builder, ChecksumErrors, Frames, HEADER_LEN, Malformed};
 use segue_lan78xx::frame::tx;
-use segue_lan78xx::model::{Fault, Model};
-use segue_lan78xx::usb::{self, Setup, Speed, Transport};
-use segue_port::{Port, RxBatch};
+use segue_lan78xx::model::Fault;
+use segue_lan78xx::usb::Speed;
+use segue_port::Port;
 
-use crate::adapter_support::{Meddled, Meddler, Rig, chip, local};
+use crate::adapter_support::Rig;
 use crate::input::Input;
 use crate::resources::bounded;
 
@@ -35,22 +35,29 @@ pub fn framing(data: &[u8]) {
             }
         }
         assert!(steps <= bytes.len() / HEADER_LEN + 1);
+        built_again(bytes, good, bad[Malformed::Checksum.index()]);
         if let Some(command) = tx::Command::parse(bytes) {
             // A segment size below the least of the chip is raised to it.
             let written = command.emit();
             assert_eq!(tx::Command::parse(&written).map(|command| command.emit()), Some(written));
         }
-        let config = Config::napi(Speed::Super);
+        let plain = tx::Command::plain(u32::from(how) + 1);
+        assert_eq!(tx::Command::parse(&plain.emit()), Some(plain));
+        assert!((bytes.len() + tx::padding(bytes.len())).is_multiple_of(tx::ALIGN));
+        assert!(tx::needs_zero_packet(bytes.len() * 512, 512) != bytes.is_empty());
+        // Tags stay in the frames, or are put back into them (bit 1).
+        let standard = Config { strip_tags: how & 2 != 0, ..Config::standard(Speed::Super) };
+        let config = if how & 1 == 0 { Config::napi(Speed::Super) } else { standard };
         // The driver reads transfers of a limited length.
-        if bytes.len() > 16 << 10 {
+        if bytes.len() > config.rx_transfer_len.min(16 << 10) {
             return;
         }
-        let config = if how & 1 == 0 { config } else { Config { strip_tags: false, ..Config::standard(Speed::Super) } };
         let mut rig = Rig::new(Speed::Super, config);
         rig.model().inject(Fault::RawTransfer(bytes.to_vec()));
         rig.driver.usb().model.advance(Nanos(0));
         let mut got = 0;
-        for _ in 0..3 {
+        // Each poll has a budget of 64 packets, and a frame takes 28 bytes at least.
+        for _ in 0..10 {
             rig.driver.receive(&mut rig.rx, 1000).expect("a model without errors");
             got += rig.rx.packets.len();
             while let Some(packet) = rig.rx.pop_packet() {
@@ -65,63 +72,29 @@ pub fn framing(data: &[u8]) {
     });
 }
 
-/// Answers of a device, read from the input.
-struct Answers {
-    bytes: Vec<u8>,
-    at: usize,
-}
-
-impl Answers {
-    fn next(&mut self) -> Option<u8> {
-        let byte = self.bytes.get(self.at).copied();
-        self.at += 1;
-        byte
+/// Builds a transfer of the good frames of another: they are read again as what they were. `good` is their number where
+/// wrong checksums are passed on; where they are errors, too, those frames are dropped.
+fn built_again(bytes: &[u8], good: usize, dropped: u64) {
+    let (mut built, mut expected) = (Builder::default(), Vec::new());
+    let mut frames = Frames::new(bytes, ChecksumErrors::Pass);
+    while let Some(found) = frames.next() {
+        assert!(frames.position() <= bytes.len());
+        let Ok((header, range)) = found else { continue };
+        let frame = [&bytes[range], &[0; 4]].concat();
+        let len = built.len_with(frame.len());
+        built.push(header, &frame);
+        assert_eq!(built.bytes.len(), len);
+        expected.push((header.flags, frame));
     }
-}
-
-impl Meddler for Answers {
-    fn before(&mut self, _model: &mut Model, setup: Setup) -> Result<(), usb::Error> {
-        match self.next() {
-            Some(0xff) if !setup.is_in() => Err(usb::Error::Timeout),
-            _ => Ok(()),
-        }
-    }
-
-    fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
-        match self.next() {
-            Some(0xff) => Err(usb::Error::Stall),
-            Some(0xfe) => Ok(len / 2),
-            Some(0xfd) => {
-                for byte in &mut bytes[..len] {
-                    *byte = self.next().unwrap_or(0);
-                }
-                Ok(len)
-            }
-            _ => Ok(len),
-        }
-    }
-}
-
-/// Tests a driver whose device answers register requests with arbitrary bytes or errors: the driver refuses the device
-/// or works with it, and ends in bounded time.
-pub fn registers(data: &[u8]) {
-    bounded(data.len(), FREE, || {
-        let answers = Answers { bytes: data.to_vec(), at: 0 };
-        let usb = Meddled::new(local(chip(Speed::Super)), answers);
-        let Ok(mut driver) = Driver::open(usb, Config::napi(Speed::Super)) else { return };
-        let _ = driver.up();
-        let mut rx = RxBatch::new(16);
-        for turn in 0..10 {
-            if turn % 7 == 3 {
-                driver.usb().local.borrow_mut().model.set_partner(None);
-            }
-            driver.usb().sleep(30_000_000);
-            let _ = driver.receive(&mut rx, 64);
-            rx.packets.clear();
-        }
-        let _ = driver.read_statistics();
-        let _ = driver.set_mac([2, 0, 0, 0, 0, 1]);
-        let _ = driver.set_mtu(1500);
-        let _ = driver.down();
-    });
+    assert_eq!((expected.len(), dropped), (good, 0));
+    let again: Vec<_> = Frames::new(&built.bytes, ChecksumErrors::Pass)
+        .map(|found| found.map(|(header, range)| (header.flags, built.bytes[range.start..range.end + 4].to_vec())))
+        .collect::<Result<_, _>>()
+        .expect("good frames");
+    assert!(again == expected, "the frames of a transfer that was built are others");
+    let strict = Frames::new(bytes, ChecksumErrors::Drop).collect::<Vec<_>>();
+    let wrong = strict.iter().filter(|found| **found == Err(Malformed::Checksum)).count();
+    let passed = strict.iter().filter(|found| found.is_ok()).count();
+    // Of a dropped frame the length is not judged.
+    assert!(passed <= good && passed + wrong >= good, "{passed} passed, {wrong} dropped of {good}");
 }

@@ -21,6 +21,7 @@ mod parse;
 mod peers;
 mod pipelines;
 mod readers;
+mod registers;
 mod resources;
 mod ring;
 mod sys;
@@ -49,7 +50,7 @@ mod adapter_support;
 #[path = "../../crates/segue-datapath/tests/memory/mod.rs"]
 mod memory;
 
-pub use adapter::{framing, registers};
+pub use adapter::framing;
 pub use capture::{capture, compressed, transform, undo_notes};
 pub use configuration::configuration;
 pub use control::{control, handover};
@@ -58,6 +59,7 @@ pub use netlink::netlink;
 pub use peers::peers;
 pub use pipelines::{route, tunnelled};
 pub use readers::{Cost, READERS, Reading};
+pub use registers::registers;
 pub use ring::ring;
 pub use usbip::{usbip_client, usbip_server};
 pub use vhost::vhost;
