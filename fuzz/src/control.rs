@@ -3,9 +3,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use segue_control::protocol::{Request, Response};
+use segue_control::protocol::{Failure, Request, Response, ServiceRequest, ServiceResponse};
 use segue_host::sys::{Want, poll};
-use segue_service::handover::{Line, Ports, sys};
+use segue_service::handover::{Line, Ports, Record, sys};
 
 use crate::input::Input;
 use crate::resources::bounded;
@@ -15,23 +15,63 @@ const FREE: usize = 64 << 10;
 /// Largest number of descriptors of a handover.
 const MOST: usize = 4;
 
-/// Parses an arbitrary line as a request to an instance, and as its answer: a parsed message is written as an
-/// equivalent line.
+/// Parses an arbitrary line as a request to an instance or to a service, and as the answer of either: a parsed message
+/// is written as an equivalent line, and a refusal is one line, too.
 pub fn control(data: &[u8]) {
-    bounded(data.len(), FREE, || {
-        if let Ok(request) = Request::parse(data) {
-            let line = request.line();
-            assert!(!line.trim_end().contains('\n'), "one request, one line");
-            assert_eq!(Request::parse(line.trim_end().as_bytes()).ok(), Some(request));
-        }
+    let refusal = bounded(data.len(), FREE, || {
+        let request = match Request::parse(data) {
+            Ok(request) => request,
+            Err(error) => return Some(error),
+        };
+        let line = request.line();
+        assert!(!line.trim_end().contains('\n'), "one request, one line");
+        assert_eq!(Request::parse(line.trim_end().as_bytes()).ok(), Some(request));
+        None
     });
+    if let Some(error) = refusal {
+        let line = Response::from(error).line();
+        let Ok(Response::Error(failure)) = serde_json::from_str(&line) else { panic!("{line}") };
+        keeps(*failure);
+    }
+    match bounded(data.len(), FREE, || ServiceRequest::parse(data)) {
+        Ok(request) => assert_eq!(ServiceRequest::parse(request.line().as_bytes()).ok(), Some(request)),
+        Err(error) => {
+            for line in [ServiceResponse::refused(&error, "no request").line(), ServiceResponse::from(error).line()] {
+                assert!(!line.contains('\n') && serde_json::from_str::<ServiceResponse>(&line).is_ok(), "{line}");
+            }
+        }
+    }
     // An answer has numbers, each of which takes more memory than its digits.
     bounded(data.len(), FREE + 200 * data.len(), || {
         if let Ok(response) = serde_json::from_slice::<Response>(data) {
             let line = response.line();
             assert!(serde_json::from_str::<Response>(&line).is_ok(), "{line}");
+            if let Response::Error(failure) = response {
+                keeps(*failure);
+            }
         }
     });
+    bounded(data.len(), FREE + 200 * data.len(), || {
+        if let Ok(response) = serde_json::from_slice::<ServiceResponse>(data) {
+            let line = response.line();
+            assert!(serde_json::from_str::<ServiceResponse>(&line).is_ok(), "{line}");
+            let text = match response {
+                ServiceResponse::Reloaded(reloaded) => reloaded.text(),
+                ServiceResponse::Upgraded(upgraded) => upgraded.text(),
+                ServiceResponse::Error(failure) => return keeps(*failure),
+                ServiceResponse::Service(_) | ServiceResponse::Refused(_) => String::new(),
+            };
+            // An instance without a name and a reason is a few words.
+            assert!(text.len() <= 500 + 20 * data.len(), "{text}");
+        }
+    });
+}
+
+/// Checks that a refusal stays what it is as an error, except for a kind that is not known.
+fn keeps(failure: Failure) {
+    let known = Failure::from(failure.clone().into_error());
+    assert_eq!(Failure { kind: known.kind.clone(), ..failure }, known);
+    assert_eq!(Failure::from(known.clone().into_error()), known);
 }
 
 /// Sends arbitrary messages instead of those of a handover: invalid ones are refused, and no descriptor of a refused
@@ -62,6 +102,7 @@ pub fn handover(data: &[u8]) {
             let sockets = ports.sockets.receive.len() + ports.sockets.send.len();
             assert!(ports.interfaces.len() + sockets <= MOST);
             assert!(ports.interfaces.iter().all(|(name, _)| name.len() < 24));
+            hand_on(ports);
         }
         while line.receive(Duration::ZERO).is_ok() {}
     });
@@ -71,4 +112,43 @@ pub fn handover(data: &[u8]) {
     segue_host::sys::set_nonblocking(reader.as_fd()).expect("a pipe");
     let left = io::Read::read(&mut &reader, &mut [0; 1]).map_err(|error| error.kind());
     assert_eq!(left, Ok(0), "a descriptor stayed open");
+}
+
+/// Hands ports on over another line, where the same ones arrive. Names longer than those of interfaces are cut.
+fn hand_on(mut ports: Ports) {
+    let Ok((near, far)) = Line::pair() else { return };
+    ports.give(&near).expect("an empty line has room");
+    let far = UnixStream::from(far);
+    let mut records = Vec::new();
+    loop {
+        let mut bytes = [0; 64];
+        let (len, fd) = sys::receive(&far, &mut bytes).expect("a whole list");
+        records.push((bytes[0], fd.is_some()));
+        assert_eq!(len, 24);
+        if bytes[0] == b'.' {
+            break;
+        }
+    }
+    let count = |kind: u8| records.iter().filter(|(its, has_fd)| *its == kind && *has_fd).count();
+    let sockets = [ports.sockets.receive.len(), ports.sockets.send.len()];
+    assert_eq!([count(b'i'), count(b'p')], [ports.interfaces.len(), usize::from(ports.peers.is_some())]);
+    assert_eq!([count(b'r'), count(b's')], sockets);
+    for (record, kind) in [(Record::Request, b'?'), (Record::Go, b'!'), (Record::Sequence("sg0".to_owned(), 7), b'n')] {
+        near.say(&record, None).expect("an empty line has room");
+        let mut bytes = [0; 64];
+        assert_eq!(sys::receive(&far, &mut bytes).expect("a record").0, 24);
+        assert_eq!(bytes[0], kind);
+    }
+    // Nothing comes from the other end, and once that is gone nothing can be sent.
+    assert_eq!(near.receive(Duration::ZERO).map_err(|error| error.kind()).err(), Some(io::ErrorKind::TimedOut));
+    let error = near.receive(Duration::ZERO).expect_err("nothing came");
+    assert!(sys::is_passing(&error), "{error}");
+    drop(far);
+    let ready = poll(&[(near.as_fd(), Want::Read)], Duration::ZERO).expect("a line");
+    assert!(ready[0], "the end of a line can be read");
+    let error = near.say(&Record::Go, None).expect_err("the other end is gone");
+    assert!(!sys::is_passing(&error), "{error}");
+    let names: Vec<String> = ports.interfaces.iter().map(|(name, _)| name.clone()).collect();
+    assert!(names.iter().all(|name| ports.interface(name).is_some()) && ports.interface("sg0").is_none());
+    assert_eq!(ports.outside().is_some(), sockets[0] > 0);
 }

@@ -1,10 +1,11 @@
 use std::ops::ControlFlow;
+use std::sync::Once;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use segue_datapath::route::Routes;
-use segue_host::netlink::answers;
-use segue_host::netlink::changes::Changed;
+use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::netlink::nexthops::{self, Nexthops};
+use segue_host::netlink::{Netlink, answers};
 use segue_service::router_feed::{TableChanges, read_route};
 
 use crate::resources::bounded;
@@ -24,6 +25,8 @@ const SEQUENCE: u32 = 7;
 /// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as
 /// the routes of a router: every reader ends, and keeps no more than the datagram's size allows.
 pub fn netlink(data: &[u8]) {
+    static KERNEL: Once = Once::new();
+    KERNEL.call_once(of_the_kernel);
     bounded(data.len(), FREE + GROWTH * data.len(), || {
         let mut changed = Changed::default();
         changed.add(data);
@@ -52,4 +55,18 @@ pub fn netlink(data: &[u8]) {
         });
         assert!(count <= data.len() / 16);
     });
+}
+
+/// Passes what the kernel of this machine says through the same readers, once.
+fn of_the_kernel() {
+    if let Ok(mut changes) = Changes::open() {
+        changes.read().expect("a socket that was just opened");
+    }
+    if let Ok(mut netlink) = Netlink::open() {
+        let all = nexthops::read(&mut netlink).unwrap_or_default();
+        for id in all.keys() {
+            let found = nexthops::hop(&all, *id, |_| true);
+            assert!(found.is_none_or(|hop| all.values().any(|one| one == hop)));
+        }
+    }
 }
