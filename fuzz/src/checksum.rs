@@ -1,9 +1,10 @@
-use segue::checksum::{Field, Sum, implementations};
+use segue::checksum::{Field, Sum, implementation, implementations, pseudo_v4, pseudo_v6};
 
 use crate::input::Input;
 
 /// Compares checksums of arbitrary bytes, added in pieces of arbitrary lengths, with RFC 1071 written out word by word,
-/// for all implementations of this CPU; and the incremental update of RFC 1624 with a new sum.
+/// for all implementations of this CPU; the incremental update of RFC 1624 with a new sum; and the pseudo headers with
+/// their bytes.
 pub(crate) fn checksum(data: &[u8]) {
     let mut input = Input::new(data);
     let (cut, skip, at, new) = (input.u16(), input.u8(), input.u16(), input.u16());
@@ -24,12 +25,22 @@ pub(crate) fn checksum(data: &[u8]) {
     let mut copy = vec![0; tail.len()];
     copied.copy(&mut copy, tail);
     assert_eq!((copied.fold(), copy.as_slice()), (expected, tail));
+    let fastest = implementations().last().expect("one at least");
+    assert_eq!(implementation(), fastest.name(), "the last one is in use");
     for implementation in implementations() {
         assert_eq!(implementation.sum(bytes).fold(), expected, "{}", implementation.name());
         let mut copy = vec![0; bytes.len()];
         assert_eq!(implementation.copy(&mut copy, bytes).fold(), expected, "{}", implementation.name());
         assert_eq!(copy, bytes, "{}", implementation.name());
     }
+
+    let mut without = Sum::of(bytes);
+    without.remove(Sum::of(head));
+    let mut zeros = Sum::ZERO;
+    zeros.append(Sum::ZERO, head.len());
+    zeros.add(tail);
+    assert_eq!(without, zeros, "without its beginning it is the sum of the rest");
+    pseudo(bytes);
 
     // One 16-bit word at an even offset changes, as when a NAT rewrites a port.
     let at = usize::from(at) / 2 * 2;
@@ -46,7 +57,34 @@ pub(crate) fn checksum(data: &[u8]) {
             check.add_u16(updated.value());
             assert_eq!(check.fold(), 0xffff);
         }
+        let long = Field::from_wire(u16::from_be_bytes([hi, lo])).update_u32(u32::from(new) << 16 | 5, 0x0001_0007);
+        let short = Field::from_wire(u16::from_be_bytes([hi, lo])).update(new, 1).update(5, 7);
+        assert_eq!(long, short);
     }
+}
+
+/// Compares the pseudo header of addresses that the first bytes are with its sum byte by byte (RFC 768, RFC 8200
+/// section 8.1), and the fields made of it.
+fn pseudo(bytes: &[u8]) {
+    let Some((addresses, rest)) = bytes.split_first_chunk::<32>() else { return };
+    let (protocol, len) = (addresses[31], rest.len());
+    let (source, destination) = addresses.split_at(16);
+    let to_array = |bytes: &[u8]| *bytes.first_chunk::<16>().expect("half of them");
+    let long = pseudo_v6(to_array(source), to_array(destination), protocol, len);
+    let mut written = addresses.to_vec();
+    written.extend_from_slice(&(len as u32).to_be_bytes());
+    written.extend_from_slice(&[0, 0, 0, protocol]);
+    assert_eq!((long, long.fold()), (Sum::of(&written), oracle(&written)));
+    let [a, b, c, d, e, f, g, h] = *addresses.first_chunk().expect("eight of them");
+    let short = pseudo_v4([a, b, c, d], [e, f, g, h], protocol, len);
+    written.truncate(8);
+    written.extend_from_slice(&[0, protocol]);
+    written.extend_from_slice(&(len as u32).to_be_bytes());
+    assert_eq!((short, short.fold()), (Sum::of(&written), oracle(&written)));
+    assert_eq!(Field::primed(short).value(), oracle(&written));
+    let (complete, udp) = (Field::complete(short), Field::complete_udp(short));
+    assert_eq!(complete.value(), !oracle(&written));
+    assert!(udp.value() != 0 && (udp == complete || complete.value() == 0), "{udp:?} {complete:?} {short:?}");
 }
 
 /// Computes the checksum of RFC 1071, section 1, word by word.

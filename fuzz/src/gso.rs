@@ -1,14 +1,22 @@
-use segue::gso::{Arena, Fragment, Frames, FreeTags, Limits, finish, split, split_linear};
-use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Remote, Start, TrainCsum, Tunnels, Unit};
+use segue::gso::{
+    Arena, Fragment, Frames, FreeTags, Limits, cut, fill, finish, prime, request_checksum, split, split_linear,
+};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Remote, Start, TrainCsum, Tunnels, Unit};
 use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 
 use crate::input::Input;
 use crate::streams;
 
+/// Length of the pieces in which a packet lies if it does not lie in one.
+const PIECE: usize = 300;
+
 /// Runs GSO on an arbitrary frame with arbitrary metadata: it terminates, both forms agree, no payload is lost or
-/// changed, limits are kept, a train with good headers yields good packets, and the fragments of a good packet
-/// reassemble to it.
+/// changed, limits are kept, a train with good headers yields good packets, also one that is cut first, and the
+/// fragments of a good packet reassemble to it.
+///
+/// The first byte says where the frame begins (bit 0: with IP), the protocol of the train (bit 1: UDP), what it is
+/// (bits 2 to 4), and whether it lies in several pieces (bit 5).
 pub(crate) fn gso(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -51,7 +59,11 @@ pub(crate) fn gso(data: &[u8]) {
     let tunnels = ports.fou.iter().fold(tunnels, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol));
 
     let mut packet = Packet::default();
-    packet.load(Frag::all(bytes.clone()), start, &tunnels);
+    if how & 32 == 0 {
+        packet.load(Frag::all(bytes.clone()), start, &tunnels);
+    } else {
+        packet.load_ranges(bytes.chunks(PIECE).map(|piece| Frag::all(piece.to_vec())), start, &tunnels);
+    }
     packet.offload.unit = match how >> 2 & 7 {
         0 => Unit::Whole(Csum::Partial),
         1 => Unit::Whole(Csum::Verified),
@@ -69,7 +81,8 @@ pub(crate) fn gso(data: &[u8]) {
         }
     }
 
-    let (mut arena, mut frames) = (Arena::new(), Frames::new());
+    requested(&bytes, start);
+    let (mut arena, mut frames) = (Arena::default(), Frames::default());
     let count = split(&packet, &limits, &mut arena);
     assert_eq!(split_linear(&packet, &limits, &mut frames), count, "the two forms agree");
     assert_eq!(arena.segments().len(), count.unwrap_or(0));
@@ -80,8 +93,8 @@ pub(crate) fn gso(data: &[u8]) {
         let link = packet.layout.header_len();
         let l3 = packet.layout.outer_ip().map_or(link, |ip| ip.start());
         let mut whole = arena.head(segment).to_vec();
-        let range = segment.payload.start as usize..segment.payload.end as usize;
-        let pieces: Vec<u8> = packet.payload.pieces(range).flatten().copied().collect();
+        let pieces: Vec<u8> = segment.pieces(&packet).flatten().copied().collect();
+        assert_eq!(pieces.len(), segment.payload_len());
         payload.extend_from_slice(&pieces);
         whole.extend(pieces);
         assert_eq!(frames.bytes(frame), whole);
@@ -94,6 +107,17 @@ pub(crate) fn gso(data: &[u8]) {
             assert!(limits.csum && whole.len() <= limits.max_bytes && gso.segs(segment.payload.len()) <= most);
         }
     }
+    if count.is_ok() {
+        assert_eq!(arena.take_checksummed(), frames.take_checksummed(), "both forms sum the same bytes");
+    }
+    for number in 0..frames.frames().len() {
+        let frame = frames.frames()[number].clone();
+        assert_eq!(frames.room_in_front(&frame).len(), limits.header_room);
+    }
+    arena.clear();
+    assert_eq!((arena.segments().len(), arena.push_frame(bytes.len(), true)), (0, Ok(())));
+    assert_eq!(arena.segments()[0].payload_len(), bytes.len());
+    drop(arena);
     let is_train = matches!(packet.offload.unit, Unit::Train { .. });
     // Padding is no part of the last fragment.
     let is_cut = !is_train && count.is_ok_and(|count| count > 1);
@@ -139,5 +163,47 @@ pub(crate) fn gso(data: &[u8]) {
         if let Err(what) = verify_owed(frames.bytes(frame), from, &ports, Owed::default()) {
             panic!("a segment is wrong: {what}: {:02x?}", frames.bytes(frame));
         }
+    }
+    frames.clear();
+    if split_linear(&packet, &Limits::NONE, &mut frames).is_ok() {
+        cut_first(&packet, &bytes, start, &tunnels, &frames);
+    }
+}
+
+/// Cuts a good train first, and completes its packets afterwards: they are those of `frames`, which it gives at once.
+fn cut_first(packet: &Packet<Vec<u8>>, bytes: &[u8], start: Start, tunnels: &Tunnels, frames: &Frames) {
+    let mut train = Packet::default();
+    train.load(Frag::all(bytes), start, tunnels);
+    train.offload = packet.offload;
+    let (mut arena, mut pool, mut late, mut next) = (Arena::new(), Pool::new(1), Frames::new(), 0);
+    let count = cut(&train, &mut arena, &mut pool, |one, pool| {
+        late.clear();
+        assert_eq!(split_linear(&one, &Limits::NONE, &mut late), Ok(1));
+        let (early, late) = (frames.bytes(&frames.frames()[next]), late.bytes(&late.frames()[0]));
+        assert_eq!(early, late, "packet {next} differs");
+        next += 1;
+        pool.put(one);
+    });
+    assert_eq!((count, next), (Ok(frames.frames().len()), frames.frames().len()));
+}
+
+/// Requests the checksum of a packet, and completes it later: it is that which is computed at once.
+fn requested(bytes: &[u8], start: Start) {
+    let (mut filled, mut primed) = (bytes.to_vec(), bytes.to_vec());
+    let outcome = fill(&mut filled, start);
+    assert_eq!(prime(&mut primed, start), outcome);
+    let mut packet = Packet::default();
+    packet.load(Frag::all(bytes), start, &Tunnels::NONE);
+    assert_eq!(request_checksum(&mut packet), outcome);
+    if outcome.is_err() {
+        assert!(filled == bytes && primed == bytes, "refused, and changed");
+        return;
+    }
+    assert_eq!(packet.head.bytes(), &primed[..packet.head.len()]);
+    // A jumbogram's length fields say nothing.
+    let is_sized = packet.layout.is_exact() && bytes.len() <= usize::from(u16::MAX);
+    if is_sized && finish(&mut packet).is_ok() {
+        assert_eq!(packet.offload.unit, Unit::Whole(Csum::Verified));
+        assert_eq!(packet.head.bytes(), &filled[..packet.head.len()]);
     }
 }

@@ -80,6 +80,12 @@ pub fn nat(data: &[u8]) {
             step(&mut nat, how & 1 == 0, &bytes, Nanos(now));
             before = bytes;
         }
+        // The limits may be changed at any time; whatever was mapped before may stay.
+        let (count, dropped) = (nat.len(), nat.early_drops());
+        assert!(!nat.is_empty() && nat.mappings(Nanos(now)).count() <= count);
+        nat.limit(1, 1);
+        step(&mut nat, true, &before, Nanos(now));
+        assert!(nat.len() <= count + 1 && nat.early_drops() >= dropped);
     });
 }
 

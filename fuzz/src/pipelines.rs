@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use segue::encap::{self, Carrier, Config, Decapsulator, Encapsulator, Fdb, GreOptions, Mode, OuterCsum};
 use segue::gro;
@@ -11,11 +12,15 @@ use segue::gso::Limits;
 use segue::hash::Key;
 use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::time::Nanos;
+use segue_datapath::board::Board;
 use segue_datapath::gateway::PortConfig;
+use segue_datapath::knobs::{Knobs, Values};
 use segue_datapath::nat::{self, Nat};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
-use segue_datapath::router::{InterfaceAddrs, Message, Neighbour, Parts, Router, Tables, feed};
+use segue_datapath::router::{
+    FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Parts, Router, Tables, feed,
+};
 use segue_datapath::tunnel::probe::{Kind, MESSAGE_LEN, Message as ProbeMessage, Probe};
 use segue_datapath::tunnel::{self, Outside, Tunnel};
 use segue_port::PagePool;
@@ -35,6 +40,8 @@ const NONCE: u64 = 7;
 const LONGEST: usize = 9000;
 /// Largest number of frames sent for one that is received: an error, a solicitation, and fragments of the smallest MTU.
 const MOST_OUT: usize = 64;
+/// Largest number of mappings of a router's address translation.
+const MOST_MAPPINGS: usize = 64;
 
 const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
@@ -55,7 +62,60 @@ fn next(input: &mut Input<'_>, before: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
+/// Does what a worker does beside its rounds: it publishes the counters, waits and is woken, sets every setting and
+/// sets it back, and closes the pipeline. Counters change with packets only, and nothing is received after the end.
+fn attend(pipeline: &mut dyn Pipeline, now: u64) {
+    let board = Board::new(|sink| pipeline.collect(sink));
+    let values = |pipeline: &dyn Pipeline| -> Vec<u64> {
+        board.publish(|sink| pipeline.collect(sink));
+        board.read().map(|(_, value)| value).collect()
+    };
+    assert_eq!(values(pipeline), values(pipeline), "nothing has passed");
+    let mut interests = 0;
+    pipeline.each_interest(&mut |_| interests += 1);
+    for place in 0..interests {
+        pipeline.woken(place);
+        pipeline.round(Nanos(now)).expect("ports without errors");
+    }
+    let numbers: Vec<(String, u32)> =
+        pipeline.sequences().into_iter().map(|(name, next)| (name.to_owned(), next)).collect();
+    for (name, next) in &numbers {
+        pipeline.go_on(name, *next);
+    }
+    assert!(pipeline.sequences().into_iter().eq(numbers.iter().map(|(name, next)| (name.as_str(), *next))));
+
+    let (knobs, mut seen) = (Knobs::of(|dial| pipeline.tune(dial)), 0);
+    let all: Vec<(String, Values, u64)> = knobs
+        .iter()
+        .filter(|(knob, _)| knob.fixed.is_none())
+        .map(|(knob, value)| (knob.name.clone(), knob.values, value))
+        .collect();
+    for is_back in [false, true] {
+        for (name, values, value) in &all {
+            let other = match values {
+                Values::Switch => 1 - *value,
+                Values::Number { min, .. } => *min,
+                Values::Names(names) => (*value + 1) % names.len() as u64,
+            };
+            assert!(knobs.set(name, if is_back { *value } else { other }).is_some(), "{name}");
+        }
+        knobs.follow(&mut seen, |dial| pipeline.tune(dial));
+        pipeline.round(Nanos(now)).expect("ports without errors");
+    }
+    let set = Knobs::of(|dial| pipeline.tune(dial));
+    assert!(set.iter().map(|(_, value)| value).eq(knobs.iter().map(|(_, value)| value)), "all is set back");
+
+    let _ = (pipeline.poll_policy(), pipeline.deadline());
+    let (taken, sent) = (pipeline.taken(), pipeline.sent());
+    pipeline.close();
+    for later in 0..3 {
+        pipeline.round(Nanos(now + later * SECOND)).expect("ports without errors");
+    }
+    assert_eq!(pipeline.taken(), taken, "closed");
+    assert!(pipeline.sent() >= sent);
+}
+
+fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2], FeedSender) {
     let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
     let side = |name: &str, port| PortConfig {
         name: name.to_owned(),
@@ -65,7 +125,7 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
     };
     let (sender, feed) = feed().expect("a pipe");
     let nat = has_nat.then(|| {
-        let config = nat::Config { most: 64, most_per_host: 16, ..nat::Config::new(OUTSIDE, 7) };
+        let config = nat::Config { most: MOST_MAPPINGS, most_per_host: 16, ..nat::Config::new(OUTSIDE, 7) };
         (Nat::new(config), OUTSIDE)
     });
     let ports = [side("in", first), side("out", second)];
@@ -84,6 +144,9 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
     routes.insert(Table::Main, [198, 19, 0, 0].into(), 16, beyond).expect("room");
     routes.insert(Table::Main, [203, 0, 113, 0].into(), 24, Action::Blackhole).expect("room");
     routes.insert(Table::Main, [192, 0, 2, 0].into(), 24, Action::Unreachable).expect("room");
+    routes.insert(Table::Main, [198, 51, 100, 0].into(), 24, Action::Prohibited).expect("room");
+    routes.insert(Table::Main, [198, 51, 101, 0].into(), 24, Action::Encapsulated).expect("room");
+    routes.insert(Table::Main, [198, 51, 102, 0].into(), 24, Action::Local).expect("room");
     let addrs = |port: u8| InterfaceAddrs {
         mac: OWN[usize::from(port)],
         mtu: if port == 0 { 1500 } else { 1280 },
@@ -97,21 +160,62 @@ fn router(has_nat: bool) -> (Router, [Rc<RefCell<Wire>>; 2]) {
     let neighbours = vec![Neighbour { hop, mac: CLIENT, is_permanent: true }];
     let tables = Tables { routes, ports: [addrs(0), addrs(1)], neighbours };
     assert!(sender.send(Message::Tables(Box::new(tables))));
-    // The pipe has one byte for each message; the sender is not needed any more.
-    (router, [a, b])
+    (router, [a, b], sender)
+}
+
+/// Bits of the first byte of a router's input: the kernel reports neighbours too, each packet is routed by itself and
+/// GRO is off, and sources are checked in another way.
+const HAS_EVENTS: u8 = 1 << 1;
+const IS_ALONE: u8 = 1 << 2;
+const IS_LOOSE: u8 = 1 << 3;
+
+/// Returns what the kernel reports after a frame, by the bits of the byte in front of it: the neighbour that is the
+/// destination of its packet has the frame's source as its link address, for good or not, or has gone.
+fn event(how: u8, frame: &[u8]) -> Option<NeighbourEvent> {
+    let mac = *frame.get(6..)?.first_chunk()?;
+    let is_v4 = frame.get(12..14)? == [8, 0];
+    let address = if is_v4 {
+        u32::from_be_bytes(*frame.get(30..)?.first_chunk()?).into()
+    } else {
+        u128::from_be_bytes(*frame.get(38..)?.first_chunk()?)
+    };
+    let hop = Hop { port: u16::from(how & 1 ^ 1), is_v4, address };
+    match how >> 1 & 3 {
+        1 => Some(NeighbourEvent::Set(Neighbour { hop, mac, is_permanent: how & 8 != 0 })),
+        2 => Some(NeighbourEvent::Removed(hop)),
+        _ => None,
+    }
 }
 
 /// Passes arbitrary frames to both ports of a router at arbitrary times: neighbours, ICMP errors, address translation
 /// and fragments included. It ends, the output is bounded by the input, each frame that leaves by a port has that
 /// port's link address as its source, and no frame has a source address that no host can have.
 ///
-/// The first byte says whether there is address translation (bit 0). Before each frame a byte says to which port it
-/// comes (bit 0), and how much time has passed.
+/// The first byte says whether there is address translation (bit 0), whether the kernel reports neighbours (bit 1),
+/// whether each packet is routed by itself (bit 2), and how sources are checked (bit 3). Before each frame a byte says
+/// to which port it comes (bit 0), and how much time has passed (bits 5 to 7), and what the kernel reports (bits 1 to
+/// 3), or whether the mappings are asked for (bit 4), where it does.
 pub fn route(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
     bounded(data.len(), FREE, || {
-        let (mut router, wires) = router(how & 1 != 0);
+        let (mut router, wires, sender) = router(how & 1 != 0);
+        let has_events = how & HAS_EVENTS != 0;
+        if how & (IS_ALONE | IS_LOOSE) != 0 {
+            let knobs = Knobs::of(|dial| router.tune(dial));
+            let is_alone = how & IS_ALONE != 0;
+            // Strict is the default; loose, and off.
+            let mode = if is_alone { 0 } else { 2 };
+            for (name, value, is_meant) in [
+                ("net.route.groups", 0, is_alone),
+                ("net.gro.dev.in.enable_gro", 0, is_alone),
+                ("net.route.source_check", mode, how & IS_LOOSE != 0),
+                ("net.nat.max_mappings", MOST_MAPPINGS as u64, how & 1 != 0),
+            ] {
+                assert!(!is_meant || knobs.set(name, value).is_some(), "{name}");
+            }
+            knobs.follow(&mut 0, |dial| router.tune(dial));
+        }
         router.round(Nanos(0)).expect("ports without errors");
         let (mut now, mut before, mut came, mut left) = (0, Vec::new(), 0, 0);
         for _ in 0..PACKETS {
@@ -123,6 +227,16 @@ pub fn route(data: &[u8]) {
             let frame = next(&mut input, &before);
             wires[usize::from(how & 1)].borrow_mut().waiting.push_back(frame.clone());
             came += 1;
+            if has_events && let Some(event) = event(how, &frame) {
+                assert!(sender.send(Message::Neighbours(vec![event])));
+            }
+            if has_events && how & 16 != 0 {
+                let (reply, answer) = sync_channel(1);
+                assert!(sender.send(Message::Mappings(reply)));
+                router.round(Nanos(now)).expect("ports without errors");
+                let (at, mappings) = answer.try_recv().expect("an answer");
+                assert!(at == Nanos(now) && mappings.len() <= MOST_MAPPINGS);
+            }
             before = frame;
             for _ in 0..3 {
                 router.round(Nanos(now)).expect("ports without errors");
@@ -144,6 +258,7 @@ pub fn route(data: &[u8]) {
         }
         // Announcements of the outside address and probes of neighbours come with time alone.
         assert!(left <= MOST_OUT * (came + 1), "{left} frames for {came}");
+        attend(&mut router, now);
     });
 }
 
@@ -151,7 +266,11 @@ pub fn route(data: &[u8]) {
 /// is [`NARROW_MTU`].
 const HAS_REMOTES: u8 = 1 << 3;
 const IS_NARROW: u8 = 1 << 4;
+/// Ports that block, and packets that wait in fair queues.
+const IS_BUSY: u8 = 1 << 5;
 const NARROW_MTU: usize = 1400;
+/// Number of times that a packet of a crowd arrives: more bytes of the longest one than go past the queues.
+const CROWD: usize = 16;
 
 fn tunnel(how: u8, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>) {
     let gre =
@@ -226,7 +345,9 @@ fn mark(bytes: &[u8]) {
 /// inside than it received outside. Every packet that has left is counted, and every one that has not has a reason.
 ///
 /// The first byte chooses the kind of tunnel (bits 0 to 2), whether it has two remotes (bit 3), whether the path is
-/// narrow (bit 4), and the outer family (bit 7). Before each packet a byte says whether it comes from inside (bit 0).
+/// narrow (bit 4), whether ports block and packets queue (bit 5), and the outer family (bit 7). Before each packet a
+/// byte says whether it comes from inside (bit 0), and of a busy tunnel also whether it comes many times (bit 1),
+/// whether the port outside (bit 2) or inside (bit 3) takes nothing meanwhile, and how much time passes (bits 5 and 6).
 pub fn tunnelled(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -234,25 +355,45 @@ pub fn tunnelled(data: &[u8]) {
         let (mut tunnel, inside, outside) = tunnel(how, how & 0x80 == 0);
         let (is_narrow, most) = (how & IS_NARROW != 0, if how & HAS_REMOTES != 0 { 4 } else { 2 });
         let (mut before, mut came, mut out) = (Vec::new(), 0, 0);
-        let mut count = 0;
+        let (is_busy, mut count, mut sent, mut now) = (how & IS_BUSY != 0, 0, 0, 0);
+        if is_busy {
+            let knobs = Knobs::of(|dial| tunnel.tune(dial));
+            for name in ["enable_fq", "target_us", "interval_us"] {
+                assert!(knobs.set(&format!("net.fq.dev.udp.{name}"), 1).is_some(), "{name}");
+            }
+            knobs.follow(&mut 0, |dial| tunnel.tune(dial));
+        }
         for number in 0..PACKETS {
             if input.is_empty() {
                 break;
             }
-            let from_inside = input.u8() & 1 != 0;
+            let each = input.u8();
+            let from_inside = each & 1 != 0;
             let bytes = next(&mut input, &before);
-            count += 1;
+            let copies = if is_busy && each & 2 != 0 { CROWD } else { 1 };
+            count += copies;
+            if is_busy {
+                outside.borrow_mut().room = (each & 4 != 0).then_some(0);
+                inside.borrow_mut().room = (each & 8 != 0).then_some(0);
+            }
             let wire = if from_inside { &inside } else { &outside };
             if from_inside {
                 mark(&bytes);
             }
             // An error about a packet that is too long has its link header too.
-            came += if from_inside && !is_narrow { 0 } else { bytes.len() };
-            wire.borrow_mut().waiting.push_back(bytes.clone());
+            came += if from_inside && !is_narrow { 0 } else { bytes.len() * copies };
+            wire.borrow_mut().waiting.extend(std::iter::repeat_n(bytes.clone(), copies));
             before = bytes;
-            tunnel.round(Nanos(number as u64 * 1000)).expect("ports without errors");
+            now += if is_busy { [0, 1000, SECOND / 1000, SECOND][usize::from(each >> 5 & 3)] } else { 1000 };
+            let now = Nanos(if is_busy { now } else { number as u64 * 1000 });
+            tunnel.round(now).expect("ports without errors");
             out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
             let left: Vec<Vec<u8>> = outside.borrow_mut().sent.drain(..).collect();
+            sent += left.len();
+            if is_busy {
+                assert!(sent <= most * count, "{sent} of {count}");
+                continue;
+            }
             assert!(left.len() <= most, "one comes and more leave");
             // What comes from outside is answered by nothing but answers to probes, which are no longer.
             let is_answer = |sent: &Vec<u8>| ProbeMessage::parse(sent).is_some_and(|sent| sent.kind == Kind::EchoReply);
@@ -260,11 +401,13 @@ pub fn tunnelled(data: &[u8]) {
                 assert!(left.iter().all(is_answer) && left.len() * MESSAGE_LEN <= before.len(), "{left:?}");
             }
         }
-        for number in 0..3 {
+        (inside.borrow_mut().room, outside.borrow_mut().room) = (None, None);
+        for number in 0..if is_busy { PACKETS } else { 3 } {
             tunnel.round(Nanos((PACKETS + number) as u64 * SECOND)).expect("ports without errors");
         }
         out += inside.borrow_mut().sent.drain(..).map(|packet| packet.len()).sum::<usize>();
         // An ICMP error about a packet that is too long goes back inside.
         assert!(out <= came + 1280 * count, "{out} bytes of {came}");
+        attend(&mut tunnel, 3 * PACKETS as u64 * SECOND);
     });
 }
