@@ -1,0 +1,179 @@
+"""Messages of the control socket, of a handover, of USB/IP, of netlink and of the adapter's transfers for
+tools/fuzz-seeds, beside those that are made there: answers of a service, refusals, and each kind of error."""
+import struct
+
+PEER = '{"prefix":"198.19.1.0/24","remote":"198.18.0.2"}'
+COUNTERS = '"sent_packets":1,"sent_bytes":2,"received_packets":3,"received_bytes":4'
+RELOADED = ('{"reloaded":{"file":"segue.toml","unchanged":["a"],"knobs":["b"],"handed_over":["c"],"tunnels":{"changed":["sg0"],'
+            '"added":["sg1"],"removed":["sg2"]},"restarted":["d"],"started":["e"],"stopped":["f"],'
+            '"absent":[{"name":"g","reason":"no device"}],"unanswered":[{"name":"h","address":"198.18.0.2","reason":"none"}]}}')
+UPGRADED = ('{"upgraded":{"file":"segue.toml","before":"0.1.0","version":"0.2.0","is_new":true,"handed_over":["a"],'
+            '"restarted":["b"],"kept":["c"],"failed":["d"]}}')
+CONTROL = {
+    "service": '{"get":"service"}',
+    "reload": '{"reload":{}}',
+    "upgrade": '{"upgrade":{}}',
+    "topic": '{"get":"weather"}',
+    "set_nothing": '{"set":7}',
+    "state": '{"service":{"file":"/etc/segue.toml","pid":7,"instances":["sg0"],"absent":["sg1"]}}',
+    "reloaded": RELOADED,
+    "reloaded_plain": '{"reloaded":{"file":"segue.toml"}}',
+    "upgraded": UPGRADED,
+    "same_program": '{"upgraded":{"file":"segue.toml","version":"0.1.0"}}',
+    "refused": '{"refused":{"text":"segue.toml:1: no","error":{"kind":"usage"}}}',
+    "unknown_kind": '{"error":{"kind":"new","message":"m","names_instance":true}}',
+    "sync": '{"peers":{"sync":{"generation":1,"peers":[' + PEER + ']}}}',
+    "sync_wrong": '{"peers":{"sync":{"peers":[{"remote":1}]}}}',
+    "add": '{"peers":{"add":[' + PEER + ']}}',
+    "del": '{"peers":{"del":[{"prefix":"198.19.1.0/24"},{"match":"02:00:00:00:00:01"},{"flood":"198.18.0.2"}]}}',
+    "keep": '{"peers":{"keep":"peers.json is no table"}}',
+    "listed": '{"peers":{"generation":1,"peers":[' + PEER[:-1] + "," + COUNTERS + '}],"refused_peers":[{"number":2,"key":"","why":"w"}]}}',
+    "no_table": '{"peers":null}',
+    "synced": '{"synced":{"generation":1,"added":1,"replaced":0,"removed":0,"unchanged":0,"refused":1,"refused_peers":[{"number":1,"key":"k","why":"w"}]}}',
+}
+
+STATIONS = ('{"peers":[{"match":"00:00:00:00:00:00","remote":"198.18.0.2"},{"match":"01:00:5e:00:00:01","remote":"198.18.0.3"},'
+            '{"prefix":"0.0.0.0/0","match":"02:00:00:00:00:01","remote":"::1"},{"remote":"::2"},{"remote":2},{"prefix":"x","remote":"::3"}]}')
+
+
+def record(kind, name=b"", has_fd=False, number=0):
+    """A record of a handover with the two bytes that say its length and whether a descriptor is with it."""
+    return bytes([0, has_fd]) + kind + struct.pack(">I", number) + name.ljust(19, b"\0")
+
+
+HANDOVER = {
+    "all": record(b"i", b"sg0", True) + record(b"r", b"", True) + record(b"s", b"", True) + record(b"p", b"", True) + record(b"."),
+    "long_name": record(b"i", b"an-interface-name", True) + record(b"."),
+    "twice": record(b"i", b"sg0", True) * 2 + record(b"p", b"", True) * 2 + record(b"."),
+    "too_many": record(b"r", b"", True) * 6 + record(b"."),
+    "request": record(b"?") + record(b"n", b"sg0", False, 7),
+    "kind": record(b"x"),
+    "without": record(b"i", b"sg0") + record(b"."),
+}
+
+
+def device(speed, identity=(0x0424, 0x7800), interfaces=1):
+    head = b"/sys/devices/segue/usb1/1-1".ljust(256, b"\0") + b"1-1".ljust(32, b"\0") + struct.pack(">III", 1, 2, speed)
+    return head + struct.pack(">HHH", *identity, 0) + bytes([255, 255, 255, 1, 1, interfaces])
+
+
+def reply(number, status, data=b""):
+    return struct.pack(">IIIIIiIIII", 3, number, 0, 0, 0, status, len(data), 0, 0, 0) + bytes(8) + data
+
+
+def submit(number, endpoint, length, data=b"", incoming=1, setup=bytes(8)):
+    return struct.pack(">IIIIIIIIII", 1, number, 0x10002, incoming, endpoint, 0, length, 0, 0xFFFFFFFF, 0) + setup + data
+
+
+LIST, IMPORT = bytes([0] * 5 + [2]), bytes([0] * 5 + [4])
+answer = lambda code, status=0, version=0x0111: struct.pack(">HHI", version, code, status)
+USBIP_CLIENT = {
+    "statuses": bytes([1, 1, 0, 0, 0, 0]) + reply(1, -108) + reply(2, -75) + reply(3, -110) + reply(4, -12) + reply(5, -71),
+    "statuses_more": bytes([1, 1, 0, 0, 0, 1]) + reply(1, -2) + reply(2, -19) + reply(3, -121) + reply(4, -1) + reply(5, -32) + reply(6, 0),
+    "command": bytes([1, 1, 0, 0, 0, 0]) + struct.pack(">I", 9) + reply(1, 0)[4:],
+    "record_full": bytes(6) + device(2),
+    "record_super": bytes(6) + device(5),
+    "list": LIST + answer(5) + struct.pack(">I", 2) + device(3) + bytes(4) + device(2, (1, 2), 3) + bytes(12),
+    "list_none": LIST + answer(5) + bytes(4),
+    "list_refused": LIST + answer(5, 1),
+    "list_many": LIST + answer(5) + b"\xff" * 4 + device(3),
+    "list_no_text": LIST + answer(5) + struct.pack(">I", 1) + b"\xff" * 312,
+    "import": IMPORT + answer(3) + device(3) + reply(1, 0),
+    "import_stalls": IMPORT + answer(3) + device(5) + reply(1, -32),
+    "import_speed": IMPORT + answer(3) + device(1),
+    "import_cut": IMPORT + answer(3) + device(3)[:100],
+    "import_refused": IMPORT + answer(3, 1),
+    "import_version": IMPORT + answer(3, 0, 0x0106) + device(3),
+    "import_answer": IMPORT + answer(5) + device(3),
+    "list_late": bytes([0] * 5 + [2 | 8]) + answer(5) + struct.pack(">I", 1) + device(3) + bytes(4),
+} | {
+    f"import_{name}": bytes([0] * 5 + [4 | how]) + answer(3) + device(3, identity) + more
+    for name, how, identity, more in (
+        ("late", 8, (0x0424, 0x7800), reply(1, 0)), ("guarded", 8 | 16, (0x0424, 0x7800), reply(1, 0)), ("stopped", 16 | 32, (0x0424, 0x7800), reply(1, 0)),
+        ("too_late", 16 | 64, (0x0424, 0x7800), reply(1, 0)), ("silent", 8, (0x0424, 0x7800), b""), ("wanted", 128, (0x0424, 0x7800), reply(1, 0)),
+        ("other", 128, (1, 2), reply(1, 0)),
+    )
+}
+
+ATTACH = struct.pack(">HHI", 0x0111, 0x8003, 0) + b"1-1".ljust(32, b"\0")
+USBIP_SERVER = {
+    "other": b"\x1f" + ATTACH.replace(b"1-1", b"9-9"),
+    "controls": b"\x1f" + ATTACH + submit(1, 0, 4, b"", 1, bytes([0xC0, 0x77, 0, 0, 0, 0, 4, 0]))
+                + submit(2, 0, 4, b"abcd", 0, bytes([0x40, 0xA0, 0, 0, 0x10, 0, 4, 0])) + submit(3, 0, 4, b"", 1, bytes([0x40, 0xA0, 0, 0, 0, 0, 4, 0]))
+                + submit(4, 0, 0, b"", 0, bytes([0, 9, 1, 0, 0, 0, 0, 0])),
+    "direction": b"\x1f" + ATTACH + submit(1, 1, 4, b"", 2),
+    "endpoint": b"\x1f" + ATTACH + submit(1, 16, 4),
+    "length": b"\x1f" + ATTACH + submit(1, 1, 0x7FFFFFFF),
+    "twice": b"\x1f" + ATTACH + submit(1, 1, 512) * 2,
+    "many": b"\xff" + ATTACH + b"".join(submit(n, 1, 1 << 20) for n in range(40)),
+    "command": b"\x1f" + ATTACH + struct.pack(">I", 9) + bytes(44),
+    "list_high": b"\x1f" + struct.pack(">HHI", 0x0111, 0x8005, 0) + b"\x81",
+    "list_full": b"\x1f" + struct.pack(">HHI", 0x0111, 0x8005, 0) + b"\x82",
+    "taken": b"\x1f" + ATTACH + b"\x84",
+    "unplugged": b"\x30" + ATTACH + submit(1, 1, 512) + submit(2, 3, 4) + submit(3, 2, 8, bytes(8), 0) + b"\x98",
+    "memory": b"\x30" + ATTACH + b"".join(submit(n, 1, 16 << 20) for n in range(5)),
+    "unlink": b"\x01" + ATTACH + submit(1, 1, 512) + struct.pack(">IIIIII", 2, 2, 0x10002, 0, 0, 1) + bytes(24),
+}
+
+
+def netlink(kind, body, number=7):
+    return struct.pack("=IHHII", 16 + len(body), kind, 2, number, 0) + body + bytes(-len(body) % 4)
+
+
+def attribute(kind, value):
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+word = lambda value: struct.pack("=I", value)
+hop = lambda number, *more: netlink(104, struct.pack("=BBBBI", 2, 0, 0, 0, 0) + attribute(1, word(number)) + b"".join(more))
+NETLINK = {
+    "nexthop_encap": hop(8, attribute(5, word(3)), attribute(7, struct.pack("=H", 1))),
+    "nexthop_six": hop(8, attribute(6, bytes(15) + b"\1")) + hop(9, attribute(6, b"abc")) + hop(9),
+    "nexthop_groups": hop(1, attribute(5, word(7))) + hop(2, attribute(5, word(3)))
+                      + hop(3, attribute(2, struct.pack("=IBBHIBBH", 1, 0, 0, 0, 2, 0, 0, 0))) + netlink(3, word(0)),
+    "nexthop_error": netlink(2, struct.pack("=i", -95) + bytes(16)),
+    "other_number": hop(8)[:8] + word(6) + hop(8)[12:],
+}
+
+
+def received(frame, flags=0, length=None, csum=0, tag=0):
+    length = len(frame) + 4 if length is None else length
+    whole = struct.pack("<IHHH", flags | length, tag, csum, 0) + frame + bytes(4)
+    return whole + bytes(-len(whole) % 4)
+
+
+FRAME = bytes.fromhex("020000000002020000000001" + "0800") + bytes(50)
+RED = 1 << 22
+ERRORS = {"fcs": 1 << 16, "dribble": 1 << 17, "soft": 1 << 30, "ip": 1 << 31, "unexplained": 0}
+LSO, ALL, TAGS = 1 << 27, 1 << 22 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 29, (1 << 23, 1 << 24)
+command = lambda a, b=0: b"\0" + struct.pack("<II", a, b) + bytes(40)
+FRAMING = {name: b"\0" + received(FRAME) + received(FRAME, RED | bit) + received(FRAME) for name, bit in ERRORS.items()} | {
+    "runt": b"\0" + received(FRAME[:10]) + received(FRAME),
+    "giant": b"\0" + received(FRAME + bytes(9200)),
+    "no_fcs": b"\0" + received(FRAME, 0, 3),
+    "past_end": b"\0" + received(FRAME, 0, 0x3FFF),
+    "short": b"\0" + bytes(9),
+    "tagged": b"\1" + received(FRAME, 1 << 23 | 1 << 27, None, 0xBEEF, 0x2005),
+    "command": command(ALL | 64),
+    "command_lso": command(LSO | 64, 1448 << 16),
+    "command_insert": command(TAGS[1] | 64, 5),
+    "command_replace": command(TAGS[0] | 64, 5),
+    "command_both": command(TAGS[0] | TAGS[1] | 64, 5),
+    "command_empty": command(ALL),
+}
+
+# Answers of a device: 0xfd and the bytes that are put in the place of the right ones, 0xfe half of them, 0xff an error.
+REGISTERS = {
+    "zeros": b"\xfd\0\0\0\0" * 60,
+    "ones": b"\0" * 8 + b"\xfd\xff\xff\xff\xff" * 200,
+    "half": b"\0" * 20 + b"\xfe" * 40,
+    "stall_at_once": b"\xff" * 4,
+    "stall_sometimes": (b"\0" * 13 + b"\xff") * 60,
+    "stall_late": b"\0" * 400 + b"\xff" * 200,
+    "odd_late": b"\0" * 300 + b"\xfd\x5a\xa5\x5a\xa5" * 200,
+}
+
+MESSAGES = [("control", name, text.encode()) for name, text in CONTROL.items()] + [("peers", "stations", STATIONS.encode())]
+for target, seeds in (("handover", HANDOVER), ("usbip_client", USBIP_CLIENT), ("usbip_server", USBIP_SERVER), ("netlink", NETLINK),
+                      ("framing", FRAMING), ("registers", REGISTERS)):
+    MESSAGES += [(target, name, data) for name, data in seeds.items()]
