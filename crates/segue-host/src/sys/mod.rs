@@ -20,7 +20,7 @@ pub use privileges::{
 };
 pub use process::{
     Ended, Forked, Pid, ThreadClock, close_from, cpu_seconds, fork, in_child, keep_only, kill, most_arguments,
-    parent_pid, raise_open_file_limit, signal_on_parent_death, wait,
+    parent_pid, raise_open_file_limit, random, signal_on_parent_death, wait,
 };
 pub use signal::{SignalFd, exit_130_on_interrupt};
 pub use socket::{

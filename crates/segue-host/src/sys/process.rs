@@ -142,6 +142,25 @@ pub fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
     Ok(unsafe { UnixStream::from_raw_fd(PLACE) })
 }
 
+/// Fills `bytes` with random numbers of the kernel (getrandom(2)), for which no file is needed.
+///
+/// # Errors
+/// The kernel's; a sandbox may forbid the call.
+pub fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // SAFETY: the kernel writes at most the length of the slice.
+        match usize::try_from(unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) }) {
+            Ok(len) => rest = &mut rest[len..],
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
 /// Requests `signal` for the end of the parent (PR_SET_PDEATHSIG). A change of user clears the request, so it must be
 /// made after that.
 pub fn signal_on_parent_death(signal: c_int) -> io::Result<()> {

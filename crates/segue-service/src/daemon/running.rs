@@ -1,8 +1,7 @@
 //! An assembled pipeline, access to its state from other threads, and its shutdown.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -70,11 +69,12 @@ impl Offloads {
     }
 }
 
-/// Returns random numbers that cannot be predicted from outside.
+/// Returns random numbers that cannot be predicted from outside. No file is needed for them, so that a static program
+/// has all it needs in an empty folder.
 pub fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
     let mut bytes = [0; LEN];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|error| {
-        Error::system("cannot read random numbers", &error, "segue doctor").why("/dev/urandom could not be read")
+    segue_host::sys::random(&mut bytes).map_err(|error| {
+        Error::system("cannot get random numbers", &error, "segue doctor").why("getrandom(2) was refused")
     })?;
     Ok(bytes)
 }
