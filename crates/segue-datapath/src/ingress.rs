@@ -45,11 +45,16 @@ impl Traffic {
         self.segments += 1;
     }
 
-    /// Counts frames of `bytes` bytes together, each of which is one packet.
+    /// Counts the bytes of a frame that [`Traffic::add_frames`] counts later.
+    #[inline(always)]
+    pub(crate) fn add_bytes_of(&mut self, len: usize) {
+        self.bytes += len as u64;
+    }
+
+    /// Counts frames, each of which is one packet, without their bytes.
     #[inline]
-    pub(crate) fn add_frames(&mut self, frames: u64, bytes: u64) {
+    pub(crate) fn add_frames(&mut self, frames: u64) {
         self.packets += frames;
-        self.bytes += bytes;
         self.segments += frames;
     }
 

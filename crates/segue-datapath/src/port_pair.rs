@@ -160,11 +160,11 @@ impl GroStage {
         pool: &mut Pool<Page>,
     ) {
         const AHEAD: usize = 2;
-        let (before, mut bytes) = (rest.as_slice().len(), 0);
+        let before = rest.as_slice().len();
         while let Some(Received::Frame(frame)) = rest.as_slice().first()
             && is_meant(frame)
         {
-            bytes += frame.len() as u64;
+            self.seen.add_bytes_of(frame.len());
             // Payload is read only where the checksum is not known.
             if frame.csum == Csum::Unknown
                 && let Some(Received::Frame(later)) = rest.as_slice().get(AHEAD)
@@ -173,7 +173,7 @@ impl GroStage {
             }
             self.gro.push_from(rest, first_frame, next_frame, now, pool);
         }
-        self.seen.add_frames((before - rest.as_slice().len()) as u64, bytes);
+        self.seen.add_frames((before - rest.as_slice().len()) as u64);
     }
 
     /// Ends the trains that must end after a poll with the given result.

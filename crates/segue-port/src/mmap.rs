@@ -1,4 +1,5 @@
-//! The slots of a packet socket's receive ring: memory that the kernel and this process write alternately.
+//! The memory of pages: allocated here, or the slots of a packet socket's receive ring, which the kernel and this
+//! process write alternately.
 #![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
 
 use std::io;
@@ -27,24 +28,32 @@ impl Drop for Mapping {
     }
 }
 
-/// The position of one frame in a ring whose slots begin with a status word (`TPACKET_V2`).
+/// The memory of one page: allocated here, or the place of one frame in a ring whose slots begin with a status word
+/// (`TPACKET_V2`).
 ///
-/// A slot's bytes are accessible only between [`Slot::claim`] and [`Slot::release`], when the kernel does not touch
-/// them. Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.
+/// The bytes of a slot are accessible only between [`Memory::claim`] and [`Memory::release`], when the kernel does not
+/// touch them. Both methods take the memory exclusively, so that no borrow of the bytes outlives its turn.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    /// The first byte of the slot, in the mapping.
+pub(crate) struct Memory {
+    /// The first byte: of a slot, in its mapping, or of a boxed slice of `len` bytes, which belongs to this value.
     first: NonNull<u8>,
-    /// Number of bytes of the slot that are accessible: all of them, or none while the kernel owns it.
+    /// Number of bytes that are accessible: all of them, or none while the kernel owns the slot.
     open: usize,
     len: usize,
-    _mapping: Rc<Mapping>,
+    /// The mapping of a slot, and the slot's index in the ring.
+    ring: Option<(Rc<Mapping>, usize)>,
 }
 
-impl Slot {
+impl Memory {
+    /// Allocates `len` bytes, which are zeros.
+    pub(crate) fn allocate(len: usize) -> Memory {
+        let bytes = Box::leak(vec![0; len].into_boxed_slice());
+        Memory { first: NonNull::from(bytes).cast(), open: len, len, ring: None }
+    }
+
     /// Maps `blocks` blocks of `block_len` bytes of the ring of `fd`, each of which holds as many slots of `slot_len`
     /// bytes as fit. The kernel requires a slot length that is a multiple of 16.
-    pub(crate) fn map(fd: BorrowedFd<'_>, blocks: usize, block_len: usize, slot_len: usize) -> io::Result<Vec<Slot>> {
+    pub(crate) fn map(fd: BorrowedFd<'_>, blocks: usize, block_len: usize, slot_len: usize) -> io::Result<Vec<Memory>> {
         let len = blocks.checked_mul(block_len).filter(|len| *len > 0 && slot_len >= 16 && slot_len.is_multiple_of(16));
         let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,39 +69,45 @@ impl Slot {
         let slot = |index| {
             // SAFETY: the place is in the mapping, whose blocks hold as many slots.
             let first = unsafe { base.add(place(index)) };
-            Slot { first, open: 0, len: slot_len, _mapping: Rc::clone(&mapping) }
+            Memory { first, open: 0, len: slot_len, ring: Some((Rc::clone(&mapping), index)) }
         };
         Ok((0..blocks * in_block).map(slot).collect())
+    }
+
+    /// Returns the index of the slot in its ring, if the memory is one.
+    pub(crate) fn slot(&self) -> Option<usize> {
+        self.ring.as_ref().map(|(_, index)| *index)
     }
 
     /// Claims the slot if the kernel has filled it; returns whether it belongs to this process.
     #[inline]
     pub(crate) fn claim(&mut self) -> bool {
         // Acquire: what the kernel wrote before the word is visible after it.
-        if self.open == 0 && self.status().load(Ordering::Acquire) & OURS != 0 {
+        if self.open == 0 && self.ring.is_some() && self.status().load(Ordering::Acquire) & OURS != 0 {
             self.open = self.len;
         }
         self.open != 0
     }
 
-    /// Returns the slot to the kernel, if this process owns it.
+    /// Returns the slot to the kernel, if this process owns it. Does nothing to memory that was allocated.
     #[inline]
     pub(crate) fn release(&mut self) {
-        if std::mem::take(&mut self.open) != 0 {
+        if self.ring.is_some() && std::mem::take(&mut self.open) != 0 {
             // Release: reads and writes of this process stay before the word.
             self.status().store(KERNELS, Ordering::Release);
         }
     }
 
-    /// Returns the slot's bytes, including the status word; none while the kernel owns it.
-    #[inline]
+    /// Returns the accessible bytes, of a slot including the status word; none while the kernel owns it.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While bytes are open the kernel does
-        // not write to it, and `release`, which ends that, needs `self` exclusively.
+        // SAFETY: so many bytes follow the first: those allocated here, or those of a slot inside the mapping, which
+        // lives as long as `self`. While bytes are open the kernel does not write to the slot, and `release`, which
+        // ends that, needs `self` exclusively.
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.open) }
     }
 
-    /// Returns the slot's bytes for writing; none while the kernel owns it.
+    /// Returns the bytes for writing, like [`Memory::bytes`].
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.
@@ -101,8 +116,18 @@ impl Slot {
 
     #[inline]
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes
-        // it with single stores.
+        // SAFETY: only slots are asked. The word is the first of the slot, which is inside the mapping and aligned to
+        // 16; the kernel writes it with single stores.
         unsafe { AtomicU32::from_ptr(self.first.as_ptr().cast()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.ring.is_none() {
+            let bytes = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.len);
+            // SAFETY: `allocate` leaked a boxed slice of this length, and nothing refers to it any more.
+            drop(unsafe { Box::from_raw(bytes) });
+        }
     }
 }

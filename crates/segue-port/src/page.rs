@@ -18,7 +18,7 @@ use std::rc::{Rc, Weak};
 
 use segue::packet::Frag;
 
-use crate::mmap::Slot;
+use crate::mmap::Memory;
 use crate::sys;
 
 /// Smallest buffer for one read, in bytes: the largest IP packet, the largest virtio-net header (24) and rounding to
@@ -50,31 +50,6 @@ struct Slab {
     home: Weak<Home>,
 }
 
-#[derive(Debug)]
-enum Memory {
-    Own(Box<[u8]>),
-    /// A slot of a receive ring, with the slot's index.
-    Slot(Slot, usize),
-}
-
-impl Memory {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Memory::Own(bytes) => bytes,
-            Memory::Slot(slot, _) => slot.bytes(),
-        }
-    }
-
-    #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Memory::Own(bytes) => bytes,
-            Memory::Slot(slot, _) => slot.bytes_mut(),
-        }
-    }
-}
-
 /// A reference to a slab; dropping the last one returns the slab.
 #[derive(Clone, Debug)]
 struct Handle(Rc<Slab>);
@@ -93,10 +68,8 @@ impl Handle {
     #[inline(never)]
     fn release(&mut self) {
         let Some(slab) = Rc::get_mut(&mut self.0) else { return };
-        if let Memory::Slot(slot, _) = &mut slab.memory {
-            // At once: poll(2) reports the ring readable as long as its newest frame is not returned.
-            slot.release();
-        }
+        // At once: poll(2) reports the ring readable as long as its newest frame is not returned.
+        slab.memory.release();
         if let Some(home) = slab.home.upgrade() {
             home.free.borrow_mut().push(Rc::clone(&self.0));
         }
@@ -133,9 +106,9 @@ impl Page {
 }
 
 impl AsRef<[u8]> for Page {
-    #[inline]
+    #[inline(always)]
     fn as_ref(&self) -> &[u8] {
-        &self.handle.0.memory.bytes()[self.start as usize..(self.start + self.len) as usize]
+        &self.handle.0.memory.bytes()[self.start as usize..self.start as usize + self.len as usize]
     }
 }
 
@@ -222,7 +195,7 @@ impl PagePool {
             Some(slab) => slab,
             None if self.home.made.get() < self.limit => {
                 self.home.made.set(self.home.made.get() + 1);
-                let memory = Memory::Own(vec![0; self.page_len].into_boxed_slice());
+                let memory = Memory::allocate(self.page_len);
                 Rc::new(Slab { memory, home: Rc::downgrade(&self.home) })
             }
             None => {
@@ -263,15 +236,10 @@ pub(crate) struct RingPages {
 
 impl RingPages {
     /// Returns all slots of a ring, in the kernel's order.
-    pub(crate) fn new(slots: Vec<Slot>) -> RingPages {
+    pub(crate) fn new(slots: Vec<Memory>) -> RingPages {
         let home = Rc::new(Home { free: RefCell::new(Vec::with_capacity(slots.len())), made: Cell::new(slots.len()) });
-        let slab = |(index, slot)| Rc::new(Slab { memory: Memory::Slot(slot, index), home: Rc::downgrade(&home) });
-        RingPages {
-            slots: slots.into_iter().enumerate().map(slab).map(Some).collect(),
-            home,
-            next: 0,
-            is_held_up: false,
-        }
+        let slab = |memory| Rc::new(Slab { memory, home: Rc::downgrade(&home) });
+        RingPages { slots: slots.into_iter().map(slab).map(Some).collect(), home, next: 0, is_held_up: false }
     }
 
     /// Returns the number of slots.
@@ -284,8 +252,7 @@ impl RingPages {
     pub(crate) fn claim(&mut self) -> Option<PageMut> {
         self.find(self.next);
         let place = self.slots.get_mut(self.next)?;
-        let Memory::Slot(slot, _) = &mut Rc::get_mut(place.as_mut()?)?.memory else { return None };
-        if !slot.claim() {
+        if !Rc::get_mut(place.as_mut()?)?.memory.claim() {
             return None;
         }
         let slab = place.take()?;
@@ -316,7 +283,7 @@ impl RingPages {
     #[inline(never)]
     fn reclaim(&mut self) {
         for slab in self.home.free.borrow_mut().drain(..) {
-            if let Memory::Slot(_, index) = slab.memory {
+            if let Some(index) = slab.memory.slot() {
                 self.slots[index] = Some(slab);
             }
         }

@@ -47,7 +47,7 @@ use self::sys::VNET_LEN;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
 use crate::messages::SendScratch;
-use crate::mmap::Slot;
+use crate::mmap::Memory;
 use crate::page::{Page, RingPages, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::{MAX_MESSAGES, option};
@@ -110,7 +110,7 @@ impl PacketSocket {
         let PacketSocket { fd, name, trains, shape, limits, watch } = self;
         let RingShape { blocks, block_len, slot_len } = shape;
         let slots =
-            Slot::map(fd.as_fd(), blocks, block_len, slot_len).map_err(|error| OpenError::Call("mmap", error))?;
+            Memory::map(fd.as_fd(), blocks, block_len, slot_len).map_err(|error| OpenError::Call("mmap", error))?;
         Ok(PacketPort {
             fd,
             name,

@@ -60,17 +60,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// change nothing, as in [`Gro::next_segment`].
     #[inline(always)]
     pub(super) fn recognise(&mut self, frame: &Frame<B>) -> FrameMatch {
-        if frame.len() < HEAD_BLOCK {
+        let verified = matches!(frame.csum, Csum::Verified);
+        let is_own = verified || matches!(frame.csum, Csum::Unknown);
+        if frame.len() < HEAD_BLOCK || !is_own || !self.has_fast_path {
             return FrameMatch::Unknown;
         }
-        let verified = matches!(frame.csum, Csum::Verified);
         let bytes = frame.bytes.bytes();
-        let Some(front) = bytes.first_chunk().filter(|_| verified || matches!(frame.csum, Csum::Unknown)) else {
-            return FrameMatch::Unknown;
-        };
+        let Some(front) = bytes.first_chunk() else { return FrameMatch::Unknown };
         let view = FrameView { front, bytes, verified };
         match frame.start {
-            _ if !self.has_fast_path => FrameMatch::Unknown,
             Start::Ethernet if is_plain_ethernet(front) => self.recognise_form::<1>(view),
             Start::Ip if is_plain_ip(front) => self.recognise_form::<0>(view),
             _ => FrameMatch::Unknown,

@@ -39,7 +39,7 @@ impl<B: Buffer> Frag<B> {
     pub fn as_slice(&self) -> Option<&[u8]> {
         // In range by construction; for a buffer whose length changes meanwhile this returns nothing rather than
         // panicking.
-        Some(self.buf.as_slice()?.get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[]))
+        Some(self.buf.as_slice()?.get(self.start as usize..self.start as usize + self.len as usize).unwrap_or(&[]))
     }
 
     /// Copies the bytes from `offset` of the range on to `out`, which the range covers; bytes that it does not have are
@@ -116,7 +116,7 @@ impl<B: AsRef<[u8]>> Frag<B> {
     pub fn bytes(&self) -> &[u8] {
         // In range by construction; for a buffer whose length changes meanwhile this returns nothing rather than
         // panicking.
-        self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
+        self.buf.as_ref().get(self.start as usize..self.start as usize + self.len as usize).unwrap_or(&[])
     }
 }
 
