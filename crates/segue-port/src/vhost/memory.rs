@@ -16,7 +16,7 @@ use vm_memory::{
 
 use super::message::Region;
 use super::reasons::Stop;
-use super::sys::Guard;
+use super::sys::{Guard, prefetch};
 
 /// Largest number of regions of one guest.
 pub(super) const MOST_REGIONS: usize = 64;
@@ -166,6 +166,14 @@ impl Memory {
                 Ok(())
             }
             None => self.all.write_slice(bytes, GuestAddress(guest)).map_err(|_| Stop::RingAddress),
+        }
+    }
+
+    /// Requests the cache lines of a range of guest addresses, if it lies in one region.
+    #[inline]
+    pub(super) fn prefetch(&self, guest: u64, len: usize) {
+        if let Some(slice) = self.slice(guest, len) {
+            prefetch(&slice);
         }
     }
 

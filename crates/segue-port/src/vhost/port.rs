@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use segue::gso::Limits;
 use segue::packet::{GsoKind, Start};
 use segue::reason::{Counts, Reason};
-use segue::virtio::{GSO_ECN, VirtioNet, device};
+use segue::virtio::{VirtioNet, device};
 
 use super::config::{GUEST_CONNECTED, GUEST_READY, GUEST_STALLED, Source, VhostConfig};
 use super::copy::{copy_in, copy_out};
@@ -321,6 +321,7 @@ impl VhostPort {
             if !self.scatter.make_room(&mut into.pages) {
                 break Polled::Starved;
             }
+            ring.prefetch(count, memory, usize::MAX);
             let (head, read) = ring.chain(count, memory, &mut self.pieces)?;
             descriptors += read;
             let len: usize = self.pieces.iter().map(|piece| piece.len as usize).sum();
@@ -377,7 +378,7 @@ impl VhostPort {
         }
         let (form, merges) = (session.form(), session.has(feature::MRG_RXBUF));
         let Some(mut header) = vnet::header_of(unit) else { return Ok(Put::Refused) };
-        if !takes(&self.limits, session, unit, &header) {
+        if !session.takes(&self.limits, unit, &header) {
             return Ok(Put::Narrow);
         }
         let Session { memory, rings, .. } = session;
@@ -405,6 +406,7 @@ impl VhostPort {
                     break Put::NoBuffers;
                 }
             }
+            ring.prefetch(count, memory, len);
             let (head, _) = ring.chain(count, memory, &mut chain)?;
             let here: usize = chain.iter().map(|piece| piece.len as usize).sum();
             self.heads.push((head, here.min(len - room) as u32));
@@ -533,17 +535,6 @@ impl VhostPort {
         }
         self.limits != before
     }
-}
-
-/// Returns whether the guest's driver accepts a packet or train with the given header.
-fn takes(limits: &Limits, session: &Session, unit: &TxUnit<'_>, header: &VirtioNet) -> bool {
-    let has_ecn = header.gso_type & GSO_ECN == 0 || session.has(1 << device::GUEST_ECN);
-    let train = match unit.gso().map(|gso| gso.kind) {
-        None => true,
-        Some(GsoKind::Tcp) => (limits.tso4 || limits.tso6) && has_ecn,
-        Some(GsoKind::Udp) => limits.uso,
-    };
-    train && (limits.csum || header.flags & segue::virtio::NEEDS_CSUM == 0)
 }
 
 impl Port for VhostPort {

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::gso::Limits;
-use segue::virtio::Form;
+use segue::packet::GsoKind;
+use segue::virtio::{Form, GSO_ECN, NEEDS_CSUM, VirtioNet, device};
 
 use super::feature::{self, OFFERED};
 use super::memory::{MOST_REGIONS, Memory};
@@ -11,6 +12,7 @@ use super::message::{self, Message, QueueState, Request};
 use super::reasons::Stop;
 use super::ring::{Addresses, Flow, Ring, RingFeatures};
 use super::sys::{self, Events};
+use crate::batch::TxUnit;
 
 /// Largest frame of a guest and for it, bytes: the largest IP packet after an Ethernet header (virtio 1.2, section
 /// 5.1.6.3.1, which has 65,562 with a header of 12 bytes).
@@ -62,6 +64,17 @@ impl Session {
     #[inline]
     pub(super) fn form(&self) -> Form {
         if self.has(feature::VERSION_1 | feature::MRG_RXBUF) { Form::Buffers } else { Form::Basic }
+    }
+
+    /// Returns whether the guest's driver accepts a packet or train with the given header, under these limits.
+    pub(super) fn takes(&self, limits: &Limits, unit: &TxUnit<'_>, header: &VirtioNet) -> bool {
+        let has_ecn = header.gso_type & GSO_ECN == 0 || self.has(1 << device::GUEST_ECN);
+        let train = match unit.gso().map(|gso| gso.kind) {
+            None => true,
+            Some(GsoKind::Tcp) => (limits.tso4 || limits.tso6) && has_ecn,
+            Some(GsoKind::Udp) => limits.uso,
+        };
+        train && (limits.csum || header.flags & NEEDS_CSUM == 0)
     }
 
     /// Returns the limits of packets and trains that the guest's driver accepts.
