@@ -2,12 +2,13 @@
  *
  * Results: functions that return ptrdiff_t return a number, or a negative error (segue_error_name). Nothing is sent or
  * received here, no clock is read, no thread is started.
- * Ownership: what a _new function returns is the caller's until its _free function. Memory that is passed is the
- * caller's; none is kept past the call, except that the pieces of segue_join,
- * segue_join_chains and segue_split_chain point into it.
+ * Ownership: what a _new function returns is the caller's until its _free function; null says that there is none.
+ * Memory that is passed is the caller's; none is kept past the call, so that no function calls back to release it. The
+ * pieces of segue_join, segue_join_chains and segue_split_chain point into it.
  * Threads: an object is used by one thread at a time, any thread. The functions without an object need nothing.
- * Faults: a panic inside of the library ends as SEGUE_ERR_PANIC; free the object then.
- * Versions: structs that are passed in begin with their size, so that they can grow.
+ * Faults: a panic inside of the library ends as SEGUE_ERR_PANIC, as null from a _new function, or as 0 from a function
+ * of checksums; free the object then.
+ * Versions: configurations begin with their size, so that they can grow. The other structs keep their layout.
  *
  * Licence: Apache-2.0 OR MIT.
  */

@@ -75,13 +75,46 @@ pub(crate) unsafe fn many_mut<'a, T>(base: *mut T, count: usize) -> Result<&'a m
     }
 }
 
+/// Returns the configuration at a pointer; `None` for null, and for one that says a smaller size than it has here.
+///
+/// # Safety
+/// `config` must be null, or point to a configuration of the size that it says in its first field.
+unsafe fn configuration<'a, T>(config: *const T) -> Option<&'a T> {
+    // SAFETY: the caller's promise; the rest is not looked at before its size is known.
+    if config.is_null() || unsafe { config.cast::<usize>().read() } < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { config.as_ref() }
+}
+
+/// Creates an object; null where `make` returns nothing or panics.
+fn created<T>(make: impl FnOnce() -> Option<T>) -> *mut T {
+    let made = catch_unwind(AssertUnwindSafe(|| make().map(|object| Box::into_raw(Box::new(object)))));
+    made.ok().flatten().unwrap_or(ptr::null_mut())
+}
+
+/// Frees an object; null does nothing.
+///
+/// # Safety
+/// It must come from [`created`] and not be used again.
+unsafe fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        // SAFETY: the caller's promise.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(object) })));
+    }
+}
+
 /// Returns the version of the library: major, minor and patch in a byte each.
 #[unsafe(no_mangle)]
 pub extern "C" fn segue_version() -> u32 {
     let part = |text: &str| text.parse::<u32>().unwrap_or(0);
-    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
-        | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
-        | part(env!("CARGO_PKG_VERSION_PATCH"))
+    let parts = || {
+        part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+            | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
+            | part(env!("CARGO_PKG_VERSION_PATCH"))
+    };
+    catch_unwind(parts).unwrap_or(0)
 }
 
 /// Returns the stable name of an error; it lives as long as the program.
@@ -138,10 +171,13 @@ pub extern "C" fn segue_sum_append(first: u16, first_len: usize, second: u16) ->
         sum.add_u16(value);
         sum
     };
-    let mut sum = Sum::ZERO;
-    sum.append(word(first), first_len);
-    sum.append(word(second), 2);
-    sum.fold()
+    catch_unwind(|| {
+        let mut sum = Sum::ZERO;
+        sum.append(word(first), first_len);
+        sum.append(word(second), 2);
+        sum.fold()
+    })
+    .unwrap_or(0)
 }
 
 /// Returns the folded sum of a pseudo header of IPv4 (`version` 4) or IPv6 (6); 0 for another version.
@@ -154,7 +190,7 @@ pub unsafe extern "C" fn segue_pseudo(version: u32, src: *const u8, dst: *const 
     // SAFETY: the caller's promise.
     let (src, dst) = unsafe { (many(src, bytes), many(dst, bytes)) };
     let (Ok(src), Ok(dst)) = (src, dst) else { return 0 };
-    match version {
+    catch_unwind(|| match version {
         4 => match (src.try_into(), dst.try_into()) {
             (Ok(src), Ok(dst)) => pseudo_v4(src, dst, protocol, len).fold(),
             _ => 0,
@@ -164,25 +200,27 @@ pub unsafe extern "C" fn segue_pseudo(version: u32, src: *const u8, dst: *const 
             _ => 0,
         },
         _ => 0,
-    }
+    })
+    .unwrap_or(0)
 }
 
 /// Returns a checksum field updated for the change of one word (RFC 1624).
 #[unsafe(no_mangle)]
 pub extern "C" fn segue_field_update(field: u16, old: u16, new: u16) -> u16 {
-    Field::from_wire(field).update(old, new).value()
+    catch_unwind(|| Field::from_wire(field).update(old, new).value()).unwrap_or(0)
 }
 
 /// Creates a splitter; null for a header length that no virtio-net header has.
 #[unsafe(no_mangle)]
 pub extern "C" fn segue_splitter_new(header_len: usize, ethernet: u32) -> *mut SegueSplitter {
-    let start = if ethernet == 0 { Start::Ip } else { Start::Ethernet };
-    let splitter = match (header_len, Form::of_len(header_len)) {
-        (0, _) => Splitter::plain(start),
-        (_, Some(form)) => Splitter::virtio(form, start),
-        _ => return ptr::null_mut(),
-    };
-    Box::into_raw(Box::new(SegueSplitter(splitter)))
+    created(|| {
+        let start = if ethernet == 0 { Start::Ip } else { Start::Ethernet };
+        match (header_len, Form::of_len(header_len)) {
+            (0, _) => Some(SegueSplitter(Splitter::plain(start))),
+            (_, Some(form)) => Some(SegueSplitter(Splitter::virtio(form, start))),
+            _ => None,
+        }
+    })
 }
 
 /// Frees a splitter; null does nothing.
@@ -191,10 +229,8 @@ pub extern "C" fn segue_splitter_new(header_len: usize, ethernet: u32) -> *mut S
 /// It must come from [`segue_splitter_new`] and not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn segue_splitter_free(splitter: *mut SegueSplitter) {
-    if !splitter.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(splitter) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { free(splitter) };
 }
 
 /// Splits what one read returned into packets, each after `offset` bytes of the memory of one of `outs`. Returns their
@@ -279,28 +315,27 @@ unsafe fn place(packets: Packets<'_>, outs: &mut [SegueOut], offset: usize) -> R
 /// `config` must point to a configuration of the size that it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *mut SegueJoiner {
-    // SAFETY: the caller's promise: its size comes first.
-    let Some(config) = (unsafe { config.as_ref() }) else { return ptr::null_mut() };
-    if config.size < size_of::<SegueJoinerConfig>() {
-        return ptr::null_mut();
-    }
-    let mut rules = Config {
-        profile: if config.profile == 0 { Profile::Strict } else { Profile::linux() },
-        ..Config::vpn(Key(config.key))
-    };
-    if !Limits::tun(config.offloads).uso {
-        // They would be joined, and cut again.
-        rules.max_udp_packets = 0;
-    }
-    let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
-        (u32::MAX, _) if config.header_len == 0 => Joiner::plain(Key(config.key)),
-        (u32::MAX, _) | (_, None) => return ptr::null_mut(),
-        (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
-    };
-    let joiner = joiner.starting_with(if config.ethernet == 0 { Start::Ip } else { Start::Ethernet });
-    let header_len = config.header_len as usize;
-    let (fronts, fronts_at) = (Vec::new(), Vec::new());
-    Box::into_raw(Box::new(SegueJoiner { joiner, header_len, fronts, fronts_at, plan: Plan::default() }))
+    created(|| {
+        // SAFETY: the caller's promise.
+        let config = unsafe { configuration(config) }?;
+        let mut rules = Config {
+            profile: if config.profile == 0 { Profile::Strict } else { Profile::linux() },
+            ..Config::vpn(Key(config.key))
+        };
+        if !Limits::tun(config.offloads).uso {
+            // They would be joined, and cut again.
+            rules.max_udp_packets = 0;
+        }
+        let joiner = match (config.offloads, Form::of_len(config.header_len as usize)) {
+            (u32::MAX, _) if config.header_len == 0 => Joiner::plain(Key(config.key)),
+            (u32::MAX, _) | (_, None) => return None,
+            (bits, Some(form)) => Joiner::virtio(rules, Limits::tun(bits), form),
+        };
+        let joiner = joiner.starting_with(if config.ethernet == 0 { Start::Ip } else { Start::Ethernet });
+        let header_len = config.header_len as usize;
+        let (fronts, fronts_at) = (Vec::new(), Vec::new());
+        Some(SegueJoiner { joiner, header_len, fronts, fronts_at, plan: Plan::default() })
+    })
 }
 
 /// Frees a joiner; null does nothing.
@@ -309,10 +344,8 @@ pub unsafe extern "C" fn segue_joiner_new(config: *const SegueJoinerConfig) -> *
 /// It must come from [`segue_joiner_new`] and not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn segue_joiner_free(joiner: *mut SegueJoiner) {
-    if !joiner.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(joiner) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { free(joiner) };
 }
 
 /// Joins a batch of packets and lists the trains, with their pieces: headers in the joiner's memory, until its next
@@ -468,22 +501,17 @@ pub unsafe extern "C" fn segue_join_in_place(
 /// `config` must point to a configuration of the size that it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *mut SegueTunnel {
-    // SAFETY: the caller's promise: its size comes first.
-    let Some(config) = (unsafe { config.as_ref() }) else { return ptr::null_mut() };
-    if config.size < size_of::<SegueTunnelConfig>() {
-        return ptr::null_mut();
-    }
-    let address = |bytes: &[u8; 16]| match config.version {
-        4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
-        6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
-        _ => None,
-    };
-    let Some(addresses) = address(&config.local).zip(address(&config.remote)) else { return ptr::null_mut() };
-    let made = catch_unwind(|| Tunnel::new((config.mode, config.carrier), addresses, config.port));
-    match made {
-        Ok(Ok(tunnel)) => Box::into_raw(Box::new(SegueTunnel(tunnel))),
-        _ => ptr::null_mut(),
-    }
+    created(|| {
+        // SAFETY: the caller's promise.
+        let config = unsafe { configuration(config) }?;
+        let address = |bytes: &[u8; 16]| match config.version {
+            4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
+            6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
+            _ => None,
+        };
+        let addresses = address(&config.local).zip(address(&config.remote))?;
+        Tunnel::new((config.mode, config.carrier), addresses, config.port).ok().map(SegueTunnel)
+    })
 }
 
 /// Frees a tunnel; null does nothing.
@@ -492,10 +520,8 @@ pub unsafe extern "C" fn segue_tunnel_new(config: *const SegueTunnelConfig) -> *
 /// It must come from [`segue_tunnel_new`] and not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn segue_tunnel_free(tunnel: *mut SegueTunnel) {
-    if !tunnel.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(tunnel) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { free(tunnel) };
 }
 
 /// Encapsulates a packet or train that has a virtio-net header of 10 bytes, and writes the packets, each complete from

@@ -1,4 +1,5 @@
-//! Test that `segue.h` declares each function of the library with the types that it has in Rust.
+//! Tests that `segue.h` declares each function of the library with the types that it has in Rust, and that none lets a
+//! panic out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,4 +51,28 @@ fn the_header_declares_the_functions_with_the_types_of_the_library() {
     }
     let names = header.split('(').filter_map(|before| before.rsplit([' ', '*', '\n']).next());
     assert_eq!(found, names.filter(|name| name.starts_with("segue_")).map(str::to_owned).collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn every_function_ends_a_panic_inside_of_the_library() {
+    let listed = fs::read_to_string(format!("{HERE}/segue.map")).unwrap();
+    let listed = listed.lines().filter(|line| line.trim_start().starts_with("segue_")).count();
+    let mut count = 0;
+    for file in ["abi.rs", "chain/abi.rs"] {
+        let source = fs::read_to_string(format!("{HERE}/src/{file}")).unwrap();
+        for function in source.split("#[unsafe(no_mangle)]").skip(1) {
+            let (head, rest) = function.split_once(" {\n").unwrap();
+            let body = rest.split("\n}\n").next().unwrap();
+            let ends = ["guarded(", "catch_unwind(", "created(", "free("];
+            assert!(ends.iter().any(|end| body.contains(end)), "{head}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, listed);
+    // What they call does.
+    let source = fs::read_to_string(format!("{HERE}/src/abi.rs")).unwrap();
+    for name in ["fn guarded(", "fn created<T>(", "fn free<T>("] {
+        let body = source.split(name).nth(1).unwrap().split("\n}\n").next().unwrap();
+        assert!(body.contains("catch_unwind("), "{name}");
+    }
 }
