@@ -155,4 +155,11 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::NoRoute(_, error) | OpenError::Call(_, error) => Some(error),
+            OpenError::InUse(_) | OpenError::NotLocal(_) | OpenError::Families => None,
+        }
+    }
+}

@@ -10,6 +10,7 @@ use tokio::io::Interest;
 
 use crate::environment::Offloads;
 use crate::messages::{Outgoing, RecvScratch, SendScratch};
+use crate::port::OffloadState;
 use crate::sys::{self, MAX_MESSAGES, UDP_GRO, UDP_SEGMENT};
 
 /// Largest UDP payload of an IPv4 packet, which also limits a run.
@@ -164,6 +165,9 @@ impl Sender {
                 Err(error) => match (runs[0], error.raw_os_error()) {
                     (run @ 2.., Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE)) => {
                         self.refused += 1;
+                        if self.refused == 1 {
+                            notice!(warn, id = "offload", %error, "UDP_SEGMENT is refused; such runs are sent one by one");
+                        }
                         plain_to = done + run;
                         if error.raw_os_error() == Some(libc::EIO) {
                             self.retry = Some(Instant::now() + RETRY);
@@ -206,6 +210,32 @@ impl Sender {
     /// Returns the number of runs that the kernel has refused, which were then sent datagram by datagram.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Switches UDP_SEGMENT on or off, for a kernel or a device known to do it wrongly. Off, each datagram is a message
+    /// by itself.
+    ///
+    /// ```
+    /// use segue_port::OffloadState;
+    /// use segue_port::udp::Sender;
+    ///
+    /// let mut sender = Sender::new();
+    /// sender.set_udp_segment(false);
+    /// assert_eq!(sender.udp_segment(), OffloadState::Off);
+    /// ```
+    pub fn set_udp_segment(&mut self, is_on: bool) {
+        self.is_plain = !is_on;
+    }
+
+    /// Returns the state of UDP_SEGMENT: [`OffloadState::Off`] where the environment or [`Sender::set_udp_segment`] has
+    /// switched it off, [`OffloadState::Refused`] for about a second after an interface without checksum offload has
+    /// refused a run.
+    pub fn udp_segment(&self) -> OffloadState {
+        match self.retry {
+            _ if self.is_plain => OffloadState::Off,
+            Some(_) => OffloadState::Refused(libc::EIO),
+            None => OffloadState::On,
+        }
     }
 }
 
@@ -417,8 +447,11 @@ mod tests {
         assert_eq!(sender.refused(), 1);
         let (got, _) = receive(&mut receiver, &to, 9);
         assert!(got.iter().map(|(bytes, _)| bytes).eq(&datagrams));
+        assert_eq!(sender.udp_segment(), OffloadState::On, "other runs may pass");
         // One without UDP_SEGMENT is refused nothing.
-        let mut plain = Sender { is_plain: true, ..Sender::new() };
+        let mut plain = Sender::new();
+        plain.set_udp_segment(false);
+        assert_eq!(plain.udp_segment(), OffloadState::Off);
         assert_eq!(plain.send(&from, &datagrams, |bytes| (bytes, None)).unwrap(), 9);
         assert_eq!((plain.refused(), receive(&mut receiver, &to, 9).0.len()), (0, 9));
     }
