@@ -50,6 +50,8 @@
 //! It opens no file, prints nothing and knows no command line: failures are a typed [`CaptureError`]. Of this
 //! workspace it uses the engine only.
 #![warn(clippy::missing_errors_doc)]
+// The pages of docs.rs say which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod checksums;
 pub mod decap;

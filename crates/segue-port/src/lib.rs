@@ -23,6 +23,8 @@
 //! `udp::Receiver::new` off for one run; `-tun`, `-uso` (UDP trains of a device) and `-udp` (UDP_SEGMENT and UDP_GRO)
 //! switch off parts.
 #![warn(clippy::missing_errors_doc)]
+// The pages of docs.rs say which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // A part alone does not use all that the parts share.
 #![cfg_attr(
     not(all(feature = "packet", feature = "udp", feature = "capture", feature = "tracing")),

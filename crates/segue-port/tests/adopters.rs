@@ -2,6 +2,7 @@
 //! kernels on top run a TCP connection, and every byte must arrive.
 
 use std::env;
+use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -17,9 +18,9 @@ use segue::hash::Key;
 use segue::virtio::{Form, TUN_OFFLOADS};
 
 use segue_lab::Host;
-use segue_port::Port;
 use segue_port::tun::{Existing, OpenError, Tun, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Receiver, Sender};
+use segue_port::{Port, packet_socket, udp};
 
 #[path = "../../segue/examples/vpn.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a program of its own, of which the rig is not used here")]
@@ -273,6 +274,20 @@ fn the_environment_switches_trains_off() {
     }
     let Some((packets, segments)) = connect::<Preset>(TunOffloads::All) else { return };
     assert!(packets > 3000 && segments == 0, "{segments} of {packets} packets were joined");
+}
+
+#[test]
+fn the_error_of_the_kernel_is_the_source_of_that_of_a_port() {
+    let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+    let errors: [(Box<dyn Error>, bool); 4] = [
+        (Box::new(OpenError::Denied(denied())), true),
+        (Box::new(OpenError::Busy("vpn0".into())), false),
+        (Box::new(udp::OpenError::Call("bind", denied())), true),
+        (Box::new(packet_socket::OpenError::Denied(denied())), true),
+    ];
+    for (error, is_of_kernel) in errors {
+        assert_eq!(error.source().map(ToString::to_string), is_of_kernel.then(|| denied().to_string()), "{error}");
+    }
 }
 
 /// Returns the number of lines of a program that are neither empty nor comments, without its test harness.

@@ -95,7 +95,14 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Denied(error) | OpenError::Call(_, error) => Some(error),
+            OpenError::NoInterface(_) | OpenError::NotEthernet(_) => None,
+        }
+    }
+}
 
 /// Dimensions of a receive ring.
 #[derive(Clone, Copy, Debug)]

@@ -163,7 +163,14 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Unavailable(error) | OpenError::Denied(error) | OpenError::Call(_, error) => Some(error),
+            OpenError::Busy(_) | OpenError::Name(_) => None,
+        }
+    }
+}
 
 /// A TUN or TAP device as a port, for the poll loop of `segue-datapath` or a similar one; other programs use [`Tun`].
 ///
@@ -236,6 +243,17 @@ impl TunPort {
     }
 
     /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information.
+    ///
+    /// ```no_run
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// use segue::{gro::Config, hash::Key};
+    /// use segue_port::tun::{OpenError, Tun, TunOffloads, TunPort};
+    ///
+    /// fn device(fd: OwnedFd, random: [u64; 2]) -> Result<Tun, OpenError> {
+    ///     Ok(Tun::new(TunPort::from_fd(fd, TunOffloads::All)?, Config::vpn(Key(random))))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`OpenError::Name`] where the descriptor is of another kind, or the error of setting the offloads.
