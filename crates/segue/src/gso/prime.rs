@@ -53,6 +53,20 @@ pub fn prime(packet: &mut [u8], start: Start) -> Result<(), Refusal> {
 /// Computes the transport checksum of a packet in contiguous memory whose field has no meaning yet, for an interface
 /// that computes none.
 ///
+/// ```
+/// use segue::gso;
+/// use segue::packet::Start;
+///
+/// // A UDP datagram without payload and without checksum.
+/// let mut packet = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2,
+///     0, 1, 0, 2, 0, 8, 0, 0,
+/// ];
+/// gso::fill(&mut packet, Start::Ip)?;
+/// assert_eq!(packet[26..], [0x73, 0xb3]); // the complement of the pseudo header's 8c41 + 0001 + 0002 + 0008
+/// # Ok::<(), gso::Refusal>(())
+/// ```
+///
 /// # Errors
 /// As for [`request_checksum`].
 pub fn fill(packet: &mut [u8], start: Start) -> Result<(), Refusal> {

@@ -114,6 +114,18 @@ pub fn load<B: Buffer>(
 
 /// Loads a packet in several ranges, such as a descriptor chain, like [`load`].
 ///
+/// ```
+/// use segue::packet::{Frag, Packet, Start};
+/// use segue::virtio::{self, Loaded, VirtioNet};
+///
+/// let bytes = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 2, 0, 8, 0x8c, 0x41];
+/// let header = VirtioNet { flags: virtio::NEEDS_CSUM, csum_start: 20, csum_offset: 6, ..VirtioNet::default() };
+/// let ranges = [Frag::all(&bytes[..9]), Frag::all(&bytes[9..])]; // headers may cross them
+/// let mut packet = Packet::default();
+/// assert_eq!(virtio::load_ranges(&header, ranges, Start::Ip, &mut packet)?, Loaded::Ready);
+/// # Ok::<(), virtio::Refusal>(())
+/// ```
+///
 /// # Errors
 /// As for [`load`].
 pub fn load_ranges<B: Buffer>(
