@@ -13,7 +13,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteVia};
-use netlink_packet_route::tc::{TcAttribute, TcMessage};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -54,6 +54,15 @@ pub struct Route {
     pub link: u32,
     /// The MTU of the route itself, bytes, where it has one.
     pub mtu: Option<u32>,
+}
+
+/// A queueing discipline of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queueing {
+    /// The kind, such as `fq_codel` or `clsact`.
+    pub kind: String,
+    /// Whether the kernel has attached it by itself: such a one has no handle.
+    pub is_default: bool,
 }
 
 /// A synchronous rtnetlink connection to the kernel, for links, addresses and routes.
@@ -184,9 +193,9 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Returns the kinds of the queueing disciplines of the link with the given index, including `clsact` and
-    /// `ingress`, which have filters.
-    pub fn queueing(&mut self, index: u32) -> io::Result<Vec<String>> {
+    /// Returns the queueing disciplines of the link with the given index, including `clsact` and `ingress`, which have
+    /// filters.
+    pub fn queueing(&mut self, index: u32) -> io::Result<Vec<Queueing>> {
         let mut request = TcMessage::default();
         request.header.index = index.cast_signed();
         let mut found = Vec::new();
@@ -194,8 +203,9 @@ impl Netlink {
             if let RouteNetlinkMessage::NewQueueDiscipline(message) = message
                 && message.header.index == index.cast_signed()
             {
+                let is_default = message.header.handle == TcHandle::UNSPEC;
                 found.extend(message.attributes.into_iter().find_map(|attribute| match attribute {
-                    TcAttribute::Kind(kind) => Some(kind),
+                    TcAttribute::Kind(kind) => Some(Queueing { kind, is_default }),
                     _ => None,
                 }));
             }

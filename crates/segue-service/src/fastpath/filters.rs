@@ -4,8 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use segue_fastpath::{Filters, Hook, is_left_over, is_own};
-use segue_host::netlink::Netlink;
-use segue_host::netlink::filters;
+use segue_host::netlink::{Netlink, Queueing, filters};
 
 /// Kind of the queueing discipline to which filters with programs are attached.
 const CLSACT: &str = "clsact";
@@ -26,7 +25,7 @@ impl Filters for Added<'_> {
 /// Removes the filters of the in-kernel path that ended processes have left on an interface. What cannot be looked at
 /// or removed stays, and passes all packets on.
 pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
-    if !netlink.queueing(interface).is_ok_and(|kinds| kinds.iter().any(|kind| kind == CLSACT)) {
+    if !netlink.queueing(interface).is_ok_and(|all| all.iter().any(|one| one.kind == CLSACT)) {
         return;
     }
     for filter in netlink.filters(interface).unwrap_or_default() {
@@ -36,10 +35,10 @@ pub(super) fn tidy(interface: u32, netlink: &mut Netlink) {
     }
 }
 
-/// Returns the kind of other software's filters at an interface, given the kinds of its queueing disciplines; `None` if
-/// there are none. One that may have filters counts as such, unless they are all of the in-kernel path.
-pub(super) fn of_others(interface: u32, kinds: &[String], netlink: &mut Netlink) -> Option<String> {
-    let kind = kinds.iter().find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
+/// Returns the kind of other software's filters at an interface, given its queueing disciplines; `None` if there are
+/// none. One that may have filters counts as such, unless they are all of the in-kernel path.
+pub(super) fn of_others(interface: u32, queueing: &[Queueing], netlink: &mut Netlink) -> Option<String> {
+    let kind = queueing.iter().map(|one| &one.kind).find(|kind| matches!(kind.as_str(), CLSACT | "ingress"))?;
     let filters = netlink.filters(interface).unwrap_or_default();
     let is_ours = kind == CLSACT && !filters.is_empty() && filters.iter().all(|filter| is_own(&filter.name));
     (!is_ours).then(|| kind.clone())

@@ -1,35 +1,32 @@
 //! Obstacles of the in-kernel path: rules and filters that its packets would bypass.
 
-use std::fs;
-
 use segue_control::error::os_text;
 use segue_fastpath::foreign_programs;
 use segue_host::netfilter;
-use segue_host::netlink::Netlink;
+use segue_host::netlink::{Netlink, Queueing};
 
 use super::filters;
 use super::request::Request;
 
 /// Returns a filter or a queueing discipline on the tunnels' interfaces that packets would bypass.
 pub(super) fn of_interfaces(request: &Request, netlink: &mut Netlink) -> Option<String> {
-    let usual = fs::read_to_string("/proc/sys/net/core/default_qdisc").unwrap_or_default();
     for dev in request.devs() {
-        let inside = netlink.link_named(dev).ok().flatten()?.index;
-        let kinds = netlink.queueing(inside).ok()?;
-        let filters = filters::of_others(inside, &kinds, netlink);
-        let other = kinds.iter().find(|kind| *kind != "clsact" && !is_usual(kind, usual.trim())).or(filters.as_ref());
-        if let Some(kind) = other {
+        let Ok(Some(inside)) = netlink.link_named(dev) else { continue };
+        let Ok(queueing) = netlink.queueing(inside.index) else { continue };
+        let filters = filters::of_others(inside.index, &queueing, netlink);
+        if let Some(kind) = queueing.into_iter().find(is_added).map(|one| one.kind).or(filters) {
             return Some(format!("{dev} has the queueing discipline {kind}"));
         }
     }
-    for index in request.underlays(netlink) {
-        let name = netlink.link(index).map_or_else(|_| index.to_string(), |link| link.name);
-        let kinds = netlink.queueing(index).ok()?;
-        if let Some(kind) = filters::of_others(index, &kinds, netlink) {
-            return Some(format!("{name} has filters ({kind})"));
-        }
-    }
-    None
+    request.underlays(netlink).into_iter().find_map(|index| of_filters(index, netlink))
+}
+
+/// Returns other software's filters on an interface towards remotes.
+pub(super) fn of_filters(interface: u32, netlink: &mut Netlink) -> Option<String> {
+    let queueing = netlink.queueing(interface).ok()?;
+    let kind = filters::of_others(interface, &queueing, netlink)?;
+    let name = netlink.link(interface).map_or_else(|_| interface.to_string(), |link| link.name);
+    Some(format!("{name} has filters ({kind})"))
 }
 
 /// Returns another software's BPF program on an interface that packets on the in-kernel path might bypass; needs
@@ -40,9 +37,10 @@ pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<Strin
     Some(format!("{name} has the program {program}"))
 }
 
-/// Returns whether an interface has a queueing discipline of this kind by default.
-fn is_usual(kind: &str, default: &str) -> bool {
-    kind == default || matches!(kind, "noqueue" | "pfifo_fast" | "mq")
+/// Returns whether a queueing discipline was added to the interface, and is not the kernel's default. The kind does not
+/// tell: the host's default cannot be read in another network namespace, and one of its kind may have other settings.
+fn is_added(queueing: &Queueing) -> bool {
+    !queueing.is_default && queueing.kind != "clsact"
 }
 
 /// Returns rules of the host that outer packets would bypass.
@@ -68,10 +66,16 @@ mod tests {
 
     #[test]
     fn the_default_discipline_is_no_obstacle() {
-        for (kind, usual) in [("noqueue", true), ("fq_codel", true), ("mq", true), ("netem", false), ("clsact", false)]
-        {
-            assert_eq!(is_usual(kind, "fq_codel"), usual, "{kind}");
+        for (kind, is_default, added) in [
+            ("noqueue", true, false),
+            ("fq_codel", true, false),
+            ("mq", true, false),
+            ("fq_codel", false, true),
+            ("netem", false, true),
+            ("ingress", false, true),
+            ("clsact", false, false),
+        ] {
+            assert_eq!(is_added(&Queueing { kind: kind.to_owned(), is_default }), added, "{kind} {is_default}");
         }
-        assert!(!is_usual("fq_codel", "pfifo_fast"));
     }
 }
