@@ -261,12 +261,12 @@ struct Announced {
 }
 
 impl Announced {
-    /// Permits or forbids the in-kernel path, by its knob.
+    /// Permits or forbids the in-kernel path, by its knob and that of the queues by flow.
     fn permit(&self) {
         let Some(fastpath) = &self.fastpath else { return };
         let knobs = self.knobs.list();
-        let knob = knobs.iter().find(|knob| knob.name.ends_with(fastpath::KNOB));
-        fastpath.allow(knob.is_some_and(|knob| knob.value != Setting::Number(0)));
+        let is_on = |end: &str| knobs.iter().any(|knob| knob.name.ends_with(end) && knob.value != Setting::Number(0));
+        fastpath.allow(is_on(fastpath::KNOB), is_on(fastpath::QUEUES_KNOB));
     }
 }
 

@@ -18,8 +18,8 @@ use super::{Check, Status};
 use crate::diagnose::{self, Container, Purpose};
 use crate::fastpath;
 
-/// Runs all checks and returns their results in the order of the table; `links` are the interfaces whose offloads are
-/// checked; an empty list stands for all interfaces that are up.
+/// Runs all checks and returns their results in the order of the table; `links` are the interfaces whose offloads and
+/// filters are checked; an empty list stands for all interfaces that are up.
 pub fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     let links = if links.is_empty() { links_up() } else { named(links)? };
     // The child processes come first: fork is safe only while the process has one thread.
@@ -41,7 +41,7 @@ pub fn all(links: &[String]) -> Result<Vec<Check>, Error> {
     checks.push(seccomp());
     checks.push(lsm());
     checks.extend(buffers());
-    checks.push(kernel_path());
+    checks.extend(kernel_path(&links));
     checks.push(af_xdp());
     checks.push(guests());
     checks.push(Check::ok("simd", segue::checksum::implementation()));
@@ -372,28 +372,33 @@ fn link_offloads(links: &[String]) -> Vec<Check> {
     checks
 }
 
-/// Checks whether the kernel can carry tunnels past the daemon.
-fn kernel_path() -> Check {
+/// Checks whether the kernel can carry tunnels past the daemon: on this host, and for remotes behind each of the links
+/// that have filters or programs which it would bypass.
+fn kernel_path(links: &[String]) -> Vec<Check> {
     const GAIN: &str = "with it the kernel itself carries plain tunnels, at about the speed of its own";
-    if let Err(why) = fastpath::probe() {
-        return Check::not(
-            "fastpath",
-            Status::Missing,
-            "the in-kernel path cannot be loaded",
-            format!("{why}; {GAIN}"),
-            None,
-        );
+    let not = |found: String, why: String, fix: Option<&str>| {
+        Check::not("fastpath", Status::Missing, found, format!("{why}; {GAIN}"), fix.map(str::to_owned))
+    };
+    if let Err(why) = fastpath::probe(false) {
+        return vec![not("the in-kernel path cannot be loaded".to_owned(), why, None)];
     }
-    match [true, false].into_iter().find_map(fastpath::host_obstacle) {
+    if let Err(why) = fastpath::probe(true) {
+        return vec![not("the in-kernel path is only for tunnels without UDP here".to_owned(), why, None)];
+    }
+    let fix = Some("fastpath on, where outer packets may pass by that");
+    let of_host = match [true, false].into_iter().find_map(fastpath::host_obstacle) {
         None => Check::ok("fastpath", "the kernel can carry plain tunnels itself"),
-        Some(why) => Check::not(
-            "fastpath",
-            Status::Missing,
-            "fastpath auto leaves tunnels to the daemon",
-            format!("{why}; {GAIN}"),
-            Some("fastpath on, where outer packets may pass by that".to_owned()),
-        ),
+        Some(why) => not("fastpath auto leaves tunnels to the daemon".to_owned(), why, fix),
+    };
+    let mut checks = vec![of_host];
+    if let Ok(mut netlink) = Netlink::open() {
+        for link in links {
+            if let Some(why) = fastpath::link_obstacle(link, &mut netlink) {
+                checks.push(not(format!("fastpath auto leaves tunnels over {link} to the daemon"), why, fix));
+            }
+        }
     }
+    checks
 }
 
 /// Returns QEMU's options for connecting a guest's network device to a port `vhost:PATH`.

@@ -51,6 +51,10 @@ const ETHERNET_LEN: u64 = 14;
 
 /// The last part of the name of the knob that switches the in-kernel path.
 pub const KNOB: &str = "enable_fastpath";
+/// The last part of the name of the knob that gives the daemon queues by flow.
+pub const QUEUES_KNOB: &str = "enable_fq";
+/// Reason of `fastpath auto` for leaving packets to the daemon while it has queues by flow.
+const QUEUES: &str = "enable_fq needs the daemon, which has the queues";
 
 /// BPF programs of an instance.
 #[derive(Debug)]
@@ -100,6 +104,8 @@ struct State {
     path: Option<Programs>,
     /// Whether the knob permits the in-kernel path.
     is_allowed: bool,
+    /// Whether packets are to wait in the daemon's queues by flow; with `fastpath auto` alone.
+    needs_queues: bool,
     /// Reason why packets do not take the in-kernel path although it is permitted.
     why: Option<String>,
     /// Whether packets take the in-kernel path.
@@ -115,7 +121,7 @@ impl State {
     /// Switches the programs to the directions that are permitted and possible.
     fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
-        let on = self.is_allowed && self.why.is_none() && is_wanted;
+        let on = self.is_allowed && !self.needs_queues && self.why.is_none() && is_wanted;
         if on != self.is_on
             && let Some(path) = &self.path
             && let Err(error) = path.switch(on)
@@ -123,6 +129,15 @@ impl State {
             self.why = Some(format!("the kernel does not switch it: {}", os_text(&error)));
         }
         self.is_on = on && self.why.is_none();
+    }
+
+    /// Returns the reason why packets do not take the in-kernel path; `None` if they may.
+    fn reason(&self) -> Option<String> {
+        if !self.is_allowed {
+            return Some("switched off".to_owned());
+        }
+        let queues = || self.needs_queues.then(|| QUEUES.to_owned());
+        self.why.clone().or_else(queues).or_else(|| self.path.as_ref()?.idle())
     }
 }
 
@@ -185,11 +200,11 @@ impl Fastpath {
         if self.0.request.mode == Mode::Off {
             return None;
         }
-        if let (Some(Programs::Table(_)), None) = (&state.path, &state.why) {
+        if let (Some(Programs::Table(_)), None, false) = (&state.path, &state.why, state.needs_queues) {
             return Some(OF_PEERS.to_owned());
         }
         let Some(path) = state.path.as_ref().filter(|_| state.is_on) else {
-            let why = state.why.as_deref().unwrap_or("switched off");
+            let why = state.reason().unwrap_or_else(|| "switched off".to_owned());
             return Some(format!("segue [{why}]"));
         };
         let partly = |(direction, why): &(Direction, &str)| match direction {
@@ -199,10 +214,12 @@ impl Fastpath {
         Some(path.partial().first().map_or_else(|| "kernel: this form needs nothing of segue".to_owned(), partly))
     }
 
-    /// Permits the in-kernel path, or leaves all packets to the daemon.
-    pub fn allow(&self, allowed: bool) {
+    /// Permits the in-kernel path, or leaves all packets to the daemon; with `fastpath auto` also while the daemon has
+    /// queues by flow, which packets on the path would bypass.
+    pub fn allow(&self, allowed: bool, has_queues: bool) {
         let mut state = self.state();
         state.is_allowed = allowed;
+        state.needs_queues = has_queues && self.0.request.mode == Mode::Auto;
         state.settle();
     }
 
@@ -310,15 +327,11 @@ impl Fastpath {
     /// Adds state and counters of the in-kernel path to those of the instance.
     pub fn fill(&self, instance: &mut Instance) {
         let state = self.state();
-        let mut why = state.why.clone().or_else(|| state.path.as_ref()?.idle());
-        if !state.is_allowed {
-            why = Some("switched off".to_owned());
-        }
         let request = &self.0.request;
         let mut shown = model::Fastpath {
             mode: request.mode.name().to_owned(),
             on: state.is_on,
-            why,
+            why: state.reason(),
             ..model::Fastpath::default()
         };
         let Some(path) = &state.path else {
@@ -459,14 +472,16 @@ fn is_forbidden(refusal: &io::Error) -> bool {
     refusal.raw_os_error() == Some(libc::EPERM) || refusal.kind() == io::ErrorKind::PermissionDenied && lacks_perfmon()
 }
 
-/// Checks whether this process could use the in-kernel path at all, for `segue doctor`.
+/// Checks whether this process could use the in-kernel path at all, for tunnels without UDP or for those in UDP, which
+/// need more (CAP_PERFMON); for `segue doctor`.
 ///
 /// # Errors
 /// The reason why not.
-pub fn probe() -> Result<(), String> {
+pub fn probe(in_udp: bool) -> Result<(), String> {
     use segue::encap::Mode;
     let [local, remote] = [1, 2].map(|last| IpAddr::from([198, 18, 0, last]));
-    let config = Config::new(Mode::Ipip, Carrier::Bare, local, remote);
+    let carrier = if in_udp { Carrier::Gue { remcsum: false } } else { Carrier::Bare };
+    let config = Config { csum: false, ..Config::new(Mode::Ipip, carrier, local, remote) };
     Path::load(&[config], &[]).map(drop).map_err(|error| failure(&error))
 }
 
@@ -474,4 +489,11 @@ pub fn probe() -> Result<(), String> {
 /// CAP_NET_ADMIN.
 pub fn host_obstacle(is_v4: bool) -> Option<String> {
     obstacle::of_host(is_v4)
+}
+
+/// Returns the filter or program on an interface that keeps `fastpath auto` off for remotes behind it, if there is one;
+/// needs CAP_NET_ADMIN, and CAP_BPF for programs.
+pub fn link_obstacle(link: &str, netlink: &mut Netlink) -> Option<String> {
+    let interface = netlink.link_named(link).ok().flatten()?.index;
+    obstacle::of_programs(interface, netlink).or_else(|| obstacle::of_filters(interface, netlink))
 }
