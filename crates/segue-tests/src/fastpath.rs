@@ -54,13 +54,38 @@ pub fn errors(snmp: &str) -> u64 {
     values.split(' ').next_back().and_then(|last| last.parse().ok()).expect("a count")
 }
 
-/// Returns the reason why the in-kernel path cannot be loaded here, in the words of `segue doctor`; `None` if it can.
-pub fn missing(ground: &Ground) -> Option<String> {
+/// Returns the checks of the in-kernel path by `segue doctor` at A.
+fn checks(ground: &Ground) -> Vec<Value> {
     // With a missing feature `doctor` fails, and has printed the table.
     let output = ground.a.command(&ground.program).args(["doctor", "-j"]).output().expect("segue doctor starts");
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let mut checks = checks["checks"].as_array().into_iter().flatten();
-    let check = checks.find(|check| check["name"] == "fastpath").expect("a check of the path");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = document["checks"].as_array().into_iter().flatten();
+    checks.filter(|check| check["name"] == "fastpath").cloned().collect()
+}
+
+/// Returns the reason why the in-kernel path cannot be loaded here, in the words of `segue doctor`; `None` if it can.
+pub fn missing(ground: &Ground) -> Option<String> {
+    let checks = checks(ground);
+    let check = checks.first().expect("a check of the path");
     let is_missing = check["found"].as_str().is_some_and(|found| found.contains("cannot be loaded"));
     is_missing.then(|| check["why"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Asserts that the in-kernel path is off at A for this reason, and that `segue stat --why` and `segue doctor` have the
+/// reason and what the path would bring. The tunnel has sent nothing by it.
+#[track_caller]
+pub fn assert_off(ground: &Ground, why: &str) {
+    let device = Shape::device(NET);
+    let stat = Stat::read(&ground.a, &ground.program, &device);
+    let state = &stat.json()["fastpath"];
+    assert_eq!((state["on"].as_bool(), state["why"].as_str()), (Some(false), Some(why)), "{state}");
+    let program = ground.program.to_str().expect("UTF-8");
+    let text = ground.a.run(program, &["stat", &device, "--why"]).expect("segue stat");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = format!("fastpath off [{why}]: with it the kernel itself carries packets");
+    assert!(words.join(" ").contains(&line), "{text}");
+    let checks = checks(ground);
+    let gain = format!("{why}; with it the kernel itself carries plain tunnels");
+    let says = |check: &Value| check["why"].as_str().is_some_and(|text| text.contains(&gain));
+    assert!(checks.iter().any(|check| check["status"] == "missing" && says(check)), "no {why:?} in {checks:?}");
 }

@@ -187,6 +187,7 @@ fn without_landlock_or_seccomp_an_instance_ends_unless_it_may_go_on() {
 /// Checks of the privileges of a process that moves packets, by attempts within that process.
 #[cfg(target_arch = "x86_64")]
 mod inside {
+    use segue_tests::fastpath;
     use segue_tests::probe::{Held, NOT_TRIED};
 
     use super::*;
@@ -289,6 +290,27 @@ mod inside {
         drop(held);
         // Nothing of this has harmed them.
         assert_eq!(super::worker(&ground, &mut process), worker);
+        process.terminate();
+        assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
+    }
+
+    #[test]
+    fn of_bpf_a_tunnel_on_the_in_kernel_path_reaches_the_entries_of_maps_alone() {
+        let Some(ground) = fastpath::ground(test_name!(), LinkForm::Veth, &["sh"]) else { return };
+        let words = "dev sg1 local 198.18.0.1 remote 198.18.0.2 fastpath require";
+        let mut process = start(&ground, &format!("tunnel {words}"));
+        let worker = worker(&ground, &mut process);
+        // The control socket answers before the last filter is in force.
+        let filters = |pid| field(&status(pid), "Seccomp_filters").parse::<u32>().unwrap();
+        let own = filters(std::process::id());
+        until("the last filter", || (filters(worker) >= own + 2).then_some(()));
+        let Some(held) = hold(worker) else { return };
+        // The kernel refuses such a length before it asks for the rights of the command.
+        let may = |command: &u64| held.may(libc::SYS_bpf, &[*command, u64::MAX, u64::MAX]).unwrap();
+        let reached: Vec<u64> = (0..64).filter(may).collect();
+        // BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and BPF_MAP_DELETE_ELEM: no load, no attachment.
+        assert_eq!(reached, [1, 2, 3]);
+        drop(held);
         process.terminate();
         assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
     }
