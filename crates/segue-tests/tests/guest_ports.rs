@@ -1,5 +1,5 @@
-//! Tests of guests' ports in the built program other than traffic: hostile guests next to others, files and
-//! memory of the worker, sockets and their options, and the words of docs/virtual-machines.md.
+//! Tests of guests' ports in the built program other than traffic: hostile guests next to others, files, memory and
+//! rights of the processes, sockets and their options, and the words of docs/virtual-machines.md.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -21,6 +21,7 @@ use segue_testkit::vhost::{
     region, state,
 };
 use segue_tests::capture::Directory;
+use segue_tests::faults::{field, helpers};
 use segue_tests::{Ground, Stat, test_name};
 
 /// Resources that the process that moves packets holds.
@@ -329,6 +330,36 @@ fn guests_with_as_many_regions_as_they_may_have_leave_files_for_another_one() {
     }
 }
 
+/// Tests the process that moves packets, which maps the memory of both guests, and the two that talk to their front
+/// ends.
+#[test]
+fn the_processes_that_serve_guests_stay_in_their_sandbox() {
+    let Some(ground) = Ground::apart(test_name!(), &[]) else { return };
+    let directory = Directory::new();
+    let gateway = Gateway::start(&ground, &directory);
+    let [mut left, mut right] = ["left", "right"].map(|name| gateway.guest(name, feature::USUAL));
+    assert_eq!(send(&mut left, &mut right, 5, 30_000).len(), 5);
+    let worker = u32::try_from(held(&gateway).pid).unwrap();
+    let keepers = helpers(worker);
+    assert_eq!(keepers.len(), 2, "one for each guest: {keepers:?}");
+    for pid in [&[worker][..], &keepers].concat() {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process that runs");
+        for (name, value) in [
+            ("CapEff", "0000000000000000"),
+            ("CapPrm", "0000000000000000"),
+            ("CapBnd", "0000000000000000"),
+            ("NoNewPrivs", "1"),
+            ("Seccomp", "2"),
+        ] {
+            assert_eq!(field(&status, name), value, "{name} of {pid}: {status}");
+        }
+        assert_ne!(field(&status, "Uid"), "0", "{pid}: {status}");
+    }
+    let stat = gateway.wait_for("right", "guest_ready", 1);
+    let sandbox = &stat.json()["sandbox"];
+    assert!(sandbox["landlock"] == true && sandbox["seccomp"] == true, "{sandbox}");
+}
+
 /// Waits for segue at a listening socket.
 #[track_caller]
 fn accepted(listener: &UnixListener) -> UnixStream {
@@ -429,6 +460,7 @@ fn the_options_of_qemu_are_the_same_in_the_document_in_doctor_and_in_the_tests_o
         "-object \"memory-backend-memfd,id=mem,size=",
         "M,share=on\" -machine memory-backend=mem",
         "-chardev \"socket,id=c$n,path=$name,reconnect=1\"",
+        "-chardev \"socket,id=c$n,path=${name%,server},server=on,wait=off\"",
         "-netdev \"vhost-user,id=n$n,chardev=c$n\"",
         "-device \"virtio-net-pci,netdev=n$n",
         "vectors=0",

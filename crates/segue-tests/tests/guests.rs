@@ -316,6 +316,13 @@ fn of_eight_guests_one_that_takes_nothing_and_one_that_calls_without_end_cost_no
     assert!(lost.iter().sum::<u64>() > 0, "{}", stat.json());
     assert!(stat.count("g7", "numbers", "pauses") > 0, "{}", stat.json());
     assert_eq!(stat.count("g3", "numbers", "pauses"), 0);
+    // What waits for its buffers is dropped after a while, and HEALTH names the ring.
+    let is_told = |stat: &Stat| {
+        let health = stat.json()["health"].as_array();
+        health.is_some_and(|all| all.iter().any(|one| one["code"] == "ring_stalled"))
+    };
+    let stat = Stat::until(&ground.a, gateway.program(), NAME, PATIENCE, is_told);
+    assert!(is_told(&stat), "{}", stat.json());
 }
 
 #[test]
