@@ -11,8 +11,6 @@ use segue_lab::Process;
 use segue_tests::capture::Directory;
 use segue_tests::{Ground, Stat, test_name};
 
-/// Number of frames.
-const FRAMES: u64 = 10_000_000;
 /// Length of each frame, bytes.
 const LEN: u64 = 8000;
 /// Lengths of the sender's buffers in which a frame lies, bytes.
@@ -20,10 +18,15 @@ const BUFFERS: &str = "2000,2000,2000,2000";
 /// Longest duration for all frames.
 const LONGEST: Duration = Duration::from_secs(900);
 
+/// Returns the number of frames.
+fn frames() -> u64 {
+    if segue_testkit::is_set("SEGUE_FULL") { 10_000_000 } else { 200_000 }
+}
+
 /// Tests that all buffers of a frame appear at once, since a receiver that polls would otherwise see an incomplete
 /// frame. It counts an error then, and takes the rest for a frame of its own.
 #[test]
-fn full_size_no_frame_in_several_buffers_is_torn_for_a_driver_that_polls() {
+fn no_frame_in_several_buffers_is_torn_for_a_driver_that_polls() {
     let Some(ground) = Ground::apart(test_name!(), &["dpdk-testpmd"]) else { return };
     let directory = Directory::new();
     let gateway = Gateway::between(&ground, &directory, &["a", "b"], &["--tap-mtu", "9000"]);
@@ -44,15 +47,16 @@ fn full_size_no_frame_in_several_buffers_is_torn_for_a_driver_that_polls() {
     };
     let (begin, mut seen, mut last) = (Instant::now(), 0, Instant::now());
     loop {
-        let frames = both("packets");
-        if frames >= FRAMES {
+        let count = both("packets");
+        // Its own counters are printed each second; the first ones may be from before the traffic.
+        if count >= frames() && pmd.stdout().matches("RX-errors:").count() >= 4 {
             break;
         }
-        if frames > seen {
-            (seen, last) = (frames, Instant::now());
+        if count > seen {
+            (seen, last) = (count, Instant::now());
         }
-        assert!(pmd.ended().is_none() && last.elapsed() < PATIENCE, "{frames} frames: {}", pmd.last_words());
-        assert!(begin.elapsed() < LONGEST, "{frames} frames");
+        assert!(pmd.ended().is_none() && last.elapsed() < PATIENCE, "{count} frames: {}", pmd.last_words());
+        assert!(begin.elapsed() < LONGEST, "{count} frames");
         thread::sleep(Duration::from_millis(100));
     }
     pmd.terminate();
