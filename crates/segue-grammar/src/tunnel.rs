@@ -341,7 +341,7 @@ pub const KEYWORDS: &[Word] = &[
         takes: Takes::OneOf(&["auto", "on", "off", "require"]),
         metavar: "HOW",
         default: "auto",
-        help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs; on wherever it can, past netfilter, IPsec policies and reverse path filters for outer packets, and past queueing, counters and captures of the interface for sent ones; require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum; vxlan and geneve with noudpcsum",
+        help: "let the kernel carry packets past the daemon: auto only where nothing but speed differs; on wherever it can, past netfilter, tc filters, IPsec policies and reverse path filters for outer packets, and past queueing, counters and captures of the interface for sent ones; require both directions or no start; ipip, sit, ip6tnl and gre, bare or with noencap-csum; vxlan and geneve with noudpcsum",
         ..Word::PLAIN
     },
     Word {
