@@ -16,7 +16,7 @@ SEGUE = os.environ.get("SEGUE_BIN", "target/release/segue")
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The commit beside which later programs are measured: the last one of release 0.1.
 OLD_COMMIT = "d2d84e5"
-# When this measurement began.
+# When this measurement began. The build of an earlier program does not count.
 BEGIN = time.monotonic()
 # A measurement that is ended by a time limit removes what it has made.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
@@ -40,7 +40,7 @@ def of_commit(commit):
     made = os.path.join(target, "of-commit", commit)
     program = os.path.join(made, "release/segue")
     if not os.path.exists(program):
-        source = os.path.join(made, "source")
+        start, source = time.monotonic(), os.path.join(made, "source")
         os.makedirs(source, exist_ok=True)
         archive = subprocess.run(["git", "archive", commit], cwd=TOP, stdout=subprocess.PIPE, check=False)
         if archive.returncode:
@@ -49,16 +49,23 @@ def of_commit(commit):
         print(f"building the program of {commit} in {os.path.relpath(made)}", file=sys.stderr, flush=True)
         words = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "segue-cli", "--target-dir", made]
         subprocess.run(words, cwd=source, check=True)
+        global BEGIN
+        BEGIN += time.monotonic() - start
     return program
+
+
+def time_left():
+    """Seconds until LIMIT minutes (11) since the start are over."""
+    return BEGIN + 60 * float(os.environ.get("LIMIT", "11")) - time.monotonic()
 
 
 def rounds(runs):
     """Yields the numbers of so many rounds, or of as many, at least one, as LIMIT minutes (11) since the start leave
     room for. A further round is taken to last as long as the longest one so far."""
-    limit, longest = 60 * float(os.environ.get("LIMIT", "11")), 0.0
+    longest = 0.0
     for number in range(runs):
         start = time.monotonic()
-        if number and start + longest > BEGIN + limit:
+        if number and time_left() < longest:
             print(f"{number} of {runs} rounds in {(start - BEGIN) / 60:.1f} minutes: no time for more", flush=True)
             return
         yield number
@@ -189,8 +196,11 @@ class Many:
     def until(self, event):
         """Waits for an event, and returns the time."""
         for line in self.service.stdout:
-            if json.loads(line).get("event") == event:
+            found = json.loads(line)
+            if found.get("event") == event:
                 return time.monotonic()
+            if found.get("event") == "reload_refused":
+                sys.exit(f"segue run refuses its file: {found.get('reason')}")
         sys.exit(f"segue run ended before the event {event}")
 
     def stat(self, *words):
@@ -214,6 +224,15 @@ def used(*pids):
     return total / os.sysconf("SC_CLK_TCK")
 
 
+def memory(pid):
+    """Resident memory of a process and all that it started, MiB."""
+    total = 0
+    for one in tree(pid):
+        with open(f"/proc/{one}/status", encoding="ascii") as file:
+            total += sum(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+    return total / 1024
+
+
 def thousand(program, kinds, count=1000):
     """Seconds that `count` tunnels of `segue run` in `kinds` instances, of as many forms, take to start, for `segue
     stat`, to reload with one changed key and to end; MiB of memory, and per cent of a core when idle. Needs root: it
@@ -224,10 +243,7 @@ def thousand(program, kinds, count=1000):
         before = used(many.service.pid)
         time.sleep(10)
         took["idle"] = (used(many.service.pid) - before) * 10
-        took["memory"] = 0
-        for pid in tree(many.service.pid):
-            with open(f"/proc/{pid}/status", encoding="ascii") as file:
-                took["memory"] += sum(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
+        took["memory"] = memory(many.service.pid)
         took["stat"] = many.stat("-j")
         many.write(63)
         begin = time.monotonic()
