@@ -85,11 +85,12 @@ class Hosts:
             time.sleep(0.05)
         return server
 
-    def send(self, address, flows, seconds, meanwhile=lambda: None):
-        """Sends as fast as TCP can. Returns the end of iperf3's report, and what `meanwhile` returned."""
+    def send(self, address, flows, seconds, meanwhile=lambda: None, most=None):
+        """Sends as fast as TCP can, or at most so many bits per second in each flow. Returns the end of iperf3's
+        report, and what `meanwhile` returned."""
         server = self.serve()
-        client = subprocess.Popen(self.command("a", "iperf3", "-c", address, "-P", str(flows), "-t", str(int(seconds)), "-J"),
-                                  stdout=subprocess.PIPE, text=True)
+        words = ["-c", address, "-P", str(flows), "-t", str(int(seconds)), "-J", *(["-b", str(int(most))] if most else [])]
+        client = subprocess.Popen(self.command("a", "iperf3", *words), stdout=subprocess.PIPE, text=True)
         self.running.append(client)
         said = meanwhile()
         report = json.loads(client.communicate(timeout=PATIENCE + seconds)[0])
