@@ -158,11 +158,13 @@ pub(crate) fn all() -> Vec<Row> {
             AtMost(80.0),
             Faster("tun-rs", 1.0),
             Faster("wireguard-go", 1.0),
+            Faster("gVisor", 1.0),
         ]),
         joined("GRO, reversed order", "reversed", "GRO, reversed order, checksums known").aims([
             AtMost(120.0),
             Faster("tun-rs", 1.0),
             Faster("wireguard-go", 1.0),
+            Faster("gVisor", 1.0),
         ]),
         joined("GRO, 4096 flows through a table of 256", "full", "GRO, 4,096 flows through a table of 256")
             .aims([OfRow("known-8", 3.0)]),

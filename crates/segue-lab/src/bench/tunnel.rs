@@ -4,6 +4,8 @@ mod columns;
 mod counters;
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::bed;
 use super::definition::Bench;
@@ -17,6 +19,9 @@ use crate::{Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options,
 
 /// Number of the tunnel's network.
 const NET: u8 = 1;
+/// Time in which the wake-ups of a tunnel without load are counted, after as long a time in which the traffic of its
+/// start ends.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The families inside and outside.
 const FAMILIES: [(Family, Family); 3] = [(Family::V4, Family::V4), (Family::V6, Family::V6), (Family::V6, Family::V4)];
@@ -208,6 +213,14 @@ fn sample(site: &Site, form: Form) -> Result<Sample, LabError> {
     let to = Peer::B.address(lane.net, form.family);
     let read = || lane.stat.as_ref().and_then(|stat| counters::read(stat, [&a, &b]));
     let mut values = Named::default();
+    if form.traffic == Traffic::Requests(1) && lane.stat.is_some() {
+        thread::sleep(IDLE);
+        let before = read();
+        thread::sleep(IDLE);
+        if let Some((before, after)) = before.zip(read()) {
+            values.push("idle_wakeups_per_s", after.since(&before).wakeups() / IDLE.as_secs_f64());
+        }
+    }
     let (before, packets) = match form.traffic {
         Traffic::Requests(connections) => {
             let requester = format!("ask {to} {connections} {}", site.seconds);

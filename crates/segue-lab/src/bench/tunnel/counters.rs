@@ -28,6 +28,11 @@ impl Counters {
             sleeps: self.sleeps.saturating_sub(before.sleeps),
         }
     }
+
+    /// Returns the number of waits for packets, which is that of wake-ups.
+    pub(super) fn wakeups(&self) -> f64 {
+        self.sleeps as f64
+    }
 }
 
 /// Reads the counters of the instances in both hosts. `None` where they cannot be read.
@@ -104,6 +109,7 @@ mod tests {
         let found = of(&stat, "sg0").unwrap();
         assert_eq!(found, Counters { calls: 9, units: 40, sleeps: 7 });
         assert_eq!(of(&stat, "sg1"), None);
+        assert_eq!(found.wakeups().to_string(), "7");
         let mut values = Named::default();
         put(&found.since(&Counters { calls: 1, units: 0, sleeps: 3 }), 4.0, &mut values);
         assert_eq!(values.find("calls_per_packet"), Some(&3.0));
