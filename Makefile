@@ -97,6 +97,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/unsafe --self-test
 	tools/unsafe
 	tools/mutants --self-test
+	tools/fuzz-runs --self-test
 	tools/judges --self-test
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
