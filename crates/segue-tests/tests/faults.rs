@@ -222,6 +222,8 @@ fn an_instance_that_cannot_run_takes_no_other_with_it_and_is_named() {
     });
     alive(2);
     let after: BTreeMap<String, Option<u32>> = service.pids(count);
+    let lost = before.iter().filter(|(name, pid)| after.get(*name) != Some(*pid)).count();
+    println!("{lost} of {count} instances without a fault were lost");
     assert_eq!(before, after, "no other instance was lost");
     assert!(service.passes(1, PATIENCE) && service.passes(count, PATIENCE));
 }
