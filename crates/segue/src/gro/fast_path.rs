@@ -13,7 +13,7 @@ use super::form::FormId;
 use super::ip_id::{Ids, next_ids};
 use super::key::L3;
 use super::lro::may_renew;
-use super::next_segment::{FrameView, NextSegment};
+use super::next_segment::{FrameView, NextSegment, is_plain_ethernet};
 use super::pending_first::{PendingFirst, padded};
 use super::ready::Ready;
 use super::rules::{self, Flush, Mismatch, RefusalReason};
@@ -219,12 +219,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         {
             self.effort.1 += 1;
         }
-        // TCP over IPv4 on untagged Ethernet, which nearly all packets are, is recognised by one word and one byte.
-        let word = read_u32(view.front, ethernet::TYPE).unwrap_or(0);
-        if start == Start::Ethernet
-            && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
-            && view.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
-        {
+        // Nearly all packets are such frames.
+        if start == Start::Ethernet && is_plain_ethernet(view.front) {
             return self.judge_form::<1, false, true>(view, is_raw, hash, pool, sum);
         }
         let kind = |tags: usize| read_u16(view.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);

@@ -43,7 +43,7 @@ pub(super) struct FrameView<'a> {
 
 /// Returns whether a frame of Ethernet begins as TCP over IPv4 without options does: two reads say it.
 #[inline(always)]
-fn is_plain_ethernet(front: &[u8; HEAD_BLOCK]) -> bool {
+pub(super) fn is_plain_ethernet(front: &[u8; HEAD_BLOCK]) -> bool {
     let word = read_u32(front, ethernet::TYPE).unwrap_or(0);
     word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
         && front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
@@ -340,5 +340,191 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.stats.packets += 1;
         self.held_packets += 1;
         Some(form.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_testkit::build::{Ethernet, Ip, L4, Packet as Built, Tcp, V4, V6};
+
+    use super::super::{Config, Generation, Profile};
+    use super::*;
+
+    const SEQ: u32 = 0x0102_0304;
+
+    /// A frame of TCP on untagged Ethernet.
+    #[derive(Clone, Copy, Debug)]
+    struct Shape {
+        is_v6: bool,
+        /// Length of the payload.
+        len: usize,
+        /// Length of the options of TCP.
+        options: usize,
+        flags: u8,
+    }
+
+    impl Shape {
+        fn l4(self) -> usize {
+            ethernet::LEN + if self.is_v6 { ipv6::LEN } else { ipv4::MIN_LEN }
+        }
+
+        /// Returns the bytes of the frame, whose IPv4 header was changed.
+        fn with_ip(self, change: impl FnOnce(&mut V4)) -> Vec<u8> {
+            let (src_port, dst_port, options) = (4000, 80, vec![1; self.options]);
+            let tcp = Tcp { src_port, dst_port, seq: SEQ, ack: 1, flags: self.flags, window: 9, urgent: 0, options };
+            let mut v4 = V4::new(1, 1, 2);
+            change(&mut v4);
+            let ip = if self.is_v6 { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(v4) };
+            Ethernet::default().wrap(&Built { ip, l4: L4::Tcp(tcp), data: vec![7; self.len] }.bytes())
+        }
+
+        fn bytes(self) -> Vec<u8> {
+            self.with_ip(|_| ())
+        }
+
+        fn padded(self) -> Vec<u8> {
+            [self.bytes(), vec![0]].concat()
+        }
+    }
+
+    fn shapes(len: usize, flags: u8) -> impl Iterator<Item = Shape> {
+        [false, true].into_iter().flat_map(move |is_v6| [0, 12, 40].map(|options| Shape { is_v6, len, options, flags }))
+    }
+
+    fn front(bytes: &[u8]) -> [u8; HEAD_BLOCK] {
+        let mut front = [0; HEAD_BLOCK];
+        let len = bytes.len().min(HEAD_BLOCK);
+        front[..len].copy_from_slice(&bytes[..len]);
+        front
+    }
+
+    /// Tests that data is told by payload, an exact length and the flags together: of each case but the first only one
+    /// is missing.
+    #[test]
+    fn data_has_payload_an_exact_length_and_no_flag_of_the_slow_path() {
+        let gro: Gro<Vec<u8>> = Gro::new(Config::default());
+        let is_data = |shape: Shape, bytes: &[u8]| match shape.is_v6 {
+            true => gro.is_data::<1, true>(&front(bytes), bytes.len()),
+            false => gro.is_data::<1, false>(&front(bytes), bytes.len()),
+        };
+        for shape in shapes(1, tcp::ACK) {
+            assert!(is_data(shape, &shape.bytes()), "{shape:?}");
+            assert!(!is_data(shape, &shape.padded()), "{shape:?}, padded");
+            let empty = Shape { len: 0, ..shape };
+            assert!(!is_data(empty, &empty.bytes()), "{empty:?}");
+            for (flag, expected) in
+                [(tcp::SYN, false), (tcp::RST, false), (tcp::URG, false), (tcp::PSH, true), (tcp::FIN, true)]
+            {
+                let flagged = Shape { flags: tcp::ACK | flag, ..shape };
+                assert_eq!(is_data(flagged, &flagged.bytes()), expected, "{flagged:?}");
+            }
+        }
+    }
+
+    /// The train that a frame may begin.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Begins {
+        Train,
+        /// A train that no other segment may follow.
+        Closed,
+        /// None, since the frame has no payload.
+        Empty,
+        Nothing,
+    }
+
+    fn begins(config: Config, shape: Shape, bytes: &[u8]) -> Begins {
+        let gro: Gro<Vec<u8>> = Gro::new(config);
+        let found = match shape.is_v6 {
+            true => gro.starts::<1, true>((5, true), &front(bytes), bytes.len()),
+            false => gro.starts::<1, false>((5, true), &front(bytes), bytes.len()),
+        };
+        let expected = FormId::tcp(1, shape.is_v6, tcp::MIN_LEN + shape.options);
+        match found {
+            NextSegment::Starts { hash: 5, is_alone: true, form_id, seq: SEQ } if form_id == expected => Begins::Train,
+            NextSegment::Alone { form_id, seq: SEQ, why: Flush::Push | Flush::Fin } if form_id == expected => {
+                Begins::Closed
+            }
+            NextSegment::Empty => Begins::Empty,
+            NextSegment::Neither(Some(5)) => Begins::Nothing,
+            _ => panic!("{shape:?} begins a train of other fields"),
+        }
+    }
+
+    #[test]
+    fn a_frame_begins_a_train_if_another_one_like_it_fits() {
+        let config = Config::default();
+        for shape in shapes(100, tcp::ACK) {
+            let bytes = shape.bytes();
+            let limit = bytes.len() - ethernet::LEN + shape.len;
+            for (limited, expected) in [
+                (config, Begins::Train),
+                (Config { max_bytes: limit, ..config }, Begins::Train),
+                (Config { max_bytes: limit - 1, ..config }, Begins::Nothing),
+                (Config { max_packets: 2, ..config }, Begins::Train),
+                (Config { max_packets: 1, ..config }, Begins::Nothing),
+                (Config { profile: Profile::Lro, ..config }, Begins::Nothing),
+            ] {
+                assert_eq!(begins(limited, shape, &bytes), expected, "{shape:?} {limited:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_begins_a_train_by_its_flags_lengths_and_checksum() {
+        let config = Config::default();
+        for shape in shapes(3, tcp::ACK) {
+            for (flag, len, expected) in [
+                (tcp::PSH, 3, Begins::Closed),
+                (tcp::FIN, 3, Begins::Closed),
+                (tcp::PSH, 0, Begins::Empty),
+                (0, 0, Begins::Empty),
+                (tcp::SYN, 3, Begins::Nothing),
+                (tcp::RST, 3, Begins::Nothing),
+                (tcp::URG, 0, Begins::Nothing),
+            ] {
+                let flagged = Shape { len, flags: tcp::ACK | flag, ..shape };
+                assert_eq!(begins(config, flagged, &flagged.bytes()), expected, "{flagged:?}");
+            }
+            assert_eq!(begins(config, shape, &shape.padded()), Begins::Nothing, "{shape:?}, padded");
+            let changed = |at: usize, value: u8| {
+                let mut bytes = shape.bytes();
+                bytes[shape.l4() + at] = value;
+                bytes
+            };
+            // A TCP header that is too short, and one that is longer than the frame.
+            assert_eq!(begins(config, shape, &changed(tcp::OFFSET, 0x40)), Begins::Nothing, "{shape:?}");
+            if shape.options < 40 {
+                assert_eq!(begins(config, shape, &changed(tcp::OFFSET, 0xf0)), Begins::Nothing, "{shape:?}");
+            }
+            // Only the profile that restores all bytes minds how a checksum of zero is written.
+            let mut ones = shape.bytes();
+            ones[shape.l4() + tcp::CHECKSUM..][..2].fill(0xff);
+            let linux = Config { profile: Profile::Linux(Generation::V6_18), ..config };
+            assert_eq!(begins(config, shape, &ones), Begins::Nothing, "{shape:?}");
+            assert_eq!(begins(linux, shape, &ones), Begins::Train, "{shape:?}");
+        }
+    }
+
+    /// Tests the fields of IPv4 of which each alone keeps a frame from the shortest path.
+    #[test]
+    fn a_frame_begins_a_train_by_its_ipv4_header() {
+        let config = Config::default();
+        let shape = Shape { is_v6: false, len: 100, options: 0, flags: tcp::ACK };
+        let ip = |change: fn(&mut V4)| begins(config, shape, &shape.with_ip(change));
+        assert_eq!(ip(|ip| ip.df = false), Begins::Train);
+        assert_eq!(ip(|ip| (ip.df, ip.fragment) = (false, Some((0, true)))), Begins::Nothing);
+        assert_eq!(ip(|ip| (ip.df, ip.fragment) = (false, Some((8, false)))), Begins::Nothing);
+        let checksum = ethernet::LEN + ipv4::CHECKSUM;
+        let mut wrong = shape.bytes();
+        wrong[checksum] ^= 1;
+        assert_eq!(begins(config, shape, &wrong), Begins::Nothing);
+        // With this identification the checksum is zero, which may be written as ones.
+        let plain = shape.with_ip(|ip| ip.id = 0);
+        let id = u16::from_be_bytes([plain[checksum], plain[checksum + 1]]);
+        let mut zero = shape.with_ip(|ip| ip.id = id);
+        assert_eq!(zero[checksum..][..2], [0, 0]);
+        assert_eq!(begins(config, shape, &zero), Begins::Train);
+        zero[checksum..][..2].fill(0xff);
+        assert_eq!(begins(config, shape, &zero), Begins::Nothing);
     }
 }

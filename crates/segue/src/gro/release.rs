@@ -207,3 +207,80 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.ready.extend(Ready::of(slot, self.config.profile));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use segue_testkit::build::{Ip, L4, Packet as Built, Tcp, V4};
+
+    use super::super::Config;
+    use super::*;
+    use crate::packet::Csum;
+
+    /// Length of a frame: two headers of 20 bytes, and payload.
+    const LEN: usize = 140;
+
+    /// Pushes a frame of each of two flows.
+    fn push_two(gro: &mut Gro<Vec<u8>>, now: Nanos) {
+        for src_port in [1, 2] {
+            let (flags, options) = (0x10, Vec::new());
+            let tcp = Tcp { src_port, dst_port: 80, seq: 1, ack: 1, flags, window: 9, urgent: 0, options };
+            let bytes = Built { ip: Ip::V4(V4::new(1, 1, 2)), l4: L4::Tcp(tcp), data: vec![1; LEN - 40] }.bytes();
+            let frame = Frame { bytes: Frag::all(bytes), start: Start::Ip, csum: Csum::Verified };
+            gro.push_frame(frame, now, &mut Pool::new(8));
+        }
+    }
+
+    /// Tests that a round waits until its last packet is popped, whichever way.
+    #[test]
+    fn a_round_waits_until_all_of_it_is_popped() {
+        let mut gro: Gro<Vec<u8>> = Gro::new(Config::default());
+        for round in 0..3 {
+            push_two(&mut gro, Nanos(round));
+            gro.flush();
+        }
+        assert_eq!((gro.waiting_rounds, gro.held()), (3, 0));
+        for (is_lone, left) in [(true, 3), (true, 2), (false, 2), (false, 1), (true, 1), (true, 0)] {
+            let popped = match is_lone {
+                true => gro.pop_lone(|bytes, start, verified| (bytes.len(), start, verified)),
+                false => match gro.pop_unparsed() {
+                    Some(Popped::Frame(frame)) => Some((frame.len(), frame.start, frame.csum == Csum::Verified)),
+                    _ => None,
+                },
+            };
+            assert!(popped == Some((LEN, Start::Ip, true)), "{left}");
+            assert_eq!(gro.waiting_rounds, left);
+        }
+        assert!(gro.pop_unparsed().is_none() && !gro.has_ready());
+    }
+
+    #[test]
+    fn rounds_that_are_spilled_wait_for_no_slot_and_leave_in_their_order() {
+        let mut gro: Gro<Vec<u8>> = Gro::new(Config::default());
+        for round in 0..2 {
+            push_two(&mut gro, Nanos(round));
+            gro.flush();
+        }
+        gro.spill();
+        assert_eq!((gro.waiting_rounds, gro.ready.len()), (0, 4));
+        for port in [1, 2, 1, 2] {
+            let Some(Popped::Frame(frame)) = gro.pop_unparsed() else { panic!("a frame waits") };
+            assert_eq!(frame.bytes.bytes()[20..22], [0, port]);
+        }
+    }
+
+    /// Tests that packets leave when they have been held for the hold time, not before.
+    #[test]
+    fn the_deadline_is_that_of_the_oldest_and_without_a_hold_time_there_is_none() {
+        let mut gro: Gro<Vec<u8>> = Gro::new(Config { hold: Nanos(10), ..Config::default() });
+        assert_eq!(gro.deadline(), None);
+        push_two(&mut gro, Nanos(5));
+        assert_eq!(gro.deadline(), Some(Nanos(15)));
+        gro.expire(Nanos(14));
+        assert_eq!((gro.held(), gro.has_ready()), (2, false));
+        gro.expire(Nanos(15));
+        assert_eq!((gro.held(), gro.held_packets(), gro.deadline()), (0, 0, None));
+        let mut gro: Gro<Vec<u8>> = Gro::new(Config::default());
+        push_two(&mut gro, Nanos(5));
+        assert_eq!((gro.held(), gro.deadline()), (2, None));
+    }
+}

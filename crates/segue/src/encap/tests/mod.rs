@@ -5,6 +5,7 @@ mod golden;
 mod plain;
 mod property;
 mod refusals;
+mod switched;
 mod too_big;
 mod toy;
 
