@@ -28,10 +28,12 @@ fn place() -> Place {
     place
 }
 
-/// Runs a shell script in that directory, in which `pcap` is `segue pcap`.
+/// Runs a shell script in that directory, in which `pcap` is `segue pcap`; the program is `SEGUE_BIN` if that is set.
 fn shell(place: &Place, script: &str) -> Output {
     let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
-    common::command("bash", place).args(["-c", &script]).current_dir(place.path()).output().unwrap()
+    let program = std::env::var_os("SEGUE_BIN").map_or_else(|| SEGUE.into(), |path| fs::canonicalize(path).unwrap());
+    let mut command = common::command("bash", place);
+    command.args(["-c", &script]).env("SEGUE", program).current_dir(place.path()).output().unwrap()
 }
 
 fn names(place: &Place) -> Vec<String> {
