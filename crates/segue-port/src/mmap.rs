@@ -47,7 +47,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Allocates `len` bytes, which are zeros.
     pub(crate) fn allocate(len: usize) -> Memory {
-        let bytes = Box::leak(vec![0; len].into_boxed_slice());
+        // With its type: a cast follows, and `drop` frees bytes.
+        let bytes: &mut [u8] = Box::leak(vec![0_u8; len].into_boxed_slice());
         Memory { first: NonNull::from(bytes).cast(), open: len, len, ring: None }
     }
 
