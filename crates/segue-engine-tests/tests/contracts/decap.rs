@@ -74,7 +74,13 @@ pub(crate) fn by_fast_path(decap: &Decapsulator, packet: &[u8]) -> Result<usize,
     let at = ip + if decap.config().carrier == Carrier::Bare { 0 } else { 8 };
     let (Some(datagram), Some(tos)) = (packet.get(at..), packet.get(1)) else { return Ok(0) };
     let mut short = 0;
-    for csum in [OuterCsum::Verified, OuterCsum::Absent, OuterCsum::Unknown] {
+    // As in a daemon, whose own kernel may send to it what it has not finished.
+    let unfinished = Config { unfinished: Some(1400), ..*decap.config() };
+    let decaps = [decap.clone(), Decapsulator::new(unfinished).map_err(|error| format!("{error:?}"))?];
+    for (csum, decap) in [OuterCsum::Verified, OuterCsum::Absent, OuterCsum::Unknown]
+        .into_iter()
+        .flat_map(|csum| decaps.iter().map(move |decap| (csum, decap)))
+    {
         let meta = Received { tos: *tos, csum, sum: None };
         let datagram = Frag::all(datagram.to_vec());
         let Ok(frame) = decap.pull_frame(datagram.clone(), &meta) else { continue };

@@ -6,7 +6,7 @@
 use super::decapsulator::Decapsulator;
 use super::headers::TunnelHeaders;
 use super::received::{OuterCsum, Received};
-use crate::checksum::{Field, pseudo_v4, pseudo_v6};
+use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::encap::config::Carrier;
 use crate::encap::ecn;
 use crate::encap::inner::Inner;
@@ -32,10 +32,7 @@ impl Decapsulator {
     #[inline]
     fn plain(&self, bytes: &[u8], meta: &Received) -> Option<(Start, usize, Csum)> {
         let is_absent = meta.csum == OuterCsum::Absent && self.config.carrier != Carrier::Bare;
-        if meta.sum.is_some()
-            || self.config.unfinished.is_some()
-            || is_absent && !self.config.zero_csum6 && self.config.local.is_ipv6()
-        {
+        if meta.sum.is_some() || is_absent && !self.config.zero_csum6 && self.config.local.is_ipv6() {
             return None;
         }
         let tunnel = self.tunnel_headers(bytes).ok()?;
@@ -75,6 +72,9 @@ impl Decapsulator {
             return None;
         }
         let csum = match tunnel.option {
+            None if self.config.unfinished.is_some() && may_be_unfinished(packet.split_at_checked(ip_len)?, number) => {
+                return None;
+            }
             None => Csum::Unknown,
             Some(option) if meta.csum == OuterCsum::Verified => {
                 let ip = packet.split_at_checked(ip_len)?;
@@ -110,12 +110,34 @@ fn remote_csum_state(
     if !is_whole || is_fragment || !is_named {
         return None;
     }
-    let sum = if is_v4 {
-        pseudo_v4(*ip[ipv4::SRC].first_chunk()?, *ip[ipv4::DST].first_chunk()?, number, transport.len())
-    } else {
-        pseudo_v6(*ip[ipv6::SRC].first_chunk()?, *ip[ipv6::DST].first_chunk()?, number, transport.len())
-    };
+    let sum = pseudo(ip, number, transport.len())?;
     (read_u16(transport, field)? == Field::primed(sum).value()).then_some(Csum::Partial)
+}
+
+/// Returns whether the innermost transport checksum may hold the sum of the pseudo-header, which
+/// [`Config::unfinished`](crate::encap::Config::unfinished) asks for: that of `transport`, behind the header `ip`, or
+/// one further inside.
+#[inline(always)]
+fn may_be_unfinished((ip, transport): (&[u8], &[u8]), number: u8) -> bool {
+    let at = match number {
+        protocol::TCP => tcp::CHECKSUM,
+        protocol::UDP => udp::CHECKSUM,
+        protocol::IPV4 | protocol::IPV6 | protocol::GRE | protocol::ETHERNET => return true,
+        _ => return false,
+    };
+    let (Some(field), Some(sum)) = (read_u16(transport, at), pseudo(ip, number, transport.len())) else { return false };
+    // Both zeros of ones' complement arithmetic.
+    field % 0xffff == sum.fold() % 0xffff
+}
+
+/// Returns the sum of the pseudo-header of `len` bytes behind the IP header `ip`, which has no options.
+#[inline(always)]
+fn pseudo(ip: &[u8], number: u8, len: usize) -> Option<Sum> {
+    Some(if ip.len() == ipv4::MIN_LEN {
+        pseudo_v4(*ip[ipv4::SRC].first_chunk()?, *ip[ipv4::DST].first_chunk()?, number, len)
+    } else {
+        pseudo_v6(*ip[ipv6::SRC].first_chunk()?, *ip[ipv6::DST].first_chunk()?, number, len)
+    })
 }
 
 fn is_extension(number: u8) -> bool {

@@ -14,6 +14,8 @@ const UDP_PRIMED: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000a8
 const UDP6_PRIMED: &str = "60000000000a1140 20010db8000000000000000000000001 20010db8000000000000000000000002
     03e807d0000a5b90 6869";
 const TCP_PRIMED: &str = "4500002800004000400600b8c6120101c6120102 03e800500000000100000001 501000098e420000";
+/// An IPv4 header in front of [`UDP`].
+const IPV4_IN_IPV4: &str = "4500003200004000400400a0c6120101c6120102";
 /// Destination, source and type of a frame.
 const ETHERNET: &str = "020000000002 020000000001 0800";
 
@@ -63,8 +65,15 @@ fn what_a_port_knows_or_leaves_open_is_for_the_parser() {
     assert!(takes(UDP, &VERIFIED));
     assert!(!takes(UDP, &Received { sum: Some(Sum::ZERO), ..VERIFIED }), "a sum that is known");
     let plain = format!("00040000 {UDP}");
-    let unfinished = Config { unfinished: Some(1400), ..sender(Mode::Ipip, GUE) };
-    assert_eq!(taken(&unfinished, &VERIFIED, &plain), None);
+    // A checksum that this host's kernel may have left unfinished is; a finished one has only headers removed.
+    let [tcp, udp] = [TCP_PRIMED, UDP_PRIMED].map(|packet| format!("00040000 {packet}"));
+    let inside = format!("00040000 {IPV4_IN_IPV4} {UDP}");
+    for (datagram, expected) in [(&plain, true), (&udp, false), (&tcp, false), (&inside, false)] {
+        let config = sender(Mode::Ipip, GUE);
+        assert!(taken(&config, &VERIFIED, datagram).is_some(), "{datagram}");
+        let unfinished = Config { unfinished: Some(1400), ..config };
+        assert_eq!(taken(&unfinished, &VERIFIED, datagram).is_some(), expected, "{datagram}");
+    }
     // An outer checksum that is absent matters to UDP over IPv6, unless it may be.
     let absent = Received { csum: OuterCsum::Absent, ..VERIFIED };
     let over_v6 = |mode, carrier| Config::new(mode, carrier, address("2001:db8::1"), address("2001:db8::2"));
