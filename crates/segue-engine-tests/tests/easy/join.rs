@@ -3,12 +3,13 @@ use segue::easy::{Joiner, Splitter};
 use segue::gro::Config;
 use segue::gso::Limits;
 use segue::hash::Key;
-use segue::packet::{Csum, Start};
-use segue::virtio::{Form, TUN_OFFLOADS, VirtioNet, tun};
+use segue::packet::{Csum, Kind, Start, Tunnels};
+use segue::virtio::{self, Form, TAP_TUNNEL_OFFLOADS, TUN_OFFLOADS, VirtioNet, tun};
 use segue_testkit::Rng;
-use segue_testkit::build::{Ip, V4, V6, prime};
+use segue_testkit::build::{Ethernet, Ip, Shim, Tunnel, Udp, V4, V6, prime};
 use segue_testkit::flow::{self, Sender};
 use segue_testkit::oracle::{self, Ports};
+use segue_testkit::strategy::VXLAN_PORT;
 
 const KEY: Key = Key([3, 4]);
 
@@ -232,6 +233,91 @@ fn a_train_that_the_device_refuses_comes_again_as_packets() {
         unit[10 + start + 16..10 + start + 18].copy_from_slice(&sum.to_be_bytes());
         assert!(unit[10..] == packet[..]);
     }
+}
+
+fn link() -> Ethernet {
+    Ethernet { dst: [2, 0, 0, 0, 0, 9], src: [2, 0, 0, 0, 0, 8], tags: Vec::new() }
+}
+
+/// Returns a joiner of frames, VXLAN included, for a TAP device with every offload and a header of this form.
+fn tap(form: Form) -> Joiner {
+    let config = Config { tunnels: Tunnels::NONE.with(VXLAN_PORT, Kind::Vxlan), ..Config::vpn(KEY) };
+    Joiner::virtio(config, Limits::tun(TUN_OFFLOADS[0] | TAP_TUNNEL_OFFLOADS), form).starting_with(Start::Ethernet)
+}
+
+/// Puts each packet into VXLAN over this IP version, in an Ethernet frame.
+fn in_vxlan(outer: &Ip, checksum: bool, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let frames = packets.iter().enumerate().map(|(number, packet)| {
+        let mut ip = outer.clone();
+        if let Ip::V4(ip) = &mut ip {
+            ip.id = ip.id.wrapping_add(number as u16);
+        }
+        let udp = Udp { src_port: 50_000, dst_port: VXLAN_PORT, checksum };
+        let tunnel = Tunnel { ip, udp: Some((udp, Shim::Vxlan(7, false))), gre: None, ethernet: Some(link()) };
+        link().wrap(&tunnel.wrap(packet))
+    });
+    frames.collect()
+}
+
+#[test]
+fn a_train_inside_a_udp_tunnel_passes_whole_behind_the_header_that_describes_it() {
+    let outers = [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))];
+    for (form, expected) in [(Form::Tunnel, 1), (Form::Hash, 10), (Form::Buffers, 10), (Form::Basic, 10)] {
+        let mut splitter = Splitter::virtio(form, Start::Ethernet);
+        for (ip, outer, checksum) in ips().into_iter().flat_map(|ip| {
+            let outers = outers.iter().flat_map(|outer| [(outer, true), (outer, false)]);
+            outers.map(move |(outer, checksum)| (ip.clone(), outer, checksum))
+        }) {
+            let packets = in_vxlan(outer, checksum, &run(ip, 14_000, 1400));
+            let mut joiner = tap(form);
+            let limits = Limits::tun(TUN_OFFLOADS[0] | TAP_TUNNEL_OFFLOADS);
+            for round in 0..2 {
+                let units = units(&mut joiner, &packets);
+                assert_eq!(units.len(), expected, "{form:?}, round {round}");
+                let mut came = Vec::new();
+                for unit in &units {
+                    for packet in splitter.read(unit).unwrap().iter() {
+                        let mut out = Vec::new();
+                        packet.append_to(&mut out, (0, 0));
+                        came.push(out);
+                    }
+                }
+                assert!(came == packets, "{form:?}, round {round}");
+                // Nor do limits set later pass a train that the header cannot describe.
+                joiner.set_limits(limits);
+            }
+        }
+    }
+    let mut joiner = tap(Form::Basic);
+    let mut batch = joiner.batch();
+    assert!(!batch.refuse(Limits::tun(TUN_OFFLOADS[0] | TAP_TUNNEL_OFFLOADS)), "there is no train yet");
+    drop(batch);
+    assert!(!joiner.limits().udp_tunnel && !joiner.limits().udp_tunnel_csum);
+}
+
+#[test]
+fn a_refused_train_inside_a_tunnel_leaves_those_outside_of_one_whole() {
+    let plain: Vec<Vec<u8>> = run(ips()[0].clone(), 14_000, 1400).iter().map(|packet| link().wrap(packet)).collect();
+    let inside = in_vxlan(&Ip::V6(V6::new(0, 1, 2)), true, &run(ips()[1].clone(), 14_000, 1400));
+    let packets = [inside, plain].concat();
+    let mut joiner = tap(Form::Tunnel);
+    let (mut batch, mut written, mut refusals) = (joiner.batch(), Vec::new(), 0);
+    packets.iter().for_each(|packet| _ = batch.push(packet));
+    while let Some(train) = batch.pop() {
+        let header = VirtioNet::parse(train.header(), Form::Tunnel).unwrap();
+        let segments = train.segments();
+        if header.gso_type & (virtio::GSO_UDP_TUNNEL_IPV4 | virtio::GSO_UDP_TUNNEL_IPV6) == 0 {
+            written.push(segments);
+        } else {
+            refusals += 1;
+            assert_eq!(segments, 10);
+            assert!(batch.narrow());
+        }
+    }
+    drop(batch);
+    written.sort_unstable();
+    assert_eq!((refusals, written), (1, [vec![1; 10], vec![10]].concat()));
+    assert!(joiner.limits().tso4 && joiner.limits().tso6 && joiner.limits().uso && !joiner.limits().udp_tunnel);
 }
 
 #[test]

@@ -16,6 +16,10 @@ pub(crate) const PORT_CSUM: Limits = Limits { csum: true, ..Limits::NONE };
 pub(crate) const PORT_OUTER: Limits = Limits { outer_csum: true, ..Limits::NONE };
 pub(crate) const PORT_BOTH: Limits = Limits { csum: true, outer_csum: true, ..Limits::NONE };
 pub(crate) const PORT_TSO: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, ..Limits::NONE };
+/// A port that takes trains inside a UDP tunnel too, if the outer header has no checksum.
+pub(crate) const PORT_TUNNEL: Limits = Limits { udp_tunnel: true, ..PORT_TSO };
+/// A port that also takes those with an outer checksum.
+pub(crate) const PORT_TUNNEL_CSUM: Limits = Limits { udp_tunnel_csum: true, ..PORT_TUNNEL };
 
 /// A train as stated by a test: its packet, tunnels, and state.
 #[derive(Clone, Debug)]
@@ -133,6 +137,13 @@ impl Case {
     pub(crate) fn expected_head(&self) -> Vec<u8> {
         Case { size: 100, ..self.clone() }.expected(0..self.inner.data.len())
     }
+}
+
+/// Returns whether a port with these limits takes trains inside the tunnel, if it takes them outside of one.
+pub(crate) fn is_taken(tunnel: &Tunnel, limits: &Limits) -> bool {
+    let Some((udp, shim)) = tunnel.udp else { return false };
+    let is_remote = matches!(shim, Shim::Gue(Some(_)) | Shim::Vxlan(_, true));
+    limits.udp_tunnel && (limits.udp_tunnel_csum || !udp.checksum) && tunnel.gre.is_none() && !is_remote
 }
 
 pub(crate) fn layer_of(tunnel: &Tunnel, present: LayerCsum) -> Layer {

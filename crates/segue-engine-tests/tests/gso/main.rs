@@ -2,6 +2,7 @@
 
 mod case;
 mod cut;
+mod device;
 mod enumerated;
 mod fragments;
 mod judge;
@@ -9,3 +10,4 @@ mod properties;
 mod refusals;
 mod single;
 mod trains;
+mod tunnelled;

@@ -133,7 +133,7 @@ impl Joiner {
             gro: Gro::new(Config { hold: Nanos::ZERO, ..config }),
             pool: Pool::new(POOL),
             arena: Arena::new(),
-            limits,
+            limits: described(limits, form),
             form,
             current: Current::Nothing,
             next: 0,
@@ -161,7 +161,7 @@ impl Joiner {
 
     /// Changes the limits of the device, after a refused train; the new limits apply to the next batches.
     pub fn set_limits(&mut self, limits: Limits) {
-        self.state.limits = limits;
+        self.state.limits = described(limits, self.state.form);
     }
 
     /// Returns the limits of the device.
@@ -282,6 +282,7 @@ impl Batch<'_, '_> {
     /// A kernel that refuses a train (`EINVAL`) has usually refused the kind, see the table in docs/adopting.md.
     pub fn refuse(&mut self, limits: Limits) -> bool {
         let state = self.loan.value_mut();
+        let limits = described(limits, state.form);
         state.limits = limits;
         let Some(at) = state.next.checked_sub(1) else { return false };
         let (Current::Packet(packet), Some(last)) = (&state.current, state.arena.segments().get(at)) else {
@@ -302,14 +303,21 @@ impl Batch<'_, '_> {
 }
 
 impl Batch<'_, '_> {
-    /// Refuses trains of the kind of the one that was popped last: [`Batch::refuse`] with the present limits less that
-    /// kind. Returns `false`, and changes nothing, if it was a single packet.
+    /// Refuses trains of the kind of the one that was popped last, or those inside a UDP tunnel if it was in one:
+    /// [`Batch::refuse`] with the present limits less these. Returns `false`, and changes nothing, if it was a single
+    /// packet.
     pub fn narrow(&mut self) -> bool {
         let state = self.loan.value();
         let last = state.next.checked_sub(1).and_then(|at| state.arena.segments().get(at));
-        let Some(gso) = last.and_then(|segment| segment.gso) else { return false };
+        let (Current::Packet(packet), Some(gso)) = (&state.current, last.and_then(|segment| segment.gso)) else {
+            return false;
+        };
         let mut limits = state.limits;
-        limits.refuse(gso.kind);
+        if packet.layout.ip_levels() > 1 {
+            limits.refuse_tunnels();
+        } else {
+            limits.refuse(gso.kind);
+        }
         self.refuse(limits)
     }
 }
@@ -396,6 +404,15 @@ impl State {
             }
         }
     }
+}
+
+/// Returns `limits` without the trains that a header of this form cannot describe: only the longest one has the fields
+/// of a UDP tunnel.
+fn described(mut limits: Limits, form: Option<Form>) -> Limits {
+    if form != Some(Form::Tunnel) {
+        limits.refuse_tunnels();
+    }
+    limits
 }
 
 /// Sets `front` to a virtio-net header of `len` bytes and the headers of a packet, most of which are copied by moves of

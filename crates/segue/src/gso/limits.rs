@@ -29,6 +29,11 @@ pub struct Limits {
     pub tso6: bool,
     /// Whether the port takes UDP trains (`UDP_L4`), over IPv4 and IPv6.
     pub uso: bool,
+    /// Whether the port takes trains of these kinds inside one UDP tunnel too (VXLAN, Geneve, GUE, FOU; without GRE and
+    /// without a remote checksum option), if the outer UDP header has no checksum.
+    pub udp_tunnel: bool,
+    /// Whether it also takes those whose outer UDP header has a checksum, which it then computes for each segment.
+    pub udp_tunnel_csum: bool,
     /// Largest train, in bytes of the frame. Up to 65,791 (65,535 and room for headers in front of IP) no train exceeds
     /// what an IP length field can express. A port with a larger value takes TCP trains outside tunnels above that,
     /// whose length field is then zero (BIG TCP in Linux).
@@ -63,6 +68,8 @@ impl Limits {
         tso4: false,
         tso6: false,
         uso: false,
+        udp_tunnel: false,
+        udp_tunnel_csum: false,
         max_bytes: MAX_IP_LEN,
         max_segs: MAX_SEGS,
         max_udp_segs: MAX_SEGS,
@@ -81,6 +88,11 @@ impl Limits {
             GsoKind::Tcp => (self.tso4, self.tso6) = (false, false),
             GsoKind::Udp => self.uso = false,
         }
+    }
+
+    /// Excludes trains inside a UDP tunnel, for a port that has refused one.
+    pub const fn refuse_tunnels(&mut self) {
+        (self.udp_tunnel, self.udp_tunnel_csum) = (false, false);
     }
 }
 
@@ -127,5 +139,8 @@ mod tests {
             limits.refuse(kind);
             assert_eq!(limits, left, "{kind:?}");
         }
+        let mut limits = Limits { udp_tunnel: true, udp_tunnel_csum: true, ..all };
+        limits.refuse_tunnels();
+        assert_eq!(limits, all, "trains outside of tunnels are not excluded");
     }
 }

@@ -157,10 +157,12 @@ impl<'a> SegmentPlan<'a> {
             GsoKind::Tcp => (limits.tso6, limits.max_segs),
             GsoKind::Udp => (limits.uso, limits.max_udp_segs),
         };
-        let takes = takes && limits.csum && self.offload.layers().is_empty() && !self.keeps_cwr;
+        let takes = takes && limits.csum && self.has_taken_layers(limits) && !self.keeps_cwr;
         let takes = takes && self.head.len() <= limits.max_head;
-        let ip = self.layout.inner_ip();
+        // Its length field is the largest one.
+        let ip = self.layout.outer_ip();
         let is_jumbo = limits.max_bytes > MAX_IP_LEN + MAX_HEADER_BYTES
+            && self.offload.layers().is_empty()
             && self.gso.kind == GsoKind::Tcp
             && ip.is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
         let most = if is_jumbo { usize::MAX } else { ip.map_or(0, Header::start) + MAX_IP_LEN };
@@ -175,6 +177,19 @@ impl<'a> SegmentPlan<'a> {
         let segs = if most > size { most / size } else { 1 };
         let cursor = Cursor::new(payload);
         SegmentRuns { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
+    }
+
+    /// Returns whether a port with `limits` takes trains with the headers around the innermost IP header: none, or
+    /// those of one UDP tunnel, without GRE, whose fields need not be the same in each segment.
+    fn has_taken_layers(&self, limits: &Limits) -> bool {
+        let [layer] = self.offload.layers() else { return self.offload.layers().is_empty() };
+        let outside = self.layout.inside_outer_ip();
+        let Some(udp) = outside.first().filter(|header| header.kind == Kind::Udp) else { return false };
+        limits.udp_tunnel
+            && self.layout.ip_levels() == 2
+            && layer.remote.is_none()
+            && outside.iter().all(|header| header.kind != Kind::Gre)
+            && (limits.udp_tunnel_csum || !has_udp_checksum(self.head, udp, *layer))
     }
 
     /// Returns the port's task for the transport checksum.
@@ -328,7 +343,9 @@ impl<'a> SegmentPlan<'a> {
             return;
         }
         let pseudo = self.pseudo(index, behind);
-        if outermost && self.outer_csum {
+        // Of a train that a port takes whole, the port computes this checksum too.
+        let is_train = behind - (self.head.len() - header.start()) > usize::from(self.gso.size);
+        if outermost && (self.outer_csum || is_train) {
             write_u16(&mut self.template, field, Field::primed(pseudo).value());
         } else {
             write_u16(&mut self.template, field, 0);

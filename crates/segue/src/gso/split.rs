@@ -14,7 +14,8 @@ use crate::packet::{Buffer, Packet, Unit};
 ///
 /// A transport checksum that a remote checksum option leaves to the far end stays primed, with the pseudo-header sum of
 /// the segment's own length, whatever the port can do. In a train every outer UDP and GRE checksum that is present is
-/// computed anew; in a single packet only those that are owed.
+/// computed anew, or left to the port with the train ([`Limits::udp_tunnel_csum`]); in a single packet only those that
+/// are owed.
 ///
 /// ```
 /// use segue::gso::{Arena, Limits, split};

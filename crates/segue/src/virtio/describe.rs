@@ -1,14 +1,18 @@
 //! The header for a packet or train to be sent.
 
-use super::{DATA_VALID, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNet};
+use super::{DATA_VALID, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, UDP_TUNNEL_CSUM, VirtioNet};
+use super::{GSO_UDP_TUNNEL_IPV4, GSO_UDP_TUNNEL_IPV6};
 use crate::gso::{Frame, Segment, SegmentCsum};
 use crate::packet::remote::field_offset;
 use crate::packet::{Gso, GsoKind, Kind, Layout};
-use crate::wire::tcp;
+use crate::wire::{read_u16, tcp, udp};
 
 /// Returns the header for `segment`, whose headers are `head` ([`Arena::head`](crate::gso::Arena::head)) at the offsets
 /// in `layout`, the layout of the packet that was split. `None` where the packet owes a checksum but has no transport
 /// header within 64 kB, which is so of no segment of [`split`](crate::gso::split()).
+///
+/// A train inside a UDP tunnel, which only a port with [`Limits::udp_tunnel`](crate::gso::Limits::udp_tunnel) takes,
+/// needs a header of the form [`Form::Tunnel`](super::Form::Tunnel).
 ///
 /// The number of buffers is 1, as virtio 1.x wants it of a device; a kernel ignores it.
 ///
@@ -58,6 +62,15 @@ fn fields(csum: SegmentCsum, gso: Option<Gso>, head: &[u8], layout: &Layout) -> 
         };
         header.gso_size = gso.size;
         header.hdr_len = u16::try_from(head.len()).ok()?;
+        if layout.ip_levels() > 1 {
+            let (outer, inner) = (layout.outer_ip()?, layout.inner_ip()?);
+            header.gso_type |= if outer.kind == Kind::Ipv4 { GSO_UDP_TUNNEL_IPV4 } else { GSO_UDP_TUNNEL_IPV6 };
+            header.outer_th = u16::try_from(outer.end()).ok()?;
+            header.inner_nh = u16::try_from(inner.start()).ok()?;
+            if read_u16(head, outer.end() + udp::CHECKSUM)? != 0 {
+                header.flags |= UDP_TUNNEL_CSUM;
+            }
+        }
     }
     Some(header)
 }

@@ -31,6 +31,10 @@ pub const TUN_OFFLOADS: [u32; 4] = [
     tun::CSUM,
 ];
 
+/// The [`tun`] bits to add to the first of [`TUN_OFFLOADS`] for a TAP device whose header has the form
+/// [`Form::Tunnel`](super::Form::Tunnel); kernels before Linux 6.17 refuse them. A TUN device takes no such trains.
+pub const TAP_TUNNEL_OFFLOADS: u32 = tun::UDP_TUNNEL_GSO | tun::UDP_TUNNEL_GSO_CSUM;
+
 /// Feature bits of a virtio network device (virtio 1.2, section 5.1.3), by number: the offloads that the guest's driver
 /// accepts.
 pub mod device {
@@ -81,6 +85,8 @@ impl Limits {
             tso4: bits & tun::TSO4 != 0,
             tso6: bits & tun::TSO6 != 0,
             uso: bits & tun::USO4 != 0,
+            udp_tunnel: bits & tun::UDP_TUNNEL_GSO != 0,
+            udp_tunnel_csum: bits & tun::UDP_TUNNEL_GSO_CSUM != 0,
             max_segs: MAX_TCP_SEGS,
             max_udp_segs: MAX_UDP_SEGS,
             max_pieces: MAX_PIECES,

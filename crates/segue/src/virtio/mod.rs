@@ -30,7 +30,7 @@ mod load;
 mod tunnelled;
 
 pub use describe::{describe, describe_frame};
-pub use features::{TUN_OFFLOADS, device, tun};
+pub use features::{TAP_TUNNEL_OFFLOADS, TUN_OFFLOADS, device, tun};
 pub use load::{Loaded, Place, State, check, frame, load, load_ranges};
 
 pub use crate::wire::virtio::*;
