@@ -11,7 +11,7 @@ use super::key::Hasher;
 use super::ready::Ready;
 use super::rules::{Flush, Masks};
 use super::stats::Stats;
-use super::table::{FrameMatch, Table};
+use super::table::{FrameMatch, Inside, Table};
 use crate::arch::{self, Kernel};
 use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
@@ -48,6 +48,7 @@ pub struct Gro<B> {
     pub(super) kernel: Kernel,
     pub(super) has_fast_path: bool,
     pub(super) table: Table<B>,
+    pub(super) inside: Inside,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
     /// Number of rounds whose flows are still in their slots, ready to be popped.
@@ -76,6 +77,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             kernel: arch::chosen(),
             has_fast_path: true,
             table: Table::new(config.max_flows),
+            inside: Inside::new(),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
             waiting_rounds: 0,
@@ -200,7 +202,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn push_seen(&mut self, frame: Frame<B>, found: FrameMatch, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_frame_fast(frame, found, now, pool) } else { Some(frame) };
-        if let Some(frame) = left {
+        if let Some(frame) = left
+            && let Err(frame) = self.take_next_inside(frame)
+        {
             let packet = frame.parse(&self.config.tunnels, pool);
             self.take(packet, now, pool);
         }

@@ -30,6 +30,7 @@ mod fast_path_rules;
 #[cfg(test)]
 mod fast_path_tests;
 mod form;
+mod inside;
 mod ip_id;
 mod key;
 mod lro;

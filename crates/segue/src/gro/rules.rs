@@ -370,7 +370,8 @@ fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), RefusalReason> {
     }
 }
 
-fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), RefusalReason> {
+/// Returns why a packet with this IPv4 header cannot be part of any train.
+pub(super) fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), RefusalReason> {
     if bytes.len() > ipv4::MIN_LEN {
         return Err(RefusalReason::IpOptions);
     }

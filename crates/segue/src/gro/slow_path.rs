@@ -89,8 +89,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.finish(idx, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
-        if let Some(why) = self.join(idx, packet, pool) {
-            self.finish(idx, why);
+        match self.join(idx, packet, pool) {
+            Some(why) => self.finish(idx, why),
+            None => self.remember_inside(idx),
         }
     }
 
