@@ -66,7 +66,7 @@ mod vnet;
 pub mod wrap;
 
 pub use batch::{Burst, Received, RxBatch, TxBatch, TxUnit};
-pub use link::LinkState;
+pub use link::{LinkState, TunnelWatch};
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
 pub use poll::{Interest, PollSet};
 pub use port::{Blocked, Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};

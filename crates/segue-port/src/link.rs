@@ -3,9 +3,12 @@
 //! A packet socket reports only once that its interface went down, and no later change, its deletion included.
 
 mod sys;
+mod tunnels;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+pub use tunnels::TunnelWatch;
 
 use crate::sys::passes;
 

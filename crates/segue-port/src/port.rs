@@ -349,5 +349,6 @@ segue::reasons! {
         PacketUdpTrain = "packet_uso_einval": "The interface refused a UDP train; UDP trains are cut in software from there on.",
         PendingError = "pending_error": "A send reported an earlier datagram's error and was repeated.",
         ReadFailed = "read_failed": "A read failed with an error that passes, such as a lack of memory; it is repeated.",
+        TapTunnelTrain = "tap_tunnel_einval": "The device refused a train in a UDP tunnel; such trains are cut in software from there on.",
     }
 }

@@ -11,7 +11,7 @@ use crate::page::{Page, PagePool};
 
 mod sys;
 
-pub(crate) use sys::{allocations, tcp_socket, wait_for_error, wait_for_input};
+pub(crate) use sys::{allocations, refuse_ioctl, tcp_socket, wait_for_error, wait_for_input};
 
 /// Moves this thread into a new network namespace whose loopback interface is up. Notes that the test is skipped and
 /// returns `None` where that is not permitted.

@@ -16,6 +16,34 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// Makes every ioctl `request` of the calling thread fail with EINVAL if its argument has one of `bits`, as on a kernel
+/// that does not know them.
+pub(crate) fn refuse_ioctl(request: u32, bits: u32) -> io::Result<()> {
+    // The fields of seccomp_data: the number of the call, then, from the sixteenth byte on, its arguments.
+    let argument = |at: u32| 16 + 8 * at + if cfg!(target_endian = "big") { 4 } else { 0 };
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |from: u32| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, from);
+    let is = |what: u32, jf: u8| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, jf, what);
+    let give = |what: u32| step(libc::BPF_RET | libc::BPF_K, 0, 0, what);
+    let mut steps = [
+        load(0),
+        is(libc::SYS_ioctl as u32, 5),
+        load(argument(1)),
+        is(request, 3),
+        load(argument(2)),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, bits),
+        give(libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32),
+        give(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // The kernel reads arguments of this width.
+    let [yes, no]: [libc::c_ulong; 2] = [1, 0];
+    // SAFETY: no pointers; only this thread and its children can no longer gain privileges.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, no, no, no) })?;
+    // SAFETY: the kernel copies the program, which outlives the call.
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) }).map(drop)
+}
+
 /// Creates an unbound TCP socket of the family of `address`, in this thread's network namespace.
 pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)

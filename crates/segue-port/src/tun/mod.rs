@@ -12,6 +12,8 @@ mod runtime;
 mod sys;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tunnel_trains;
 
 use std::fmt;
 use std::fs::File;
@@ -239,7 +241,10 @@ impl TunPort {
             Some(libc::EINVAL) => OpenError::Name(config.name.clone()),
             _ => OpenError::Call("TUNSETIFF", error),
         })?;
-        TunPort::attached(file, name, flags, config.offloads)
+        // All queues of a device are opened alike.
+        let is_tunnel = config.layer == Layer::Ethernet && takes_all(config.offloads);
+        let form = if is_tunnel { Form::Tunnel } else { Form::Basic };
+        TunPort::attached(file, name, flags, config.offloads, form)
     }
 
     /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information.
@@ -262,10 +267,22 @@ impl TunPort {
         if flags & sys::IFF_NO_PI == 0 || flags & (sys::IFF_TUN | sys::IFF_TAP) == 0 {
             return Err(OpenError::Name(name));
         }
-        TunPort::attached(File::from(fd), name, flags, offloads)
+        // The form is the device's, not the descriptor's: the process that the descriptor is from may still use it.
+        let current = sys::header_len(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETVNETHDRSZ", error));
+        let is_tunnel = flags & sys::IFF_TAP != 0 && current? == Form::Tunnel.len() as i32;
+        let form = if is_tunnel { Form::Tunnel } else { Form::Basic };
+        TunPort::attached(File::from(fd), name, flags, offloads, form)
     }
 
-    fn attached(file: File, name: String, flags: u16, offloads: TunOffloads) -> Result<TunPort, OpenError> {
+    /// Negotiates the offloads of a device, with a virtio-net header of the given form, or of the basic form where the
+    /// kernel has no offloads that need another one.
+    fn attached(
+        file: File,
+        name: String,
+        flags: u16,
+        offloads: TunOffloads,
+        mut form: Form,
+    ) -> Result<TunPort, OpenError> {
         let layer = if flags & sys::IFF_TAP != 0 { Layer::Ethernet } else { Layer::Ip };
         let with_header = flags & sys::IFF_VNET_HDR != 0;
         let offloads = if with_header { offloads } else { TunOffloads::None };
@@ -274,19 +291,23 @@ impl TunPort {
         if with_header {
             // A persistent device keeps the settings of its last user, so that all are set, the header's length
             // included.
-            let len = sys::set_header_len(file.as_fd(), Form::Basic.len() as i32);
-            match len {
-                Ok(len) if len == Form::Basic.len() as i32 => {}
-                Ok(_) => return Err(OpenError::Call("TUNSETVNETHDRSZ", ErrorKind::Unsupported.into())),
-                Err(error) => return Err(OpenError::Call("TUNSETVNETHDRSZ", error)),
+            let tunnels = virtio::TUN_OFFLOADS[0] | virtio::TAP_TUNNEL_OFFLOADS;
+            if form == Form::Tunnel && takes_all(offloads) {
+                if set_form(&file, form).is_ok() && sys::set_offload(file.as_fd(), tunnels).is_ok() {
+                    granted = tunnels;
+                } else {
+                    form = Form::Basic;
+                }
             }
+            set_form(&file, form).map_err(|error| OpenError::Call("TUNSETVNETHDRSZ", error))?;
             if let Err(error) = sys::set_little_endian(file.as_fd())
                 && cfg!(target_endian = "big")
             {
                 return Err(OpenError::Call("TUNSETVNETLE", error));
             }
             let uso = feature::USO4 | feature::USO6;
-            for bits in virtio::TUN_OFFLOADS {
+            let sets: &[u32] = if granted == 0 { &virtio::TUN_OFFLOADS } else { &[] };
+            for &bits in sets {
                 let wanted = match offloads {
                     // For writing, the offloads that the kernel knows are found out, and withdrawn below.
                     TunOffloads::All | TunOffloads::WriteOnly => true,
@@ -323,7 +344,7 @@ impl TunPort {
             file,
             name,
             layer,
-            header: with_header.then_some(Form::Basic),
+            header: with_header.then_some(form),
             granted,
             offloads,
             refused,
@@ -460,10 +481,15 @@ impl TunPort {
         out.write(self.file.as_fd()).map(drop)
     }
 
-    /// Stops accepting trains of `kind`.
-    fn narrow(&mut self, kind: GsoKind) {
-        self.limits.refuse(kind);
+    /// Stops accepting trains of `kind`, or trains in a UDP tunnel.
+    fn narrow(&mut self, kind: GsoKind, is_tunnel: bool) {
+        if is_tunnel {
+            self.limits.refuse_tunnels();
+        } else {
+            self.limits.refuse(kind);
+        }
         self.counters.fallbacks.add(match kind {
+            _ if is_tunnel => Fallback::TapTunnelTrain,
             GsoKind::Tcp => Fallback::TunTcpTrain,
             GsoKind::Udp => Fallback::TunUdpTrain,
         });
@@ -472,9 +498,21 @@ impl TunPort {
             id = "offload",
             device = self.name,
             ?kind,
+            is_tunnel,
             "the device refused a train; such trains are cut in software"
         );
     }
+}
+
+/// Returns whether the device is to take every kind of train that its kernel knows.
+fn takes_all(offloads: TunOffloads) -> bool {
+    matches!(offloads, TunOffloads::All | TunOffloads::WriteOnly)
+}
+
+/// Sets the form of the virtio-net header.
+fn set_form(file: &File, form: Form) -> io::Result<()> {
+    let len = form.len() as i32;
+    if sys::set_header_len(file.as_fd(), len)? == len { Ok(()) } else { Err(ErrorKind::Unsupported.into()) }
 }
 
 impl Port for TunPort {
@@ -505,7 +543,10 @@ impl Port for TunPort {
             state(feature::TSO_ECN, true, false),
             state(feature::USO4, self.limits.uso, true),
         ];
-        names.into_iter().zip(states).collect()
+        // Most kernels do not have it, which is no fault of theirs.
+        let tunnel = (self.granted & feature::UDP_TUNNEL_GSO != 0)
+            .then(|| ("tap_udp_tunnel", state(feature::UDP_TUNNEL_GSO, self.limits.udp_tunnel, true)));
+        names.into_iter().zip(states).chain(tunnel).collect()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -552,6 +593,7 @@ impl Port for TunPort {
             loop {
                 let Some(unit) = batch.units_of(entry).next() else { break };
                 let (len, segments, gso) = (unit.len(), unit.segments(), unit.gso());
+                let is_tunnel = unit.layout().ip_levels() > 1;
                 self.counters.tx.calls += 1;
                 let Err(error) = self.write(batch, entry) else {
                     self.counters.tx.add(len, segments);
@@ -569,7 +611,7 @@ impl Port for TunPort {
                     Some(libc::EIO | libc::ENETDOWN) => Drop::DeviceDown,
                     Some(libc::EBADFD | libc::ENODEV | libc::EBADF) => return Err(error),
                     Some(libc::EINVAL) if gso.is_some() => {
-                        self.narrow(gso.map_or(GsoKind::Tcp, |gso| gso.kind));
+                        self.narrow(gso.map_or(GsoKind::Tcp, |gso| gso.kind), is_tunnel);
                         return Ok(Sent::Narrowed);
                     }
                     _ => Drop::Refused,

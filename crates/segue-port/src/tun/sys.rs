@@ -66,6 +66,11 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
 pub(crate) fn set_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<c_int> {
     // SAFETY: TUNSETVNETHDRSZ reads an int, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) })?;
+    header_len(fd)
+}
+
+/// Returns the length of the virtio-net header.
+pub(crate) fn header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
     let mut got: c_int = 0;
     // SAFETY: TUNGETVNETHDRSZ writes an int, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETHDRSZ as _, &raw mut got) })?;

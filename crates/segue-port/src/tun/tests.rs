@@ -15,7 +15,7 @@ use crate::testing::{self, Fill, bytes};
 pub(super) const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-fn config(name: &str, offloads: TunOffloads) -> TunConfig {
+pub(super) fn config(name: &str, offloads: TunOffloads) -> TunConfig {
     TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads, multi_queue: false }
 }
 
@@ -38,7 +38,11 @@ pub(super) fn device(offloads: TunOffloads) -> Option<TunPort> {
 }
 
 /// Receives until `wanted` accepts a packet; other packets, such as router solicitations, are dropped.
-fn receive<T>(port: &mut TunPort, into: &mut RxBatch, mut wanted: impl FnMut(&Packet<Page>) -> Option<T>) -> T {
+pub(super) fn receive<T>(
+    port: &mut TunPort,
+    into: &mut RxBatch,
+    mut wanted: impl FnMut(&Packet<Page>) -> Option<T>,
+) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         port.receive(into, 16).unwrap();
@@ -54,7 +58,7 @@ fn receive<T>(port: &mut TunPort, into: &mut RxBatch, mut wanted: impl FnMut(&Pa
     }
 }
 
-fn transmit(port: &mut TunPort, packets: impl IntoIterator<Item = Box<Packet<Page>>>) -> TxBatch {
+pub(super) fn transmit(port: &mut TunPort, packets: impl IntoIterator<Item = Box<Packet<Page>>>) -> TxBatch {
     let mut batch = TxBatch::new();
     for packet in packets {
         batch.push(packet, port.limits()).unwrap();
@@ -280,7 +284,7 @@ fn udp_train(pages: &mut PagePool, ends: (&str, &str), target: u16, data: &[u8],
     packet
 }
 
-fn expect_datagrams(socket: &UdpSocket, data: &[u8], size: usize) {
+pub(super) fn expect_datagrams(socket: &UdpSocket, data: &[u8], size: usize) {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut got = vec![0; 65_536];
     for part in data.chunks(size) {
@@ -533,7 +537,7 @@ fn after_warm_up_nothing_is_allocated() {
 
 /// Creates a TAP with an address of each family, and a station behind it with a permanent neighbour entry.
 #[track_caller]
-fn tap(offloads: TunOffloads) -> Option<TunPort> {
+pub(super) fn tap(offloads: TunOffloads) -> Option<TunPort> {
     testing::namespace()?;
     let port = match TunPort::open(&TunConfig { layer: Layer::Ethernet, ..config("tp0", offloads) }) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
