@@ -233,8 +233,9 @@ impl Sender {
     pub fn udp_segment(&self) -> OffloadState {
         match self.retry {
             _ if self.is_plain => OffloadState::Off,
-            Some(_) => OffloadState::Refused(libc::EIO),
-            None => OffloadState::On,
+            // The time may be over although nothing was sent since.
+            Some(at) if Instant::now() < at => OffloadState::Refused(libc::EIO),
+            _ => OffloadState::On,
         }
     }
 }
@@ -454,6 +455,16 @@ mod tests {
         assert_eq!(plain.udp_segment(), OffloadState::Off);
         assert_eq!(plain.send(&from, &datagrams, |bytes| (bytes, None)).unwrap(), 9);
         assert_eq!((plain.refused(), receive(&mut receiver, &to, 9).0.len()), (0, 9));
+    }
+
+    #[test]
+    fn a_refusal_ends_with_its_time_although_nothing_is_sent() {
+        let mut sender = Sender::new();
+        sender.set_udp_segment(true);
+        sender.retry = Some(Instant::now() + Duration::from_secs(3600));
+        assert_eq!(sender.udp_segment(), OffloadState::Refused(libc::EIO));
+        sender.retry = Some(Instant::now());
+        assert_eq!(sender.udp_segment(), OffloadState::On);
     }
 
     #[test]
