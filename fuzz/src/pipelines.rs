@@ -326,6 +326,7 @@ fn tunnel(how: u8, is_v4: bool) -> (Tunnel, Rc<RefCell<Wire>>, Rc<RefCell<Wire>>
         budget: 64,
         pages: 256,
         key: segue::hash::Key([1, 2]),
+        tunnels: None,
     };
     (Tunnel::new(end, vec![parts]), inside, outside)
 }

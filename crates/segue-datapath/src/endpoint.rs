@@ -38,6 +38,9 @@ pub(crate) struct Endpoint {
     cut: u64,
     made: u64,
     whole: u64,
+    /// Whether trains inside of tunnels, which the port may take, are all for a device of such a tunnel: any other
+    /// socket would receive one as a long datagram.
+    pub(crate) takes_tunnels: bool,
     /// Memory for cutting trains whose segments do not all fit.
     arena: Arena,
     /// Whether the interface's state may have changed.
@@ -63,6 +66,7 @@ impl Endpoint {
             cut: 0,
             made: 0,
             whole: 0,
+            takes_tunnels: false,
             arena: Arena::new(),
             told: true,
             gone: None,
@@ -96,7 +100,10 @@ impl Endpoint {
 
     /// Returns the limits of the packets and trains that the port accepts.
     fn limits(&self) -> Limits {
-        let limits = self.egress.narrow(*self.port.limits());
+        let mut limits = self.egress.narrow(*self.port.limits());
+        if !self.takes_tunnels {
+            limits.refuse_tunnels();
+        }
         match self.mtu {
             // A port that follows its interface has the interface's MTU, which may have changed since.
             Some((mtu, fragment)) if limits.mtu == usize::MAX => Limits { mtu, fragment, ..limits },

@@ -61,6 +61,7 @@ impl Bench {
             budget: 64,
             pages: 256,
             key: segue::hash::Key([1, 2]),
+            tunnels: None,
         };
         let parts = tunnel::Parts {
             inside_name: "sg0".to_owned(),

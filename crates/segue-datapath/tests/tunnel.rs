@@ -41,7 +41,15 @@ fn config() -> Config {
 }
 
 fn outer_end(port: Box<dyn Port>, budget: usize) -> Outside {
-    Outside { name: "udp".to_owned(), port, csum: OuterCsum::Verified, budget, pages: 256, key: Key([1, 2]) }
+    Outside {
+        name: "udp".to_owned(),
+        port,
+        csum: OuterCsum::Verified,
+        budget,
+        pages: 256,
+        key: Key([1, 2]),
+        tunnels: None,
+    }
 }
 
 fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{self, V4, V6};
@@ -14,6 +17,7 @@ use segue_tests::fastpath::{NET, REQUIRE, assert_off, ground, left, taken};
 use segue_tests::routed::ip;
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, Tunnel, skip, test_name};
+use serde_json::Value;
 
 /// Time for any change that the in-kernel path finds by polling.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -255,6 +259,66 @@ fn queues_by_flow_are_those_of_the_daemon_to_which_auto_leaves_the_packets() {
             assert_eq!(sent > 2000, is_on, "{extra:?} {queues}: {sent} by the path, left {}", left(stat));
         }
     }
+}
+
+/// A flag that is set on drop, so that a thread ends even if a test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_tunnel_with_queues_by_flow_in_its_words_sends_not_even_its_first_packets_by_the_path() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &[]) else { return };
+    let shape = Shape { extra: AUTO, ..Shape::new(Inside::Gre, Carrier::Bare, V4) };
+    let device = Shape::device(NET);
+    // The path leaves packets to the daemon as long as the neighbour is unknown.
+    let [a, b] = [Peer::A, Peer::B].map(|end| end.address(0, V4));
+    segue_lab::reach((&ground.a, a), (&ground.b, b), PATIENCE).unwrap();
+    let mut words = shape.words(Peer::A, NET);
+    words.extend(["--set", "net.fq.dev.raw.enable_fq=1"].map(str::to_owned));
+    let socket = traffic::inside(&ground.a, || UdpSocket::bind("0.0.0.0:0")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        scope.spawn(|| {
+            // There is a route from the moment on that the interface is up.
+            while !stop.load(Ordering::Relaxed) {
+                let _ = socket.send_to(&[1; 100], (Peer::B.address(NET, V4), 9));
+                thread::yield_now();
+            }
+        });
+        let _near = Tunnel::start(&ground.a, &ground.program, &words);
+        let has_sent = |stat: &Stat| stat.count(&device, "receive", "packets") > 0;
+        let stat = Stat::until(&ground.a, &ground.program, &device, PATIENCE, has_sent);
+        let state = &stat.json()["fastpath"];
+        assert!(has_sent(&stat), "nothing was sent: {}", stat.json());
+        assert!(state["why"].as_str().is_some_and(|why| why.starts_with("enable_fq needs the daemon")), "{state}");
+        assert_eq!(taken(&stat), [0, 0], "left {}", left(&stat));
+    });
+}
+
+#[test]
+fn doctor_names_filters_also_where_tunnels_in_udp_lack_a_capability() {
+    let Some(ground) = ground(test_name!(), LinkForm::Veth, &["tc", "setpriv"]) else { return };
+    ground.a.run("tc", &["qdisc", "add", "dev", segue_lab::DEVICE, "clsact"]).unwrap();
+    let mut command = ground.a.command("setpriv");
+    // CAP_SYS_ADMIN gives what CAP_PERFMON gives.
+    command.args(["--inh-caps=-all", "--bounding-set=-sys_admin,-perfmon"]).arg(&ground.program).args(["doctor", "-j"]);
+    let output = command.output().expect("setpriv starts");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let checks = document["checks"].as_array().expect("checks").iter().filter(|check| check["name"] == "fastpath");
+    let found: Vec<&str> = checks.map(|check| check["found"].as_str().expect("a text")).collect();
+    if !found.contains(&"the in-kernel path is only for tunnels without UDP here") {
+        return skip(test_name!(), &format!("the verifier does not ask for CAP_PERFMON here: {found:?}"));
+    }
+    assert!(found.contains(&"fastpath auto leaves tunnels over eth0 to the daemon"), "{found:?}");
+    // It does not say beside this that the kernel can carry tunnels.
+    assert!(!found.iter().any(|text| text.starts_with("the kernel can")), "{found:?}");
 }
 
 /// Returns the number of packets that A has dropped because their sender is reached by another interface.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use segue::checksum::Sum;
 use segue::gro::{Config, Frame, Gro, Popped};
 use segue::gso::{Arena, Frames, Limits, split, split_linear};
-use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue::wire::{self, tcp};
 
@@ -188,7 +188,15 @@ pub fn all() -> Vec<Workload> {
         parse("parse TCP over IPv4", Flow::new(1).frame(FULL, 0)),
         parse("parse TCP over IPv6", Flow::v6(1).frame(FULL, 0)),
     ];
+    let inside = {
+        let (mut flow, mut outer) = (Flow::new(1), Flow::new(2));
+        let frames = keep((0..44).map(|_| flow.vxlan(&mut outer, FULL)));
+        let tunnels = Tunnels::NONE.with(4789, Kind::Vxlan);
+        let mut engine = Engine::new(Config { tunnels, ..Config::default() });
+        move || _ = engine.join(black_box(&frames), Csum::Unknown)
+    };
     let others = [
+        Workload { name: "GRO, VXLAN with checksums outside, verifying, 1 flow", packets: 44, run: Box::new(inside) },
         Workload { name: "GSO, scattered, checksums left to the port", packets: SEGMENTS, run: Box::new(scattered) },
         Workload { name: "GSO, copied, with checksums", packets: SEGMENTS, run: Box::new(linear) },
         Workload { name: "checksum of 1448 bytes", packets: 64, run: Box::new(sum) },

@@ -1,7 +1,7 @@
 //! Frames of fixed flows: Ethernet, IPv4 or IPv6, and TCP, UDP or ICMP, with right checksums.
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use segue::wire::{ethertype, protocol, tcp};
+use segue::wire::{ethertype, protocol, tcp, udp};
 
 /// A flow of TCP segments. Everything else about it is fixed: addresses of 198.18.0.0/15 and 2001:db8::/32, timestamps,
 /// DF, an identification that counts up.
@@ -41,6 +41,15 @@ impl Flow {
     pub fn frame(&mut self, len: usize, flags: u8) -> Vec<u8> {
         let kind = if self.is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
         ethernet(kind, &self.packet(len, flags))
+    }
+
+    /// Returns the next segment in a frame of VXLAN, whose packets outside are those of `outer`.
+    pub fn vxlan(&mut self, outer: &mut Flow, len: usize) -> Vec<u8> {
+        let inside = self.frame(len, 0);
+        let mut datagram = [50_000, 4789, (16 + inside.len()) as u16, 0].map(u16::to_be_bytes).concat();
+        datagram.extend([8, 0, 0, 0, 0, 0, 7, 0]);
+        datagram.extend(inside);
+        ethernet(ethertype::IPV4, &outer.ip(protocol::UDP, Some(udp::CHECKSUM), datagram))
     }
 
     /// Returns an echo request in an Ethernet frame.

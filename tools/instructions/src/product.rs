@@ -191,7 +191,9 @@ fn router(frames: Vec<Page>, csum: Csum) -> Passage {
 /// Returns a tunnel of GUE between ports in memory.
 fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
     let [local, remote] = ENDS;
-    let config = Config::new(Mode::Ipip, Carrier::Gue { remcsum: false }, local, remote);
+    // As the daemon has it, to which its own kernel may send what it has not finished.
+    let config =
+        Config { unfinished: Some(1468), ..Config::new(Mode::Ipip, Carrier::Gue { remcsum: false }, local, remote) };
     Tunnel::new(
         tunnel::Outside {
             name: "outside".to_owned(),
@@ -200,6 +202,7 @@ fn tunnel(inside: Memory, outside: Memory) -> Tunnel {
             budget: 64,
             pages: 64,
             key: Key([1, 2]),
+            tunnels: None,
         },
         vec![tunnel::Parts {
             inside_name: "inside".to_owned(),

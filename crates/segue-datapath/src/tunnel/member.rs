@@ -9,7 +9,7 @@ use std::sync::Arc;
 use segue::encap::{
     self, DecapRefusal, Decapsulator, Destination, Df, EncapRefusal, Encapsulator, Fdb, Fit, Identity, Received, Tos,
 };
-use segue::gro::{Gro, Popped};
+use segue::gro::{self, Gro, Popped};
 use segue::gso;
 use segue::packet::{Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
@@ -85,9 +85,10 @@ pub(super) struct Member {
     fdb: Option<Fdb>,
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
+    /// Whether GRO is on.
     joins: bool,
-    /// Whether GRO is on and receives inner packets unparsed, because it looks for no tunnels inside them.
-    takes_frames: bool,
+    /// UDP ports of tunnels inside this one whose packets are joined.
+    tunnels: Tunnels,
     path_mtu: PathMtu,
     probe: Option<Arc<Probe>>,
     answers: Limiter,
@@ -126,7 +127,7 @@ impl Member {
             fdb: parts.fdb,
             flood: parts.flood,
             joins: parts.gro.is_some(),
-            takes_frames: parts.gro.is_some_and(|gro| gro.tunnels == Tunnels::NONE),
+            tunnels: Tunnels::NONE,
             gro: parts.gro.map(Gro::new),
             path_mtu: PathMtu::default(),
             probe: parts.probe,
@@ -143,6 +144,18 @@ impl Member {
             is_due: false,
             moved: Cell::new(true),
         }
+    }
+
+    /// Joins what is inside of packets for the given UDP ports of tunnels, if the interface takes trains inside of
+    /// tunnels. Returns whether GRO has released what it held.
+    pub(super) fn join_inside(&mut self, tunnels: Tunnels) -> bool {
+        // One that has refused such a train takes none any more.
+        let tunnels = if self.inside.port.limits().udp_tunnel { tunnels } else { Tunnels::NONE };
+        let Some(gro) = self.gro.as_mut().filter(|_| self.tunnels != tunnels) else { return false };
+        self.tunnels = tunnels;
+        self.inside.takes_tunnels = tunnels != Tunnels::NONE;
+        gro.reconfigure(gro::Config { tunnels, ..*gro.config() });
+        true
     }
 
     /// Reads the state of the guest or interface behind the inside port.
@@ -308,7 +321,7 @@ impl Member {
         let meta = Received { tos, csum: common.outer_csum, sum: None };
         let mut datagram = Frag::all(datagram);
         // GRO recognises most packets by a few bytes. The port inside takes parsed packets.
-        if self.takes_frames {
+        if self.joins {
             match self.decap.pull_frame(datagram, &meta) {
                 Ok(frame) => return self.take_frame(frame, remote, common, now),
                 Err(back) => datagram = back,
@@ -531,8 +544,8 @@ impl Member {
         (self.inward.cuts, self.outward.cuts) = (settings.cuts(0), settings.cuts(1));
         if let (Some(gro), Some(wanted)) = (&mut self.gro, &settings.gro[0]) {
             self.joins = wanted.on;
-            gro.reconfigure(wanted.config(&settings.protocols, settings.sharing.hold(wanted.hold())));
-            self.takes_frames = wanted.on && gro.config().tunnels == Tunnels::NONE;
+            let config = wanted.config(&settings.protocols, settings.sharing.hold(wanted.hold()));
+            gro.reconfigure(gro::Config { tunnels: self.tunnels, ..config });
         }
         if let Remcsum::Can(on) = settings.remcsum {
             self.encap.set_remcsum(on);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use segue::encap::{Decapsulator, Encapsulator, Fdb, OuterCsum};
 use segue::gro;
 use segue::hash::Key;
-use segue_port::Port;
+use segue_port::{Port, TunnelWatch};
 
 use super::probe::Probe;
 use crate::knobs::{Dial, Knobs};
@@ -59,6 +59,9 @@ pub struct Outside {
     pub pages: usize,
     /// Key by which flows are spread over queues; it should be random.
     pub key: Key,
+    /// The kernel's tunnel devices beside the interfaces: what is in packets for them is joined where the interface
+    /// takes such trains.
+    pub tunnels: Option<TunnelWatch>,
 }
 
 /// The parts that one tunnel is made of.

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use segue::packet::Tunnels;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Burst, Polled, Received, RxBatch};
+use segue_port::{Burst, Polled, Received, RxBatch, TunnelWatch};
 
 use super::common::{Common, Remote};
 use super::dropped::Dropped;
@@ -52,6 +53,7 @@ pub struct Tunnel {
     woken: bool,
     /// Indexes of the tunnels whose inside port follows its interface or a guest.
     followed: Vec<usize>,
+    tunnels: Followed,
     /// Number of rounds so far.
     rounds: u64,
     /// The sides that have woken the loop since the last round; `None` where the round was not begun by a port.
@@ -63,6 +65,15 @@ pub struct Tunnel {
 struct Wake {
     inside: bool,
     outside: bool,
+}
+
+/// The kernel's tunnel devices beside the interfaces.
+struct Followed {
+    /// `None` where nothing depends on them, and after a failure.
+    watch: Option<TunnelWatch>,
+    found: Tunnels,
+    /// Whether the watch has something to read.
+    told: bool,
 }
 
 impl std::fmt::Debug for Tunnel {
@@ -128,6 +139,7 @@ impl Tunnel {
             settings,
             has_answers: false,
             has_probes: members.iter().any(Member::has_probe),
+            tunnels: Followed { watch: outside.tunnels, found: Tunnels::NONE, told: true },
             followed: (0..members.len()).filter(|at| members[*at].inside.port.link_fd().is_some()).collect(),
             rounds: 0,
             members,
@@ -138,6 +150,26 @@ impl Tunnel {
         };
         made.settle();
         made
+    }
+
+    /// Reads which tunnel devices the kernel has, if that may have changed or `looks` is true.
+    fn follow_tunnels(&mut self, looks: bool) {
+        let Followed { watch, found, told } = &mut self.tunnels;
+        if let (Some(open), true) = (&mut *watch, *told || looks) {
+            // Without the watch nothing is known of them, and only packets outside of them are joined.
+            let now = open.listen().unwrap_or_else(|_| {
+                *watch = None;
+                Tunnels::NONE
+            });
+            *told = false;
+            if now != std::mem::replace(found, now) {
+                for (at, member) in self.members.iter_mut().enumerate() {
+                    if member.join_inside(now) && !std::mem::replace(&mut member.is_due, true) {
+                        self.due.push(at);
+                    }
+                }
+            }
+        }
     }
 
     /// Moves at most `left` packets from the inside ports to the outside port, and reduces `left` by their number.
@@ -348,6 +380,7 @@ impl Pipeline for Tunnel {
         // A loop that never sleeps is never woken for it.
         let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
         self.followed.iter().for_each(|&at| self.members[at].follow(looks));
+        self.follow_tunnels(looks);
         if let Some(wake) = wake {
             // The answers of this host to what comes in are there as soon as that is written.
             round_robin.begin_with(usize::from(wake.outside));
@@ -379,6 +412,9 @@ impl Pipeline for Tunnel {
         outside.wait_to_read(!self.blocked.is_empty(), wait);
         outside.wait_to_write(wait);
         self.followed.iter().for_each(|&at| self.members[at].inside.wait_for_link(wait));
+        if let Some(watch) = &self.tunnels.watch {
+            wait(Interest { fd: watch.fd(), read: true, write: false });
+        }
     }
 
     fn woken(&mut self, place: usize) {
@@ -387,6 +423,10 @@ impl Pipeline for Tunnel {
         let links = insides + self.blocked.len() + 2;
         if let Some(&at) = place.checked_sub(links).and_then(|place| self.followed.get(place)) {
             return self.members[at].inside.woken_by_link();
+        }
+        if place >= links {
+            self.tunnels.told = true;
+            return;
         }
         let wake = self.wake.get_or_insert_default();
         wake.inside |= place < insides;

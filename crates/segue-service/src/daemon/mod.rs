@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::event::{LogEntry, LogEvent};
-use segue_control::knobs::{Change, Knob, Setting};
+use segue_control::knobs::{Change, Knob};
 use segue_control::mapping::Mapping;
 use segue_control::model::{Complaint, Instance};
 use segue_control::peers::{self, Changes, Listed};
@@ -38,7 +38,7 @@ use self::knobs::SharedKnobs;
 use self::running::{Further, Running, Stopper};
 use crate::closing::Closing;
 use crate::control_server::{self, Bound, KnobControl, Server};
-use crate::fastpath::{self, Fastpath};
+use crate::fastpath::{Fastpath, Switches};
 use crate::fault::{self, Vitals};
 use crate::handover::{Line, Ports, Record};
 use crate::health::Health;
@@ -211,7 +211,6 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         peers,
         vitals: vitals.clone(),
     };
-    announced.permit();
     let _follower = match (&fastpath, follower) {
         (Some(fastpath), Some(netlink)) => fastpath.follow(netlink).map_err(|error| {
             Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no thread started")
@@ -263,10 +262,9 @@ struct Announced {
 impl Announced {
     /// Permits or forbids the in-kernel path, by its knob and that of the queues by flow.
     fn permit(&self) {
-        let Some(fastpath) = &self.fastpath else { return };
-        let knobs = self.knobs.list();
-        let is_on = |end: &str| knobs.iter().any(|knob| knob.name.ends_with(end) && knob.value != Setting::Number(0));
-        fastpath.allow(is_on(fastpath::KNOB), is_on(fastpath::QUEUES_KNOB));
+        if let Some(fastpath) = &self.fastpath {
+            fastpath.allow(Switches::of(&self.knobs.list()));
+        }
     }
 }
 

@@ -278,8 +278,9 @@ fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
 const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("udp_segment_eio", &["udp_segment"]),
     ("udp_segment_einval", &["udp_segment"]),
-    ("tun_tso_einval", &["tun_tso4", "tun_tso6"]),
-    ("tun_uso_einval", &["tun_uso"]),
+    ("tun_tso_einval", &["tun_tso4", "tun_tso6", "tap_tso4", "tap_tso6"]),
+    ("tun_uso_einval", &["tun_uso", "tap_uso"]),
+    ("tap_tunnel_einval", &["tap_udp_tunnel"]),
 ];
 
 /// Marks offloads that the kernel has refused since the start and that are not back in use.
@@ -287,7 +288,10 @@ fn take_back(instance: &mut Instance) {
     let is_back = instance.ports.values().any(|port| port.numbers.get(UDP_SEGMENT_ON) == Some(&1));
     for (counter, names) in TAKEN_BACK {
         if instance.ports.values().any(|port| port.fallbacks.get(*counter).is_some_and(|&count| count > 0)) {
-            for name in names.iter().filter(|name| **name != UDP_SEGMENT_ON || !is_back) {
+            // An instance with a TUN has no offloads of a TAP.
+            let known = names.iter().filter(|name| instance.offloads.contains_key(**name));
+            let lost: Vec<_> = known.filter(|name| **name != UDP_SEGMENT_ON || !is_back).collect();
+            for name in lost {
                 let why = Some(format!("the kernel refused it while packets moved ({counter})"));
                 instance.offloads.insert((*name).to_owned(), Offload { on: false, why, refused: true });
             }

@@ -382,15 +382,16 @@ fn kernel_path(links: &[String]) -> Vec<Check> {
     if let Err(why) = fastpath::probe(false) {
         return vec![not("the in-kernel path cannot be loaded".to_owned(), why, None)];
     }
+    let mut checks = Vec::new();
     if let Err(why) = fastpath::probe(true) {
-        return vec![not("the in-kernel path is only for tunnels without UDP here".to_owned(), why, None)];
+        checks.push(not("the in-kernel path is only for tunnels without UDP here".to_owned(), why, None));
     }
     let fix = Some("fastpath on, where outer packets may pass by that");
-    let of_host = match [true, false].into_iter().find_map(fastpath::host_obstacle) {
-        None => Check::ok("fastpath", "the kernel can carry plain tunnels itself"),
-        Some(why) => not("fastpath auto leaves tunnels to the daemon".to_owned(), why, fix),
-    };
-    let mut checks = vec![of_host];
+    match [true, false].into_iter().find_map(fastpath::host_obstacle) {
+        Some(why) => checks.push(not("fastpath auto leaves tunnels to the daemon".to_owned(), why, fix)),
+        None if checks.is_empty() => checks.push(Check::ok("fastpath", "the kernel can carry plain tunnels itself")),
+        None => {}
+    }
     if let Ok(mut netlink) = Netlink::open() {
         for link in links {
             if let Some(why) = fastpath::link_obstacle(link, &mut netlink) {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use segue::encap::{Carrier, Config};
 use segue_control::error::{Error, Kind, os_text};
+use segue_control::knobs::{Knob, Setting};
 use segue_control::model::{self, Instance};
 use segue_datapath::overlay::PeerConfig;
 use segue_fastpath::{Direction, Path, PeerCounts, PeerPath, obstacle as unsupported};
@@ -52,9 +53,26 @@ const ETHERNET_LEN: u64 = 14;
 /// The last part of the name of the knob that switches the in-kernel path.
 pub const KNOB: &str = "enable_fastpath";
 /// The last part of the name of the knob that gives the daemon queues by flow.
-pub const QUEUES_KNOB: &str = "enable_fq";
+const QUEUES_KNOB: &str = "enable_fq";
 /// Reason of `fastpath auto` for leaving packets to the daemon while it has queues by flow.
 const QUEUES: &str = "enable_fq needs the daemon, which has the queues";
+
+/// The knobs of an instance by which the daemon gets packets that the in-kernel path could carry.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    /// Whether the in-kernel path is permitted.
+    is_allowed: bool,
+    /// Whether the daemon has queues by flow.
+    has_queues: bool,
+}
+
+impl Switches {
+    /// Returns the switches among the knobs of an instance.
+    pub fn of(knobs: &[Knob]) -> Switches {
+        let is_on = |end: &str| knobs.iter().any(|knob| knob.name.ends_with(end) && knob.value != Setting::Number(0));
+        Switches { is_allowed: is_on(KNOB), has_queues: is_on(QUEUES_KNOB) }
+    }
+}
 
 /// BPF programs of an instance.
 #[derive(Debug)]
@@ -118,6 +136,12 @@ struct State {
 }
 
 impl State {
+    /// Applies the values of the knobs, without switching the programs.
+    fn set(&mut self, switches: Switches, mode: Mode) {
+        self.is_allowed = switches.is_allowed;
+        self.needs_queues = switches.has_queues && mode == Mode::Auto;
+    }
+
     /// Switches the programs to the directions that are permitted and possible.
     fn settle(&mut self) {
         let is_wanted = self.path.as_ref().is_some_and(|path| path.idle().is_none());
@@ -143,12 +167,13 @@ impl State {
 
 impl Fastpath {
     /// Loads and attaches the in-kernel path, unless it is switched off or an obstacle is found; the interfaces must
-    /// exist.
+    /// exist. `switches` are in force from the first packet on.
     ///
     /// # Errors
     /// With [`Mode::Require`], where the path cannot be used.
-    pub fn open(request: Request, netlink: &mut Netlink) -> Result<Fastpath, Error> {
-        let mut state = State { is_allowed: request.mode != Mode::Off, ..State::default() };
+    pub fn open(request: Request, switches: Switches, netlink: &mut Netlink) -> Result<Fastpath, Error> {
+        let mut state = State::default();
+        state.set(switches, request.mode);
         match load(&request, netlink) {
             Ok(path) => state.path = path,
             Err(why) if request.mode == Mode::Require => {
@@ -216,10 +241,9 @@ impl Fastpath {
 
     /// Permits the in-kernel path, or leaves all packets to the daemon; with `fastpath auto` also while the daemon has
     /// queues by flow, which packets on the path would bypass.
-    pub fn allow(&self, allowed: bool, has_queues: bool) {
+    pub fn allow(&self, switches: Switches) {
         let mut state = self.state();
-        state.is_allowed = allowed;
-        state.needs_queues = has_queues && self.0.request.mode == Mode::Auto;
+        state.set(switches, self.0.request.mode);
         state.settle();
     }
 

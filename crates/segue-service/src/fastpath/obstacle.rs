@@ -39,8 +39,9 @@ pub(super) fn of_programs(interface: u32, netlink: &mut Netlink) -> Option<Strin
 
 /// Returns whether a queueing discipline was added to the interface, and is not the kernel's default. The kind does not
 /// tell: the host's default cannot be read in another network namespace, and one of its kind may have other settings.
+/// `noqueue`, which has no settings and holds no packet, is none.
 fn is_added(queueing: &Queueing) -> bool {
-    !queueing.is_default && queueing.kind != "clsact"
+    !queueing.is_default && !matches!(queueing.kind.as_str(), "clsact" | "noqueue")
 }
 
 /// Returns rules of the host that outer packets would bypass.
@@ -65,9 +66,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_discipline_is_no_obstacle() {
+    fn the_default_discipline_and_one_without_a_queue_are_no_obstacles() {
         for (kind, is_default, added) in [
             ("noqueue", true, false),
+            ("noqueue", false, false),
             ("fq_codel", true, false),
             ("mq", true, false),
             ("fq_codel", false, true),

@@ -15,10 +15,11 @@ use super::start::Senders;
 use super::{engine, overlay, plan, show, start};
 use crate::apply::Changes;
 use crate::daemon::kernel::QueueDrops;
+use crate::daemon::knobs::listed;
 use crate::daemon::running::{MANY_PORTS, Offloads, flow_key};
 use crate::daemon::{Daemon, Opened, Succession};
 use crate::diagnose::{self, Purpose};
-use crate::fastpath::{self, Fastpath};
+use crate::fastpath::{self, Fastpath, Switches};
 use crate::health::Sources;
 use crate::health::evidence::Monitored;
 use crate::health::probe::Prober;
@@ -87,17 +88,18 @@ impl Daemon for Group {
             let queues = if plan.workers > 1 { " multi_queue" } else { "" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr{queues}", plan.dev), "TUNSETIFF");
         }
-        let limit = |fastpath: &Fastpath, netlink: &mut Netlink| {
+        let switches = Switches::of(&listed(&self.knobs()?));
+        let limit = |fastpath: &Fastpath, offloads: &Offloads, netlink: &mut Netlink| {
             let interfaces = self.members.iter().filter(|ready| ready.plan.gso && ready.plan.guest.is_none());
-            interfaces.for_each(|ready| limit_trains(ready, fastpath, netlink, out));
+            interfaces.for_each(|ready| limit_trains(ready, fastpath, offloads, netlink, out));
         };
         if let (ready, Some(table)) = (self.first(), &self.first().plan.table) {
             let (opened, listeners) = overlay::open(ready, table, succession, out)?;
             fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
             let of_table = overlay::path(ready, table, listeners, netlink)?;
             let request = start::fastpath_request(self, Vec::new(), is_successor);
-            let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, netlink)?;
-            limit(&fastpath, netlink);
+            let fastpath = Fastpath::open(fastpath::Request { table: Some(of_table), ..request }, switches, netlink)?;
+            limit(&fastpath, &opened.offloads, netlink);
             opened.peers.iter().for_each(|keeper| keeper.feed(&fastpath));
             return Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened });
         }
@@ -114,8 +116,8 @@ impl Daemon for Group {
             Ok(sources) => opened.health = Some(sources),
             Err(error) => out.note(&format!("note: HEALTH shows drops and offloads only: {error}")),
         }
-        let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), netlink)?;
-        limit(&fastpath, netlink);
+        let fastpath = Fastpath::open(start::fastpath_request(self, ports, is_successor), switches, netlink)?;
+        limit(&fastpath, &opened.offloads, netlink);
         Ok(Opened { fastpath: Some(fastpath), queue_drops: queue_drops(self, netlink), ..opened })
     }
 
@@ -212,10 +214,13 @@ fn steps<'a>(ready: &'a Ready, link: &Link, addresses: &[Prefix]) -> Vec<Step<'a
 }
 
 /// Sets the maximum GSO size of a tunnel's interface: the largest packet if the in-kernel path sends, which sends every
-/// train unsplit, and otherwise the largest send of the daemon's socket.
-fn limit_trains(ready: &Ready, fastpath: &Fastpath, netlink: &mut Netlink, out: &dyn Report) {
+/// train unsplit, or if the interface takes trains of the kernel's tunnel devices, which make them as large whatever
+/// the limit of this interface is, and the kernel would segment them in front of it; otherwise the largest send of the
+/// daemon's socket.
+fn limit_trains(ready: &Ready, fastpath: &Fastpath, offloads: &Offloads, netlink: &mut Netlink, out: &dyn Report) {
     let dev = &ready.plan.dev;
-    let is_whole = ready.plan.table.is_none() && fastpath.carries(Direction::Send);
+    let takes_tunnels = ready.plan.mode.is_ethernet() && offloads.is_on("tap_udp_tunnel");
+    let is_whole = takes_tunnels || ready.plan.table.is_none() && fastpath.carries(Direction::Send);
     let bytes = if is_whole { MAX_PACKET } else { ready.gso_max_size() };
     let Ok(Some(link)) = netlink.link_named(dev) else { return };
     let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };

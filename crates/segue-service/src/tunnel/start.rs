@@ -24,7 +24,7 @@ use segue_port::udp::{
     AUTO_SLOTS, Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort,
 };
 use segue_port::wrap::{Trace, TraceFile};
-use segue_port::{Port as DataPort, udp};
+use segue_port::{Port as DataPort, TunnelWatch, udp};
 
 use super::engine::{engine_config, engine_mode, forwarding, gro_config, takes_zero_csum6};
 use super::group::Group;
@@ -92,7 +92,7 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
     })?;
     // The counter opens before the sockets, so that it includes their first drops.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
-    let OpenedOutside { first: outside, more, ports: source_ports, sockets, senders } =
+    let OpenedOutside { first: mut outside, more, ports: source_ports, sockets, senders } =
         open_outside(group, succession.inherited.outside())?;
     let interval = |plan: &Plan| plan.can_probe().then(|| Arc::new(Probe::new(u64::from(plan.probe))));
     let probes: Probes = group.plans().map(interval).collect();
@@ -112,13 +112,21 @@ pub(super) fn open(group: &Group, succession: &mut Succession, out: &dyn Report)
     let off = if plan.encap_csum { "switched off" } else { "noencap-csum" };
     offloads.add("", &*outside.port, off);
     let insides = queues.next().unwrap_or_default();
+    // GRO that is off can be switched on later.
+    let takes_tunnels = insides.iter().filter_map(Inside::interface).any(|tun| DataPort::limits(tun).udp_tunnel);
+    // Only trains depend on it.
+    let watch = || takes_tunnels.then(|| TunnelWatch::open().ok()).flatten();
+    outside.tunnels = watch();
     let first = insides.iter().find_map(Inside::interface);
     first.into_iter().for_each(|tun| offloads.add("", tun, "switched off"));
     let more = more.into_iter().zip(queues).map(|(outside, tuns)| -> AssembleMore {
         let (group, trace, probes) = (group.clone(), trace.clone(), probes.clone());
         let tuns: Vec<_> = tuns.into_iter().filter_map(Inside::into_interface).map(TunPort::pack).collect();
         let tuns = move || tuns.into_iter().map(|make| Box::new(make()) as Box<dyn DataPort>).collect();
-        Box::new(move |_: &Vitals| assemble(&group, tuns(), outside(), trace, (entropy, flows), &probes))
+        let tunnels = watch();
+        Box::new(move |_: &Vitals| {
+            assemble(&group, tuns(), Outside { tunnels, ..outside() }, trace, (entropy, flows), &probes)
+        })
     });
     let more = more.collect();
     let guests: Vec<_> = group.plans().filter_map(|plan| Some((plan.dev.clone(), plan.guest.clone()?))).collect();
@@ -167,6 +175,8 @@ fn open_trace(path: &Path) -> Result<TraceFile<File>, Error> {
 struct Outside {
     port: Box<dyn DataPort>,
     slots: u16,
+    /// The kernel's tunnel devices, where an interface takes trains inside of tunnels.
+    tunnels: Option<TunnelWatch>,
 }
 
 /// The outside ports of the workers, and the duplicates of their sockets.
@@ -214,7 +224,8 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
         let senders = all.iter().flat_map(|udp| udp.senders().unwrap_or_default()).collect();
         let mut all = all.into_iter().map(|udp| {
             let (slots, make) = (udp.slots(), udp.pack());
-            Box::new(move || Outside { slots, port: Box::new(make()) }) as Box<dyn FnOnce() -> Outside + Send>
+            Box::new(move || Outside { slots, port: Box::new(make()), tunnels: None })
+                as Box<dyn FnOnce() -> Outside + Send>
         });
         let Some(first) = all.next() else { return Err(udp_error(ready, udp::OpenError::Families)) };
         return Ok(OpenedOutside { first: first(), more: all.collect(), ports, sockets, senders });
@@ -237,7 +248,13 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<OpenedOutsi
     let raw = raw.map_err(|error| raw_error(ready, error))?;
     let (sockets, senders) = (raw.sockets(), raw.senders().unwrap_or_default());
     let ports = sockets.as_ref().map(ports_of).unwrap_or_default();
-    Ok(OpenedOutside { first: Outside { port: Box::new(raw), slots: 1 }, more: Vec::new(), ports, sockets, senders })
+    Ok(OpenedOutside {
+        first: Outside { port: Box::new(raw), slots: 1, tunnels: None },
+        more: Vec::new(),
+        ports,
+        sockets,
+        senders,
+    })
 }
 
 /// Returns every remote, that of the plan first.
@@ -374,6 +391,7 @@ fn assemble(
         budget: BUDGET,
         pages: PAGES,
         key: flows,
+        tunnels: outside.tunnels,
     };
     Ok(Box::new(Tunnel::new(outside, parts?)))
 }
