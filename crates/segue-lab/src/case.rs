@@ -262,7 +262,8 @@ fn make_vxlan(
     }
 }
 
-fn no_such_kind(output: &str) -> bool {
+/// Returns whether `ip` says that the kernel has no such kind of device.
+pub(crate) fn no_such_kind(output: &str) -> bool {
     output.contains("not supported") || output.contains("Unknown device type")
 }
 

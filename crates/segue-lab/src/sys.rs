@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -327,39 +327,16 @@ pub(crate) struct PacketSocket {
 
 impl PacketSocket {
     pub(crate) fn open(device: &str) -> io::Result<Self> {
-        let name = CString::new(device)?;
-        // SAFETY: the string is NUL-terminated.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        let index = libc::c_int::try_from(index).unwrap_or(0);
-        if index == 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // Protocol 0 receives nothing: frames of other devices cannot slip in before bind.
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket takes no pointers.
-        let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just opened and has no other owner.
-        let socket = PacketSocket { fd: unsafe { OwnedFd::from_raw_fd(raw) } };
+        let index = index_of(device)?;
+        let socket = PacketSocket { fd: packet_socket(libc::SOCK_NONBLOCK)? };
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
         // The forced size needs CAP_NET_ADMIN over the machine; without it the largest permitted size has to do.
         let bytes: libc::c_int = 32 << 20;
         if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes).is_err() {
             socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
         }
-        // SAFETY: all-zero is a valid value of these plain structures.
-        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index;
-        // SAFETY: the pointer and length describe `address`.
-        check(unsafe {
-            libc::bind(
-                socket.fd.as_raw_fd(),
-                (&raw const address).cast(),
-                mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        })?;
-        // SAFETY: as above.
+        bind_to(socket.fd.as_fd(), libc::ETH_P_ALL as u16, index)?;
+        // SAFETY: all-zero is a valid value of this plain structure.
         let mut member: libc::packet_mreq = unsafe { mem::zeroed() };
         member.mr_ifindex = index;
         member.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
@@ -435,6 +412,81 @@ impl PacketSocket {
         let len = mem::size_of::<T>() as libc::socklen_t;
         // SAFETY: the pointer and length describe `value`; the callers pass the type that the option takes.
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (value as *const T).cast(), len) }).map(drop)
+    }
+}
+
+/// Opens a raw packet socket that receives nothing before it is bound: protocol 0, so that frames of other devices
+/// cannot slip in.
+fn packet_socket(flags: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: socket takes no pointers.
+    let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the descriptor was just opened and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Returns the index of a device of the calling thread's network namespace.
+fn index_of(device: &str) -> io::Result<libc::c_int> {
+    let name = CString::new(device)?;
+    // SAFETY: the string is NUL-terminated.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    match libc::c_int::try_from(index) {
+        Ok(index @ 1..) => Ok(index),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Binds a packet socket to a device; with protocol 0 it only sends.
+fn bind_to(fd: BorrowedFd<'_>, protocol: u16, index: libc::c_int) -> io::Result<()> {
+    // SAFETY: all-zero is a valid value of this plain structure.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = index;
+    let len = mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `address`.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+/// A socket that sends Ethernet frames on one device of the calling thread's network namespace, many per call and past
+/// the queue of the device.
+#[derive(Debug)]
+pub(crate) struct FrameSender {
+    fd: OwnedFd,
+}
+
+impl FrameSender {
+    /// Maximum number of frames that one call sends.
+    pub(crate) const MOST: usize = 32;
+
+    pub(crate) fn open(device: &str) -> io::Result<Self> {
+        let index = index_of(device)?;
+        let fd = packet_socket(0)?;
+        set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        // Frames that wait at the other end of a link never fill it, so that no call waits for room.
+        set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 1 << 29)?;
+        bind_to(fd.as_fd(), 0, index)?;
+        Ok(FrameSender { fd })
+    }
+
+    /// Sends at most [`FrameSender::MOST`] frames; returns how many the device has taken before it refused one. An
+    /// error is that of the first frame.
+    pub(crate) fn send(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid value of these plain structures.
+        let mut pieces: [libc::iovec; FrameSender::MOST] = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; FrameSender::MOST] = unsafe { mem::zeroed() };
+        let count = frames.len().min(FrameSender::MOST);
+        for ((frame, piece), message) in frames.iter().zip(&mut pieces).zip(&mut messages) {
+            piece.iov_base = frame.as_ptr().cast_mut().cast();
+            piece.iov_len = frame.len();
+            message.msg_hdr.msg_iov = &raw mut *piece;
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: the first `count` messages point to pieces, and these to frames, that outlive the call; the kernel
+        // reads the frames and writes only into `messages`.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count as libc::c_uint, 0) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 
