@@ -127,6 +127,47 @@ fn bench_tunnel_measures_segue_beside_the_kernel() {
     assert!(rows.iter().all(|row| median(row, "cpu_s_per_gb") > 0.0), "{rows:?}");
 }
 
+/// Searches for the loss-free rate of some rows, in the order of the table, and checks what the document says of
+/// it.
+#[track_caller]
+fn search_loss_free(names: &[&str]) {
+    if let Some(why) = impossible() {
+        return segue_lab::skip_this_test(&format!("the search for the loss-free rate {why}"));
+    }
+    let rows: String = names.iter().map(|name| format!(" --rows '{name} loss-free frame=64'")).collect();
+    let ran = shell(&format!("\"$SEGUE\" bench tunnel{rows} --runs 1 --seconds 1 --progress never -j"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = ran.json();
+    let how = table["machine"]["loss_free"].as_str().unwrap_or_default();
+    assert!(how.contains("RFC 2544, trials of 1 s"), "{table}");
+    let skipped = table["skipped"].as_array().cloned().unwrap_or_default();
+    let is_skipped = |name: &&&str| {
+        skipped.iter().any(|row| row["name"].as_str().is_some_and(|row| row.starts_with(&format!("{name} "))))
+    };
+    let rows = table["rows"].as_array().cloned().unwrap_or_default();
+    let found: Vec<&str> = rows.iter().filter_map(|row| row["case"]["tunnel"].as_str()).collect();
+    let expected: Vec<&str> = names.iter().filter(|name| !is_skipped(name)).copied().collect();
+    assert_eq!(found, expected, "{table}");
+    for row in &rows {
+        assert_eq!((&row["case"]["frame"], &row["case"]["flows"]), (&64.into(), &1000.into()), "{row}");
+        let [rate, limit] = ["loss_free_frames_per_s", "generator_limit_kpps"].map(|metric| median(row, metric));
+        assert!(rate > 0.0 && rate <= 1010.0 * limit, "{row}");
+        let [lost, step] = ["lost_percent", "step_percent"].map(|metric| median(row, metric));
+        assert!((0.0..=100.0).contains(&lost) && (0.0..=2.001).contains(&step), "{row}");
+        assert!(median(row, "trials") >= 1.0, "{row}");
+    }
+}
+
+#[test]
+fn bench_tunnel_finds_the_loss_free_rate_of_a_router_beside_the_kernel() {
+    search_loss_free(&["router", "kernel-router"]);
+}
+
+#[test]
+fn full_size_bench_tunnel_finds_the_loss_free_rate_of_tunnel_gateway_and_router_beside_the_kernel() {
+    search_loss_free(&["segue", "vxlan", "gateway", "kernel-bridge", "router", "kernel-router"]);
+}
+
 #[test]
 fn full_size_bench_gso_keeps_trains_whole_up_to_the_card_and_switches_that_under_load() {
     let Some(rows) = quick("gso") else { return };

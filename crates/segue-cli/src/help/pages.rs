@@ -335,7 +335,7 @@ lro     receiving: LRO, the kernel with and without GRO
 ack     sending: ACK aggregation
 gso     sending: late segmentation, fragments, NAT on trains
 rco     tunnels with and without remote checksum offload
-tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel; rates without loss
 napi    the LAN78xx driver's two forms, in a model
 
 Hosts in network namespaces, the one under test on a processor of its own; rows

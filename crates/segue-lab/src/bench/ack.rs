@@ -79,6 +79,7 @@ pub(super) fn bench() -> Bench {
                         seed: published(&case),
                         part,
                         beside: false,
+                        loads: 1,
                         sample: Box::new(move |site| sample(site, &case)),
                     });
                 }

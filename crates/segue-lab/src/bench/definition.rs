@@ -78,11 +78,12 @@ impl Bench {
 
     /// Returns the number of chosen rows, and the approximate time to measure them.
     pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
-        let rows = self.chosen(settings)?.len();
-        Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+        let chosen = self.chosen(settings)?;
+        let loads: u32 = chosen.iter().map(|point| point.loads).sum();
+        Ok((chosen.len(), self.each(settings) * settings.runs * loads))
     }
 
-    /// Returns the duration of one measurement, including set-up and removal.
+    /// Returns the duration of a measurement with one load, including set-up and removal.
     pub(super) fn each(&self, settings: &Settings) -> Duration {
         let seconds = u64::from(settings.seconds) * 1000;
         // The model is faster than what it stands for.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::ready::ready;
-use super::{datagrams, rr};
+use super::{datagrams, frames, rr};
 use crate::{Host, LabError, Process, sys};
 
 /// Receive buffer of [`Taker::Sink`], bytes.
@@ -47,6 +47,11 @@ pub fn end(words: &str) -> io::Result<String> {
         "datagram-sink" => datagrams::sink(address, number(2)?)?,
         "datagram-source" => datagrams::source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
         "answer" => rr::answer(address, number(2)?)?,
+        "frames" => {
+            let station = u8::try_from(number(2)?).map_err(|_| wrong())?;
+            let time = Duration::from_millis(number(4)?.into());
+            frames::send(address, station, number(3)?, time, number(5)? as usize, number(6)?)?
+        }
         "ask" => rr::exchange(address, number(2)?, seconds(3)?)?,
         _ => return Err(wrong()),
     };
@@ -130,12 +135,14 @@ pub(super) fn both<T>(
             return Err(process.failure("failed"));
         }
     }
-    let said = |process: &Process| -> Result<Value, LabError> {
-        let text = process.stdout();
-        let value = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
-        value.ok_or_else(|| LabError::Load(format!("an end of the load said {text:?}")))
-    };
     Ok(([said(&near)?, said(&far)?], begun))
+}
+
+/// Returns what an end of a load has printed last.
+pub(super) fn said(process: &Process) -> Result<Value, LabError> {
+    let text = process.stdout();
+    let value = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    value.ok_or_else(|| LabError::Load(format!("an end of the load said {text:?}")))
 }
 
 fn sink(address: &str, flows: u32) -> io::Result<Value> {

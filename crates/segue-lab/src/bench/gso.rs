@@ -36,6 +36,7 @@ pub(super) fn bench() -> Bench {
         seed: published(&case),
         part: part(&case),
         beside: false,
+        loads: 1,
         sample: Box::new(move |site| sending::sample(site, &case)),
     };
     Bench {

@@ -101,6 +101,7 @@ fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, veri
             seed: published(&case),
             part,
             beside: false,
+            loads: 1,
             sample: Box::new(move |site| sample(site, &case)),
         });
     };

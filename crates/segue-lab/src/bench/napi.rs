@@ -110,7 +110,14 @@ fn point(case: (&str, &str, &'static str), urb: Option<u32>, seed: Named<Value>,
     }
     let price = urb.map(|urb| format!(" {urb}")).unwrap_or_default();
     let words = (format!("{traffic} {target} {form}"), price);
-    Point { labels, seed, part, beside: false, sample: Box::new(move |site| sample(site, &words.0, &words.1)) }
+    Point {
+        labels,
+        seed,
+        part,
+        beside: false,
+        loads: 1,
+        sample: Box::new(move |site| sample(site, &words.0, &words.1)),
+    }
 }
 
 fn published(cell: Option<Cell>) -> Named<Value> {

@@ -16,6 +16,8 @@ pub(super) struct Point {
     pub(super) part: Part,
     /// Whether the row is measured only when `--beside` names another program.
     pub(super) beside: bool,
+    /// About how many loads of the chosen length one measurement takes.
+    pub(super) loads: u32,
     pub(super) sample: Box<Measure>,
 }
 

@@ -128,7 +128,7 @@ pub(super) fn bench() -> Bench {
 
 fn point(case: Case, part: Part) -> Point {
     let sample = move |site: &Site| sample(site, &case);
-    Point { labels: labels(&case), seed: published(&case), part, beside: false, sample: Box::new(sample) }
+    Point { labels: labels(&case), seed: published(&case), part, beside: false, loads: 1, sample: Box::new(sample) }
 }
 
 fn labels(case: &Case) -> Named<Value> {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::definition::Bench;
+use super::loss_free;
 use super::napi;
 use super::point::{Point, Sample};
 use super::settings::Settings;
@@ -32,7 +33,7 @@ impl Bench {
                 interrupt::check()?;
                 let each = match u32::try_from(done) {
                     Ok(done @ 1..) => begin.elapsed() / done,
-                    _ => self.each(settings),
+                    _ => self.each(settings) * lane.point.loads,
                 };
                 let left = |done: usize| each * u32::try_from(total.saturating_sub(done)).unwrap_or(u32::MAX);
                 let case = lane.point.name();
@@ -67,13 +68,16 @@ impl Bench {
                 None => table.rows.push(lane.row()),
             }
         }
+        if let Some(detail) = loss_free::detail(&table, &site) {
+            table.machine.more.push("loss_free", detail);
+        }
         Ok(table)
     }
 
     /// Returns the table as text.
     pub fn text(&self, table: &Table) -> String {
-        let effects = if self.has_hosts() { String::new() } else { napi::effects(table) };
-        self.layout.text(table) + &effects
+        let more = if self.has_hosts() { loss_free::notes(table) } else { napi::effects(table) };
+        self.layout.text(table) + &more
     }
 
     fn machine(&self, settings: &Settings, site: &Site) -> Machine {

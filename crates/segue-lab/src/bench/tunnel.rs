@@ -11,6 +11,7 @@ use super::bed;
 use super::definition::Bench;
 use super::ends;
 use super::layout::Layout;
+use super::loss_free;
 use super::point::{Part, Point, Sample};
 use super::rr::QUANTILES;
 use super::site::Site;
@@ -158,6 +159,7 @@ pub(super) fn bench() -> Bench {
                             seed: Named::default(),
                             part: form.part(),
                             beside,
+                            loads: 1,
                             sample: Box::new(sample),
                         });
                     }
@@ -165,6 +167,7 @@ pub(super) fn bench() -> Bench {
             }
         }
     }
+    points.extend(loss_free::points());
     Bench {
         name: "tunnel",
         title: "loads through segue, kernel VXLAN, wireguard-go, fastd, and no tunnel",
