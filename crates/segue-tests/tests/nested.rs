@@ -25,8 +25,8 @@ const ZERO: &str = "noudpcsum";
 const ZERO6: &str = "udp6zerocsumtx udp6zerocsumrx";
 
 /// Starts the tunnel between the hosts.
-fn start<'a>(ground: &'a Ground, extra: &'static [&'static str]) -> Pair<'a> {
-    Pair::start(ground, Shape { extra, ..Shape::new(Inside::Gretap, Carrier::Gue, V4) }, NET)
+fn start<'a>(ground: &'a Ground, carrier: Carrier, extra: &'static [&'static str]) -> Pair<'a> {
+    Pair::start(ground, Shape { extra, ..Shape::new(Inside::Gretap, carrier, V4) }, NET)
 }
 
 /// Returns whether the tunnel's interfaces take trains inside of tunnels; notes that the test is skipped if not.
@@ -84,8 +84,19 @@ fn wrong_checksums(host: &Host) -> u64 {
 
 /// Sends a file in both directions, and checks the counters of the trains inside.
 fn crosses_in_trains(name: &str, form: LinkForm, outer: Family, words: &str, extra: &'static [&'static str]) {
+    crosses_over(Carrier::Gue, name, form, (outer, words), extra);
+}
+
+/// Sends a file as [`crosses_in_trains`] does, over a tunnel of this carrier; `words` are those of VXLAN, over `outer`.
+fn crosses_over(
+    carrier: Carrier,
+    name: &str,
+    form: LinkForm,
+    (outer, words): (Family, &str),
+    extra: &'static [&'static str],
+) {
     let Some(ground) = Ground::new(name, form, &[]) else { return };
-    let pair = start(&ground, extra);
+    let pair = start(&ground, carrier, extra);
     if !takes_tunnels(name, &pair) {
         return;
     }
@@ -126,6 +137,15 @@ fn vxlan_without_checksums_crosses_in_whole_trains() {
     crosses_in_trains(test_name!(), LinkForm::Veth, V6, ZERO6, &[]);
 }
 
+/// Tests that what the tunnel leaves to its receiver, the checksum of VXLAN's own datagram around a packet that has no
+/// transport, is not taken for that of a packet inside.
+#[test]
+fn vxlan_crosses_a_tunnel_with_remote_checksum_offload_in_whole_trains() {
+    crosses_over(Carrier::GueRemcsum, test_name!(), LinkForm::Nic, (V4, "udpcsum"), &[]);
+    crosses_over(Carrier::GueRemcsum, test_name!(), LinkForm::Veth, (V6, ""), &[]);
+    crosses_over(Carrier::GueRemcsum, test_name!(), LinkForm::Veth, (V4, ZERO), &[]);
+}
+
 #[test]
 fn vxlan_crosses_a_tunnel_with_two_workers_in_whole_trains() {
     crosses_in_trains(test_name!(), LinkForm::Nic, V4, "udpcsum", WORKERS);
@@ -155,7 +175,7 @@ fn vxlan_packet(frame: &[u8]) -> Option<&[u8]> {
 fn stays_on_the_wire(name: &str, words: &str, extra: &'static [&'static str]) {
     // Frames on this link are final.
     let Some(ground) = Ground::new(name, LinkForm::Nic, &["tcpdump"]) else { return };
-    let pair = start(&ground, extra);
+    let pair = start(&ground, Carrier::Gue, extra);
     if !takes_tunnels(name, &pair) {
         return;
     }
@@ -248,7 +268,7 @@ fn receive(socket: &UdpSocket, all: &[Vec<u8>]) -> Result<(), String> {
 /// that is gone.
 fn only_devices_get_trains(name: &str, extra: &'static [&'static str]) {
     let Some(ground) = Ground::new(name, LinkForm::Veth, &[]) else { return };
-    let pair = start(&ground, extra);
+    let pair = start(&ground, Carrier::Gue, extra);
     let [from, to] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
     let all: Vec<Vec<u8>> = (0..BURST).map(looks_like_vxlan).collect();
     // Those without checksums first: none of their plain datagrams is joined.

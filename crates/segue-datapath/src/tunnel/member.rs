@@ -11,10 +11,10 @@ use segue::encap::{
 };
 use segue::gro::{self, Gro, Popped};
 use segue::gso;
-use segue::packet::{Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit};
+use segue::packet::{self, Csum, Frag, Frame, Outer, Packet, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
-use segue::wire::ethernet;
+use segue::wire::{ethernet, ipv4, ipv6, protocol, read_u16, udp};
 use segue_port::{Page, Polled};
 
 use super::common::Common;
@@ -69,6 +69,14 @@ impl Arrivals {
 
 /// Interval at which the Ethernet address of the interface is queried while packets arrive, nanoseconds.
 const MAC_QUERY_INTERVAL: u64 = 1_000_000_000;
+
+/// Returns whether a packet that was parsed without tunnels is a datagram of one of them.
+fn is_inside(tunnels: &Tunnels, packet: &Packet<Page>) -> bool {
+    *tunnels != Tunnels::NONE
+        && packet.transport().is_some_and(|(kind, header)| {
+            kind == packet::Kind::Udp && read_u16(header, udp::DST_PORT).is_some_and(|port| tunnels.has(port))
+        })
+}
 
 /// One tunnel of the pipeline: its interface, encapsulation, decapsulation and remotes.
 pub(super) struct Member {
@@ -323,6 +331,11 @@ impl Member {
         // GRO recognises most packets by a few bytes. The port inside takes parsed packets.
         if self.joins {
             match self.decap.pull_frame(datagram, &meta) {
+                Ok(frame) if self.is_known_inside(&frame) => {
+                    // What is known is the checksum of the tunnel's own datagram.
+                    let packet = frame.parse(&Tunnels::NONE, &mut common.rx.pool);
+                    return self.take_packet(packet, remote, common, now);
+                }
                 Ok(frame) => return self.take_frame(frame, remote, common, now),
                 Err(back) => datagram = back,
             }
@@ -333,6 +346,11 @@ impl Member {
             self.arrivals.refuse(why);
             return common.rx.pool.put(packet);
         }
+        self.take_packet(packet, remote, common, now);
+    }
+
+    /// Passes a parsed inner packet to GRO, or directly to the inside port.
+    fn take_packet(&mut self, packet: Box<Packet<Page>>, remote: u16, common: &mut Common, now: Nanos) {
         self.arrivals.received += 1;
         if !self.accepts(packet.head.bytes(), remote, now) {
             common.decap_drops.add(DecapRefusal::InnerSource);
@@ -343,10 +361,33 @@ impl Member {
         match &mut self.gro {
             Some(gro) if self.joins => {
                 common.joined.add(&packet);
+                let is_tunnel = is_inside(&self.tunnels, &packet);
+                if is_tunnel {
+                    // GRO does not find it to be of the flow of a train inside that tunnel, which must not overtake it.
+                    gro.flush();
+                }
                 gro.push(packet, now, &mut common.rx.pool);
+                if is_tunnel {
+                    gro.flush();
+                }
             }
             _ => self.enter(packet, common, now),
         }
+    }
+
+    /// Returns whether a frame with a known checksum may be a datagram of a tunnel inside this one, whose packets GRO
+    /// joins: what it takes for the checksum of the packet in that tunnel is that of the datagram.
+    #[inline(always)]
+    fn is_known_inside(&self, frame: &Frame<Page>) -> bool {
+        if frame.csum == Csum::Unknown || self.tunnels == Tunnels::NONE {
+            return false;
+        }
+        let bytes = frame.bytes.as_slice().unwrap_or(&[]);
+        let number = match bytes.get(ethernet::LEN).map(|first| first >> 4) {
+            Some(4) => bytes.get(ethernet::LEN + ipv4::PROTOCOL),
+            _ => bytes.get(ethernet::LEN + ipv6::NEXT_HEADER),
+        };
+        number != Some(&protocol::TCP)
     }
 
     /// Passes an unparsed inner packet to GRO.

@@ -162,7 +162,8 @@ impl Tunnel {
                 Tunnels::NONE
             });
             *told = false;
-            if now != std::mem::replace(found, now) {
+            // Now and then, since a port may have refused such a train.
+            if now != std::mem::replace(found, now) || looks {
                 for (at, member) in self.members.iter_mut().enumerate() {
                     if member.join_inside(now) && !std::mem::replace(&mut member.is_due, true) {
                         self.due.push(at);

@@ -2,7 +2,7 @@
 
 use segue::encap::mark_congestion;
 use segue::hash::Key;
-use segue::packet::Packet;
+use segue::packet::{Kind, Packet};
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue_port::{Page, RxBatch};
@@ -139,8 +139,10 @@ fn flow(packet: &Packet<Page>, key: Key) -> u64 {
     let is_v4 = header.first().is_some_and(|first| first >> 4 == 4);
     add(header.get(if is_v4 { 12..20 } else { 8..40 }));
     add(header.get(if is_v4 { 9..10 } else { 6..7 }));
-    if let Some((_, transport)) = packet.transport() {
-        add(transport.get(..4));
-    }
+    // The ports of the outermost transport: a train in a tunnel and the packet behind it are of one flow, of which only
+    // the train was parsed further inside.
+    let next = packet.layout.inside_outer_ip().first().filter(|header| matches!(header.kind, Kind::Tcp | Kind::Udp));
+    let ports = next.map(|header| header.start()).and_then(|start| head.get(start..start + 4));
+    add(ports.or_else(|| packet.transport().and_then(|(_, transport)| transport.get(..4))));
     key.hash(&bytes[..len])
 }

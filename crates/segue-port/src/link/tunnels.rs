@@ -17,8 +17,9 @@ const TYPE_MASK: u16 = 0x3fff;
 /// Attributes of `IFLA_LINKINFO`: the kind of a device by name, and what that kind says of itself.
 const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
-/// `IFLA_VXLAN_PORT` and `IFLA_VXLAN_GPE`, and `IFLA_GENEVE_PORT`. Ports are in network byte order.
+/// `IFLA_VXLAN_PORT`, `IFLA_VXLAN_GBP` and `IFLA_VXLAN_GPE`, and `IFLA_GENEVE_PORT`. Ports are in network byte order.
 const VXLAN_PORT: u16 = 15;
+const VXLAN_GBP: u16 = 23;
 const VXLAN_GPE: u16 = 27;
 const GENEVE_PORT: u16 = 5;
 /// Largest number of devices that are remembered; of further ones nothing is joined.
@@ -186,7 +187,8 @@ fn tunnel(attributes: &[u8]) -> Option<(u16, Kind)> {
     let name = find(info, INFO_KIND)?;
     let data = find(info, INFO_DATA)?;
     let (at, kind) = match name.strip_suffix(&[0]).unwrap_or(name) {
-        b"vxlan" if find(data, VXLAN_GPE).is_none() => (VXLAN_PORT, Kind::Vxlan),
+        // With either extension the header has other bits, which GRO does not read.
+        b"vxlan" if [VXLAN_GBP, VXLAN_GPE].iter().all(|bit| find(data, *bit).is_none()) => (VXLAN_PORT, Kind::Vxlan),
         b"geneve" => (GENEVE_PORT, Kind::Geneve),
         _ => return None,
     };
@@ -261,6 +263,7 @@ mod tests {
         assert_eq!(after(&[message(libc::RTM_NEWLINK, 4, false, &vxlan(4789))]), Tunnels::NONE.with(600, Kind::Geneve));
         let others = [
             device("vxlan", &[attribute(VXLAN_PORT, &[1, 2]), attribute(VXLAN_GPE, &[])]),
+            device("vxlan", &[attribute(VXLAN_PORT, &[1, 2]), attribute(VXLAN_GBP, &[])]),
             device("vxlan", &[]),
             device("vxlan", &[attribute(VXLAN_PORT, &[0, 0])]),
             device("vxlan", &[attribute(VXLAN_PORT, &[1])]),

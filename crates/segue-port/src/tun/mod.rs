@@ -289,8 +289,7 @@ impl TunPort {
         let mut refused = [None; 2];
         let mut granted = 0;
         if with_header {
-            // A persistent device keeps the settings of its last user, so that all are set, the header's length
-            // included.
+            // A persistent device keeps the settings of its last user, so that all are set, the header's length too.
             let tunnels = virtio::TUN_OFFLOADS[0] | virtio::TAP_TUNNEL_OFFLOADS;
             if form == Form::Tunnel && takes_all(offloads) {
                 if set_form(&file, form).is_ok() && sys::set_offload(file.as_fd(), tunnels).is_ok() {
@@ -423,7 +422,8 @@ impl TunPort {
     }
 
     /// Returns the form of the virtio-net header in front of each packet of the descriptor; `None` for a device without
-    /// that header. Its fields are little-endian.
+    /// that header. Its fields are little-endian. A TAP has [`Form::Tunnel`] from Linux 6.17 on, and a persistent one
+    /// keeps it: its next user must set the length (`TUNSETVNETHDRSZ`). A new device has 10 bytes.
     pub fn form(&self) -> Option<Form> {
         self.header
     }

@@ -53,7 +53,7 @@ impl Tunnels {
     }
 
     /// Returns whether datagrams to `port` are a tunnel's.
-    pub(crate) fn has(&self, port: u16) -> bool {
+    pub fn has(&self, port: u16) -> bool {
         self.carried(port) != Carried::Data
     }
 
