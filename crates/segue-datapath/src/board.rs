@@ -119,8 +119,15 @@ impl Sink<'_> {
 
     /// Writes all counters of one enum of reasons.
     pub fn reasons<R: Reason>(&mut self, port: &str, group: Group, counts: &Counts<R>) {
-        for (reason, count) in counts.iter() {
-            self.put(port, group, reason.name(), count);
+        match &mut self.to {
+            To::Names(_) => counts.iter().for_each(|(reason, count)| self.put(port, group, reason.name(), count)),
+            // Most of the counters are reasons, and all are published whenever the worker goes to sleep.
+            To::Board { values, next } => {
+                let counts = counts.values();
+                let places = values.get(*next..).unwrap_or(&[]);
+                places.iter().zip(counts).for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
+                *next += counts.len();
+            }
         }
     }
 }
@@ -171,6 +178,26 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_is_published_under_its_name_between_other_counters() {
+        use segue::gso::Refusal;
+        let mut counts = Counts::<Refusal>::default();
+        let collect = |counts: &Counts<Refusal>, sink: &mut Sink<'_>| {
+            sink.put("sg0", Group::Receive, "packets", 1);
+            sink.reasons("sg0", Group::Drops, counts);
+            sink.put("udp", Group::Receive, "packets", 2);
+        };
+        let board = Board::new(|sink| collect(&counts, sink));
+        for (number, reason) in Refusal::ALL.iter().enumerate() {
+            counts.add_many(*reason, 10 + number as u64);
+        }
+        board.publish(|sink| collect(&counts, sink));
+        let expected = counts.iter().map(|(reason, count)| (reason.name(), count));
+        let expected: Vec<_> = [("packets", 1)].into_iter().chain(expected).chain([("packets", 2)]).collect();
+        let seen: Vec<_> = board.read().map(|(name, value)| (name.key, value)).collect();
+        assert_eq!(seen, expected);
+    }
 
     #[test]
     fn published_counters_are_read_by_name() {

@@ -76,6 +76,11 @@ impl<R: Reason> Counts<R> {
         self.counts.iter().sum()
     }
 
+    /// Returns the counts in the order of [`Reason::ALL`].
+    pub fn values(&self) -> &[u64] {
+        self.counts.get(..R::ALL.len()).unwrap_or(&[])
+    }
+
     /// Returns an iterator over every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (R, u64)> + '_ {
         R::ALL.iter().map(|&reason| (reason, self.of(reason)))
@@ -139,7 +144,7 @@ mod tests {
         counts.add_many(Two::First, 3);
         let seen: Vec<_> = counts.iter().map(|(r, n)| (r.name(), n)).collect();
         assert_eq!(seen, [("first", 3), ("second", 1)]);
-        assert_eq!(counts.total(), 4);
+        assert_eq!((counts.total(), counts.values()), (4, &[3, 1][..]));
         assert_eq!(Two::Second.help(), "The second.");
         assert_eq!(
             (Two::First.to_string(), format!("{counts:?}")),
