@@ -3,7 +3,7 @@
 use segue::gso::{Limits, SegmentCsum};
 use segue::packet::{Frag, Gso, Kind, LayerCsum, Start, TrainCsum, Tunnels, Unit};
 use segue::wire::{tcp, write_u16};
-use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, V4};
+use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, V4};
 use segue_testkit::oracle::{self, Ports, verify};
 
 use crate::case::*;
@@ -62,6 +62,27 @@ fn identifications_stay_fixed_where_the_train_says_so() {
         let mut case = Case::new(inner(v4(1, 0xffff), true, 500), 100).within(tunnel);
         case.fixed = fixed;
         check_case(&case, &Limits::NONE);
+    }
+}
+
+#[test]
+fn identifications_count_at_each_level_of_ipv4_where_they_are_not_fixed() {
+    let direct = |net, id| Tunnel { ip: v4(net, id), udp: None, gre: None, ethernet: None };
+    let over_udp = |shim, checksum| over_udp(v4(0, 0xfffe), shim, None, checksum, true);
+    for tunnels in [
+        vec![direct(0, 0xfffe)],
+        vec![direct(0, 0xfffe), direct(2, 7)],
+        vec![over_udp(Shim::Fou, false)],
+        vec![over_udp(Shim::Fou, true)],
+        vec![over_udp(Shim::Gue(None), true)],
+        vec![over_udp(Shim::Gue(Some(Remcsum::Transport)), true)],
+    ] {
+        for (fixed, total) in (0..2_u16 << tunnels.len()).flat_map(|fixed| [(fixed, 500), (fixed, 533)]) {
+            for limits in [Limits::NONE, PORT_CSUM, PORT_OUTER, PORT_BOTH] {
+                let train = Case::new(inner(v4(1, 0xffff), true, total), 100);
+                check_case(&Case { tunnels: tunnels.clone(), fixed, ..train }, &limits);
+            }
+        }
     }
 }
 

@@ -43,7 +43,8 @@ pub(super) enum Op {
     Checksum { at: u16, base: u16, udp: bool },
 }
 
-/// The changing fields of a train of TCP under one IP header.
+/// The changing fields of a train of TCP with counting identifications in at most two IPv4 headers: those of the packet
+/// and of one tunnel.
 #[derive(Clone, Copy)]
 pub(super) struct PlainTcp {
     /// Constant part of the checksum, unless the port completes it.
@@ -52,9 +53,29 @@ pub(super) struct PlainTcp {
     pub(super) tcp: usize,
     pub(super) seq: u32,
     pub(super) flags: u8,
-    /// Counting identifications of IPv4: offset of the header, the first identification, and the sum of all other
-    /// words.
-    pub(super) ipv4: Option<(usize, u16, u16)>,
+    /// Counting identifications of IPv4, the innermost first: offset of the header, the first identification, and the
+    /// sum of all other words. Nothing follows the first `None`.
+    pub(super) ipv4: [Option<(usize, u16, u16)>; 2],
+}
+
+impl PlainTcp {
+    /// Returns the changing fields of a train with these ops; `None` if others change too.
+    fn new(ops: &[Op]) -> Option<PlainTcp> {
+        let [Op::Tcp { at, seq, flags, base, fill }, rest @ ..] = ops else { return None };
+        let (mut ipv4, mut count) = ([None; 2], 0);
+        for op in rest {
+            match *op {
+                Op::Ipv4 { at, id, base } => {
+                    *ipv4.get_mut(count)? = Some((usize::from(at), id, base));
+                    count += 1;
+                }
+                // It adds to outer checksums that change, of which there are none.
+                Op::Reveal => {}
+                Op::Tcp { .. } | Op::Udp { .. } | Op::GreSeq { .. } | Op::Checksum { .. } => return None,
+            }
+        }
+        Some(PlainTcp { sum: fill.then_some(*base), tcp: usize::from(*at), seq: *seq, flags: *flags, ipv4 })
+    }
 }
 
 /// Largest number of [`Op`]s of one header.
@@ -232,17 +253,7 @@ impl<'a> SegmentPlan<'a> {
         if self.fitted != Some(len) {
             self.fitted = Some(len);
             self.fit_headers(len);
-            self.plain = match self.ops[..self.ops_len] {
-                [Op::Tcp { at, seq, flags, base, fill }, ref rest @ ..] if fill || !self.sums_payload => {
-                    let ipv4 = match *rest {
-                        [] => Some(None),
-                        [Op::Ipv4 { at: ip, id, base }] => Some(Some((usize::from(ip), id, base))),
-                        _ => None,
-                    };
-                    ipv4.map(|ipv4| PlainTcp { sum: fill.then_some(base), tcp: usize::from(at), seq, flags, ipv4 })
-                }
-                _ => None,
-            };
+            self.plain = PlainTcp::new(&self.ops[..self.ops_len]);
         }
     }
 

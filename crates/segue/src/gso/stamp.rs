@@ -54,7 +54,7 @@ impl SegmentPlan<'_> {
             sum
         });
         let (seq, step) = (seq.wrapping_add(start as u32), parts.size as u32);
-        let ipv4 = ipv4.map(|(at, id, base)| (at, id.wrapping_add(index as u16), base));
+        let ipv4 = ipv4.map(|ipv4| ipv4.map(|(at, id, base)| (at, id.wrapping_add(index as u16), base)));
         let block = self.template.first_chunk()?;
         Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
     }
@@ -114,7 +114,8 @@ impl SegmentPlan<'_> {
             sum.append(payload, part.len);
             write_u16(head, at + tcp::CHECKSUM, Field::complete(sum).value());
         }
-        if let Some((at, id, base)) = ipv4 {
+        for ipv4 in ipv4 {
+            let Some((at, id, base)) = ipv4 else { break };
             stamp_ipv4(head, at, id.wrapping_add(part.index as u16), base);
         }
     }
@@ -184,9 +185,9 @@ struct Counting<'a> {
     step: u32,
     /// Constant part of the checksum, unless the port completes it.
     base: Option<Sum>,
-    /// Counting identifications of IPv4: offset of the header, the next identification, and the sum of all other
-    /// words.
-    ipv4: Option<(usize, u16, u16)>,
+    /// Counting identifications of IPv4, the innermost first: offset of the header, the next identification, and the
+    /// sum of all other words. Nothing follows the first `None`.
+    ipv4: [Option<(usize, u16, u16)>; 2],
 }
 
 impl Counting<'_> {
@@ -196,7 +197,8 @@ impl Counting<'_> {
     fn write(&mut self, head: &mut [u8; BLOCK]) -> Option<Sum> {
         *head = *self.block;
         write_u32(head, self.tcp + tcp::SEQ, self.seq);
-        if let Some((at, id, base)) = &mut self.ipv4 {
+        for ipv4 in &mut self.ipv4 {
+            let Some((at, id, base)) = ipv4 else { break };
             stamp_ipv4(head, *at, *id, *base);
             *id = id.wrapping_add(1);
         }

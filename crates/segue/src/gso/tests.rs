@@ -1,6 +1,10 @@
 //! Tests of the parts of splitting whose decisions a result does not always show: a train that is not passed uncut at
 //! once is planned, and may be passed uncut all the same.
 
+use proptest::prelude::*;
+use segue_testkit::build::{self, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4};
+use segue_testkit::strategy::{self, FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT};
+
 use super::arena::{Arena, FragmentIds, Frames};
 use super::check::check;
 use super::cursor::Cursor;
@@ -11,9 +15,13 @@ use super::refusal::Refusal;
 use super::segment::{Segment, SegmentCsum};
 use super::split::push_joined;
 use super::uncut::gso_of;
+use super::whole::{Task, fill_any, fill_short};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::hash::Key;
-use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, Layout, Packet, Payload, Start, Stop, TrainCsum, Tunnels, Unit};
+use crate::packet::{
+    Csum, Frag, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, Start, Stop, TrainCsum,
+    Tunnels, Unit,
+};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, write_u16};
 
 /// Limits of a test port that accepts TCP trains of both families, without further limits.
@@ -295,6 +303,60 @@ fn segments_that_differ_in_counting_fields_only_are_made_in_one_run() {
     }
 }
 
+/// Returns IPv4 directly around an IP packet.
+fn direct(net: u8) -> Tunnel {
+    Tunnel { ip: Ip::V4(V4::new(net, 1, 2)), udp: None, gre: None, ethernet: None }
+}
+
+/// Returns a tunnel over UDP and IPv4 around IPv4.
+fn over_udp(shim: Shim, checksum: bool) -> Tunnel {
+    let udp = Udp { src_port: 0xc123, dst_port: strategy::port_of(shim, false, false, true), checksum };
+    Tunnel { udp: Some((udp, shim)), ..direct(0) }
+}
+
+/// Returns the packet in `inner`, in tunnels, the outermost first.
+fn within(tunnels: &[Tunnel], inner: Vec<u8>) -> Packet<Vec<u8>> {
+    let ports = Tunnels::NONE.with_gue(GUE_PORT).with(VXLAN_PORT, Kind::Vxlan).with(GENEVE_PORT, Kind::Geneve);
+    let ports = FOU_PORTS.iter().fold(ports, |ports, fou| ports.with_fou(fou.0, fou.1));
+    let bytes = tunnels.iter().rev().fold(inner, |packet, tunnel| tunnel.wrap(&packet));
+    let mut packet = Packet::default();
+    packet.load(Frag::all(bytes), Start::Ip, &ports);
+    packet
+}
+
+fn bytes_of(packet: &Packet<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = packet.head.bytes().to_vec();
+    bytes.extend(packet.payload.pieces(0..usize::MAX).flatten());
+    bytes
+}
+
+/// Tests that runs are of trains in tunnels too, where the identifications of at most two IPv4 headers count and no
+/// outer checksum or sequence number changes.
+#[test]
+fn segments_in_a_tunnel_over_ipv4_are_made_in_one_run() {
+    let gre = |seq| Tunnel { gre: Some(Gre { seq, ..Gre::default() }), ..direct(0) };
+    let remote = over_udp(Shim::Gue(Some(Remcsum::Transport)), true);
+    for (tunnels, outer_csum, expected) in [
+        (vec![direct(0)], false, [3, 0]),
+        (vec![direct(0), direct(2)], false, [0, 0]),
+        (vec![gre(None)], false, [3, 0]),
+        (vec![gre(Some(7))], false, [0, 0]),
+        (vec![over_udp(Shim::Fou, false)], false, [3, 0]),
+        (vec![over_udp(Shim::Fou, true)], false, [3, 0]),
+        (vec![over_udp(Shim::Fou, true)], true, [3, 0]),
+        (vec![remote.clone()], true, [3, 0]),
+        // The outer checksum covers the primed field and the payload.
+        (vec![remote], false, [0, 0]),
+    ] {
+        let plain = train(false, 1000, 3000);
+        let mut packet = within(&tunnels, bytes_of(&plain));
+        packet.offload.unit = plain.offload.unit;
+        let limits = Limits { outer_csum, ..CSUM };
+        assert_eq!(runs(&packet, &limits), expected, "{tunnels:?}");
+        assert_eq!(linear_runs(&packet, &limits), expected, "{tunnels:?}");
+    }
+}
+
 /// Tests that runs are for headers of at most a block (80 bytes), and in linear form for frames of at least one.
 #[test]
 fn runs_have_headers_of_at_most_a_block_and_frames_of_at_least_one() {
@@ -369,4 +431,124 @@ fn a_train_that_was_just_joined_passes_without_its_headers_where_the_port_takes_
     assert!(push_joined(&packet, &PORT, &mut arena));
     let gso = Some(gso(GsoKind::Tcp, 1000));
     assert_eq!(arena.segments(), [Segment { head: 0..0, payload: 0..3000, csum: SegmentCsum::Partial, gso }]);
+}
+
+/// Fills in the checksums of `packet` in the short way and in the general one, and checks that the results are equal.
+/// Returns whether the short way is for this packet.
+#[track_caller]
+fn is_short(packet: &Packet<Vec<u8>>, limits: &Limits) -> bool {
+    assert_eq!(check(packet.head.bytes(), &packet.layout), Ok(()));
+    let task = Task::new(packet, limits).unwrap();
+    let (mut short, mut general) = (packet.head.clone(), packet.head.clone());
+    let Some(found) = fill_short(short.bytes_mut(), packet, limits, &task).transpose() else {
+        assert_eq!(short.bytes(), packet.head.bytes(), "{limits:?} {packet:?}");
+        return false;
+    };
+    assert_eq!(found, fill_any(general.bytes_mut(), packet, limits, &task), "{limits:?} {packet:?}");
+    // The headers of a packet that is refused are not used.
+    assert!(found.is_err() || short.bytes() == general.bytes(), "{limits:?} {packet:?}");
+    true
+}
+
+/// Tests which packets take the short way: those of which nothing but the transport checksum and the outermost UDP
+/// checksum is owed, the latter to the port, and that end where their lengths say.
+#[test]
+fn the_short_way_is_for_packets_that_owe_two_checksums_at_most() {
+    const NONE: Layer = Layer::NONE;
+    const OWED: Layer = Layer { udp: LayerCsum::Owed, ..NONE };
+    let fou = || over_udp(Shim::Fou, true);
+    let gre = Tunnel { gre: Some(Gre { checksum: true, ..Gre::default() }), ..direct(0) };
+    let udp = L4::Udp(Udp { src_port: 1000, dst_port: 2000, checksum: true });
+    let datagram = build::Packet { ip: Ip::V4(V4::new(1, 1, 2)), l4: udp, data: vec![7; 101] }.bytes();
+    for inner in [bytes_of(&train(false, 1000, 101)), datagram] {
+        for (tunnels, layers, outer_csum, expected) in [
+            (vec![], vec![], false, true),
+            (vec![direct(0)], vec![NONE], false, true),
+            (vec![over_udp(Shim::Fou, false)], vec![NONE], true, true),
+            (vec![fou()], vec![OWED], true, true),
+            (vec![fou()], vec![OWED], false, false),
+            (vec![fou(), direct(2)], vec![OWED, NONE], true, true),
+            (vec![fou(), fou()], vec![OWED, OWED], true, false),
+            (vec![fou(), fou()], vec![NONE, OWED], true, false),
+            (vec![gre.clone()], vec![Layer { gre: LayerCsum::Owed, ..NONE }], true, false),
+            (vec![fou()], vec![Layer { remote: Some(Remote::Gre), ..OWED }], true, false),
+            (vec![fou()], vec![Layer { remote: Some(Remote::Transport), ..OWED }], true, true),
+            // There is no such checksum: it is refused.
+            (vec![direct(0)], vec![OWED], true, true),
+        ] {
+            let limits = Limits { outer_csum, ..Limits::NONE };
+            let mut offload = Offload::plain(Unit::Whole(Csum::Partial));
+            assert!(layers.iter().rev().all(|layer| offload.push_outer(*layer)));
+            let mut packet = within(&tunnels, inner.clone());
+            packet.offload = offload;
+            assert_eq!(is_short(&packet, &limits), expected, "{tunnels:?} {layers:?}");
+            // A byte after the inner packet, which its checksum does not cover.
+            let mut packet = within(&tunnels, [&inner[..], &[9]].concat());
+            packet.offload = offload;
+            let is_completed = layers.iter().all(|layer| layer.remote != Some(Remote::Transport));
+            assert_eq!(is_short(&packet, &limits), expected && !is_completed, "{tunnels:?} {layers:?} and a byte");
+        }
+    }
+    // A packet too long for its length field, which is zero.
+    let mut bytes = vec![0; 70_000];
+    (bytes[0], bytes[ipv4::PROTOCOL], bytes[ipv4::MIN_LEN + tcp::OFFSET]) = (0x45, protocol::TCP, 0x50);
+    let mut packet = within(&[], bytes);
+    packet.offload.unit = Unit::Whole(Csum::Partial);
+    assert!(packet.layout.is_exact() && !is_short(&packet, &Limits::NONE));
+}
+
+/// Generates a packet and tunnels around it, the outermost first.
+fn any_tunnelled() -> impl Strategy<Value = (build::Packet, Vec<Tunnel>)> {
+    strategy::packet(300).prop_flat_map(|inner| {
+        let is_v4 = matches!(inner.ip, Ip::V4(_));
+        (strategy::tunnel(is_v4), strategy::tunnel(true), 0..5).prop_map(move |(near, far, form)| {
+            let tunnels = match form {
+                0 => vec![],
+                1 => vec![near],
+                2 => vec![direct(0)],
+                3 => vec![far, direct(2)],
+                _ => vec![direct(2), near],
+            };
+            (inner.clone(), tunnels)
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_short_way_of_filling_in_checksums_gives_what_the_general_one_gives(
+        (inner, tunnels) in any_tunnelled(),
+        (extra, is_inside) in (0_usize..12, any::<bool>()),
+        cut in any::<prop::sample::Index>(),
+        csum in 0_usize..6,
+        states in any::<[u8; 4]>(),
+        (csum_offload, outer_csum) in any::<(bool, bool)>(),
+    ) {
+        // Bytes after the inner packet, as the parser finds them, or after the outermost one.
+        let extra = vec![0xee_u8; if extra < 3 { extra } else { 0 }];
+        let mut bytes = inner.bytes();
+        if is_inside {
+            bytes.extend(&extra);
+        }
+        let mut packet = within(&tunnels, bytes);
+        let mut payload: Vec<u8> = packet.payload.pieces(0..usize::MAX).flatten().copied().collect();
+        packet.payload.clear();
+        let rest = payload.split_off(cut.index(payload.len() + 1));
+        packet.payload.push(Frag::all(payload));
+        packet.payload.push(Frag::all(rest));
+        if !is_inside {
+            packet.payload.push(Frag::all(extra));
+        }
+        let csums = [Csum::Partial, Csum::Partial, Csum::Verified, Csum::Unknown, Csum::Absent, Csum::Bad];
+        packet.offload.unit = Unit::Whole(csums[csum]);
+        let layer_csums = [LayerCsum::Absent, LayerCsum::Unknown, LayerCsum::Done, LayerCsum::Owed];
+        for (layer, state) in packet.offload.layers_mut().iter_mut().zip(states) {
+            layer.udp = layer_csums[usize::from(state % 4)];
+            layer.gre = layer_csums[usize::from(state / 4 % 4)];
+            layer.remote = [None, None, Some(Remote::Transport), Some(Remote::Gre)][usize::from(state / 16 % 4)];
+        }
+        is_short(&packet, &Limits { csum: csum_offload, outer_csum, ..Limits::NONE });
+    }
 }

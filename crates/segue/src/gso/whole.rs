@@ -1,7 +1,7 @@
 //! Single packets: owed checksums are filled in, from the inside out.
 
 use super::check::{check, is_routed, pseudo, transport, word};
-use super::limits::Limits;
+use super::limits::{Limits, MAX_IP_LEN};
 use super::refusal::Refusal;
 use super::segment::SegmentCsum;
 use crate::checksum::{Field, Sum};
@@ -10,6 +10,7 @@ use crate::wire::parse::MAX_HEADERS;
 use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
 
 /// The result of filling in checksums.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Filled {
     /// The part of the transport checksum that is left to the port.
     pub(super) csum: SegmentCsum,
@@ -19,34 +20,88 @@ pub(super) struct Filled {
     pub(super) summed: u64,
 }
 
+/// The task of completing the transport checksum of a single packet, and which of port and receiver has it.
+pub(super) struct Task {
+    csum: Csum,
+    /// Tunnel level whose receiver completes the checksum.
+    remote: Option<usize>,
+    /// The part that is left to the port.
+    left: SegmentCsum,
+    /// Whether the checksum is completed here.
+    complete: bool,
+}
+
+impl Task {
+    /// Returns the task for `packet` and a port with `limits`.
+    pub(super) fn new<B: Buffer>(packet: &Packet<B>, limits: &Limits) -> Result<Task, Refusal> {
+        let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
+        let layers = packet.offload.layers();
+        let remote = layers.iter().position(|layer| layer.remote == Some(Remote::Transport));
+        let left = match csum {
+            Csum::Partial if remote.is_none() && limits.csum => SegmentCsum::Partial,
+            Csum::Verified if layers.is_empty() => SegmentCsum::Verified,
+            _ => SegmentCsum::AsIs,
+        };
+        if csum == Csum::Partial {
+            transport(&packet.layout)?;
+        }
+        Ok(Task { csum, remote, left, complete: csum == Csum::Partial && remote.is_none() && !limits.csum })
+    }
+}
+
 /// Fills in the checksums that are owed in `head`, a copy of the packet's headers, and that the port with `limits` does
 /// not compute itself.
 pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limits) -> Result<Filled, Refusal> {
-    let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
-    let layers = packet.offload.layers();
-    let remote = layers.iter().position(|layer| layer.remote == Some(Remote::Transport));
-    let left = match csum {
-        Csum::Partial if remote.is_none() && limits.csum => SegmentCsum::Partial,
-        Csum::Verified if layers.is_empty() => SegmentCsum::Verified,
-        _ => SegmentCsum::AsIs,
-    };
-    let complete = csum == Csum::Partial && remote.is_none() && !limits.csum;
-    if csum == Csum::Partial {
-        transport(&packet.layout)?;
-    }
-    if !complete && layers.iter().all(|layer| layer.udp != LayerCsum::Owed && layer.gre != LayerCsum::Owed) {
-        return Ok(Filled { csum: left, completed: false, summed: 0 });
+    let task = Task::new(packet, limits)?;
+    if !task.complete && !packet.offload.layers().iter().any(is_owed) {
+        return Ok(Filled { csum: task.left, completed: false, summed: 0 });
     }
     check(head, &packet.layout)?;
-    if let [Layer { udp: LayerCsum::Owed, gre, remote }] = layers
-        && limits.outer_csum
-        && !complete
-        && *gre != LayerCsum::Owed
-        && *remote != Some(Remote::Gre)
-    {
-        prime_only_tunnel(head, packet, *remote)?;
-        return Ok(Filled { csum: left, completed: false, summed: 0 });
+    match fill_short(head, packet, limits, &task)? {
+        Some(filled) => Ok(filled),
+        None => fill_any(head, packet, limits, &task),
     }
+}
+
+/// Fills in the checksums of a packet that owes none but that of its transport header and the outermost UDP checksum,
+/// and the latter to the port: most packets that are sent. Returns `None`, and changes nothing, for any other.
+///
+/// [`check`] has passed; what [`check_checksum_offsets`] would find is found here.
+pub(super) fn fill_short<B: Buffer>(
+    head: &mut [u8],
+    packet: &Packet<B>,
+    limits: &Limits,
+    task: &Task,
+) -> Result<Option<Filled>, Refusal> {
+    let layers = packet.offload.layers();
+    let is_outermost_owed = is_outermost_alone_owed(layers);
+    let is_short = if is_outermost_owed { limits.outer_csum } else { !layers.iter().any(is_owed) };
+    if !is_short || layers.iter().any(|layer| layer.remote == Some(Remote::Gre)) {
+        return Ok(None);
+    }
+    let mut summed = 0;
+    if task.complete {
+        if !complete_transport(head, packet) {
+            return Ok(None);
+        }
+        summed = packet.payload.len() as u64;
+    }
+    if is_outermost_owed {
+        prime_tunnel(head, packet, task)?;
+    }
+    Ok(Some(Filled { csum: task.left, completed: task.complete, summed }))
+}
+
+/// Fills in the checksums of any packet, at every level. [`check`] has passed.
+#[inline(never)]
+pub(super) fn fill_any<B: Buffer>(
+    head: &mut [u8],
+    packet: &Packet<B>,
+    limits: &Limits,
+    task: &Task,
+) -> Result<Filled, Refusal> {
+    let Task { csum, remote, left, complete } = *task;
+    let layers = packet.offload.layers();
     check_checksum_offsets(head, &packet.layout, layers)?;
 
     let layout = &packet.layout;
@@ -109,23 +164,43 @@ pub(super) fn fill<B: Buffer>(head: &mut [u8], packet: &Packet<B>, limits: &Limi
     Ok(Filled { csum: left, completed: complete, summed: inside.summed })
 }
 
+/// Returns whether a checksum of the given level is owed.
+fn is_owed(layer: &Layer) -> bool {
+    layer.udp == LayerCsum::Owed || layer.gre == LayerCsum::Owed
+}
+
 /// Returns whether the checksum of the outermost UDP header is the only owed one of the given levels.
 fn is_outermost_alone_owed(layers: &[Layer]) -> bool {
     let [outermost, others @ ..] = layers else { return false };
-    outermost.udp == LayerCsum::Owed
-        && outermost.gre != LayerCsum::Owed
-        && others.iter().all(|layer| layer.udp != LayerCsum::Owed && layer.gre != LayerCsum::Owed)
+    outermost.udp == LayerCsum::Owed && outermost.gre != LayerCsum::Owed && !others.iter().any(is_owed)
 }
 
-/// Primes the checksum of the outermost UDP header of a packet in one tunnel, nothing else of which is owed: most
-/// packets that leave through a tunnel. [`check`] has passed; what [`check_checksum_offsets`] would find is found here.
-fn prime_only_tunnel<B: Buffer>(head: &mut [u8], packet: &Packet<B>, remote: Option<Remote>) -> Result<(), Refusal> {
+/// Completes the primed checksum of the transport header. Returns `false`, and changes nothing, where the part that it
+/// covers may end before the last byte of the packet.
+fn complete_transport<B: Buffer>(head: &mut [u8], packet: &Packet<B>) -> bool {
+    let (layout, payload) = (&packet.layout, &packet.payload);
+    // A longer packet is exact with a length field of zero.
+    if !layout.is_exact() || layout.end() != packet.len() || packet.len() > MAX_IP_LEN {
+        return false;
+    }
+    let Some(header) = layout.transport() else { return false };
+    let Some(field) = remote::field_offset(header.kind) else { return false };
+    let mut sum = Sum::of(&head[header.start()..header.end()]);
+    sum.append(payload.sum(0..payload.len()), payload.len());
+    let value = if header.kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
+    write_u16(head, header.start() + field, value.value());
+    true
+}
+
+/// Primes the checksum of the outermost UDP header of a packet in tunnels nothing else of which is owed. [`check`] has
+/// passed; what [`check_checksum_offsets`] would find is found here.
+fn prime_tunnel<B: Buffer>(head: &mut [u8], packet: &Packet<B>, task: &Task) -> Result<(), Refusal> {
     let layout = &packet.layout;
     let transport = layout.transport();
     // Between two IP headers UDP can only be right behind the first.
     let header =
         layout.inside_outer_ip().first().filter(|header| header.kind == Kind::Udp && transport != Some(header));
-    if header.is_none() || remote == Some(Remote::Transport) && transport.is_none() {
+    if header.is_none() || task.remote.is_some() && transport.is_none() {
         return Err(Refusal::Levels);
     }
     prime_outermost(head, layout, packet.len())
