@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use segue::encap::Received;
-use segue::packet::{Csum, Frag, Packet, Unit};
+use segue::encap::{Carrier, Received};
+use segue::packet::{Csum, Frag, Frame, Packet, Start, Unit};
 use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue::wire::gue::Gue;
@@ -11,7 +11,7 @@ use segue::wire::vxlan::Vxlan;
 use segue_port::{Burst, Page};
 
 use super::counts::Dropped;
-use super::outward::{address, mac};
+use super::outward::{address, address_in, mac};
 use super::pipeline::Overlay;
 use super::table::{Sender, Table, station};
 
@@ -38,9 +38,17 @@ impl Overlay {
             return outside.drops.add(Dropped::PeerNetwork);
         };
         let meta = Received { tos: burst.tos, csum: outside.csum, sum: None };
-        let is_frame = decap.config().mode.is_ethernet();
+        let (is_frame, carrier) = (decap.config().mode.is_ethernet(), decap.config().carrier);
+        let mut whole = Frag::all(datagram.clone());
+        // GRO recognises most packets by a few bytes. The port inside takes parsed packets.
+        if self.joins {
+            match decap.pull_frame(whole, &meta) {
+                Ok(frame) => return self.take_frame(frame, listener, network, burst.peer.ip(), now),
+                Err(back) => whole = back,
+            }
+        }
         let mut packet = self.rx.pool.take();
-        if let Err(why) = decap.pull(Frag::all(datagram.clone()), &meta, &mut packet) {
+        if let Err(why) = decap.pull(whole, &meta, &mut packet) {
             outside.decap_drops.add(why);
             return self.rx.pool.put(packet);
         }
@@ -57,32 +65,23 @@ impl Overlay {
                 return self.rx.pool.put(packet);
             }
         }
+        let from = burst.peer.ip();
         let peer = match self.frames {
-            true => sender_of(&self.table, &packet, burst.peer.ip()),
-            false => address(&packet, true).and_then(|source| self.table.find(source)),
+            true => sender_of(&mut self.table, packet.head.bytes(), from),
+            false => address(&packet, true).and_then(|source| self.table.source(source)),
         };
-        let peer = peer.and_then(|index| self.table.peers.get(index)).filter(|peer| peer.remote == burst.peer.ip());
-        let reason = match peer {
-            None => Some(Dropped::PeerSource),
-            Some(peer) if peer.network.is_some() && network.is_some() && peer.network != network => {
-                Some(Dropped::PeerNetwork)
-            }
-            Some(peer) => {
-                peer.counters.add_received(packet.len());
-                None
-            }
-        };
-        if let Some(reason) = reason {
+        if let Err(reason) = admit(&self.table, peer, from, network, packet.len()) {
             outside.drops.add(reason);
             return self.rx.pool.put(packet);
         }
         outside.unwrapped.add(&packet);
         if owes_its_checksum(&packet) {
             let bytes = datagram.as_ref();
-            let is_left = match is_frame {
-                true => Vxlan::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
-                // Without a header there is no option; a GUE header has one or not.
-                false => Gue::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
+            let is_left = match carrier {
+                Carrier::Vxlan { .. } => Vxlan::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
+                Carrier::Gue { .. } => Gue::parse(bytes).is_ok_and(|header| header.remcsum.is_some()),
+                // Without a header there is no option.
+                Carrier::Fou | Carrier::Bare | Carrier::Geneve { .. } => false,
             };
             outside.remcsum[1] += u64::from(is_left);
             outside.unfinished += u64::from(!is_left);
@@ -98,13 +97,59 @@ impl Overlay {
             }
         }
     }
+
+    /// Passes an unparsed inner packet to GRO, under the same rules as a parsed one.
+    #[inline(always)]
+    fn take_frame(&mut self, mut frame: Frame<Page>, listener: usize, network: Option<u32>, from: IpAddr, now: Nanos) {
+        let outside = &mut self.outsides[listener];
+        if frame.start == Start::Ethernet && !self.frames {
+            // Of the rest it is known that it is IP, without VLAN tags.
+            if mac(frame.bytes.bytes(), ethernet::DST) != Some(self.mac) {
+                return outside.drops.add(Dropped::NotForUs);
+            }
+            frame = Frame { bytes: frame.bytes.skip(ethernet::LEN), start: Start::Ip, csum: frame.csum };
+        }
+        let bytes = frame.bytes.bytes();
+        let peer = match self.frames {
+            true => sender_of(&mut self.table, bytes, from),
+            false => {
+                let is_v4 = bytes.first().is_some_and(|first| first >> 4 == 4);
+                address_in(bytes, is_v4, true).and_then(|source| self.table.source(source))
+            }
+        };
+        if let Err(reason) = admit(&self.table, peer, from, network, frame.len()) {
+            return outside.drops.add(reason);
+        }
+        outside.unwrapped.add_frame(frame.len());
+        // What a kernel left unfinished is parsed.
+        outside.remcsum[1] += u64::from(frame.csum == Csum::Partial);
+        if let Some(gro) = &mut self.gro {
+            self.joined.add_frame(frame.len());
+            gro.push_from(&mut Some(frame), Option::as_ref, Option::take, now, &mut self.rx.pool);
+        }
+    }
 }
 
 /// Returns the index of the peer that a frame's source address belongs to: the one with the address, or else the one at
 /// `from` with the unknown addresses. A group is no source.
-fn sender_of(table: &Table, frame: &Packet<Page>, from: IpAddr) -> Option<usize> {
+fn sender_of(table: &mut Table, frame: &[u8], from: IpAddr) -> Option<usize> {
     let source = mac(frame, ethernet::SRC).filter(|source| ethernet::is_station(*source))?;
-    table.find(station(source)).or_else(|| table.flooded(from))
+    table.source(station(source)).or_else(|| table.flooded(from))
+}
+
+/// Counts a packet of `len` bytes, whose source `peer` has, for that peer.
+///
+/// # Errors
+/// The reason why the packet is dropped: its sender at `from` is another one, or its network is not that of the peer.
+#[inline]
+fn admit(table: &Table, peer: Option<usize>, from: IpAddr, network: Option<u32>, len: usize) -> Result<(), Dropped> {
+    let peer = peer.and_then(|index| table.peers.get(index)).filter(|peer| peer.remote == from);
+    let peer = peer.ok_or(Dropped::PeerSource)?;
+    if peer.network.is_some() && network.is_some() && peer.network != network {
+        return Err(Dropped::PeerNetwork);
+    }
+    peer.counters.add_received(len);
+    Ok(())
 }
 
 /// Returns whether the inner transport checksum of a packet is still to be computed: the sender left it to the

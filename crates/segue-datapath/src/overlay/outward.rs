@@ -19,11 +19,17 @@ use crate::tuning::Remcsum;
 
 /// Interval at which the path MTU to a peer is queried while packets are sent to it, nanoseconds.
 const MTU_QUERY_INTERVAL: u64 = 1_000_000_000;
+
 /// Returns the source or the destination of the outermost IP header of a packet.
 pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> {
     let ip = packet.layout.outer_ip()?;
-    let bytes = packet.head.bytes().get(ip.start()..ip.end())?;
-    if ip.kind == Kind::Ipv4 {
+    address_in(packet.head.bytes().get(ip.start()..ip.end())?, ip.kind == Kind::Ipv4, is_source)
+}
+
+/// Returns the source or the destination of the IP header that `bytes` begin with.
+#[inline]
+pub(super) fn address_in(bytes: &[u8], is_v4: bool, is_source: bool) -> Option<IpAddr> {
+    if is_v4 {
         let at = if is_source { ipv4::SRC } else { ipv4::DST };
         bytes.get(at)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into())
     } else {
@@ -32,10 +38,10 @@ pub(super) fn address(packet: &Packet<Page>, is_source: bool) -> Option<IpAddr> 
     }
 }
 
-/// Returns the address in the given range of a frame's Ethernet header.
+/// Returns the address in the given range of the Ethernet header of a frame.
 #[inline]
-pub(super) fn mac(packet: &Packet<Page>, at: Range<usize>) -> Option<Mac> {
-    packet.head.bytes().get(at)?.first_chunk().copied()
+pub(super) fn mac(frame: &[u8], at: Range<usize>) -> Option<Mac> {
+    frame.get(at)?.first_chunk().copied()
 }
 
 impl Overlay {
@@ -45,7 +51,7 @@ impl Overlay {
             self.drops.add_many(Dropped::NotIp, packets(&packet));
             return self.rx.pool.put(packet);
         };
-        let Some(index) = self.table.find(to) else {
+        let Some(index) = self.table.destination(to) else {
             let reason = match to {
                 to if self.table.had(to) => Dropped::RemovedPeer,
                 // What a host sends by itself to find routers and to report its groups.
@@ -61,9 +67,9 @@ impl Overlay {
     /// Sends a frame or a train of frames to the peer that has its destination, or to all peers for unknown
     /// destinations.
     pub(super) fn forward(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
-        let to = mac(&packet, ethernet::DST).unwrap_or([0xff; 6]);
+        let to = mac(packet.head.bytes(), ethernet::DST).unwrap_or([0xff; 6]);
         let is_group = ethernet::is_group(to);
-        if let Some(index) = self.table.find(station(to)).filter(|_| !is_group) {
+        if let Some(index) = self.table.destination(station(to)).filter(|_| !is_group) {
             return self.send_to(packet, index, now);
         }
         let Some((last, others)) = self.table.flood.len().checked_sub(1).map(|count| (count, 0..count)) else {

@@ -159,6 +159,43 @@ pub struct Table {
     pub(super) destinations: Vec<Arc<[SocketAddr]>>,
     /// Decapsulation at each listener, by network identifier, sorted.
     decaps: Vec<Vec<(Option<u32>, Decapsulator)>>,
+    /// The last results: the next packet is usually of the same flow. The prefixes of a table never change, and a new
+    /// table begins without.
+    last: LastResults,
+}
+
+/// The last result of each lookup that takes place for every packet.
+#[derive(Debug, Default)]
+struct LastResults {
+    destination: Last<Option<usize>>,
+    source: Last<Option<usize>>,
+    flooded: Last<Option<usize>>,
+    sender: Last<Sender>,
+}
+
+/// The last address that was looked up, with the result.
+#[derive(Debug)]
+struct Last<T>(Option<(IpAddr, T)>);
+
+impl<T> Default for Last<T> {
+    fn default() -> Last<T> {
+        Last(None)
+    }
+}
+
+impl<T: Copy> Last<T> {
+    /// Returns the last result, if it is that of `address`, or else that of `look_up`.
+    #[inline]
+    fn or_else(&mut self, address: IpAddr, look_up: impl FnOnce() -> T) -> T {
+        match self.0 {
+            Some((last, found)) if last == address => found,
+            _ => {
+                let found = look_up();
+                self.0 = Some((address, found));
+                found
+            }
+        }
+    }
 }
 
 /// The result of looking up the sender of a datagram.
@@ -253,6 +290,7 @@ impl Table {
             peers: made,
             destinations: destinations.into_iter().map(Arc::from).collect(),
             decaps,
+            last: LastResults::default(),
         })
     }
 
@@ -271,15 +309,24 @@ impl Table {
         self.peers.is_empty()
     }
 
-    /// Returns the index of the peer whose prefix is the longest match for the inner address.
+    /// Returns the index of the peer whose prefix is the longest match for the inner destination.
     #[inline]
-    pub(super) fn find(&self, inner: IpAddr) -> Option<usize> {
-        self.inner.lookup(inner).map(|index| index as usize)
+    pub(super) fn destination(&mut self, inner: IpAddr) -> Option<usize> {
+        let Table { inner: prefixes, last, .. } = self;
+        last.destination.or_else(inner, || index_of(prefixes, inner))
+    }
+
+    /// Returns the index of the peer whose prefix is the longest match for the inner source.
+    #[inline]
+    pub(super) fn source(&mut self, inner: IpAddr) -> Option<usize> {
+        let Table { inner: prefixes, last, .. } = self;
+        last.source.or_else(inner, || index_of(prefixes, inner))
     }
 
     /// Returns the index of the flooded peer with the given outer address.
-    pub(super) fn flooded(&self, outer: IpAddr) -> Option<usize> {
-        self.flood_senders.lookup(outer).map(|index| index as usize)
+    pub(super) fn flooded(&mut self, outer: IpAddr) -> Option<usize> {
+        let Table { flood_senders, last, .. } = self;
+        last.flooded.or_else(outer, || index_of(flood_senders, outer))
     }
 
     /// Returns whether the inner address belonged to a peer that was removed.
@@ -289,12 +336,13 @@ impl Table {
 
     /// Looks up the sender of a datagram.
     #[inline]
-    pub(super) fn sender(&self, outer: IpAddr) -> Sender {
-        match self.senders.lookup(outer) {
+    pub(super) fn sender(&mut self, outer: IpAddr) -> Sender {
+        let Table { senders, removed_senders, last, .. } = self;
+        last.sender.or_else(outer, || match senders.lookup(outer) {
             Some(_) => Sender::Peer,
-            None if self.removed_senders.lookup(outer).is_some() => Sender::Removed,
+            None if removed_senders.lookup(outer).is_some() => Sender::Removed,
             None => Sender::Unknown,
-        }
+        })
     }
 
     /// Returns the decapsulation of a datagram at a listener, with the datagram's network identifier; `None` for an
@@ -325,6 +373,10 @@ pub struct Removed {
     pub prefixes: Vec<(IpAddr, u8)>,
     /// Outer addresses of removed remotes.
     pub remotes: Vec<IpAddr>,
+}
+
+fn index_of(prefixes: &Prefixes, address: IpAddr) -> Option<usize> {
+    prefixes.lookup(address).map(|index| index as usize)
 }
 
 fn network(config: &Config) -> Option<u32> {
@@ -376,9 +428,9 @@ mod tests {
         let gone = [2, 0, 0, 0, 0, 9];
         let removed = Removed { prefixes: vec![(station(gone), 128)], remotes: Vec::new() };
         let listeners = [ListenerConfig { encap: peers[0].encap }];
-        let table = Table::new(1, &listeners, &peers, &removed, [2, 0, 0, 0, 0, 1], Key([1, 2])).unwrap();
+        let mut table = Table::new(1, &listeners, &peers, &removed, [2, 0, 0, 0, 0, 1], Key([1, 2])).unwrap();
         assert_eq!(
-            [stations[0], stations[1], gone, [0; 6]].map(|mac| table.find(station(mac))),
+            [stations[0], stations[1], gone, [0; 6]].map(|mac| table.destination(station(mac))),
             [Some(0), Some(2), None, None]
         );
         assert!(table.had(station(gone)) && !table.had(station(stations[0])));
@@ -387,5 +439,37 @@ mod tests {
         assert_eq!(flooded, [Some(1), None, Some(3)]);
         // Frames keep their own headers.
         assert!(table.peers.iter().all(|peer| peer.link.is_none()));
+    }
+
+    #[test]
+    fn a_lookup_gives_what_the_prefixes_give_whatever_was_looked_up_before() {
+        let host = |n: u8| IpAddr::from([198, 19, 0, n]);
+        let peers = [peer(Inside::Prefix(host(2), 32), 2), peer(Inside::Prefix(host(3), 32), 3)];
+        let gone = IpAddr::from([198, 18, 0, 9]);
+        let removed = Removed { prefixes: Vec::new(), remotes: vec![gone] };
+        let listeners = [ListenerConfig { encap: peers[0].encap }];
+        let mut table = Table::new(1, &listeners, &peers, &removed, [2, 0, 0, 0, 0, 1], Key([1, 2])).unwrap();
+        let known = IpAddr::from([198, 18, 0, 2]);
+        let unknown = IpAddr::from([198, 18, 0, 8]);
+        // Each address after each other one, and after itself.
+        for (destination, source, outer) in [
+            (host(2), host(3), known),
+            (host(2), host(3), known),
+            (host(3), host(2), gone),
+            (host(4), host(4), gone),
+            (host(4), host(2), unknown),
+            (host(2), host(2), known),
+        ] {
+            let expected =
+                |address: IpAddr| [(host(2), 0), (host(3), 1)].iter().find(|(a, _)| *a == address).map(|(_, at)| *at);
+            assert_eq!(table.destination(destination), expected(destination), "{destination}");
+            assert_eq!(table.source(source), expected(source), "{source}");
+            let sender = match outer {
+                outer if outer == known => Sender::Peer,
+                outer if outer == gone => Sender::Removed,
+                _ => Sender::Unknown,
+            };
+            assert_eq!(table.sender(outer), sender, "{outer}");
+        }
     }
 }
