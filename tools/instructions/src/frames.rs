@@ -3,8 +3,8 @@
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::wire::{ethertype, protocol, tcp, udp};
 
-/// A flow of TCP segments. Everything else about it is fixed: addresses of 198.18.0.0/15 and 2001:db8::/32, timestamps,
-/// DF, an identification that counts up.
+/// A flow of TCP segments, or of UDP datagrams. Everything else about it is fixed: addresses of 198.18.0.0/15 and
+/// 2001:db8::/32, timestamps, DF, an identification that counts up.
 #[derive(Clone, Debug)]
 pub struct Flow {
     /// The number of the flow, which is its source port.
@@ -32,9 +32,21 @@ impl Flow {
         segment.extend([0, 0, 0, 1, 0x80, tcp::ACK | flags, 2, 0, 0, 0, 0, 0]);
         segment.extend(tcp::STAMPED);
         segment.extend([0, 0, 0, 9, 0, 0, 0, 7]);
-        segment.extend((0..len).map(|at| (at * 7 + usize::from(self.number)) as u8));
+        segment.extend(self.payload(len));
         self.sequence = self.sequence.wrapping_add(len as u32);
         self.ip(protocol::TCP, Some(tcp::CHECKSUM), segment)
+    }
+
+    /// Returns a UDP datagram with `len` bytes of payload as an IP packet, between the ports of the segments.
+    pub fn datagram(&mut self, len: usize) -> Vec<u8> {
+        let mut datagram = [1024 + self.number, 5201, (8 + len) as u16, 0].map(u16::to_be_bytes).concat();
+        datagram.extend(self.payload(len));
+        self.ip(protocol::UDP, Some(udp::CHECKSUM), datagram)
+    }
+
+    fn payload(&self, len: usize) -> impl Iterator<Item = u8> {
+        let number = usize::from(self.number);
+        (0..len).map(move |at| (at * 7 + number) as u8)
     }
 
     /// Returns the next segment as an Ethernet frame.
