@@ -2,6 +2,7 @@ use segue::gso::{
     Arena, Fragment, Frames, FreeTags, Limits, cut, fill, finish, prime, request_checksum, split, split_linear,
 };
 use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Remote, Start, TrainCsum, Tunnels, Unit};
+use segue::virtio::{self, describe};
 use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 
@@ -47,6 +48,7 @@ pub(crate) fn gso(data: &[u8]) {
             _ => Fragment::Sender { clears_df: true },
         };
         limits.header_room = usize::from(more >> 2 & 15);
+        (limits.udp_tunnel, limits.udp_tunnel_csum) = (more & 4 != 0, more & 8 != 0);
         limits.free_tags = if more & 64 == 0 { FreeTags::None } else { FreeTags::First };
         limits.max_piece = if more & 64 == 0 { usize::MAX } else { usize::from(input.u8()) };
         limits.max_head = if more & 128 == 0 { usize::MAX } else { usize::from(input.u8()) };
@@ -105,6 +107,11 @@ pub(crate) fn gso(data: &[u8]) {
         if let Some(gso) = segment.gso {
             let most = if gso.kind == GsoKind::Tcp { limits.max_segs } else { limits.max_udp_segs };
             assert!(limits.csum && whole.len() <= limits.max_bytes && gso.segs(segment.payload.len()) <= most);
+            let header = describe(segment, arena.head(segment), &packet.layout).expect("a train has a transport");
+            let types = virtio::GSO_UDP_TUNNEL_IPV4 | virtio::GSO_UDP_TUNNEL_IPV6;
+            let is_tunnel = header.gso_type & types != 0;
+            assert_eq!(is_tunnel, packet.layout.ip_levels() == 2, "a train in a tunnel is described as one");
+            assert!(!is_tunnel || limits.udp_tunnel, "such trains are only for a port that takes them");
         }
     }
     if count.is_ok() {
