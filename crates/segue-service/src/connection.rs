@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
@@ -12,6 +13,10 @@ use segue_host::sys::Want;
 
 /// Longest time for a request, and again for reading an answer.
 pub(crate) const CLIENT_TIME: Duration = Duration::from_secs(2);
+/// Number of times in a row that a socket may be ready for nothing.
+const FREE: u32 = 4;
+/// Pause after each further time, for which other requests wait too.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A non-blocking connection of one client.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ pub(crate) struct Connection {
     request: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
+    /// Number of times in a row that the socket was ready and could neither be read nor written.
+    fruitless: u32,
     /// Whether the client may make changes: it is root or the owner.
     pub(crate) may_change: bool,
     /// Time at which the connection is closed, even with an incomplete request or answer.
@@ -52,13 +59,13 @@ impl Connection {
         let may_read = may_change || readers.is_some_and(|group| peer::is_in_group(&stream, group).unwrap_or(false));
         let is_ready = may_read && stream.set_nonblocking(true).is_ok();
         let (request, answer) = (Vec::new(), Vec::new());
-        Ok(is_ready.then_some(Connection { stream, request, answer, sent: 0, may_change, until }))
+        Ok(is_ready.then_some(Connection { stream, request, answer, sent: 0, fruitless: 0, may_change, until }))
     }
 
     /// Returns a connection whose request the preceding program has read, to answer it.
     pub(crate) fn kept(fd: OwnedFd, until: Instant) -> Connection {
         let (stream, request, answer) = (UnixStream::from(fd), Vec::new(), Vec::new());
-        Connection { stream, request, answer, sent: 0, may_change: true, until }
+        Connection { stream, request, answer, sent: 0, fruitless: 0, may_change: true, until }
     }
 
     /// Returns the descriptor to wait for.
@@ -82,6 +89,7 @@ impl Connection {
         match self.stream.read(&mut bytes) {
             Ok(0) => ReadOutcome::Closed,
             Ok(len) => {
+                self.fruitless = 0;
                 let before = self.request.len();
                 self.request.extend_from_slice(&bytes[..len]);
                 // Only those who may change a table may send one, which takes memory.
@@ -96,8 +104,20 @@ impl Connection {
                     _ => ReadOutcome::TooLong,
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadOutcome::More,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.pause();
+                ReadOutcome::More
+            }
             Err(_) => ReadOutcome::Closed,
+        }
+    }
+
+    /// Pauses if the socket has been ready several times in a row and yet could not be read or written: a loop that is
+    /// told so without end would take all of a processor until the client's time is over.
+    fn pause(&mut self) {
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.fruitless > FREE {
+            thread::sleep(PAUSE);
         }
     }
 
@@ -111,10 +131,15 @@ impl Connection {
     pub(crate) fn write(&mut self) -> bool {
         match self.stream.write(&self.answer[self.sent..]) {
             Ok(len) => {
+                self.fruitless = 0;
                 self.sent += len;
                 len > 0 && self.sent < self.answer.len()
             }
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.pause();
+                true
+            }
+            Err(_) => false,
         }
     }
 }
@@ -128,4 +153,26 @@ pub(crate) fn too_long() -> Error {
 pub(crate) fn only_reading() -> Error {
     Error::new(Kind::NoPermission, "this user may only read", "sudo, with the same command")
         .why("only the owner of the instance and root may change it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_ready_for_nothing_again_and_again_is_left_alone_for_a_while() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let mut connection = Connection::kept(near.into(), Instant::now() + CLIENT_TIME);
+        let time_of = |connection: &mut Connection, times: u32| {
+            let begin = Instant::now();
+            (0..times).for_each(|_| assert!(matches!(connection.read(), ReadOutcome::More)));
+            begin.elapsed()
+        };
+        assert!(time_of(&mut connection, FREE + 3) >= 3 * PAUSE);
+        assert!(time_of(&mut connection, 2) >= 2 * PAUSE);
+        far.write_all(b"{").unwrap();
+        assert!(matches!(connection.read(), ReadOutcome::More));
+        assert_eq!(connection.fruitless, 0, "a byte came");
+    }
 }
