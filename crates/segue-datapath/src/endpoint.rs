@@ -195,7 +195,8 @@ impl Endpoint {
         });
     }
 
-    /// Appends a frame to the batch; it is parsed only if it may need fragmentation or has a partial checksum.
+    /// Appends a frame to the batch; it is parsed only if it may need fragmentation, or if a few bytes do not tell
+    /// where the checksum is that it owes.
     pub(crate) fn push_frame(&mut self, frame: Frame<Page>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         self.push_frame_within(frame, &self.limits(), rx, drops);
     }

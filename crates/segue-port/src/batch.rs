@@ -47,7 +47,8 @@ impl Burst {
 pub enum Received {
     /// An unparsed packet in one range of memory.
     Frame(Frame<Page>),
-    /// A train, a packet with a partial checksum, or a packet in several ranges, which the port has parsed.
+    /// A train, a packet in several ranges, or one of which a few bytes do not tell the state of its checksum; the port
+    /// has parsed it.
     Packet(Box<Packet<Page>>),
 }
 
@@ -149,6 +150,9 @@ enum Content {
     Packet(Box<Packet<Page>>),
     /// A frame that is sent unchanged, without a box. It is never a train and owes no checksum.
     Frame(Frame<Page>),
+    /// A frame that owes its transport checksum, without a box, and the layout of its headers in the arena. It is never
+    /// a train.
+    Owing(Frame<Page>, &'static Layout),
 }
 
 #[derive(Debug)]
@@ -204,20 +208,25 @@ impl TxBatch {
         Ok(units)
     }
 
-    /// Appends a frame to send unchanged, for a packet port whose MTU it does not exceed. Returns it if that is not
-    /// known without parsing it, or if its checksum is owed.
+    /// Appends a frame to send unchanged but for an owed checksum, for a packet port whose MTU it does not exceed.
+    /// Returns it if it has to be parsed to know that, or to find the checksum that it owes.
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<Page>, limits: &Limits) -> Option<Frame<Page>> {
         // The Ethernet header does not count towards the MTU; tags may.
         let link_len = if frame.start == Start::Ethernet { ethernet::LEN } else { 0 };
-        if frame.len().saturating_sub(link_len) > limits.mtu || frame.csum == Csum::Partial {
+        if frame.len().saturating_sub(link_len) > limits.mtu {
             return Some(frame);
         }
         let (first, ids) = (self.arena.segments().len() as u32, self.arena.ids);
-        if self.arena.push_frame(frame.len(), is_verified(&frame)).is_err() {
-            return Some(frame);
-        }
-        let content = Content::Frame(frame);
+        let content = if matches!(frame.csum, Csum::Partial) {
+            let Some(layout) = gso::push_owing(&frame, limits, &mut self.arena) else { return Some(frame) };
+            Content::Owing(frame, layout)
+        } else {
+            if self.arena.push_frame(frame.len(), is_verified(&frame)).is_err() {
+                return Some(frame);
+            }
+            Content::Frame(frame)
+        };
         self.entries.push(Entry { content, ids, first, next: first, end: first + 1, mtu: limits.mtu });
         self.waiting += 1;
         None
@@ -276,7 +285,8 @@ impl TxBatch {
                 .get(entry.first as usize..entry.next as usize)
                 .and_then(|done| done.last())
                 .map_or(0, |last| last.payload.end);
-            if entry.next == entry.end && entry.first != entry.end {
+            // All of it was sent, perhaps before an earlier call.
+            if entry.next == entry.end {
                 (entry.first, entry.next, entry.end) = (0, 0, 0);
                 self.entries.push(entry);
                 continue;
@@ -286,11 +296,14 @@ impl TxBatch {
             let split = match &entry.content {
                 Content::Packet(packet) => gso::split(packet, &Limits { mtu: entry.mtu, ..*limits }, &mut self.arena),
                 Content::Frame(frame) => self.arena.push_frame(frame.len(), is_verified(frame)).map(|()| 1),
+                Content::Owing(frame, _) => {
+                    gso::push_owing(frame, limits, &mut self.arena).map(|_| 1).ok_or(gso::Refusal::Full)
+                }
             };
             match (split, entry.content) {
                 (Err(reason), Content::Packet(packet)) => refused(packet, reason),
                 // The arena had room for it before.
-                (Err(_), Content::Frame(_)) => {}
+                (Err(_), Content::Frame(_) | Content::Owing(..)) => {}
                 (Ok(_), content) => {
                     let made = &self.arena.segments()[entry.first as usize..];
                     entry.end = entry.first + made.len() as u32;
@@ -318,7 +331,7 @@ impl TxBatch {
     pub(crate) fn outer(&self, entry: usize) -> Option<Outer> {
         match &self.entries[entry].content {
             Content::Packet(packet) => packet.outer.filter(|outer| usize::from(outer.skip) <= packet.head.len()),
-            Content::Frame(_) => None,
+            Content::Frame(_) | Content::Owing(..) => None,
         }
     }
 
@@ -365,7 +378,7 @@ impl Entry {
     fn recycle(self, pool: &mut Pool<Page>) {
         match self.content {
             Content::Packet(packet) => pool.put(packet),
-            Content::Frame(frame) => drop(frame),
+            Content::Frame(frame) | Content::Owing(frame, _) => drop(frame),
         }
     }
 }
@@ -387,7 +400,8 @@ pub struct TxUnit<'a> {
 }
 
 impl<'a> TxUnit<'a> {
-    /// Returns all headers, including outer ones; nothing for an unparsed frame, whose bytes are all payload.
+    /// Returns all headers, including outer ones; nothing for an unparsed frame, whose bytes are all payload. The
+    /// headers of an unparsed frame that owes its checksum end before the options of TCP.
     pub fn head(&self) -> &'a [u8] {
         self.head
     }
@@ -398,6 +412,7 @@ impl<'a> TxUnit<'a> {
         match self.content {
             Content::Packet(packet) => packet.payload.pieces(range),
             Content::Frame(frame) => frame.bytes.pieces(),
+            Content::Owing(frame, _) => frame.bytes.pieces_from(self.head.len()),
         }
     }
 
@@ -443,13 +458,17 @@ impl<'a> TxUnit<'a> {
 
     /// Returns the layout of [`TxUnit::head`].
     pub fn layout(&self) -> &'a Layout {
-        self.packet().map_or(&UNKNOWN, |packet| &packet.layout)
+        match self.content {
+            Content::Packet(packet) => &packet.layout,
+            Content::Frame(_) => &UNKNOWN,
+            Content::Owing(_, layout) => layout,
+        }
     }
 
     fn packet(&self) -> Option<&'a Packet<Page>> {
         match self.content {
             Content::Packet(packet) => Some(packet),
-            Content::Frame(_) => None,
+            Content::Frame(_) | Content::Owing(..) => None,
         }
     }
 

@@ -39,8 +39,9 @@ pub trait Port {
         Blocked::Writable
     }
 
-    /// Receives available packets, up to `budget` reads, and appends them to `into`. A packet that is no train and owes
-    /// no checksum is appended unparsed ([`Received::Frame`](crate::Received::Frame)).
+    /// Receives available packets, up to `budget` reads, and appends them to `into`. A packet that is no train is
+    /// appended unparsed ([`Received::Frame`](crate::Received::Frame)) where a few bytes tell the state of its
+    /// checksum.
     ///
     /// # Errors
     /// Only for an event that makes the port useless, such as the loss of its device. Faults of single packets are

@@ -12,8 +12,9 @@ use crate::batch::{Received, RxBatch, TxUnit};
 use crate::page::{FIELD_LEN, Page};
 use crate::port::{Counters, Drop, Fallback};
 
-/// Appends the packet in `ranges`, received with `header`, to `into`. A packet in one range that is no train and owes
-/// no checksum is not parsed. A packet that contradicts its header is counted and dropped.
+/// Appends the packet in `ranges`, received with `header`, to `into`. A packet in one range that is no train, and owes
+/// no checksum but that of a plain transport header, is not parsed. A packet that contradicts its header is counted and
+/// dropped.
 #[inline]
 pub(crate) fn deliver(
     header: &VirtioNet,
@@ -131,11 +132,15 @@ pub(crate) fn header_of(unit: &TxUnit<'_>) -> Option<VirtioNet> {
 mod tests {
     use std::net::IpAddr;
 
-    use segue::gso::{Segment, SegmentCsum};
-    use segue::packet::{Csum, Gso, GsoKind, Layout, Packet, TrainCsum};
+    use segue::gro::{self, Gro, Popped, Profile};
+    use segue::gso::{self, Limits, Segment, SegmentCsum};
+    use segue::packet::{Csum, Gso, GsoKind, Layout, Packet, TrainCsum, Tunnels};
+    use segue::time::Nanos;
     use segue::virtio::{DATA_VALID, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, State, check};
+    use segue_testkit::{Rng, build, flow};
 
     use super::*;
+    use crate::batch::TxBatch;
     use crate::page::PagePool;
     use crate::testing::{self, Fill, bytes, tcp as segment, udp as datagram};
 
@@ -183,8 +188,8 @@ mod tests {
         let inside = testing::ip_packet(ends(true), 4, 0, &udp, Fill::Primed);
         let padded = [&tcp_packet(true, 0x10, 0)[..], &[0; 6]].concat();
         let short = tcp_packet(false, 0x10, 10)[..50].to_vec();
-        let plain = [tcp_packet(true, 0x10, 100), tcp_packet(false, 0x10, 100), udp, udp_packet(false, 9)];
-        let others = [no_checksum, fragment, inside, padded, short, vec![0x45], vec![7; 60]];
+        let plain = [tcp_packet(true, 0x10, 100), tcp_packet(false, 0x10, 100), udp, udp_packet(false, 9), padded];
+        let others = [no_checksum, fragment, inside, short, vec![0x45], vec![7; 60]];
         for (at, packet) in plain.iter().chain(&others).enumerate() {
             for flags in [0, DATA_VALID] {
                 let (mut into, mut counters) = (RxBatch::new(0), Counters::default());
@@ -196,6 +201,186 @@ mod tests {
                 let got = into.pop_packet().expect("nothing is dropped");
                 assert_eq!(Ok(State::Unit(got.offload.unit)), judge(header, packet), "packet {at}, flags {flags}");
                 assert_eq!((testing::flat(&got), counters.rx.bytes), (packet.clone(), packet.len() as u64));
+            }
+        }
+    }
+
+    /// A receiving port, GRO and the batch of a sending port, between which packets are passed on.
+    struct Relay {
+        /// Whether every packet is parsed when it is received; otherwise only those that have to be.
+        parses: bool,
+        rx: RxBatch,
+        counters: Counters,
+        gro: Gro<Page>,
+        tx: TxBatch,
+        limits: Limits,
+        refused: Vec<gso::Refusal>,
+        /// Numbers of unparsed frames by the state of their checksum: owed, and verified.
+        frames: [usize; 2],
+    }
+
+    impl Relay {
+        fn new(parses: bool, limits: Limits, profile: Profile) -> Relay {
+            let (rx, counters, tx) = (RxBatch::new(0), Counters::default(), TxBatch::new());
+            let gro = Gro::new(gro::Config { profile, ..gro::Config::default() });
+            Relay { parses, rx, counters, gro, tx, limits, refused: Vec::new(), frames: [0; 2] }
+        }
+
+        fn receive(&mut self, header: &VirtioNet, piece: &Frag<Page>, start: Start) {
+            let Relay { rx, counters, gro, frames, .. } = self;
+            let ranges = iter::once(piece.clone());
+            match self.parses {
+                true => deliver_parsed(header, ranges, start, rx, counters),
+                false => deliver(header, ranges, start, rx, counters),
+            }
+            while let Some(received) = rx.packets.pop_front() {
+                match received {
+                    Received::Frame(frame) => {
+                        frames[0] += usize::from(frame.csum == Csum::Partial);
+                        frames[1] += usize::from(frame.csum == Csum::Verified);
+                        gro.push_frame(frame, Nanos::ZERO, &mut rx.pool);
+                    }
+                    Received::Packet(packet) => gro.push(packet, Nanos::ZERO, &mut rx.pool),
+                }
+            }
+        }
+
+        /// Appends all that GRO holds to the batch to be sent.
+        fn release(&mut self) {
+            let Relay { rx, gro, tx, limits, refused, .. } = self;
+            gro.flush();
+            while let Some(popped) = gro.pop_unparsed() {
+                let packet = match popped {
+                    Popped::Packet(packet) => packet,
+                    Popped::Frame(frame) => match tx.push_frame(frame, limits) {
+                        Some(frame) => frame.parse(&Tunnels::NONE, &mut rx.pool),
+                        None => continue,
+                    },
+                };
+                if let Err((packet, why)) = tx.push(packet, limits) {
+                    refused.push(why);
+                    rx.pool.put(packet);
+                }
+            }
+        }
+
+        /// Splits the batch again, for a port that takes nothing but complete single packets.
+        fn narrow(&mut self) {
+            let Relay { tx, refused, .. } = self;
+            tx.resplit(&Limits::NONE, |_, why| refused.push(why));
+        }
+
+        fn counted(&mut self) -> String {
+            let summed = self.tx.take_checksummed();
+            format!("{:?} {:?} {:?} {summed}", self.counters, self.gro.stats(), self.refused)
+        }
+
+        /// Returns the header and the bytes of each unit in the batch.
+        fn units(&self) -> Vec<(Option<VirtioNet>, Vec<u8>)> {
+            let bytes = |unit: &TxUnit<'_>| -> Vec<u8> {
+                iter::once(unit.head()).chain(unit.pieces()).flatten().copied().collect()
+            };
+            self.tx.units().map(|unit| (header_of(&unit), bytes(&unit))).collect()
+        }
+    }
+
+    /// Returns an IP packet as a port receives it, with its header: often with an owed checksum or a verified one, and
+    /// now and then damaged, or with a header that does not fit it.
+    fn received(rng: &mut Rng, start: Start, tags: &[(u16, u16)], packet: &[u8]) -> (VirtioNet, Vec<u8>) {
+        let (mut header, mut bytes) = (VirtioNet::default(), packet.to_vec());
+        let link = if start == Start::Ip { 0 } else { 14 + 4 * tags.len() };
+        let primed = build::primed(packet).filter(|_| rng.chance(700));
+        if let Some((transport, field, value)) = primed {
+            header = owed((link + transport) as u16, (field - transport) as u16, 0, 0);
+            // A field of zero is no sum of a pseudo header, but may be there.
+            let value = if rng.chance(30) { 0 } else { value };
+            bytes[field..field + 2].copy_from_slice(&value.to_be_bytes());
+        } else if rng.chance(500) {
+            header.flags = DATA_VALID;
+        }
+        if start == Start::Ethernet {
+            bytes = testing::ethernet(tags, &bytes);
+        }
+        match rng.below(14) {
+            0 => header.csum_start = [0, 14, 20, 34, 54, 65_535, rng.below(100) as u16][rng.below(7)],
+            1 => header.csum_offset = [0, 6, 16, 17, 65_535, rng.below(100) as u16][rng.below(6)],
+            2 => bytes.truncate(1 + rng.below(bytes.len())),
+            3 => bytes.extend([0; 6]),
+            4 => bytes[rng.below(packet.len().min(90))] ^= 1 << rng.below(8),
+            5 => header.flags |= DATA_VALID,
+            _ => {}
+        }
+        (header, bytes)
+    }
+
+    #[test]
+    fn packets_leave_as_if_each_had_been_parsed_when_it_was_received() {
+        let mut rng = Rng::new(11);
+        let mut pages = PagePool::new(64);
+        let partial = Limits { csum: true, ..Limits::NONE };
+        let trains = Limits { tso4: true, tso6: true, uso: true, ..partial };
+        let (mut frames, mut segments) = ([0; 2], 0);
+        for round in 0..400 {
+            let start = if rng.chance(250) { Start::Ip } else { Start::Ethernet };
+            let tags: Vec<(u16, u16)> = (0..rng.below(4)).map(|_| ([0x8100, 0x88a8][rng.below(2)], 5)).collect();
+            let limits = [Limits::NONE, partial, trains][rng.below(3)];
+            let profile = if rng.chance(500) { Profile::Strict } else { Profile::linux() };
+            let mut relays = [false, true].map(|parses| Relay::new(parses, limits, profile));
+            let flows = 1 + rng.below(3);
+            for sent in flow::mixed(&mut rng, flows, 40) {
+                let (header, bytes) = received(&mut rng, start, &tags, &sent.bytes);
+                let piece = testing::ranges(&mut pages, &bytes, usize::MAX).remove(0);
+                relays.iter_mut().for_each(|relay| relay.receive(&header, &piece, start));
+                if rng.chance(100) {
+                    relays.iter_mut().for_each(Relay::release);
+                }
+            }
+            relays.iter_mut().for_each(Relay::release);
+            for is_narrow in [false, true] {
+                if is_narrow {
+                    relays.iter_mut().for_each(Relay::narrow);
+                }
+                let [unparsed, parsed] = &mut relays;
+                assert_eq!(unparsed.counted(), parsed.counted(), "round {round}, {is_narrow}, {start:?} {tags:x?}");
+                for (at, (one, other)) in unparsed.units().iter().zip(&parsed.units()).enumerate() {
+                    assert!(one == other, "round {round}, {is_narrow}, unit {at}: {one:02x?}, not {other:02x?}");
+                }
+                assert_eq!(unparsed.tx.len(), parsed.tx.len(), "round {round}, {is_narrow}");
+            }
+            let [unparsed, parsed] = &relays;
+            assert_eq!(parsed.frames, [0; 2]);
+            frames = [0, 1].map(|state| frames[state] + unparsed.frames[state]);
+            segments += unparsed.gro.stats().segments;
+        }
+        assert!(frames[0] > 3000 && frames[1] > 300 && segments > 300, "{frames:?}, {segments} joined");
+    }
+
+    #[test]
+    fn only_a_plain_packet_that_owes_its_own_checksum_is_not_parsed() {
+        let udp = udp_packet(true, 100);
+        let padded = [&udp[..], &[0; 2]].concat();
+        let mut options = udp.clone();
+        options[0] = 0x46;
+        let mut fragment = udp.clone();
+        fragment[6] = 0x20;
+        let inside = testing::ip_packet(ends(true), 4, 0, &udp, Fill::Primed);
+        let train = VirtioNet { gso_type: GSO_UDP_L4, gso_size: 50, ..owed(20, 6, 0, 0) };
+        for (what, header, packet, is_frame) in [
+            ("UDP", owed(20, 6, 0, 0), &udp, true),
+            ("TCP over IPv6", owed(40, 16, 0, 0), &tcp_packet(false, 0x10, 0), true),
+            ("a train", train, &udp, false),
+            ("another start", owed(22, 4, 0, 0), &udp, false),
+            ("the field of TCP", owed(20, 16, 0, 0), &udp, false),
+            ("past the end", owed(20, 127, 0, 0), &udp, false),
+            ("padding", owed(20, 6, 0, 0), &padded, false),
+            ("IP options", owed(20, 6, 0, 0), &options, false),
+            ("a fragment", owed(20, 6, 0, 0), &fragment, false),
+            ("in a tunnel", owed(40, 6, 0, 0), &inside, false),
+        ] {
+            let piece = testing::ranges(&mut PagePool::new(1), packet, usize::MAX).remove(0);
+            match virtio::frame(&header, piece, Start::Ip) {
+                Ok(frame) => assert!(is_frame && frame.csum == Csum::Partial, "{what}"),
+                Err(piece) => assert!(!is_frame && piece.len() == packet.len(), "{what}"),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Workloads of the program: its pipelines between ports in memory, so that everything except system calls is counted.
 //!
 //! Ports hand over what those of the program do: frames of a network card or of a host that is forwarded for, whose
-//! checksum the card has verified; and parsed packets and trains of this host, of a veth or of a guest, whose checksum
-//! the stack has left to the device. The pipelines have the settings of the daemon without any options. They are
-//! repeated here, with the place where the daemon has them: there they come of a plan that was resolved on a host with
-//! interfaces and routes.
+//! checksum the card has verified; and packets and trains of this host, of a veth or of a guest, whose checksum the
+//! stack has left to the device, parsed where the ports of the program parse them. The pipelines have the settings of
+//! the daemon without any options. They are repeated here, with the place where the daemon has them: there they come of
+//! a plan that was resolved on a host with interfaces and routes.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -66,16 +66,16 @@ struct Waiting {
 enum Gives {
     /// Unparsed frames with this state of the checksum.
     Frames(Csum),
-    /// Packets or trains, parsed and checked against this header, as the ports of the program do where a checksum is
-    /// owed.
-    Packets(VirtioNet),
+    /// Packets or trains with this header: unparsed frames, or checked against it and parsed where the ports of the
+    /// program have to do that.
+    Described(VirtioNet),
 }
 
 impl Gives {
     /// Returns the form of packets over IPv4 whose transport checksum, at `field` of its header, the sender's stack has
     /// left to the device. `link_len` is the length of what precedes the IP header.
     fn owing(link_len: usize, field: usize) -> Gives {
-        Gives::Packets(owing(link_len, field))
+        Gives::Described(owing(link_len, field))
     }
 }
 
@@ -123,12 +123,15 @@ impl Port for Memory {
             let bytes = Frag::all(page.clone());
             let received = match &self.gives {
                 Gives::Frames(csum) => Received::Frame(Frame { bytes, start: self.start, csum: *csum }),
-                Gives::Packets(header) => {
-                    let mut packet = into.pool.take();
-                    let loaded = virtio::load(header, bytes, self.start, &mut packet);
-                    assert_eq!(loaded, Ok(Loaded::Ready), "the header fits the packet");
-                    Received::Packet(packet)
-                }
+                Gives::Described(header) => match virtio::frame(header, bytes, self.start) {
+                    Ok(frame) => Received::Frame(frame),
+                    Err(bytes) => {
+                        let mut packet = into.pool.take();
+                        let loaded = virtio::load(header, bytes, self.start, &mut packet);
+                        assert_eq!(loaded, Ok(Loaded::Ready), "the header fits the packet");
+                        Received::Packet(packet)
+                    }
+                },
             };
             into.packets.push_back(received);
         }
@@ -487,7 +490,7 @@ fn tunnels_outward() -> Vec<Workload> {
     let (of_tcp, of_udp) = (Gives::owing(0, tcp::CHECKSUM), Gives::owing(0, udp::CHECKSUM));
     // Packets of another host, which this one forwards into the tunnel: a card has verified their checksums.
     let forwarded = outward(tunnel, plain, &acks, Gives::Frames(Csum::Verified));
-    let trains = outward(tunnel, plain, &trains, Gives::Packets(train));
+    let trains = outward(tunnel, plain, &trains, Gives::Described(train));
     let peers = outward(overlay, config(Mode::Ip, false), &owed, of_tcp);
     vec![
         forwarded.workload("tunnel, outwards, pure acknowledgments", count),

@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::{Csum, Frag, Packet, Pool, Start, Tunnels, Unit};
+use super::{Csum, Frag, Kind, Layout, Packet, Pool, Start, Tunnels, Unit};
 use crate::arch;
-use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
+use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 /// Length in bytes of the longest Ethernet header of which [`Frame::plain_ip`] finds the end.
 const MAX_ETHERNET_LEN: usize = ethernet::LEN + ethernet::MAX_TAGS * ethernet::VLAN_LEN;
@@ -48,6 +48,9 @@ impl<B: AsRef<[u8]>> Frame<B> {
     pub fn parse(self, tunnels: &Tunnels, pool: &mut Pool<B>) -> Box<Packet<B>> {
         // Loading overwrites all that an empty packet would have.
         let mut packet = pool.take_used();
+        // An owed checksum is that of the only transport header: behind a tunnel the parser would take it for another.
+        let none = Tunnels::NONE;
+        let tunnels = if self.csum == Csum::Partial { &none } else { tunnels };
         packet.load(self.bytes, self.start, tunnels);
         if self.csum != Csum::Unknown {
             packet.offload.unit = Unit::Whole(self.csum);
@@ -104,5 +107,27 @@ impl<B: AsRef<[u8]>> Frame<B> {
             _ => false,
         };
         is_complete.then_some(l3)
+    }
+
+    /// Returns the headers of a frame of unfragmented TCP or UDP over one IP header without options or extension
+    /// headers, after at most two VLAN tags, whose length fields are exact; options of TCP are not among them. `None`
+    /// stands for any other frame. Unlike with [`Frame::plain_ip`], UDP may be without a checksum.
+    #[inline]
+    pub(crate) fn exact_layout(&self) -> Option<&'static Layout> {
+        let bytes = self.bytes.bytes();
+        let (layout, end) = wire::usual_layout(bytes, self.start)?;
+        (end == bytes.len()).then_some(layout)
+    }
+
+    /// Returns whether the frame would be one that [`Frame::plain_ip`] recognises without the padding after its IP
+    /// packet, which it has.
+    #[inline(never)]
+    pub(crate) fn is_plain_but_padded(&self) -> bool {
+        let bytes = self.bytes.bytes();
+        let Some((layout, end)) = wire::usual_layout(bytes, self.start) else { return false };
+        let has_checksum = layout.transport().is_some_and(|header| {
+            header.kind == Kind::Tcp || read_u16(bytes, header.start() + udp::CHECKSUM).is_some_and(|field| field != 0)
+        });
+        end < bytes.len() && has_checksum
     }
 }

@@ -101,7 +101,13 @@ impl<B: Buffer> Frag<B> {
     /// Returns the bytes of the range as the pieces of a payload with this range only.
     #[inline]
     pub fn pieces(&self) -> Pieces<'_, B> {
-        Pieces { frags: core::slice::from_ref(self), skip: 0, left: self.len() }
+        self.pieces_from(0)
+    }
+
+    /// Returns the bytes of the range from `offset` on, like [`Frag::pieces`]; none past its end.
+    #[inline]
+    pub fn pieces_from(&self, offset: usize) -> Pieces<'_, B> {
+        Pieces { frags: core::slice::from_ref(self), skip: offset, left: self.len().saturating_sub(offset) }
     }
 
     /// Returns the buffer that the range refers to.
@@ -319,6 +325,16 @@ impl<'a, B: AsRef<[u8]>> Iterator for Pieces<'a, B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pieces_of_a_range_begin_at_an_offset() {
+        let frag = Frag::new(b"xxabcyy".as_slice(), 2..5);
+        for (offset, expected) in [(0, "abc"), (2, "c"), (3, ""), (4, ""), (9, "")] {
+            let pieces: Vec<&[u8]> = frag.pieces_from(offset).collect();
+            assert_eq!(pieces.concat(), expected.as_bytes(), "{offset}");
+            assert_eq!(pieces.len(), usize::from(offset < 3), "{offset}");
+        }
+    }
 
     fn payload() -> Payload<&'static [u8]> {
         let mut payload = Payload::default();

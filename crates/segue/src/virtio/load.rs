@@ -7,7 +7,7 @@ use super::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEE
 use super::{MAX_UDP_SEGMENTS, Refusal, VirtioNet, tunnelled};
 use crate::checksum::{Field, Sum};
 use crate::packet::remote::field_offset;
-use crate::packet::{Buffer, Csum, Frag, Frame, Gso, GsoKind, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
+use crate::packet::{Buffer, Csum, Frag, Frame, Gso, GsoKind, Kind, Layout, Packet, Start, TrainCsum, Tunnels, Unit};
 use crate::wire::tcp;
 
 /// The result of [`load`].
@@ -59,24 +59,40 @@ pub enum State {
 }
 
 /// Returns the packet in `bytes`, received with `header`, unparsed, or returns `bytes` if it must be parsed ([`load`]):
-/// a train, a packet with an owed checksum, or one with a verified checksum that may not be its innermost.
+/// a train, a packet that owes another checksum than that of its transport header, or one with a verified checksum that
+/// may not be its innermost. The frame has the checksum state that [`load`] gives the packet.
 ///
 /// # Errors
 /// `bytes`, for [`load`].
 #[inline]
 pub fn frame<B: AsRef<[u8]>>(header: &VirtioNet, bytes: Frag<B>, start: Start) -> Result<Frame<B>, Frag<B>> {
-    if header.gso_type != GSO_NONE || header.flags & NEEDS_CSUM != 0 {
+    if header.gso_type != GSO_NONE {
         return Err(bytes);
     }
     let mut frame = Frame { bytes, start, csum: Csum::Unknown };
-    // DATA_VALID concerns the outermost checksum only.
-    if header.flags & DATA_VALID != 0 {
-        if frame.plain_ip().is_none() {
+    if header.flags & NEEDS_CSUM != 0 {
+        if !owes_transport(header, &frame) {
+            return Err(frame.bytes);
+        }
+        frame.csum = Csum::Partial;
+    } else if header.flags & DATA_VALID != 0 {
+        // It concerns the outermost checksum only. A card verifies short frames with their padding.
+        if frame.plain_ip().is_none() && !frame.is_plain_but_padded() {
             return Err(frame.bytes);
         }
         frame.csum = Csum::Verified;
     }
     Ok(frame)
+}
+
+/// Returns whether the checksum that `header` leaves to the receiver is that of the frame's transport header, where a
+/// few bytes tell. Under padding it would cover that too.
+#[inline]
+fn owes_transport<B: AsRef<[u8]>>(header: &VirtioNet, frame: &Frame<B>) -> bool {
+    frame.exact_layout().and_then(Layout::transport).is_some_and(|transport| {
+        usize::from(header.csum_start) == transport.start()
+            && field_offset(transport.kind) == Some(usize::from(header.csum_offset))
+    })
 }
 
 /// Parses the packet in `bytes`, received with `header`, into `packet`, and sets the offload state announced by the

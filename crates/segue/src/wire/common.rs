@@ -76,6 +76,14 @@ pub(super) fn parse(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -
     Some(Common { layout: LAYOUTS.get(link)?.get(which)?, transport_len, end: l3 + total })
 }
 
+/// Returns the layout of a packet of one of the forms, with a transport header of the smallest length, and the end of
+/// its IP packet among `bytes`, which are the whole packet. UDP is taken for a transport whatever its port.
+#[inline]
+pub(crate) fn usual_layout(bytes: &[u8], start: Start) -> Option<(&'static Layout, usize)> {
+    let common = parse(bytes, bytes.len(), start, &Tunnels::NONE)?;
+    Some((common.layout, common.end))
+}
+
 /// The layout of a packet of one of the forms.
 pub(super) struct Common {
     /// The layout of the packet's form, with a transport header of the smallest length.

@@ -26,6 +26,7 @@ pub mod udp;
 pub mod virtio;
 pub mod vxlan;
 
+pub(crate) use common::usual_layout;
 pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
 pub use layout::{Header, Layout, Stop};
 pub use parse::{parse, parse_front};
