@@ -355,6 +355,22 @@ fn many_flows_spread_over_all_slots() {
 }
 
 #[test]
+fn flows_in_frames_of_one_pair_of_hosts_spread_over_all_slots() {
+    let mut seen = [0; 16];
+    for port in 0..400u16 {
+        let frame = "020000000002 020000000001 0800 4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
+        let mut bytes = hex(frame);
+        put(&mut bytes, 34, port);
+        let mut packet = Packet::default();
+        packet.load(Frag::all(bytes), Start::Ethernet, &Tunnels::NONE);
+        let config = Config { slots: SourcePorts::Slots(16), ..sender(Mode::Ethernet, Carrier::Geneve { vni: 1 }) };
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        seen[usize::from(packet.outer.unwrap().slot)] += 1;
+    }
+    assert!(seen.iter().all(|&n| n > 5), "{seen:?}");
+}
+
+#[test]
 fn fragments_of_one_datagram_have_one_source() {
     let first = hex("4500001e000020004011cca7c6120101c6120102 03e807d0000afd90 6869");
     let rest = hex("4500001e000000024011eca5c6120101c6120102 0123456789abcdef 6869");
