@@ -40,7 +40,7 @@ pub(crate) struct Taken<P> {
     pub(crate) packet: P,
     /// Time for which the packet waited.
     pub(crate) sojourn: Nanos,
-    /// Whether the queue still holds more than one packet of the largest size.
+    /// Whether the queue still holds enough for a signal: more than one packet of the largest size at least.
     pub(crate) is_long: bool,
 }
 

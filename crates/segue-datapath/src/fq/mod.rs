@@ -2,7 +2,8 @@
 //!
 //! Flows take turns, each with as many bytes (deficit round robin). A flow that has just begun to wait comes before all
 //! that have waited longer, so that a packet of a flow that seldom sends passes the trains of the others. Each flow's
-//! queue is under CoDel ([`codel`]), which tells the sender of a flow whose packets wait too long.
+//! queue is under CoDel ([`codel`]), which tells the sender of a flow whose packets wait too long, unless only a few
+//! trains wait.
 //!
 //! Nothing is read from a port while the queues are full: what comes in beyond that waits in the kernel, and no packet
 //! that was read is dropped for lack of room. Memory is taken when packets wait for the first time, once for all.
@@ -16,9 +17,18 @@ pub(crate) use codel::{Signalled, Times};
 
 /// Number of queues, over which flows are spread by their hash.
 const FLOWS: usize = 1024;
-/// Quantum: number of bytes that a flow may send in its turn. A train takes several turns' worth at once and waits for
-/// as many afterwards.
-const QUANTUM: i64 = 8192;
+/// Quantum: number of bytes that a flow may send in its turn. Short trains go together, and the receiver's GRO makes
+/// long ones of them; alternating with those of other flows they would stay short at each later step, and each would
+/// have an acknowledgment of its own. It is below the length of a long train: a flow that has just begun is no longer
+/// first after one.
+const QUANTUM: i64 = 48 << 10;
+/// Number of packets of the largest size up to which a flow's queue is short: CoDel does not signal its sender. Linux's
+/// TCP makes trains of at most a third of its window (`tcp_tso_win_divisor`), and a signal halves the window: from
+/// fewer than six trains it would go on with shorter ones, of which each costs nearly as much as a long one.
+const TRAINS: usize = 6;
+/// Number of times the target after which a packet has waited for long, so that even a short queue is one too many: a
+/// slow link sends a few trains for as long.
+const LATE: u64 = 8;
 /// Largest number of queued packets.
 const MOST_PACKETS: usize = 1024;
 
@@ -217,11 +227,13 @@ impl<P> FlowQueues<P> {
 
     /// Takes the next packet of one flow and reduces its deficit.
     fn pop_from(&mut self, at: usize, now: Nanos, signal: impl FnMut(P) -> Signalled<P>) -> Option<P> {
-        // A flow that has its share of full queues cannot wait for an interval.
-        let is_full = self.is_full() && self.flows[at].bytes as u64 * self.active as u64 >= self.bytes as u64;
+        // A flow that has its share of full queues cannot wait for an interval. What is full of short packets may be so
+        // by a flow with few bytes.
+        let has_share = self.flows[at].bytes as u64 * self.active as u64 >= self.bytes as u64;
+        let is_full = self.is_full() && (has_share || self.packets >= MOST_PACKETS);
         let (times, mut codel, mut bytes) = (self.config.times, self.flows[at].codel, 0);
         let take = || {
-            let (taken, len) = self.take(at, now)?;
+            let (taken, len) = self.take(at, now, is_full)?;
             bytes = len;
             Some(taken)
         };
@@ -234,8 +246,8 @@ impl<P> FlowQueues<P> {
         next
     }
 
-    /// Takes the oldest packet of one flow. Returns it with its length.
-    fn take(&mut self, at: usize, now: Nanos) -> Option<(Taken<P>, usize)> {
+    /// Takes the oldest packet of one flow. Returns it with its length. `is_full` says that the flow fills the queues.
+    fn take(&mut self, at: usize, now: Nanos, is_full: bool) -> Option<(Taken<P>, usize)> {
         let flow = &mut self.flows[at];
         let index = flow.head;
         let place = self.places.get_mut(index as usize)?;
@@ -248,9 +260,20 @@ impl<P> FlowQueues<P> {
             self.active -= 1;
         }
         flow.bytes -= bytes;
+        let left = flow.bytes;
         (self.bytes, self.packets) = (self.bytes - bytes, self.packets - 1);
         let sojourn = Nanos(now.0.saturating_sub(since.0));
-        Some((Taken { packet, sojourn, is_long: flow.bytes > self.largest }, bytes))
+        let is_late = sojourn.0 >= LATE.saturating_mul(self.config.times.target.0);
+        let short = if is_full || is_late { self.largest } else { self.short() };
+        Some((Taken { packet, sojourn, is_long: left > short }, bytes))
+    }
+
+    /// Returns the number of bytes up to which the queue of a flow is short.
+    fn short(&self) -> usize {
+        // Many flows would fill the queues with so many trains each, and ports are not read then: the flows share three
+        // quarters of the limit.
+        let share = self.config.limit / 4 * 3 / self.active.max(1);
+        share.min(TRAINS * self.largest).max(self.largest)
     }
 }
 

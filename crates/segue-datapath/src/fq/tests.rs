@@ -22,13 +22,27 @@ fn a_flow_that_begins_passes_those_that_wait_until_it_has_sent_as_much() {
     queues.push((2, 0), 2, 84, Nanos(0));
     assert_eq!(queues.pop(Nanos(0), never), Some((2, 0)), "a ping passes the trains");
     // It does so until it has sent as much as the others in their turn; a flow that is newer comes before it then.
-    for (flow, number, bytes) in [(2, 1, 9_000), (2, 2, 84), (3, 0, 84)] {
+    for (flow, number, bytes) in [(2, 1, 50_000), (2, 2, 84), (3, 0, 84)] {
         queues.push((flow, number), flow, bytes, Nanos(0));
     }
     let order: Vec<_> = std::iter::from_fn(|| queues.pop(Nanos(0), never)).collect();
-    assert_eq!(order[..4], [(2, 1), (3, 0), (2, 2), (1, 1)]);
+    assert_eq!(order[..4], [(2, 1), (3, 0), (1, 1), (2, 2)]);
     assert_eq!(order.len(), 12);
     assert!(queues.is_empty() && !queues.is_full());
+}
+
+#[test]
+fn short_trains_of_a_flow_go_together_and_long_ones_alternate() {
+    for (bytes, expected) in [(30_000, [1, 1, 2, 2, 1, 1, 2, 2]), (60_000, [1, 2, 1, 2, 1, 2, 1, 2])] {
+        let mut queues = queues(usize::MAX);
+        for number in 0..10 {
+            for flow in [1, 2] {
+                queues.push((flow, number), flow, bytes, Nanos(0));
+            }
+        }
+        let order = [(); 8].map(|()| queues.pop(Nanos(0), never).map_or(0, |(flow, _)| flow));
+        assert_eq!(order, expected, "{bytes} bytes");
+    }
 }
 
 #[test]
@@ -132,4 +146,74 @@ fn the_flow_that_fills_the_queues_is_signalled_at_once_and_a_short_one_never() {
         });
     }
     assert_eq!(signalled, [(1, 0)], "the interval is not over, but memory is");
+}
+
+/// Takes `count` packets when all have waited for the target, and `count` an interval later. Returns those that were
+/// signalled.
+fn signalled(queues: &mut FlowQueues<(u64, u32)>, count: usize) -> Vec<(u64, u32)> {
+    let mut signalled = Vec::new();
+    for now in [TIMES.target.0, TIMES.target.0 + TIMES.interval.0] {
+        for _ in 0..count {
+            queues.pop(Nanos(now), |packet| {
+                signalled.push(packet);
+                Signalled::Sent(packet)
+            });
+        }
+    }
+    signalled
+}
+
+#[test]
+fn a_flow_is_not_signalled_as_long_as_its_window_is_a_few_trains() {
+    for (trains, is_signalled) in [(TRAINS + 1, false), (TRAINS + 3, true)] {
+        let mut queues = queues(usize::MAX);
+        for number in 0..trains as u32 {
+            queues.push((1, number), 1, 64_000, Nanos(0));
+        }
+        assert_eq!(!signalled(&mut queues, 1).is_empty(), is_signalled, "{trains} trains");
+    }
+}
+
+#[test]
+fn of_many_flows_one_is_signalled_that_has_more_than_its_share_of_the_limit() {
+    // Three quarters of it are 4.5 trains for each of 16 flows.
+    let mut queues = queues(16 * 6 * 64_000);
+    for flow in 1..=16 {
+        let trains = if flow == 1 { 8 } else { 4 };
+        for number in 0..trains {
+            queues.push((flow, number), flow, 64_000, Nanos(0));
+        }
+    }
+    assert!(!queues.is_full());
+    assert_eq!(signalled(&mut queues, 16), [(1, 1)]);
+}
+
+#[test]
+fn a_flow_that_fills_the_queues_with_short_packets_is_signalled_at_once() {
+    let mut queues = queues(usize::MAX);
+    queues.push((9, 0), 9, 64_000, Nanos(0));
+    queues.pop(Nanos(0), |_| unreachable!());
+    for number in 0..MOST_PACKETS as u32 {
+        queues.push((1, number), 1, 300, Nanos(0));
+    }
+    assert!(queues.is_full());
+    assert_eq!(signalled(&mut queues, 1)[..1], [(1, 0)]);
+}
+
+#[test]
+fn a_flow_of_a_few_trains_is_signalled_where_they_wait_for_long() {
+    for (waited, is_signalled) in [(LATE * TIMES.target.0, true), (TIMES.target.0, false)] {
+        let mut queues = queues(usize::MAX);
+        for number in 0..4 {
+            queues.push((1, number), 1, 64_000, Nanos(0));
+        }
+        let mut signalled = 0;
+        for now in [waited, waited + TIMES.interval.0] {
+            queues.pop(Nanos(now), |packet| {
+                signalled += 1;
+                Signalled::Sent(packet)
+            });
+        }
+        assert_eq!(signalled == 1, is_signalled, "{waited}");
+    }
 }
