@@ -241,11 +241,11 @@ pub struct Tunnel {
     /// The reason of the last refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_for: Option<String>,
-    /// Seconds since the last datagram from the remote end for this tunnel, to half a second; missing where there was
+    /// Seconds since the last datagram from the remote end for this tunnel, to a second; missing where there was
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_age_s: Option<f64>,
-    /// Seconds since the last packet that was sent, to half a second; missing where there was none.
+    /// Seconds since the last packet that was sent, to a second; missing where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_age_s: Option<f64>,
     /// The measurements of the probe; missing where it is off.

@@ -33,6 +33,9 @@ impl Boards {
 
     /// Returns the value of the counter at this position over all workers: the sum, or the largest for a state.
     pub fn value(&self, position: usize) -> u64 {
+        if let [only] = &self.0[..] {
+            return only.value(position);
+        }
         let values = self.0.iter().map(|board| board.value(position));
         if self.names().get(position).is_some_and(is_state) { values.max().unwrap_or(0) } else { values.sum() }
     }

@@ -59,6 +59,8 @@ pub struct Knob {
 pub struct Knobs {
     list: Vec<Knob>,
     values: Box<[AtomicU64]>,
+    /// Positions of the knobs, in the order of their names.
+    by_name: Box<[u32]>,
     /// Number that rises with every change.
     generation: AtomicU64,
 }
@@ -69,7 +71,7 @@ impl Knobs {
         let mut list = Vec::new();
         tune(&mut Dial { to: To::List(&mut list) });
         let values = list.iter().map(|knob: &Knob| AtomicU64::new(knob.default)).collect();
-        Knobs { list, values, generation: AtomicU64::new(0) }
+        Knobs { by_name: by_name(&list), list, values, generation: AtomicU64::new(0) }
     }
 
     /// Appends a knob that the pipeline does not know.
@@ -79,7 +81,7 @@ impl Knobs {
         values.push(AtomicU64::new(knob.default));
         let mut list = self.list;
         list.push(knob);
-        Knobs { list, values: values.into(), generation: self.generation }
+        Knobs { by_name: by_name(&list), list, values: values.into(), generation: self.generation }
     }
 
     /// Returns every knob with its value.
@@ -89,7 +91,16 @@ impl Knobs {
 
     /// Returns the knob `name` with its value.
     pub fn get(&self, name: &str) -> Option<(&Knob, u64)> {
-        self.iter().find(|(knob, _)| knob.name == name)
+        let at = self.position(name)?;
+        Some((&self.list[at], self.values[at].load(Ordering::Relaxed)))
+    }
+
+    /// Returns the position of the knob `name`: of the first one, should several have this name. A process with many
+    /// tunnels has thousands of knobs.
+    fn position(&self, name: &str) -> Option<usize> {
+        let at = self.by_name.partition_point(|at| self.list[*at as usize].name.as_str() < name);
+        let at = *self.by_name.get(at)? as usize;
+        (self.list[at].name == name).then_some(at)
     }
 
     /// Sets a knob; the worker applies the value at its next round. Returns the value before, or `None` where no
@@ -98,7 +109,7 @@ impl Knobs {
     /// Whether the knob may be changed ([`Knob::fixed`], [`Knob::needs`]) is the rule of those that set it: they check
     /// several assignments together and say what is wrong with which.
     pub fn set(&self, name: &str, value: u64) -> Option<u64> {
-        let at = self.list.iter().position(|knob| knob.name == name)?;
+        let at = self.position(name)?;
         if !self.list[at].values.takes(value) {
             return None;
         }
@@ -111,9 +122,8 @@ impl Knobs {
     /// Sets a knob before the start, like [`Knobs::set`]: the value becomes the knob's default.
     pub fn preset(&mut self, name: &str, value: u64) -> Option<u64> {
         let before = self.set(name, value)?;
-        if let Some(knob) = self.list.iter_mut().find(|knob| knob.name == name) {
-            knob.default = value;
-        }
+        let at = self.position(name)?;
+        self.list[at].default = value;
         Some(before)
     }
 
@@ -126,6 +136,13 @@ impl Knobs {
             tune(&mut Dial { to: To::Values { values: &self.values, next: 0 } });
         }
     }
+}
+
+/// Returns the positions of knobs in the order of their names.
+fn by_name(list: &[Knob]) -> Box<[u32]> {
+    let mut by_name: Vec<u32> = (0..list.len() as u32).collect();
+    by_name.sort_by_key(|at| &list[*at as usize].name);
+    by_name.into()
 }
 
 enum To<'a> {

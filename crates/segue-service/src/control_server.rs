@@ -40,8 +40,12 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Number of samples that are kept.
-const SAMPLES: usize = 10;
+/// Interval of samples where there are more than [`MANY`] ports, of which each sample takes milliseconds.
+const SPARSE_SAMPLE: Duration = Duration::from_secs(5);
+/// Number of ports above which samples are sparse.
+const MANY: usize = 100;
+/// Age of the oldest sample that is kept.
+const SPAN: Duration = Duration::from_secs(10);
 
 /// The name under which the service manager passes a control socket (`FileDescriptorName=`).
 const CONTROL: &str = "control";
@@ -359,7 +363,8 @@ impl Service {
             let is_open = now >= self.next_visit;
             let claims = if is_open { &self.claims[..] } else { &[] };
             let pause = (!is_open && !self.claims.is_empty()).then_some(self.next_visit);
-            let until = pause.into_iter().fold(self.next_sample, Instant::min);
+            // Its heartbeat is to be seen between two samples, too.
+            let until = pause.into_iter().fold(self.next_sample.min(now + SAMPLE), Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
             let until = if now < self.next_client { until.min(self.next_client) } else { until };
             // One additional millisecond, so that the wait does not end just before the deadline.
@@ -398,11 +403,13 @@ impl Service {
     }
 
     fn sample(&mut self, now: Instant) {
-        self.samples.push_back((now, self.instance()));
-        if self.samples.len() > SAMPLES {
+        // All that `recent_since` compares.
+        let Instance { ports, cpu_s, .. } = self.instance();
+        self.next_sample = now + if ports.len() > MANY { SPARSE_SAMPLE } else { SAMPLE };
+        self.samples.push_back((now, Instance { ports, cpu_s, ..Instance::default() }));
+        while self.samples.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > SPAN) {
             self.samples.pop_front();
         }
-        self.next_sample = now + SAMPLE;
     }
 
     fn instance(&self) -> Instance {

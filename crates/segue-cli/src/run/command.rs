@@ -1,8 +1,9 @@
 //! The command line that corresponds to a table of the configuration file.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use segue_control::error::{Error, Kind as ErrorKind, printable};
 use segue_host::names::Names;
 use segue_metrics::listen::Place;
@@ -20,6 +21,12 @@ use segue_grammar::tunnel::KEYWORDS;
 
 /// Documentation addresses (RFC 5737, RFC 3849), used as placeholders for the address of a name that has none yet.
 const STAND_INS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+thread_local! {
+    /// The words that the program takes. They are built once: that takes longer than to parse the words of a table, of
+    /// which a file may have a thousand.
+    static GRAMMAR: RefCell<clap::Command> = RefCell::new(Cli::command());
+}
 
 /// Adds the position in the file to an error about words of a command line.
 pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
@@ -76,7 +83,11 @@ pub(super) fn checked(
 
 fn command_line(kind: Kind, tokens: &[Token]) -> Result<Cli, clap::Error> {
     let words = tokens.iter().map(|token| token.text.clone());
-    Cli::try_parse_from(std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words))
+    let words = std::iter::once("segue").chain(kind.words()).map(str::to_owned).chain(words);
+    GRAMMAR.with_borrow_mut(|grammar| {
+        let mut matches = grammar.try_get_matches_from_mut(words)?;
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(grammar))
+    })
 }
 
 /// Converts an error of clap about some of the words of a table.

@@ -10,7 +10,9 @@ use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteVia};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
@@ -69,7 +71,13 @@ pub struct Queueing {
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
+    /// Room for one datagram of the kernel.
+    room: Vec<u8>,
 }
+
+/// Length of the room for one datagram, bytes. A part of a dump has at most 32 KiB, and the longest attribute of a
+/// single message 64 KiB.
+const ROOM: usize = 128 << 10;
 
 impl Netlink {
     /// Opens a socket that is bound and connected to the kernel.
@@ -77,7 +85,7 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Netlink { socket, sequence: 0 })
+        Ok(Netlink { socket, sequence: 0, room: Vec::with_capacity(ROOM) })
     }
 
     /// Looks up the route to `remote`, from `local` if given.
@@ -141,7 +149,9 @@ impl Netlink {
         }
     }
 
-    fn link_of(&mut self, message: LinkMessage) -> io::Result<Link> {
+    fn link_of(&mut self, mut message: LinkMessage) -> io::Result<Link> {
+        // The counters of an interface take the kernel longer than all else.
+        message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
         let Some(RouteNetlinkMessage::NewLink(found)) = self.request(RouteNetlinkMessage::GetLink(message), 0)? else {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
@@ -264,8 +274,12 @@ impl Netlink {
         message.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
         loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            if answers(&datagram, self.sequence, each)?.is_break() {
+            self.room.clear();
+            let len = self.socket.recv(&mut self.room, libc::MSG_TRUNC)?;
+            if len > self.room.len() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of {len} bytes")));
+            }
+            if answers(&self.room, self.sequence, each)?.is_break() {
                 return Ok(());
             }
         }
