@@ -28,13 +28,15 @@ pub enum Thread {
     Signals,
     /// The follower of the kernel's routes.
     Routes,
+    /// The watch of tunnels for HEALTH.
+    Health,
     /// The packet loop of a further worker, from 1 on.
     Worker(u16),
 }
 
 impl Thread {
     /// The threads that every instance has, in the order of the numbers.
-    const ALL: [Thread; 4] = [Thread::Packets, Thread::Control, Thread::Signals, Thread::Routes];
+    const ALL: [Thread; 5] = [Thread::Packets, Thread::Control, Thread::Signals, Thread::Routes, Thread::Health];
 
     /// Returns the packet loop of a worker, from 0 on.
     pub fn of_worker(worker: u16) -> Thread {
@@ -53,6 +55,7 @@ impl Thread {
             Thread::Control => 1,
             Thread::Signals => 2,
             Thread::Routes => 3,
+            Thread::Health => 4,
             Thread::Worker(number) => Thread::ALL.len() - 1 + usize::from(number),
         }
     }
@@ -65,6 +68,7 @@ impl fmt::Display for Thread {
             Thread::Control => f.write_str("control socket"),
             Thread::Signals => f.write_str("signals"),
             Thread::Routes => f.write_str("routes"),
+            Thread::Health => f.write_str("watch of HEALTH"),
             Thread::Worker(number) => write!(f, "packet loop of worker {number}"),
         }
     }
@@ -122,6 +126,15 @@ impl Heartbeat {
     /// Marks a thread as waiting for an event that may never come.
     pub fn wait(&self, thread: Thread) {
         self.of(thread).fetch_or(WAITS, Ordering::Relaxed);
+    }
+
+    /// Calls `work` and returns its result; the time that it takes does not count. For what others may delay, such as
+    /// the reader of a log, or the kernel.
+    pub fn unwatched<T>(&self, thread: Thread, work: impl FnOnce() -> T) -> T {
+        self.wait(thread);
+        let result = work();
+        self.beat(thread);
+        result
     }
 
     /// Returns whether a thread is in the middle of a round and does not finish it within `patience`. Returns at once
@@ -231,6 +244,9 @@ pub struct Watch {
     /// File in `/proc` with state and processor time of the main thread, if there is one.
     stat: Option<File>,
     seen: Vec<LastBeat>,
+    /// Processor time of the main thread at the last check.
+    cpu: Option<Duration>,
+    is_asleep: bool,
 }
 
 /// The state of a thread since its heartbeat last changed.
@@ -249,7 +265,12 @@ impl Watch {
         // The packet loop is the main thread, whose id is that of the process.
         let stat = File::open(format!("/proc/{pid}/task/{pid}/stat")).ok();
         let seen = vec![LastBeat::default(); Thread::all(heartbeat.workers).count()];
-        Watch { heartbeat, limits, stat, seen }
+        Watch { heartbeat, limits, stat, seen, cpu: None, is_asleep: false }
+    }
+
+    /// Returns whether the only worker waited at the last check and had used no processor time since the one before.
+    pub fn is_asleep(&self) -> bool {
+        self.is_asleep
     }
 
     /// Returns whether the packet loop of the first worker was in the middle of a round for half a second, at the last
@@ -267,6 +288,10 @@ impl Watch {
             self.seen.fill(LastBeat::default());
             return None;
         }
+        let cpu = main.map(|main| main.cpu);
+        let waits = self.heartbeat.of(Thread::Packets).load(Ordering::Relaxed) & WAITS != 0;
+        self.is_asleep = self.heartbeat.workers == 1 && waits && cpu.is_some() && cpu == self.cpu;
+        self.cpu = cpu;
         let passed = passed.min(2 * tick);
         Thread::all(self.heartbeat.workers).find_map(|thread| {
             let number = self.heartbeat.of(thread).load(Ordering::Relaxed);
@@ -325,7 +350,9 @@ mod tests {
     fn watch() -> (Heartbeat, Watch) {
         let heartbeat = Heartbeat::new(1).unwrap();
         let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
-        let watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen: vec![LastBeat::default(); 4] };
+        let seen = vec![LastBeat::default(); 5];
+        let heartbeat_of = heartbeat.clone();
+        let watch = Watch { heartbeat: heartbeat_of, limits, stat: None, seen, cpu: None, is_asleep: false };
         (heartbeat, watch)
     }
 
@@ -341,6 +368,10 @@ mod tests {
         let found = checks(&|| ()).unwrap();
         assert_eq!((found.thread, found.how), (Thread::Control, How::Wall(Duration::from_secs(1))));
         heartbeat.over(Thread::Control);
+        let during = heartbeat.unwatched(Thread::Health, || checks(&|| ()));
+        assert_eq!(during, None, "others may take their time");
+        assert_eq!(checks(&|| ()).map(|found| found.thread), Some(Thread::Health), "the thread itself may not");
+        heartbeat.over(Thread::Health);
         heartbeat.of(Thread::Packets).store(6 | WAITS, Ordering::Relaxed);
         assert_eq!(checks(&|| ()), None, "one has ended, and one waits for packets");
     }
@@ -392,6 +423,19 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_sleeps_that_waits_and_uses_no_processor_time() {
+        let (heartbeat, watch) = watch();
+        let own = File::open("/proc/thread-self/stat").unwrap();
+        let mut watch = Watch { stat: Some(own), ..watch };
+        heartbeat.of(Thread::Packets).store(8 | WAITS, Ordering::Relaxed);
+        assert!(!(watch.check(TICK, TICK), watch.is_asleep()).1, "nothing is known before the first look");
+        // The clock of the thread has steps of 10 ms, one of which may end in between.
+        assert!((0..100).any(|_| (watch.check(TICK, TICK), watch.is_asleep()).1));
+        heartbeat.of(Thread::Packets).store(8, Ordering::Relaxed);
+        assert!(!(0..100).any(|_| (watch.check(TICK, TICK), watch.is_asleep()).1), "it is in a round");
+    }
+
+    #[test]
     fn a_loop_is_told_by_the_processor_time_of_the_thread() {
         let (heartbeat, watch) = watch();
         let own = File::open("/proc/thread-self/stat").unwrap();
@@ -415,8 +459,8 @@ mod tests {
     fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
         let heartbeat = Heartbeat::new(3).unwrap();
         let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
-        let seen = vec![LastBeat::default(); 6];
-        let mut watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen };
+        let seen = vec![LastBeat::default(); 7];
+        let mut watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false };
         for worker in [1, 2] {
             heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
         }

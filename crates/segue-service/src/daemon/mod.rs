@@ -41,7 +41,7 @@ use crate::control_server::{self, Bound, KnobControl, Server};
 use crate::fastpath::{Fastpath, Switches};
 use crate::fault::{self, Vitals};
 use crate::handover::{Line, Ports, Record};
-use crate::health::Health;
+use crate::health::{Health, Sources};
 use crate::heartbeat::{Heartbeat, Thread};
 use crate::peers::Keeper;
 use crate::report::Report;
@@ -187,7 +187,8 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
     }
     let since = Instant::now();
     let reader = running.reader(daemon.ports(), checksum_drops, queue_drops, forwarding.clone());
-    let health = health.map(|sources| sources.watch(running.boards(), fastpath.clone(), report)).transpose();
+    let watch = |sources: Sources| sources.watch(running.boards(), fastpath.clone(), vitals.clone(), report);
+    let health = health.map(watch).transpose();
     let health = health.map_err(|error| {
         Error::system("cannot watch the health of the tunnels", &error, "segue doctor").why("its thread did not start")
     })?;

@@ -105,7 +105,7 @@ pub(super) struct LinkView {
 }
 
 /// The directions in which the in-kernel path carries the packets.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ByKernel {
     pub(super) sends: bool,
     pub(super) receives: bool,

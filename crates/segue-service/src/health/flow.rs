@@ -57,8 +57,8 @@ const REFUSALS: Duration = Duration::from_secs(10);
 const STRAY: u64 = 2;
 
 impl Flow {
-    /// Updates the flow with the current counters.
-    pub(super) fn update(&mut self, counts: Counts, now: Instant) {
+    /// Updates the flow with the current counters. Returns whether they have changed.
+    pub(super) fn update(&mut self, counts: Counts, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.counts, counts);
         let risen = |now: u64, before: u64| now.saturating_sub(before);
         let sent = risen(counts.sent, before.sent);
@@ -84,6 +84,7 @@ impl Flow {
             self.last_refused = Some(now);
             self.refused_in_a_row += if self.last_received == Some(now) { 0 } else { refused };
         }
+        counts != before
     }
 
     /// Notes the time of the last ICMP error about a datagram of the tunnel.

@@ -45,8 +45,9 @@ fn interface(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     let link = evidence.view.links.get(&monitored.index)?;
     let is_down = !link.is_up && !link.is_gone;
     is_down.then(|| {
-        let name = &monitored.name;
-        let why = "the tunnel's own interface is down".to_owned();
+        let name = &link.name;
+        let was = if *name == monitored.name { String::new() } else { format!(", {} at the start,", monitored.name) };
+        let why = format!("the tunnel's own interface{was} is down");
         complaint("interface_down", format!("{name} is down"), why, format!("sudo ip link set dev {name} up"))
     })
 }
@@ -205,7 +206,10 @@ fn cause(why: &str) -> (&'static str, &'static str) {
 /// Returns a problem where the path MTU has become too small for the interface's MTU.
 fn mtu(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
     let view = &evidence.view;
-    let inside = view.links.get(&monitored.index).filter(|link| link.mtu > 0).map_or(monitored.mtu, |link| link.mtu);
+    let own = view.links.get(&monitored.index);
+    let inside = own.filter(|link| link.mtu > 0).map_or(monitored.mtu, |link| link.mtu);
+    // An interface may be renamed while it is used.
+    let name = own.map_or(&monitored.name, |link| &link.name);
     let narrowest = monitored.remotes.iter().filter_map(|remote| {
         let path = view.paths.get(remote).and_then(|(path, has_route)| path.filter(|_| *has_route))?;
         let link = view.links.get(&path.link).filter(|link| !link.is_gone)?;
@@ -219,12 +223,12 @@ fn mtu(monitored: &Monitored, evidence: &Evidence) -> Option<Complaint> {
         let fits = path.saturating_sub(monitored.overhead);
         complaint(
             "mtu",
-            format!("{place} takes {path} bytes, {} needs {}", monitored.name, inside + monitored.overhead),
+            format!("{place} takes {path} bytes, {name} needs {}", inside + monitored.overhead),
             format!(
                 "packets above {fits} bytes are fragmented or dropped; at the start it took {}",
                 monitored.path_mtu
             ),
-            format!("sudo ip link set dev {} mtu {fits}", monitored.name),
+            format!("sudo ip link set dev {name} mtu {fits}"),
         )
     })
 }
@@ -247,7 +251,7 @@ fn offloads(monitored: &Monitored, evidence: &Evidence) -> Vec<Complaint> {
             .filter_map(|(word, on)| (on == Some(false)).then_some(word))
             .collect();
         if !off.is_empty() {
-            let name = &monitored.name;
+            let name = &link.name;
             let on: Vec<String> = off.iter().map(|word| format!("{word} on")).collect();
             found.push(complaint(
                 "offload_off",
@@ -422,6 +426,11 @@ mod tests {
         assert_eq!(judged(down), one("link_down", "sudo ip link set dev e0 up"));
         let inside = |view: &mut View| view.links.get_mut(&9).unwrap().is_up = false;
         assert_eq!(judged(inside), one("interface_down", "sudo ip link set dev sg0 up"));
+        let renamed = |view: &mut View| {
+            let link = view.links.get_mut(&9).unwrap();
+            (link.is_up, link.name) = (false, "vpn0".to_owned());
+        };
+        assert_eq!(judged(renamed), one("interface_down", "sudo ip link set dev vpn0 up"));
         let gone = |view: &mut View| view.locals.get_mut(&LOCAL.parse().unwrap()).unwrap().1 = false;
         assert_eq!(judged(gone), one("address_gone", "sudo ip addr add 198.18.0.1/24 dev e0"));
         let routed = |view: &mut View| {

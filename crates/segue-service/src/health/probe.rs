@@ -74,6 +74,11 @@ impl Prober {
         self.due
     }
 
+    /// Returns whether the probe is on.
+    pub(super) fn is_on(&self) -> bool {
+        self.began.is_some()
+    }
+
     /// Returns the measurements of the probe.
     pub(super) fn measured(&self) -> Measured {
         self.probe.measured()

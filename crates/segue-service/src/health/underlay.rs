@@ -29,6 +29,15 @@ pub(super) struct Underlay {
     socket: UdpSocket,
 }
 
+/// Parts of the state that may have changed since it was read.
+#[derive(Clone, Copy)]
+pub(super) struct Changed<'a> {
+    /// Indexes of the tunnels' own interfaces; `None` for all of them.
+    pub(super) links: Option<&'a [u32]>,
+    /// Whether addresses may have changed.
+    pub(super) addresses: bool,
+}
+
 impl Underlay {
     /// Opens the connections to the kernel.
     pub(super) fn open() -> io::Result<Underlay> {
@@ -44,21 +53,17 @@ impl Underlay {
             // An address that never was the host's own, as with a non-local bind, is not missed.
             view.locals.extend(found.map(|(_, prefix)| (local, (Some(prefix.len), true))));
         }
-        self.refresh(monitored, None, &mut view)?;
+        self.refresh(monitored, Changed { links: None, addresses: true }, &mut view)?;
         Ok(view)
     }
 
-    /// Reads the parts of the state again that may have changed. Of the tunnels' own interfaces only those in `changed`
-    /// are read; `None` reads all of them.
-    pub(super) fn refresh(
-        &mut self,
-        monitored: &[Monitored],
-        changed: Option<&[u32]>,
-        view: &mut View,
-    ) -> io::Result<()> {
-        let addresses = self.netlink.all_addresses()?;
-        for (local, (_, is_here)) in &mut view.locals {
-            *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
+    /// Reads the parts of the state again that may have changed, and those whose changes the kernel does not report.
+    pub(super) fn refresh(&mut self, monitored: &[Monitored], changed: Changed<'_>, view: &mut View) -> io::Result<()> {
+        if changed.addresses {
+            let addresses = self.netlink.all_addresses()?;
+            for (local, (_, is_here)) in &mut view.locals {
+                *is_here = addresses.iter().any(|(_, prefix)| prefix.address == *local);
+            }
         }
         let pairs: BTreeSet<(IpAddr, IpAddr, Option<u32>)> = monitored
             .iter()
@@ -84,7 +89,7 @@ impl Underlay {
             view.links.insert(index, link.unwrap_or(gone));
         }
         let of_tunnels = monitored.iter().map(|monitored| monitored.index).filter(|index| *index != 0);
-        for index in of_tunnels.filter(|index| changed.is_none_or(|changed| changed.contains(index))) {
+        for index in of_tunnels.filter(|index| changed.links.is_none_or(|links| links.contains(index))) {
             match self.link(index) {
                 Some(link) => {
                     view.links.insert(index, link);

@@ -25,17 +25,23 @@ use super::evidence::{ByKernel, Evidence, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::probe::{Nonces, Prober};
-use super::underlay::Underlay;
+use super::underlay::{self, Underlay};
 use crate::fastpath::Fastpath;
+use crate::fault::Vitals;
+use crate::heartbeat::Thread;
 use crate::report::Report;
 use crate::started;
 
-/// Interval at which the counters are read and the tunnels judged.
-const TICK: Duration = Duration::from_millis(500);
+/// Interval at which the counters are read and the tunnels judged: the shortest and the longest one, and how much of it
+/// each tunnel adds. A thousand tunnels take nearly a millisecond.
+const TICK: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
+const TICK_PER_TUNNEL: Duration = Duration::from_millis(8);
 /// Pause after notices and errors were read, which limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Interval at which the underlay is read even without a notice: the kernel reports no learned path MTU.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which the underlay is read even without a notice, in the same form: the kernel reports no learned path
+/// MTU. A tunnel takes ten microseconds, most of them in the kernel.
+const REFRESH: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
+const REFRESH_PER_TUNNEL: Duration = Duration::from_millis(100);
 /// Largest number of errors that are read at a time.
 const MOST_ERRORS: usize = 64;
 /// Divisor of the largest share of its time that the thread spends on the underlay.
@@ -100,13 +106,33 @@ impl Sources {
     }
 
     /// Starts the watching thread, which ends with the process; `boards` have the counters of the packet loops,
-    /// `fastpath` those of the in-kernel path. Beginning and end of each problem are logged.
-    pub(crate) fn watch(self, boards: Boards, fastpath: Option<Fastpath>, out: &Arc<dyn Report>) -> io::Result<Health> {
-        let published = Arc::new(Mutex::new(Published::default()));
+    /// `fastpath` those of the in-kernel path, `vitals` takes the thread's heartbeat. Beginning and end of each problem
+    /// are logged.
+    pub(crate) fn watch(
+        self,
+        boards: Boards,
+        fastpath: Option<Fastpath>,
+        vitals: Vitals,
+        out: &Arc<dyn Report>,
+    ) -> io::Result<Health> {
+        let tunnels = self.monitored.iter().map(|monitored| (monitored.name.clone(), tunnel(monitored))).collect();
+        let published = Arc::new(Mutex::new(Published { tunnels, ..Published::default() }));
         let places = places(&self.monitored, &boards);
         let health = Health(Arc::clone(&published));
         let log = out.is_log().then(|| Arc::clone(out));
-        let mut watch = Watch { sources: self, boards, fastpath, places, published, began: BTreeMap::new(), log };
+        let (began, is_known_well) = (BTreeMap::new(), vec![false; self.monitored.len()]);
+        let mut watch = Watch {
+            sources: self,
+            boards,
+            fastpath,
+            places,
+            published,
+            began,
+            log,
+            is_refreshed: true,
+            is_known_well,
+            vitals,
+        };
         watch.tick();
         started::spawn("health", move || watch.run())?;
         Ok(health)
@@ -156,7 +182,8 @@ impl Places {
 #[derive(Debug, Default)]
 struct Published {
     complaints: Vec<Complaint>,
-    tunnels: BTreeMap<String, Tunnel>,
+    /// The tunnels by their names, in the order of the facts.
+    tunnels: Vec<(String, Tunnel)>,
 }
 
 /// A handle to the last judgement.
@@ -168,7 +195,7 @@ impl Health {
     /// an offload that the kernel refuses is explained by the one that is switched off.
     pub(crate) fn put(&self, instance: &mut Instance) {
         let published = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        instance.tunnels.clone_from(&published.tunnels);
+        instance.tunnels = published.tunnels.iter().cloned().collect();
         let explained = published.complaints.iter().any(|complaint| complaint.code == "underlay_tx_off");
         let mut all = published.complaints.clone();
         all.extend(instance.health.drain(..).filter(|old| !(explained && old.what == "udp_segment off")));
@@ -187,19 +214,29 @@ struct Watch {
     began: BTreeMap<(String, String), String>,
     /// The log, where events are logged.
     log: Option<Arc<dyn Report>>,
+    /// Whether the underlay was read since the last judgement.
+    is_refreshed: bool,
+    /// Of each tunnel, whether its last judgement found no problem and would find none now.
+    is_known_well: Vec<bool>,
+    /// The heartbeat, without which the last judgement would be shown for ever after a fault of this thread.
+    vitals: Vitals,
 }
 
 impl Watch {
     fn run(&mut self) {
-        let mut next_tick = Instant::now() + TICK;
+        let count = self.sources.monitored.len() as u32;
+        let interval = |[shortest, longest]: [Duration; 2], each: Duration| (each * count).clamp(shortest, longest);
+        let (tick, refresh) = (interval(TICK, TICK_PER_TUNNEL), interval(REFRESH, REFRESH_PER_TUNNEL));
+        let mut next_tick = Instant::now() + tick;
         let mut next_read = Instant::now();
-        let mut next_refresh = Instant::now() + REFRESH_INTERVAL;
+        let mut next_refresh = Instant::now() + refresh;
         let mut next_probe = None;
         // The earliest time of the next look, so that changes that never end cost little.
         let mut may_refresh = Instant::now();
         let mut is_stale = false;
-        let mut changed: Option<Vec<u32>> = Some(Vec::new());
+        let mut links_changed: Option<Vec<u32>> = Some(Vec::new());
         loop {
+            self.vitals.beat(Thread::Health);
             let now = Instant::now();
             let mut until = next_probe.map_or(next_tick, |probe| next_tick.min(probe));
             let mut fds = Vec::new();
@@ -223,9 +260,9 @@ impl Watch {
                 let lost = Changed { anything: true, lost: true, ..Changed::default() };
                 let changes = self.sources.changes.read().unwrap_or(lost);
                 is_stale |= changes.anything;
-                match &mut changed {
+                match &mut links_changed {
                     Some(links) if !changes.lost => links.extend(changes.links),
-                    _ => changed = None,
+                    _ => links_changed = None,
                 }
             }
             if ready.iter().skip(1).any(|ready| *ready) {
@@ -233,13 +270,20 @@ impl Watch {
             }
             let is_due = (is_stale && now >= may_refresh) || now >= next_refresh;
             if is_due {
-                let links = changed.replace(Vec::new());
+                let links = links_changed.replace(Vec::new());
                 let Sources { monitored, underlay, evidence, .. } = &mut self.sources;
-                if let Err(error) = underlay.refresh(monitored, links.as_deref(), &mut evidence.view) {
-                    tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
-                }
+                // The kernel reports every change of an address.
+                let changed = underlay::Changed { links: links.as_deref(), addresses: is_stale };
+                let read = || underlay.refresh(monitored, changed, &mut evidence.view);
+                let outcome = self.vitals.heartbeat.unwatched(Thread::Health, read);
+                self.is_refreshed = true;
                 let end = Instant::now();
-                (is_stale, next_refresh, may_refresh) = (false, end + REFRESH_INTERVAL, end + (end - now) * SHARE);
+                (is_stale, next_refresh, may_refresh) = (false, end + refresh, end + (end - now) * SHARE);
+                if let Err(error) = outcome {
+                    tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
+                    // Anything may have changed that the next read has to find.
+                    (is_stale, links_changed, may_refresh) = (true, None, end + tick);
+                }
             }
             let ticks = is_due || now >= next_tick;
             if ticks || next_probe.is_some_and(|probe| now >= probe) {
@@ -247,7 +291,7 @@ impl Watch {
             }
             if ticks {
                 self.tick();
-                next_tick = Instant::now() + TICK;
+                next_tick = Instant::now() + tick;
             }
         }
     }
@@ -278,8 +322,13 @@ impl Watch {
         let now = Instant::now();
         let Sources { monitored, evidence, probes, .. } = &mut self.sources;
         let carries = |direction| self.fastpath.as_ref().is_some_and(|fastpath| fastpath.carries(direction));
-        evidence.by_kernel = ByKernel { sends: carries(Direction::Send), receives: carries(Direction::Receive) };
-        for (at, (flow, places)) in evidence.flows.iter_mut().zip(&self.places).enumerate() {
+        let by_kernel = ByKernel { sends: carries(Direction::Send), receives: carries(Direction::Receive) };
+        let by_kernel_before = std::mem::replace(&mut evidence.by_kernel, by_kernel);
+        // Of a tunnel without a problem, a probe, a packet and ICMP errors, only these change the judgement.
+        let is_new = std::mem::take(&mut self.is_refreshed) || by_kernel != by_kernel_before;
+        let is_new = is_new || !evidence.refused.is_empty();
+        let flows = evidence.flows.iter_mut().zip(&self.places).zip(&mut self.is_known_well);
+        for (at, ((flow, places), is_known_well)) in flows.enumerate() {
             let mut counts = places.read(&self.boards);
             if let Some([sent, received]) = self.fastpath.as_ref().and_then(|fastpath| fastpath.packets(at)) {
                 counts.sent += sent;
@@ -287,23 +336,24 @@ impl Watch {
             }
             let prober = probes.probers.get(at).and_then(Option::as_ref);
             counts.sent += prober.map_or(0, |prober| prober.sent);
-            flow.update(counts, now);
+            let is_busy = flow.update(counts, now);
             let refusals = monitored.get(at).into_iter().flat_map(|monitored| &monitored.remotes);
             if let Some(at) = refusals.filter_map(|remote| evidence.refused.get(remote)).map(|error| error.at).max() {
                 flow.note_refusal(at);
             }
+            let had_probe = flow.probe.is_some();
             flow.probe = prober.and_then(|prober| prober.verdict(now));
             flow.last_reply = prober.and_then(|prober| prober.last_reply(now));
+            *is_known_well &= !is_new && !is_busy && flow.probe.is_none() && !had_probe;
         }
-        let mut tunnels = BTreeMap::new();
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
         let mut known: HashMap<[String; 2], usize> = HashMap::new();
-        for (at, (monitored, flow)) in monitored.iter().zip(&evidence.flows).enumerate() {
-            let prober = probes.probers.get(at).and_then(Option::as_ref);
-            let state = Tunnel { probe: prober.and_then(probe), ..tunnel(monitored, flow, now) };
-            tunnels.insert(monitored.name.clone(), state);
-            for new in judge(monitored, flow, evidence, now) {
+        let tunnels = monitored.iter().zip(&evidence.flows).zip(&mut self.is_known_well);
+        for ((monitored, flow), is_known_well) in tunnels.filter(|(_, is_known_well)| !**is_known_well) {
+            let found = judge(monitored, flow, evidence, now);
+            *is_known_well = found.is_empty();
+            for new in found {
                 let key = [new.what.clone(), new.why.clone().unwrap_or_default()];
                 let at = *known.entry(key).or_insert(complaints.len());
                 if at == complaints.len() {
@@ -318,7 +368,7 @@ impl Watch {
             let key = (complaint.code.clone(), complaint.tunnels.first().cloned().unwrap_or_default());
             let known = self.began.remove(&key);
             if let Some(log) = self.log.as_ref().filter(|_| known.is_none()) {
-                log.event(&begun(complaint));
+                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&begun(complaint)));
             }
             let since = known.unwrap_or_else(|| t.clone());
             complaint.since = Some(since.clone());
@@ -330,10 +380,15 @@ impl Watch {
         for (code, tunnel) in std::mem::replace(&mut self.began, began).into_keys() {
             if let Some(log) = &self.log {
                 let text = format!("{tunnel}: {code} is over");
-                log.event(&LogEntry::new(LogEvent::Healthy, text).with("code", code).with("tunnel", tunnel));
+                let entry = LogEntry::new(LogEvent::Healthy, text).with("code", code).with("tunnel", tunnel);
+                self.vitals.heartbeat.unwatched(Thread::Health, || log.event(&entry));
             }
         }
-        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = Published { complaints, tunnels };
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.complaints = complaints;
+        for (((_, tunnel), flow), prober) in published.tunnels.iter_mut().zip(&evidence.flows).zip(&probes.probers) {
+            update(tunnel, flow, prober.as_ref(), now);
+        }
     }
 }
 
@@ -346,27 +401,32 @@ fn begun(complaint: &Complaint) -> LogEntry<'static> {
     entry
 }
 
-/// Returns the tunnel in the form of `segue stat -j`.
-fn tunnel(monitored: &Monitored, flow: &Flow, now: Instant) -> Tunnel {
+/// Returns what never changes of a tunnel in the form of `segue stat -j`.
+fn tunnel(monitored: &Monitored) -> Tunnel {
     let address = |ip: std::net::IpAddr, port: Option<u16>| match port {
         Some(port) => std::net::SocketAddr::new(ip, port).to_string(),
         None => ip.to_string(),
     };
-    let age =
-        |at: Option<Instant>| at.map(|at| (now.saturating_duration_since(at).as_secs_f64() * 10.0).round() / 10.0);
     Tunnel {
         mode: monitored.kind.clone(),
         local: address(monitored.local, monitored.ports.map(|(own, _)| own)),
         remote: monitored.remote_name.clone(),
         mtu: monitored.mtu,
         underlay: monitored.underlay.clone(),
-        received: flow.counts.received,
-        refused: flow.counts.refused,
-        refused_for: flow.counts.why.map(str::to_owned),
-        received_age_s: age(flow.last_received),
-        sent_age_s: age(flow.last_sent),
-        probe: None,
+        ..Tunnel::default()
     }
+}
+
+/// Sets what changes of a tunnel.
+fn update(tunnel: &mut Tunnel, flow: &Flow, prober: Option<&Prober>, now: Instant) {
+    let age =
+        |at: Option<Instant>| at.map(|at| (now.saturating_duration_since(at).as_secs_f64() * 10.0).round() / 10.0);
+    tunnel.received = flow.counts.received;
+    tunnel.refused = flow.counts.refused;
+    tunnel.refused_for = flow.counts.why.map(str::to_owned);
+    tunnel.received_age_s = age(flow.last_received);
+    tunnel.sent_age_s = age(flow.last_sent);
+    tunnel.probe = prober.filter(|prober| prober.is_on()).and_then(probe);
 }
 
 /// Returns the measurements of a probe as in `segue stat -j`; `None` if it is off.

@@ -23,6 +23,8 @@ use crate::socket_file::SocketFile;
 
 /// Interval at which the heartbeat is checked.
 const TICK: Duration = Duration::from_millis(250);
+/// Interval of the checks while no packet comes: a service may have many idle instances.
+const CALM_TICK: Duration = Duration::from_millis(500);
 /// Longest wait for the end of a killed process.
 const LAST: Duration = Duration::from_secs(5);
 /// Shortest time between two messages about a process that is stopped again and again.
@@ -60,6 +62,7 @@ pub(super) fn run(
         end(&error);
     }
     let (mut is_stopping, mut now, mut looked, mut told) = (false, false, Instant::now(), [None; 2]);
+    let mut tick = TICK;
     let mut helpers: Vec<&Helper> = life.helpers.iter().collect();
     loop {
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
@@ -107,7 +110,7 @@ pub(super) fn run(
             }
             out.event(&LogEntry::new(LogEvent::Port, error.message).with("instance", life.name));
         }
-        let _ = sys::poll(&[(signals.as_fd(), Want::Read)], TICK);
+        let _ = sys::poll(&[(signals.as_fd(), Want::Read)], tick);
         while let Ok(Some((action, number))) = signals.receive() {
             match action {
                 SignalAction::Child => {}
@@ -122,15 +125,16 @@ pub(super) fn run(
             }
         }
         let passed = looked.elapsed();
-        if passed >= TICK {
+        if passed >= tick {
             looked = Instant::now();
-            if let Some(stall) = watch.check(passed, TICK) {
+            if let Some(stall) = watch.check(passed, tick) {
                 end(&stalled(life.name, stall));
             }
             // A front end may make it wait; its guest's port stops then, and no other.
             if watch.is_late() {
                 let _ = sys::kill(child, vhost::INTERRUPT);
             }
+            tick = if watch.is_asleep() { CALM_TICK } else { TICK };
         }
     }
 }
