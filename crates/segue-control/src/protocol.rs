@@ -37,9 +37,9 @@ pub enum Request {
 /// A fault that a test asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Name of the thread to fail: `packets`, `control`, `signals` or `routes`.
+    /// Name of the thread to fail: `packets`, `worker1` and so on, `control`, `signals`, `routes` or `health`.
     pub thread: String,
-    /// Kind of the injected fault: `panic`, `loop`, `hang`, `fail`, or `none`.
+    /// Kind of the injected fault: `panic`, `loop`, `hang`, `memory`, `fail`, or `none`.
     pub kind: String,
 }
 

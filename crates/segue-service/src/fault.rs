@@ -50,6 +50,8 @@ enum Injected {
     Hang,
     /// The failure of the thread's requests to the kernel, until another fault is injected.
     Fail,
+    /// The thread takes memory until it gets no more.
+    Memory,
 }
 
 /// State of an instance's threads: their heartbeat, and the faults injected into them.
@@ -94,6 +96,10 @@ impl Vitals {
             request if request == Injected::Hang as u8 => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
+            request if request == Injected::Memory as u8 => loop {
+                // Never written to, so that it takes up addresses, of which a test has left few, and no memory.
+                std::mem::forget(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
+            },
             request => request == Injected::Fail as u8,
         }
     }
@@ -107,6 +113,7 @@ impl Vitals {
             "control" => Thread::Control,
             "signals" => Thread::Signals,
             "routes" => Thread::Routes,
+            "health" => Thread::Health,
             other => match other.strip_prefix("worker").and_then(|number| number.parse().ok()) {
                 Some(number) if (1..self.heartbeat.workers()).contains(&number) => Thread::Worker(number),
                 _ => return refused("there is no such thread"),
@@ -117,6 +124,7 @@ impl Vitals {
             "loop" => Injected::Loop,
             "hang" => Injected::Hang,
             "fail" => Injected::Fail,
+            "memory" => Injected::Memory,
             "none" => Injected::None,
             _ => return refused("there is no such fault"),
         };

@@ -1,6 +1,7 @@
 //! A service with many tunnels between two hosts, and faults of its threads and processes.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -19,6 +20,9 @@ use crate::{Ground, sys};
 
 /// Longest wait for any expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit of the addresses of each process of host A, bytes: it gets no more memory before it has taken much of the
+/// machine's, and needs far less.
+const ADDRESSES: u64 = 16 << 30;
 /// Time within which packets pass through an instance that is well.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -38,7 +42,7 @@ pub struct Service {
 /// A fault of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Fault in a thread: `panic`, `loop`, `hang`.
+    /// Fault in a thread: `panic`, `loop`, `hang`, `memory`.
     Thread(&'static str, &'static str),
     /// The process that moves packets receives this signal.
     Worker(i32),
@@ -93,8 +97,9 @@ impl Service {
             fs::DirBuilder::new().mode(0o755).create(&folder).unwrap();
             let file = folder.join("segue.toml");
             fs::write(&file, text + more).unwrap();
-            let mut command = host.command(&ground.program);
-            command.args(["run", "-j", "-c"]).arg(&file);
+            let limit = format!("--as={ADDRESSES}");
+            let mut command = host.command("prlimit");
+            command.args([OsStr::new(&limit), ground.program.as_os_str()]).args(["run", "-j", "-c"]).arg(&file);
             command.env("SEGUE_RUNTIME_DIR", &folder).env("SEGUE_FAULTS", "1");
             if matches!(end, Peer::A) {
                 command.envs(env.iter().copied());

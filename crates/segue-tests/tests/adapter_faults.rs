@@ -152,6 +152,7 @@ fn an_adapter_passes_packets_again_after_each_fault_of_its_process() {
         Fault::Thread("packets", "panic"),
         Fault::Worker(libc::SIGSTOP),
         Fault::Thread("packets", "loop"),
+        Fault::Thread("packets", "memory"),
         Fault::Worker(libc::SIGKILL),
         Fault::Thread("control", "panic"),
     ] {
@@ -208,10 +209,11 @@ fn errors_of_usb_requests_end_no_process_and_cost_no_more_than_three_times_the_n
             let before = adapter.number("unplugs");
             let (found, took) = adapter.traced(worker, &ends, Some((calls, error)));
             let longer = (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
-            let most = MOST as f64 * normal.total().max(LEAST) as f64 * longer;
+            let usual = normal.total().max(LEAST) as f64 * longer;
+            let most = MOST as f64 * usual;
             println!(
                 "figure lan0 {calls} {error}: times the normal {:.2}, errors met {}",
-                found.total() as f64 / (normal.total().max(1) as f64 * longer),
+                found.total() as f64 / usual,
                 found.injected
             );
             met += found.injected;

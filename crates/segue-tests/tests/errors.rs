@@ -167,12 +167,13 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
                     let (found, took) = subject.traced(process, Some((calls, error)));
                     // A request that is not answered takes a few seconds more.
                     let longer = (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
-                    let most = MOST as f64 * normal.total().max(process.least) as f64 * longer;
+                    let usual = normal.total().max(process.least) as f64 * longer;
+                    let most = MOST as f64 * usual;
                     met_here += usize::from(found.injected > 0);
                     let who = format!("{} of {}", process.name, subject.name);
                     println!(
                         "figure {who} {calls} {error}: times the normal {:.2}, errors met {}",
-                        found.total() as f64 / (normal.total().max(1) as f64 * longer),
+                        found.total() as f64 / usual,
                         found.injected
                     );
                     let passes = subject.passes();

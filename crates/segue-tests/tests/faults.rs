@@ -1,5 +1,6 @@
-//! Tests of faults of a thread or a process of an instance: packets pass again, no report calls the instance healthy in
-//! between, and no other instance is affected.
+//! Tests of faults of a thread or a process of an instance, and of interfaces that are renamed, moved or deleted while
+//! they are used: packets pass again, no report calls the instance healthy in between, and no other instance is
+//! affected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,21 +13,28 @@ use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, tail, tunnel};
 use segue_tests::routed::ip;
 use segue_tests::{sys, test_name};
+use serde_json::Value;
 
 /// The faults, the frequent ones twice. An instance has three of them in a minute before its restarts are delayed.
-const FAULTS: [Fault; 12] = [
+///
+/// A process that the kernel ends for lack of memory gets SIGKILL; one that gets no memory ends itself.
+const FAULTS: [Fault; 16] = [
     Fault::Thread("packets", "panic"),
-    Fault::Worker(libc::SIGSTOP),
     Fault::Worker(libc::SIGKILL),
-    Fault::Thread("packets", "loop"),
+    Fault::Worker(libc::SIGSTOP),
     Fault::Supervisor(libc::SIGSTOP),
+    Fault::Thread("packets", "loop"),
     Fault::Worker(libc::SIGILL),
     Fault::Thread("control", "panic"),
-    Fault::Worker(libc::SIGSTOP),
+    Fault::Thread("packets", "memory"),
     Fault::Supervisor(libc::SIGKILL),
     Fault::Thread("signals", "panic"),
-    Fault::Thread("packets", "panic"),
+    Fault::Worker(libc::SIGSTOP),
+    Fault::Worker(libc::SIGSTOP),
+    Fault::Thread("health", "panic"),
     Fault::Worker(libc::SIGABRT),
+    Fault::Thread("packets", "panic"),
+    Fault::Supervisor(libc::SIGABRT),
 ];
 
 /// Number of faults that each instance has.
@@ -88,9 +96,12 @@ fn gateways_and_routers_pass_packets_again_after_each_fault() {
             scope.spawn(move || {
                 let passes = |longest| forwarder.passes(service, longest);
                 assert!(passes(PATIENCE), "{}: {}", forwarder.name, tail(&service.near));
-                for fault in
-                    [Fault::Thread("packets", "panic"), Fault::Worker(libc::SIGSTOP), Fault::Worker(libc::SIGKILL)]
-                {
+                for fault in [
+                    Fault::Thread("packets", "panic"),
+                    Fault::Worker(libc::SIGSTOP),
+                    Fault::Thread("packets", "memory"),
+                    Fault::Worker(libc::SIGKILL),
+                ] {
                     service.fault_of(forwarder.name, fault, &passes);
                 }
             });
@@ -127,24 +138,130 @@ fn a_router_that_hears_of_no_routes_says_so_until_it_has_read_the_tables_again()
 }
 
 #[test]
-fn a_loop_that_hangs_without_processor_time_is_ended_after_its_time() {
-    let Some(service) = Service::start(test_name!(), 4, "", &[]) else { return };
+fn a_thread_that_hangs_or_loops_beside_the_packets_is_ended_after_its_time() {
+    let Some(service) = Service::start(test_name!(), 8, "", &[]) else { return };
     let other = service.patient_pid("sg2");
     // All at once, since each has its ten seconds.
-    let hanging = [(1, "packets", "packet loop"), (3, "control", "control socket"), (4, "signals", "signals")];
+    let faults = [
+        (1, "packets", "hang", "packet loop"),
+        (3, "control", "hang", "control socket"),
+        (4, "signals", "hang", "signals"),
+        (5, "health", "hang", "watch of HEALTH"),
+        (6, "control", "loop", "control socket"),
+        (7, "signals", "loop", "signals"),
+        (8, "health", "loop", "watch of HEALTH"),
+    ];
     thread::scope(|scope| {
         let service = &service;
-        for (net, thread, _) in hanging {
-            scope.spawn(move || service.fault(net, Fault::Thread(thread, "hang")));
+        for (net, thread, kind, _) in faults {
+            scope.spawn(move || service.fault(net, Fault::Thread(thread, kind)));
         }
     });
     assert_eq!(service.patient_pid("sg2"), other);
-    let events = service.events();
-    let errors: Vec<&str> = events.iter().filter_map(|event| event["error"]["message"].as_str()).collect();
-    for (_, _, thread) in hanging {
-        let wanted = format!("the {thread} did not report for");
-        assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
+    let errors = errors(&service);
+    for (net, _, kind, thread) in faults {
+        let wanted = format!("sg{net}: the {thread} did not report for");
+        assert!(errors.iter().any(|error| error.contains(&wanted)), "{kind} {wanted}: {errors:?}");
     }
+}
+
+#[test]
+fn a_thread_that_gets_no_memory_ends_its_process_at_once_whichever_it_is() {
+    let Some(service) = Service::start(test_name!(), 5, "", &[]) else { return };
+    let other = service.patient_pid("sg5");
+    let threads = ["packets", "control", "signals", "health"];
+    thread::scope(|scope| {
+        let service = &service;
+        for (net, thread) in (1..).zip(threads) {
+            scope.spawn(move || service.fault(net, Fault::Thread(thread, "memory")));
+        }
+    });
+    assert_eq!(service.patient_pid("sg5"), other);
+    let errors = errors(&service);
+    for (net, thread) in (1..).zip(threads) {
+        // The supervisor would end it as well, after its time.
+        let wanted = format!("sg{net}: the process that moves packets was ended by signal ");
+        assert!(errors.iter().any(|error| error.contains(&wanted)), "{thread} {wanted}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_tunnel_whose_interface_is_renamed_goes_on_and_health_has_the_new_name() {
+    let Some(service) = Service::start(test_name!(), 1, "", &[]) else { return };
+    let host = &service.ground.a;
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
+    let pid = service.patient_pid("sg1");
+    ip(host, "link set dev sg1 down");
+    ip(host, "link set dev sg1 name vpn0");
+    until("its new name", &service, || {
+        let found = problem(&service, "sg1", "interface_down")??;
+        let is_named = found["why"].as_str()?.contains("sg1 at the start");
+        (is_named && found["fix"] == "sudo ip link set dev vpn0 up").then_some(())
+    });
+    ip(host, "link set dev vpn0 up");
+    assert!(service.passes(1, PATIENCE), "{}", tail(&service.near));
+    until("no problem", &service, || problem(&service, "sg1", "interface_down")?.is_none().then_some(()));
+    assert_eq!(service.patient_pid("sg1"), pid);
+}
+
+#[test]
+fn gateways_and_routers_go_on_with_a_renamed_port_until_a_start_that_misses_it() {
+    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, forwarders)) = &made else { return };
+    let host = &service.ground.a;
+    let rename = |from: &str, to: &str| {
+        ip(host, &format!("link set dev {from} down"));
+        ip(host, &format!("link set dev {from} name {to}"));
+        ip(host, &format!("link set dev {to} up"));
+    };
+    for (Forwarder { name, .. }, port) in forwarders.iter().zip(["br-c", "rt-c"]) {
+        let passes = || forwarders.iter().all(|forwarder| forwarder.passes(service, PATIENCE));
+        assert!(passes(), "{}", tail(&service.near));
+        let pid = service.patient_pid(name).expect("it runs");
+        rename(port, "other");
+        assert!(passes(), "{name}: {}", tail(&service.near));
+        assert_eq!(service.patient_pid(name), Some(pid));
+        sys::signal(pid, libc::SIGKILL).unwrap();
+        until("the missing port", service, || is_missed(service, name, port));
+        rename("other", port);
+        assert!(passes(), "{name}: {}", tail(&service.near));
+    }
+}
+
+#[test]
+fn a_gateway_whose_port_is_moved_to_another_namespace_names_it_and_is_started_when_it_is_back() {
+    let made = Service::prepared(test_name!(), 1, Forwarder::TABLES, &[], Forwarder::both);
+    let Some((service, [bridge, router])) = &made else { return };
+    let [a, b] = [&service.ground.a, &service.ground.b];
+    assert!(bridge.passes(service, PATIENCE) && router.passes(service, PATIENCE), "{}", tail(&service.near));
+    let others = || ["sg1", router.name].map(|name| service.patient_pid(name));
+    let before = others();
+    ip(a, &format!("link set dev br-c netns {}", b.net_path()));
+    until("the missing port", service, || is_missed(service, bridge.name, "br-c"));
+    assert!(service.passes(1, PATIENCE) && router.passes(service, PATIENCE), "{}", tail(&service.near));
+    ip(b, &format!("link set dev br-c netns {}", a.net_path()));
+    ip(a, "link set dev br-c up");
+    assert!(bridge.passes(service, PATIENCE), "{}", tail(&service.near));
+    until("no problem", service, || problem(service, bridge.name, "down")?.is_none().then_some(()));
+    assert_eq!(others(), before);
+}
+
+/// Returns the problem with this code of an instance that answers, if it has one.
+fn problem(service: &Service, name: &str, code: &str) -> Option<Option<Value>> {
+    let stat = service.stat(name)?;
+    Some(stat["health"].as_array()?.iter().find(|problem| problem["code"] == code).cloned())
+}
+
+/// Returns a value where an instance has no process, and HEALTH says that for lack of the interface `port`.
+fn is_missed(service: &Service, name: &str, port: &str) -> Option<()> {
+    let found = problem(service, name, "down")??;
+    found["what"].as_str()?.contains(&format!("no interface {port}")).then_some(())
+}
+
+/// Returns the messages of the errors that the service has reported.
+fn errors(service: &Service) -> Vec<String> {
+    let events = service.events();
+    events.iter().filter_map(|event| event["error"]["message"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]

@@ -228,6 +228,18 @@ mod inside {
         }
     }
 
+    /// Checks that the parent of an instance has at most three capabilities, and opens none of [`FILES`]; prints both
+    /// numbers, which `tools/trust.d/07-calls` reads.
+    #[track_caller]
+    fn assert_little(held: &Held, parent: u32, of: &str) {
+        let [effective, permitted] = capabilities(parent);
+        let count = (effective | permitted).count_ones();
+        let opened: Vec<_> = FILES.iter().filter(|(path, flags)| held.opens(path, *flags).unwrap()).collect();
+        println!("the parent of {of} has {count} capabilities and opens {} of {} files", opened.len(), FILES.len());
+        assert!(count <= 3, "the parent of {of}: {}", status(parent));
+        assert!(opened.is_empty(), "the parent of {of} opens {opened:?}");
+    }
+
     #[test]
     fn what_the_real_processes_reach_is_what_their_table_says() {
         let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["sh"]) else { return };
@@ -286,7 +298,7 @@ mod inside {
         assert!(calls.len() <= 40, "{calls:?}");
         let never = &never[..6];
         assert!(never.iter().all(|number| !calls.contains(number)), "{calls:?}");
-        assert_no_file(&held, "the supervisor");
+        assert_little(&held, supervisor, "a tunnel");
         drop(held);
         // Nothing of this has harmed them.
         assert_eq!(super::worker(&ground, &mut process), worker);
@@ -311,6 +323,10 @@ mod inside {
         // BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and BPF_MAP_DELETE_ELEM: no load, no attachment.
         assert_eq!(reached, [1, 2, 3]);
         drop(held);
+        let supervisor = parent(worker);
+        let Some(held) = hold(supervisor) else { return };
+        assert_little(&held, supervisor, "a tunnel on the in-kernel path");
+        drop(held);
         process.terminate();
         assert_eq!(process.wait(PATIENCE).unwrap().code(), Some(0), "{}", process.last_words());
     }
@@ -331,6 +347,9 @@ mod inside {
             assert!(!held.opens(own, libc::O_RDONLY).unwrap(), "{who} opens the file of the service");
             let none = [libc::SYS_execve, libc::SYS_bpf, libc::SYS_ptrace, libc::SYS_setns, libc::SYS_mount];
             assert!(none.iter().all(|number| !held.may(*number, &[u64::MAX; 6]).unwrap()), "{who}");
+            if pid == supervisor {
+                assert_little(&held, pid, "an instance of a service");
+            }
         }
         let Some(held) = hold(parent(supervisor)) else { return };
         // None that the attempt would make.

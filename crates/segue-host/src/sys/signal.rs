@@ -1,4 +1,4 @@
-//! Signals read from a descriptor, and the signal handler of simple commands.
+//! Signals read from a descriptor, and the actions of signals.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::ffi::c_int;
@@ -55,6 +55,16 @@ impl SignalFd {
 impl AsFd for SignalFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Sets the kernel's own action for SIGSEGV: the process ends. The handler of the standard library sets it too, and
+/// returns to the instruction that failed; where a seccomp filter refuses that call, the instruction fails for ever.
+pub fn end_on_segfault() -> io::Result<()> {
+    // SAFETY: the action is none of this program's functions.
+    match unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 

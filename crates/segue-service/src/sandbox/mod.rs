@@ -97,7 +97,7 @@ pub fn enter(
 }
 
 /// Restricts this process to the system calls needed for moving packets, once all of its threads run. Nothing changes
-/// where [`enter`] could not filter any.
+/// where [`enter`] could not filter any. An abort, as for lack of memory, ends the process afterwards too.
 ///
 /// # Errors
 /// Where the kernel refuses.
@@ -105,6 +105,8 @@ pub fn settle(sandbox: &Sandbox, allowed: &Allowed<'_>) -> Result<(), Error> {
     if !sandbox.seccomp {
         return Ok(());
     }
+    // abort(3) signals the thread by calls that are refused from now on, and then fails in this way.
+    sys::end_on_segfault().map_err(|error| failed("cannot set the action of a signal", &error))?;
     let refused = |why: String| weak("the system calls cannot be limited further").why(why);
     filter::apply(filter::Purpose::Packets, allowed).map_err(refused)
 }
