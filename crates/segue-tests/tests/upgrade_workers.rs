@@ -1,18 +1,21 @@
 //! Tests of two workers under load through live upgrades and reloads: no datagram is lost or overtaken, no connection
 //! ends, and both workers carry packets before and afterwards.
 
+#[path = "common/workers.rs"]
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use common::{cable, in_parallel, on_one_processor, shares};
 use segue_lab::{Family, Host, LinkForm, Peer, Process, reach};
 use segue_tests::capture::Directory;
 use segue_tests::traffic::{self, Place};
@@ -35,17 +38,6 @@ const BLOCK: usize = 4096;
 const MORE: (u64, u64) = (20 * FLOWS as u64, 10);
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(100);
-
-/// Binds all threads of this process, and all processes that it starts from now on, to one processor. Otherwise the
-/// kernel itself lets packets overtake each other, where a thread continues on another processor while the first one
-/// still has a packet of its own in a queue.
-fn on_one_processor() {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    let (first, own) = (list.split([',', '-']).next().unwrap(), std::process::id().to_string());
-    let output = Command::new("taskset").args(["-a", "-p", "-c", first, &own]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// Numbered datagrams of many flows in one direction.
 struct Datagrams {
@@ -271,12 +263,6 @@ impl Load {
     }
 }
 
-/// Returns the units that each worker of an instance has received from a port.
-fn shares(stat: &Stat, port: &str) -> Vec<u64> {
-    let workers = stat.json()["workers"].as_array().expect("workers");
-    workers.iter().map(|worker| worker["ports"][port]["receive"]["packets"].as_u64().unwrap_or(0)).collect()
-}
-
 /// `segue run` in a host, by a program file of its own that can be replaced.
 struct Service<'a> {
     host: &'a Host,
@@ -357,16 +343,6 @@ fn assert_only(done: &Value, key: &str, name: &str) {
     }
 }
 
-/// Joins `eth0` of a host to `port` of another host, and brings both up.
-fn cable(host: &Host, middle: &Host, port: &str, address: &str) {
-    let ip = |host: &Host, line: &str| host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
-    ip(middle, &format!("link add {port} type veth peer name eth0 netns {}", host.net_path()));
-    ip(middle, &format!("link set {port} addrgenmode none"));
-    ip(middle, &format!("link set {port} up"));
-    ip(host, &format!("addr add {address} dev eth0"));
-    ip(host, "link set eth0 up");
-}
-
 #[test]
 fn a_gateway_with_two_workers_loses_nothing_by_an_upgrade_and_reloads() {
     let Some(ground) = Ground::apart(test_name!(), &["taskset"]) else { return };
@@ -381,6 +357,7 @@ fn a_gateway_with_two_workers_loses_nothing_by_an_upgrade_and_reloads() {
         .map(|(host, number)| Place { host, address: std::net::Ipv4Addr::new(198, 18, 0, number).into() });
     reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
     let before = service.pid("gw0");
+    in_parallel(&service.stat("gw0"));
 
     let mut load = Load::start(a, b);
     let mut pass = || load.pass(["e1", "e2"], || service.stat("gw0"));
@@ -406,7 +383,8 @@ fn a_gateway_with_two_workers_loses_nothing_by_an_upgrade_and_reloads() {
 
 #[test]
 fn a_tunnel_with_two_workers_hands_over_all_flows_at_an_upgrade_and_a_reload() {
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["taskset"]) else { return };
+    // A link that keeps the order of packets where a worker moves to another processor under load.
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["taskset"]) else { return };
     on_one_processor();
     let tunnel = |end: Peer, net: u8| {
         let [local, remote] = [end, end.other()].map(|end| end.address(0, Family::V4));
@@ -422,6 +400,7 @@ fn a_tunnel_with_two_workers_hands_over_all_flows_at_an_upgrade_and_a_reload() {
         .map(|(host, end)| Place { host, address: end.address(1, Family::V4) });
     reach((a.host, a.address), (b.host, b.address), PATIENCE).unwrap();
     let mut process = service.pid("sg1");
+    [&service, &other].iter().for_each(|service| in_parallel(&service.stat("sg1")));
 
     let mut load = Load::start(a, b);
     load.pass(["sg1", "udp"], || service.stat("sg1"));
@@ -434,6 +413,7 @@ fn a_tunnel_with_two_workers_hands_over_all_flows_at_an_upgrade_and_a_reload() {
         let successor = service.pid("sg1");
         assert_ne!(successor, process, "{step}: another process");
         process = successor;
+        in_parallel(&service.stat("sg1"));
         load.pass(["sg1", "udp"], || service.stat("sg1"));
     }
     load.finish();

@@ -32,8 +32,9 @@ const NOTHING: [libc::sock_filter; 1] =
 
 impl PacketSocket {
     /// Opens `count` sockets on one interface, among which the kernel distributes flows by a hash of addresses and
-    /// ports (PACKET_FANOUT, with its flag of Linux 5.16). A flow stays on one socket, both directions and all
-    /// fragments of a packet included. None receives before all have joined.
+    /// ports (PACKET_FANOUT, with its flag of Linux 5.16). A flow stays on one socket, both directions included.
+    /// Fragments are distributed by addresses alone: all those of two hosts are on one socket, which may be another one
+    /// than that of the whole packets of their flow. None receives before all have joined.
     ///
     /// # Errors
     /// See [`OpenError`].
