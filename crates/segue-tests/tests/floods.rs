@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_tests::flood::{Acceptor, Flood, Stations, honest};
 use segue_tests::routed::{Echo, Routed, address, ip};
-use segue_tests::{Random, Stat, test_name};
+use segue_tests::{Random, Stat, test_name, until};
 
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 /// Number of frames of a flood per second.
@@ -122,6 +122,43 @@ fn rogue_router_advertisements() {
     assert!(is_told(&stat), "{}", stat.json()["health"]);
     // Each new address of the host itself is a route, and a kernel makes at most 16 of advertisements.
     assert!(routes(&stat) <= before + 40, "{} routes were {before}", routes(&stat));
+}
+
+/// Tests that the router uses routes of router advertisements with `--accept-ra`, and none without it. The kernel has
+/// learned them in both cases.
+#[test]
+fn routes_of_router_advertisements_are_used_only_with_the_option_for_them() {
+    for (options, is_used) in [(&["--accept-ra"][..], true), (&[], false)] {
+        let Some(routed) = Routed::new(test_name!(), &["ping"], options) else { return };
+        let (server, router) = (&routed.ground.b, &routed.router);
+        // The server is also the router to another network.
+        ip(server, "addr add 2001:db8:77::1/128 dev lo nodad");
+        let text = server.run("ip", &["-6", "-o", "addr", "show", "dev", "eth0", "scope", "link"]).unwrap();
+        let address = text.split_whitespace().nth(3).and_then(|prefix| prefix.split('/').next());
+        let own: Ipv6Addr = address.unwrap_or_else(|| panic!("no address in {text}")).parse().unwrap();
+        for (key, value) in [("accept_ra", "2"), ("accept_ra_rt_info_max_plen", "128")] {
+            let _ = router.set_sysctl(&format!("ipv6/conf/out/{key}"), value);
+        }
+        let stations = Stations::between((server, "eth0"), (router, "out"));
+        let [on_link, behind]: [Ipv6Addr; 2] = ["2001:db8:2::", "2001:db8:77::"].map(|net| net.parse().unwrap());
+        let advertising =
+            Flood::start(server, "eth0", 10, move |_| stations.advertisement(own, (on_link, 64), (behind, 64)));
+        until("the kernel does not believe it", || {
+            router.run("ip", &["-6", "route"]).unwrap().contains("proto ra").then_some(())
+        });
+        let ping = || {
+            let output = routed.ground.a.command("ping").args(["-n", "-c", "1", "-W", "1", "2001:db8:77::1"]).output();
+            output.unwrap().status.success().then_some(())
+        };
+        if is_used {
+            until("the router does not use the route", ping);
+        } else {
+            let is_told = || routed.stat().json()["health"].to_string().contains("router advertisements").then_some(());
+            until("nothing is said of routes that are not used", is_told);
+            assert_eq!(ping(), None, "the router uses the route");
+        }
+        drop(advertising);
+    }
 }
 
 #[test]

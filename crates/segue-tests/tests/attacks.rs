@@ -1,0 +1,412 @@
+//! Tests of faults that the attack on the first release found in routers, gateways and services (docs/security.md), as
+//! hosts around the program meet them. Each fails on the program of that time.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Family::V4;
+use segue_lab::{Host, LinkForm, Peer, Process};
+use segue_tests::capture::{self, Directory};
+use segue_tests::flood::Stations;
+use segue_tests::routed::{Routed, ip};
+use segue_tests::traffic::{self, Place};
+use segue_tests::wire::{pseudo, sum};
+use segue_tests::{Ground, Random, Stat, skip, sys, test_name, until};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Name of the gateway's instance.
+const GATEWAY: &str = "gw0";
+
+const NAT: &[&str] = &["--nat", "198.18.2.9"];
+const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
+const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 2);
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 9);
+/// Identifier of the client's ICMP queries, inside and outside of the NAT.
+const QUERY: u16 = 7000;
+
+/// Builds an IPv4 packet. The kernel fills in its header checksum.
+fn ipv4(protocol: u8, ends: [Ipv4Addr; 2], data: &[u8]) -> Vec<u8> {
+    let len = (20 + data.len()) as u16;
+    let mut packet = [&[0x45, 0][..], &len.to_be_bytes(), &[0, 0, 0, 0, 64, protocol, 0, 0]].concat();
+    packet.extend(ends.map(|end| end.octets()).concat());
+    packet.extend(data);
+    packet
+}
+
+/// Builds an IPv4 packet with an ICMP echo request (8) or reply (0).
+fn echo(kind: u8, ends: [Ipv4Addr; 2], sequence: u16) -> Vec<u8> {
+    let mut message = [&[kind, 0, 0, 0][..], &QUERY.to_be_bytes(), &sequence.to_be_bytes(), &[7; 24]].concat();
+    let field = !sum(&message);
+    message[2..4].copy_from_slice(&field.to_be_bytes());
+    ipv4(1, ends, &message)
+}
+
+/// A client behind a NAT that sends ICMP queries, and a server outside that sends replies without a query.
+struct Queries<'a> {
+    routed: &'a Routed,
+    sequence: u16,
+}
+
+impl<'a> Queries<'a> {
+    /// Makes a client that has sent nothing yet.
+    fn new(routed: &'a Routed) -> Queries<'a> {
+        Queries { routed, sequence: 0 }
+    }
+
+    /// Sends a query from inside until its reply comes.
+    #[track_caller]
+    fn query(&mut self) {
+        let client = &self.routed.ground.a;
+        until("no reply to a query", || self.passes(client, 8, [CLIENT, SERVER]).then_some(()));
+    }
+
+    /// Sends a reply from outside, and returns whether the client gets it.
+    fn reply(&mut self) -> bool {
+        let server = &self.routed.ground.b;
+        self.passes(server, 0, [SERVER, OUTSIDE])
+    }
+
+    /// Sends a message, and returns whether the client gets a reply within two seconds.
+    fn passes(&mut self, from: &Host, kind: u8, ends: [Ipv4Addr; 2]) -> bool {
+        self.sequence = self.sequence.wrapping_add(1);
+        let before = self.received();
+        let packet = echo(kind, ends, self.sequence);
+        traffic::inside(from, || sys::send_packet(&packet, ends[1].into())).expect("a packet is sent");
+        let begin = Instant::now();
+        while self.received() == before {
+            if begin.elapsed() > Duration::from_secs(2) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Returns the number of echo replies that the client's kernel has received.
+    fn received(&self) -> u64 {
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+        let text = traffic::inside(&self.routed.ground.a, read).expect("the kernel's counters");
+        let mut lines = text.lines().filter(|line| line.starts_with("Icmp:")).map(|line| line.split_whitespace());
+        let (mut names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.position(|name| name == "InEchoReps").unwrap();
+        values.nth(at).unwrap().parse().unwrap()
+    }
+
+    /// Returns the mapping of the queries.
+    #[track_caller]
+    fn mapping(&self) -> Value {
+        mapping(self.routed, "icmp", QUERY)
+    }
+}
+
+/// Returns the mapping of an outside port, as `segue nat` lists it.
+#[track_caller]
+fn mapping(routed: &Routed, protocol: &str, outside: u16) -> Value {
+    let output = routed.segue(&["nat", "-j"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let mappings = document["instances"][0]["mappings"].as_array().expect("mappings");
+    let found = mappings.iter().find(|one| one["protocol"] == protocol && one["outside"] == outside);
+    found.unwrap_or_else(|| panic!("no mapping of {protocol} {outside} in {document}")).clone()
+}
+
+/// Tests that packets from outside leave the idle time of a mapping as it is (RFC 4787, REQ-6).
+#[test]
+fn packets_from_outside_do_not_make_a_mapping_younger() {
+    let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
+    let mut queries = Queries::new(&routed);
+    queries.query();
+    let begin = Instant::now();
+    loop {
+        queries.reply();
+        let mapping = queries.mapping();
+        let [idle, came] = ["idle_s", "in"].map(|key| mapping[key].as_u64().unwrap_or(0));
+        if idle >= 5 && came >= 20 {
+            return;
+        }
+        // A mapping of ICMP queries ends after 60 seconds.
+        assert!(begin.elapsed() < Duration::from_secs(50), "packets from outside keep a mapping young: {mapping}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Tests that a mapping ends although packets from outside continue: after a minute, the shortest timeout (RFC 5508,
+/// REQ-2).
+#[test]
+fn full_size_a_mapping_ends_though_packets_from_outside_go_on() {
+    let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
+    let mut queries = Queries::new(&routed);
+    queries.query();
+    let (begin, mut passed, mut lost) = (Instant::now(), 0, 0);
+    // A single one may be late on a busy machine.
+    while lost < 3 {
+        let came = queries.reply();
+        (passed, lost) = (passed + u32::from(came), if came { 0 } else { lost + 1 });
+        assert!(begin.elapsed() < Duration::from_secs(300), "{passed} replies keep a mapping: {}", queries.mapping());
+        thread::sleep(Duration::from_millis(300));
+    }
+    assert!(passed > 0, "{:?}", routed.stat().drops());
+    // The router itself is well.
+    queries.query();
+}
+
+/// Tests that a reset with another sequence number than its receiver expects leaves the connection of a mapping open
+/// (RFC 5961, section 3.2).
+#[test]
+fn forged_resets_leave_the_connection_of_a_mapping_open() {
+    let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
+    let (client, server) = (routed.client(V4), routed.server(V4));
+    let listener = traffic::inside(server.host, || TcpListener::bind((server.address, 0))).expect("a listener");
+    let to = listener.local_addr().expect("an address");
+    let connect = || TcpStream::connect_timeout(&to, PATIENCE);
+    let near = traffic::inside(client.host, connect).expect("a connection");
+    let (far, peer) = listener.accept().expect("a connection");
+    let talk = || {
+        for (mut from, mut to) in [(&near, &far), (&far, &near)] {
+            to.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+            from.write_all(b"there").expect("bytes are sent");
+            to.read_exact(&mut [0; 5]).expect("bytes come");
+        }
+    };
+    talk();
+    let read = || mapping(&routed, "tcp", peer.port());
+    until("the connection is not open", || (read()["state"] == "open").then_some(()));
+    let before = read()["in"].as_u64().expect("a count");
+    // At most one of these numbers is near that of the connection.
+    for number in (0..4_u32).map(|quarter| quarter << 30) {
+        let mut reset = [&to.port().to_be_bytes()[..], &peer.port().to_be_bytes(), &number.to_be_bytes()].concat();
+        reset.extend([0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+        let pseudo = pseudo(&SERVER.octets(), &OUTSIDE.octets(), 6, reset.len());
+        let field = !sum(&[&pseudo.to_be_bytes()[..], &reset].concat());
+        reset[16..18].copy_from_slice(&field.to_be_bytes());
+        let packet = ipv4(6, [SERVER, OUTSIDE], &reset);
+        traffic::inside(server.host, || sys::send_packet(&packet, OUTSIDE.into())).expect("a packet is sent");
+    }
+    let found = until("the resets do not pass", || {
+        let found = read();
+        (found["in"].as_u64() >= Some(before + 4)).then_some(found)
+    });
+    assert_eq!(found["state"], "open", "{found}");
+    talk();
+}
+
+#[test]
+fn a_route_that_encapsulates_is_not_used_without_its_encapsulation() {
+    let Some(routed) = Routed::new(test_name!(), &["ping"], NAT) else { return };
+    for (family, address, route) in [
+        ("-4", "198.19.7.1/32", "198.19.7.0/24 encap ip id 7 dst 198.18.2.2 via 198.18.2.2 dev out"),
+        ("-6", "2001:db8:7::1/128", "2001:db8:7::/64 encap ip6 id 7 dst 2001:db8:2::2 via 2001:db8:2::2 dev out"),
+    ] {
+        ip(&routed.ground.b, &format!("addr add {address} dev lo"));
+        let words: Vec<&str> = [family, "route", "add"].into_iter().chain(route.split(' ')).collect();
+        if let Err(error) = routed.router.run("ip", &words) {
+            return skip(test_name!(), &format!("this kernel has no such routes: {error}"));
+        }
+        let to = address.split('/').next().unwrap();
+        let (before, begin) = (routed.stat().dropped("route_encapsulated"), Instant::now());
+        // It is refused as a destination without a route until the router has read the table.
+        while routed.stat().dropped("route_encapsulated") == before {
+            let ping = routed.ground.a.command("ping").args(["-n", "-c", "1", "-W", "1", to]).output().unwrap();
+            assert!(!ping.status.success(), "{to} is reached as if its route had no encapsulation");
+            assert!(begin.elapsed() < PATIENCE, "{to}: {:?}", routed.stat().drops());
+        }
+    }
+}
+
+/// Two hosts in one network, and a gateway in a third one between them.
+struct Joined {
+    /// The gateway's process, dropped before its host.
+    _process: Process,
+    ground: Ground,
+    between: Host,
+}
+
+impl Joined {
+    /// Makes hosts joined like cards without offloads, and starts the gateway with `options`. `None` where the test
+    /// cannot run here, which is then noted.
+    #[track_caller]
+    fn new(name: &str, tools: &[&str], options: &[&str]) -> Option<Joined> {
+        let ground = Ground::apart(name, tools)?;
+        let Ok(between) = Host::new("between") else {
+            skip(name, "no third host could be made");
+            return None;
+        };
+        for (host, port, peer) in [(&ground.a, "in", Peer::A), (&ground.b, "out", Peer::B)] {
+            ip(host, &format!("link add eth0 type veth peer name {port} netns {}", between.net_path()));
+            ip(&between, &format!("link set {port} addrgenmode none"));
+            for (host, device) in [(host, "eth0"), (&between, port)] {
+                host.run("ethtool", &["-K", device, "tso", "off", "gso", "off", "tx", "off", "gro", "off"]).unwrap();
+                ip(host, &format!("link set {device} up"));
+            }
+            ip(host, &format!("addr add {} dev eth0", peer.prefix(0, V4)));
+        }
+        let mut command = between.command(&ground.program);
+        command.args(["gateway", "in", "out", "--name", GATEWAY, "-j"]).args(options);
+        let mut process = Process::spawn(command, b"").expect("segue starts");
+        process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        Some(Joined { _process: process, ground, between })
+    }
+
+    /// Returns the link addresses for frames from host A to host B.
+    fn stations(&self) -> Stations {
+        Stations::between((&self.ground.a, "eth0"), (&self.ground.b, "eth0"))
+    }
+
+    fn stat(&self) -> Stat {
+        Stat::read(&self.between, &self.ground.program, GATEWAY)
+    }
+}
+
+/// Returns the number of frames that a host has received over its link.
+fn frames_received(host: &Host) -> u64 {
+    let text =
+        traffic::inside(host, || fs::read_to_string("/proc/thread-self/net/dev")).expect("the kernel's counters");
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("eth0:")).expect("a link");
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Tests that a datagram that waits for the next one of its flow does not stop the receive ring. Frames are sent a few
+/// at a time, each time after the ones before have come, so that no queue on their way overflows.
+#[test]
+fn frames_pass_while_a_datagram_is_held() {
+    /// Number of frames that no queue of a veth pair drops.
+    const AT_ONCE: u64 = 64;
+    /// Number of frames of a round: more than the ring holds.
+    const ROUND: u64 = 8192;
+    let Some(joined) = Joined::new(test_name!(), &[], &["--hold-us", "1000000"]) else { return };
+    let (a, b, stations) = (&joined.ground.a, &joined.ground.b, joined.stations());
+    let mac = stations.to.map(|byte| format!("{byte:02x}")).join(":");
+    let to = Peer::B.address(0, V4);
+    ip(a, &format!("neigh replace {to} lladdr {mac} dev eth0"));
+    let held = traffic::socket(Place { host: a, address: Peer::A.address(0, V4) });
+    let socket = traffic::inside(a, || sys::packet_socket("eth0")).expect("a packet socket");
+    // An EtherType for experiments (IEEE 802): these frames are of no flow.
+    let frame = [&stations.to[..], &stations.from, &[0x88, 0xb5], &[0; 46]].concat();
+    for round in 1..=3 {
+        held.send_to(&[7; 100], (to, 9)).expect("a datagram is sent");
+        for number in 0..ROUND / AT_ONCE {
+            let (before, begin) = (frames_received(b), Instant::now());
+            for _ in 0..AT_ONCE {
+                sys::send_frame(&socket, &frame).expect("a frame is sent");
+            }
+            while frames_received(b) < before + AT_ONCE {
+                let came = number * AT_ONCE;
+                assert!(begin.elapsed() < PATIENCE, "round {round}, after {came} frames: {:?}", joined.stat().drops());
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+/// Builds TCP segments of one flow whose checksum is 0x0000, which is right.
+fn segments_with_zero_checksum(stations: Stations, count: u32) -> Vec<Vec<u8>> {
+    let ends = [Peer::A, Peer::B].map(|peer| match peer.address(0, V4) {
+        std::net::IpAddr::V4(address) => address,
+        std::net::IpAddr::V6(address) => panic!("{address}"),
+    });
+    let mut random = Random::new(7);
+    let segment = |number: u32| {
+        let data = random.bytes(1000);
+        let mut bytes = [&7000_u16.to_be_bytes()[..], &7001_u16.to_be_bytes()].concat();
+        bytes.extend((1 + number * 1000).to_be_bytes());
+        bytes.extend([0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        bytes.extend(&data);
+        // The first word of the data makes up for all others.
+        bytes[20..22].fill(0);
+        let [source, destination] = ends.map(|end| end.octets());
+        let pseudo = pseudo(&source, &destination, 6, bytes.len());
+        let word = !sum(&[&pseudo.to_be_bytes()[..], &bytes].concat());
+        bytes[20..22].copy_from_slice(&word.to_be_bytes());
+        stations.ipv4(ends, 6, 64, (number as u16, 0x4000), &bytes)
+    };
+    (0..count).map(segment).collect()
+}
+
+/// Tests that frames whose TCP checksum is 0x0000 leave byte for byte as they came where the gateway has joined and
+/// segmented them. A kernel that completes such a checksum writes 0xffff.
+#[test]
+fn a_checksum_of_zero_leaves_a_gateway_as_it_came() {
+    let options = ["--profile", "strict", "--hold-us", "100000", "--set", "net.gso.dev.out.tso=0"];
+    let Some(joined) = Joined::new(test_name!(), &["tcpdump"], &options) else { return };
+    let directory = Directory::new();
+    let file = directory.file("out.pcap");
+    let mut command = joined.ground.b.command("tcpdump");
+    command.args(["-i", "eth0", "-Q", "in", "-s", "2048", "--immediate-mode", "-n", "-U", "-Z", "root", "-w"]);
+    command.arg(&file).args(["tcp", "dst", "port", "7001"]);
+    let mut tcpdump = Process::spawn(command, b"").expect("tcpdump starts");
+    until("tcpdump does not capture", || {
+        assert!(tcpdump.ended().is_none(), "{}", tcpdump.last_words());
+        tcpdump.stderr().contains("listening on").then_some(())
+    });
+    let sent = segments_with_zero_checksum(joined.stations(), 20);
+    let socket = traffic::inside(&joined.ground.a, || sys::packet_socket("eth0")).expect("a packet socket");
+    for frame in &sent {
+        assert_eq!(frame[50..52], [0; 2], "the checksum");
+        sys::send_frame(&socket, frame).expect("a frame is sent");
+    }
+    let came = until("not all segments came", || {
+        let bytes = fs::read(&file).ok()?;
+        let frames: Vec<Vec<u8>> = capture::frames(&bytes).ok()?.into_iter().map(<[u8]>::to_vec).collect();
+        (frames.len() >= sent.len()).then_some(frames)
+    });
+    let field = |frame: &Vec<u8>| frame[50..52].to_vec();
+    assert_eq!(came.iter().map(field).collect::<Vec<_>>(), sent.iter().map(field).collect::<Vec<_>>(), "checksums");
+    assert!(came == sent, "other bytes than the checksums differ");
+    assert!(joined.stat().count("out", "gso", "trains_cut") > 0, "they were joined: {}", joined.stat().json());
+}
+
+/// Tests that messages of an instance with more than one descriptor leave none open in the service, which is root's.
+#[test]
+fn messages_with_several_descriptors_leave_none_open_in_the_service() {
+    /// Number of messages, each with four descriptors.
+    const MESSAGES: usize = 60;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["python3"]) else { return };
+    let directory = Directory::new();
+    let file = directory.file("segue.toml");
+    // Two tunnels share a port: a change of one of them has the other one handed over.
+    let write = |more: &str| {
+        let tunnel = |net: u8, more: &str| {
+            let [local, remote] = [Peer::A, Peer::B].map(|peer| peer.address(0, V4));
+            format!(
+                "[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nencap = \"gue\"\n\
+                 key = {net}\naddr = \"{}\"\n{more}\n",
+                Peer::A.prefix(net, V4)
+            )
+        };
+        fs::write(&file, tunnel(1, "") + &tunnel(2, more)).expect("a file");
+    };
+    write("");
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut service = Process::spawn(command, b"").expect("segue starts");
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    let own = service.id();
+    let open = || fs::read_dir(format!("/proc/{own}/fd")).expect("the service's descriptors").count();
+    let pid = Stat::read(&ground.a, &ground.program, "sg1").json()["pid"].as_u64().expect("a process");
+
+    // Its socket to the service gets what a process that has been taken over could send.
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/several_descriptors.py");
+    let mut command = ground.a.command("python3");
+    let sent = command.arg(script).args([pid.to_string(), MESSAGES.to_string()]).output().expect("python3 starts");
+    let words = String::from_utf8_lossy(&sent.stderr);
+    match sent.status.code() {
+        Some(0) => {}
+        Some(2) => return skip(test_name!(), words.trim()),
+        _ => panic!("{words}"),
+    }
+    let before = open();
+    write("tos = 8");
+    sys::signal(own, libc::SIGHUP).expect("a signal");
+    // Refused or not: the service has read the messages.
+    service.wait_for_line("\"event\":\"reload", 2 * PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    // Some of its own may be open for a moment.
+    let begin = Instant::now();
+    while open() > before + MESSAGES {
+        assert!(begin.elapsed() < PATIENCE, "{before} descriptors were open, and now {}", open());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
