@@ -19,10 +19,12 @@ help: ## this list
 	@echo
 	@echo 'make install PREFIX=/opt  where to install (/usr/local); DESTDIR is put in front'
 	@echo 'make test ARGS=NAME       only the tests whose name holds NAME'
-	@echo 'make figures ONLY=NAME    (or trust) only the measurements whose name holds NAME'
+	@echo 'make figures ONLY=NAME    (or trust) only the measurement NAME, else those whose names hold it;'
+	@echo '                          several: ONLY="published published-"'
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
 	@echo 'make test-full MINUTES=20 begins no command later than that'
-	@echo 'make soak MINUTES=60      how long each of its last two cases lasts (10); ONLY=CASE chooses cases'
+	@echo 'make soak MINUTES=120     how long all instances run under faults (10); then a quarter of it (at most 30) of calm'
+	@echo '                          traffic, and about an hour of enumerations; ONLY=CASE chooses; SOAK=whole: hours more'
 	@echo 'make mutants SEED=7 SHARD=2/8  another choice; the third of eight parts (SEED=1 SHARD=0/1)'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
@@ -99,6 +101,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/mutants --self-test
 	tools/fuzz-runs --self-test
 	tools/judges --self-test
+	tools/trust.d/09-soak --self-test >/dev/null
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --features segue-port/tokio
@@ -170,7 +173,7 @@ bench-peers: ## the engine beside DPDK, tun-rs, wireguard-go, gVisor and others,
 	@tools/need bench-peers
 	bench/peers/run '$(ROUNDS)'
 
-soak: ## the tests at full size, properties with new seeds, then for MINUTES each calm traffic and faults of all instances
+soak: ## for MINUTES all instances under faults and floods, then calm traffic, then what is enumerated as a whole
 	@tools/need soak
 	$(CARGO) build --release --locked $(PROGRAMS)
 	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'

@@ -1,17 +1,30 @@
 //! The criteria of a long run: slopes over time with their 95 % intervals, round trips of which each packet is counted,
-//! and a balance of the packets of an instance.
+//! what was counted as dropped between their ends, and a balance of the packets of an instance.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::UdpSocket;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_lab::Host;
 use serde_json::Value;
 
+use crate::faults::field;
 use crate::traffic::{Place, socket};
 
-/// Number of windows into which samples are put. Their means, or their 99th percentiles, are independent of one another
+/// Most windows into which samples are put. Their means, or their 99th percentiles, are independent of one another
 /// where single samples are not.
 const WINDOWS: usize = 24;
+/// Number of samples of a process's descriptors at a quiet moment, and the time between two.
+const QUIET: (u32, Duration) = (15, Duration::from_millis(100));
+/// Drop reasons of fragments, which the datagrams of a route are not: those of a flood may wait for half a minute, and
+/// would then count among the drops of a calm time.
+const FRAGMENTS: [&str; 2] = ["nat_fragment", "nat_tiny_fragment"];
+/// Counters of a host's kernel for packets that it dropped, by the beginning of their lines in `/proc/net/snmp`.
+const KERNEL_DROPS: [(&str, &[&str]); 2] = [("Ip:", &["InDiscards", "OutDiscards"]), ("Udp:", &["InErrors"])];
+/// Counters of the same drops in `/proc/net/snmp6`.
+const KERNEL_DROPS_6: [&str; 3] = ["Ip6InDiscards", "Ip6OutDiscards", "Udp6InErrors"];
 
 /// A least-squares slope, per hour, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,17 +62,49 @@ impl Slope {
     }
 }
 
-/// Returns the middle of each window of samples, hours, and the result of `of` for its values. The first tenth, in
-/// which caches fill, does not count.
-pub fn windows(samples: &[(Duration, f64)], of: fn(&mut [f64]) -> f64) -> Vec<(f64, f64)> {
-    let samples = &samples[samples.len() / 10..];
-    let each = samples.len().div_ceil(WINDOWS).max(1);
-    let window = |part: &[(Duration, f64)]| {
-        let mut values: Vec<f64> = part.iter().map(|(_, value)| *value).collect();
-        let middle = part.iter().map(|(at, _)| at.as_secs_f64()).sum::<f64>() / part.len() as f64 / 3600.0;
-        (middle, of(&mut values))
-    };
-    samples.chunks(each).map(window).collect()
+/// Samples over time, by the cycle of changes in which each was taken: only whole cycles are alike.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    cycles: BTreeMap<u32, Vec<(Duration, f64)>>,
+}
+
+impl Series {
+    /// Adds a sample that was taken at a time since the start.
+    pub fn add(&mut self, cycle: u32, at: Duration, value: f64) {
+        self.cycles.entry(cycle).or_default().push((at, value));
+    }
+
+    /// Returns the result of `of` for all values.
+    pub fn of_all(&self, of: fn(&mut [f64]) -> f64) -> f64 {
+        of(&mut self.cycles.values().flatten().map(|(_, value)| *value).collect::<Vec<f64>>())
+    }
+
+    /// Returns the middle of each window, hours, and the result of `of` for its values. Each window has the same number
+    /// of cycles. Cycles that began in the first `warm_up` part of the time do not count, and the last one, which may
+    /// not be whole, does not either.
+    pub fn windows(&self, warm_up: f64, of: fn(&mut [f64]) -> f64) -> Vec<(f64, f64)> {
+        let cycles: Vec<&Vec<(Duration, f64)>> = self.cycles.values().collect();
+        let Some((last, whole)) = cycles.split_last() else { return Vec::new() };
+        let warm = last.last().map_or(Duration::ZERO, |(at, _)| at.mul_f64(warm_up));
+        let first = whole.iter().position(|cycle| cycle[0].0 >= warm).unwrap_or(whole.len());
+        let each = whole[first..].len().div_ceil(WINDOWS).max(1);
+        let window = |part: &[&Vec<(Duration, f64)>]| {
+            let (times, mut values): (Vec<f64>, Vec<f64>) =
+                part.iter().copied().flatten().map(|(at, value)| (at.as_secs_f64(), *value)).unzip();
+            (times.iter().sum::<f64>() / times.len() as f64 / 3600.0, of(&mut values))
+        };
+        let mut found: Vec<(f64, f64)> = whole[first..].rchunks_exact(each).map(window).collect();
+        found.reverse();
+        found
+    }
+
+    /// Returns the first value after the first `warm_up` part of the time, and the last one; `None` without any.
+    pub fn ends(&self, warm_up: f64) -> Option<(f64, f64)> {
+        let (_, last) = self.cycles.last_key_value()?;
+        let (end, last) = *last.last()?;
+        let after = self.cycles.values().flatten().find(|(at, _)| *at >= end.mul_f64(warm_up));
+        after.map(|(_, first)| (*first, last))
+    }
 }
 
 /// Returns the mean of the values.
@@ -84,40 +129,47 @@ pub struct Route {
     pub sent: u64,
     /// Number of datagrams received.
     pub came: u64,
-    /// Round-trip times in seconds, each with the time since the start.
-    pub times: Vec<(Duration, f64)>,
+    /// Round-trip times in seconds while there was no flood.
+    pub calm: Series,
+    /// Round-trip times in seconds beside a flood, anywhere on the machine.
+    pub flooded: Series,
 }
 
 impl Route {
     /// Opens sockets at both ends.
     #[track_caller]
     pub fn new(name: &'static str, near: Place<'_>, far: Place<'_>) -> Route {
-        Route { name, near: socket(near), far: socket(far), sent: 0, came: 0, times: Vec::new() }
+        let (near, far) = (socket(near), socket(far));
+        Route { name, near, far, sent: 0, came: 0, calm: Series::default(), flooded: Series::default() }
     }
 
-    /// Sends a datagram, which the other host echoes, and waits at most `longest` in each direction. A datagram that
-    /// is late is counted once it is read.
-    pub fn round_trip(&mut self, begin: Instant, longest: Duration) {
+    /// Sends a datagram, which the other host echoes, and waits at most `longest` in each direction; returns the time
+    /// of the round trip, `None` if one was lost or not sent. A datagram that is late is counted once it is read.
+    pub fn round_trip(&mut self, longest: Duration) -> Option<Duration> {
         let number = self.sent.to_ne_bytes();
         let start = Instant::now();
-        let Ok(to) = self.far.local_addr() else { return };
-        if self.near.send_to(&number, to).is_err() {
-            return;
-        }
+        self.near.send_to(&number, self.far.local_addr().ok()?).ok()?;
         self.sent += 1;
-        let Some(from) = receive(&self.far, number, longest, &mut self.came) else { return };
-        if self.far.send_to(&number, from).is_err() {
-            return;
-        }
+        let from = receive(&self.far, number, longest, &mut self.came)?;
+        self.far.send_to(&number, from).ok()?;
         self.sent += 1;
-        if receive(&self.near, number, longest, &mut self.came).is_some() {
-            self.times.push((begin.elapsed(), start.elapsed().as_secs_f64()));
+        receive(&self.near, number, longest, &mut self.came).map(|_| start.elapsed())
+    }
+
+    /// Reads late datagrams until none is missing, for at most `longest`.
+    pub fn drain(&mut self, longest: Duration) {
+        let begin = Instant::now();
+        while self.lost() > 0 && begin.elapsed() < longest {
+            for socket in [&self.near, &self.far] {
+                let is_set = socket.set_read_timeout(Some(Duration::from_millis(50))).is_ok();
+                self.came += u64::from(is_set && socket.recv_from(&mut [0; 64]).is_ok());
+            }
         }
     }
 
-    /// Returns the number of datagrams that were not received.
-    pub fn lost(&self) -> u64 {
-        self.sent - self.came
+    /// Returns the number of datagrams that were not received; a negative one where some were received twice.
+    pub fn lost(&self) -> i64 {
+        self.sent.cast_signed() - self.came.cast_signed()
     }
 }
 
@@ -135,6 +187,145 @@ fn receive(socket: &UdpSocket, number: [u8; 8], longest: Duration, came: &mut u6
         }
     }
     None
+}
+
+/// Datagrams that a route lost in a time, and packets that were counted as dropped on it meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Number of datagrams that were sent and not received.
+    pub lost: i64,
+    /// Number of packets that instances, interfaces and kernels of the route counted as dropped.
+    pub counted: i64,
+}
+
+/// A route with all that counts packets which are dropped on it.
+///
+/// Counted are the drops of its instances under all reasons but those of fragments, errors and drops of the interfaces
+/// that its datagrams pass, and what the kernels of its hosts discard in IP, and at UDP sockets for want of room or for
+/// a wrong checksum. A packet may be counted at two of these places, and packets of others are counted too, so the sum
+/// is an upper bound: close where there is no flood on the route, and far too high where there is one.
+///
+/// Not counted is what a kernel drops for want of a link address or by a queueing discipline of an interface that is
+/// down, and what is inside of an instance at the moment of its end. A caller that has no datagram on its way while it
+/// kills an instance or sets a link down loses none of them there.
+pub struct Track<'a> {
+    /// The route itself, with its datagrams.
+    pub route: Route,
+    hosts: Vec<(&'a Host, Vec<String>)>,
+    instances: Vec<Box<dyn Fn() -> Value + 'a>>,
+    /// Number of drops in counters that began again at zero.
+    ended: i64,
+    before: Loss,
+    /// Losses while there was no flood.
+    pub calm: Loss,
+    /// Losses beside a flood.
+    pub flooded: Loss,
+}
+
+impl<'a> Track<'a> {
+    /// Makes the track of a route through `hosts`, each with the interfaces that datagrams pass, and through
+    /// `instances`, whose states the functions return.
+    pub fn new(
+        route: Route,
+        hosts: Vec<(&'a Host, Vec<String>)>,
+        instances: Vec<Box<dyn Fn() -> Value + 'a>>,
+    ) -> Track<'a> {
+        let [before, calm, flooded] = [Loss::default(); 3];
+        let mut track = Track { route, hosts, instances, ended: 0, before, calm, flooded };
+        track.before = track.now();
+        track
+    }
+
+    /// Returns the number of packets that were counted as dropped so far.
+    pub fn counted(&self) -> i64 {
+        let by_kernels = self.hosts.iter().map(|(host, devices)| dropped_by_kernel(host, devices)).sum::<u64>();
+        let by_instances = self.instances.iter().map(|state| dropped_by_instance(&state())).sum::<u64>();
+        (by_kernels + by_instances).cast_signed() + self.ended
+    }
+
+    /// Keeps the count of before a change after which an instance, or its interface, may count from zero.
+    pub fn keep(&mut self, before: i64) {
+        self.ended += (before - self.counted()).max(0);
+    }
+
+    /// Ends a time with or without a flood: its losses are added to those of its kind.
+    pub fn close(&mut self, is_flooded: bool) {
+        let now = self.now();
+        let sums = if is_flooded { &mut self.flooded } else { &mut self.calm };
+        sums.lost += now.lost - self.before.lost;
+        sums.counted += now.counted - self.before.counted;
+        self.before = now;
+    }
+
+    fn now(&self) -> Loss {
+        Loss { lost: self.route.lost(), counted: self.counted() }
+    }
+}
+
+/// Returns the number of packets that an instance dropped, fragments aside.
+fn dropped_by_instance(stat: &Value) -> u64 {
+    let ports = stat["ports"].as_object().expect("ports");
+    let drops = ports.values().filter_map(|port| port["drops"].as_object()).flatten();
+    let counts = drops.filter(|(reason, _)| !FRAGMENTS.contains(&reason.as_str()));
+    counts.map(|(_, count)| count.as_u64().unwrap_or(0)).sum()
+}
+
+/// Returns the number of packets that the kernel of a host dropped at these interfaces, in IP, and at UDP sockets.
+fn dropped_by_kernel(host: &Host, devices: &[String]) -> u64 {
+    let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
+    let [dev, v4, v6] = host.enter(|| ["dev", "snmp", "snmp6"].map(read)).expect("a host can be entered");
+    dropped_of(&dev, &v4, &v6, devices)
+}
+
+/// Returns the sum of the drops in the text of `/proc/net/dev`, of `/proc/net/snmp` and of `/proc/net/snmp6`.
+pub fn dropped_of(dev: &str, v4: &str, v6: &str, devices: &[String]) -> u64 {
+    let number = |word: &str| word.parse::<u64>().unwrap_or(0);
+    let of_device = |line: &str| {
+        let (_, numbers) = line.split_once(':').filter(|(name, _)| devices.iter().any(|dev| dev == name.trim()))?;
+        let numbers: Vec<u64> = numbers.split_whitespace().map(number).collect();
+        // Errors and drops of received packets, and of sent ones.
+        Some([2, 3, 10, 11].iter().filter_map(|column| numbers.get(*column)).sum::<u64>())
+    };
+    let of_protocol = |(start, names): &(&str, &[&str])| {
+        let mut lines = v4.lines().filter(|line| line.starts_with(*start)).map(str::split_whitespace);
+        let (keys, values) = lines.next().zip(lines.next())?;
+        Some(keys.zip(values).filter(|(key, _)| names.contains(key)).map(|(_, value)| number(value)).sum::<u64>())
+    };
+    let of_v6 = |line: &str| {
+        let (key, value) = line.split_once(char::is_whitespace)?;
+        KERNEL_DROPS_6.contains(&key).then(|| number(value.trim()))
+    };
+    dev.lines().filter_map(of_device).sum::<u64>()
+        + KERNEL_DROPS.iter().filter_map(of_protocol).sum::<u64>()
+        + v6.lines().filter_map(of_v6).sum::<u64>()
+}
+
+/// Returns the anonymous memory of a process, in kB: what it has allocated. Pages of files come and go with the load of
+/// the machine.
+#[track_caller]
+pub fn anonymous_kb(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the memory of a process");
+    ["Anonymous", "Swap"].iter().map(|key| field(&text, key).parse::<f64>().expect("a size")).sum()
+}
+
+/// Returns the number of open descriptors of a process.
+#[track_caller]
+pub fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("the descriptors of a process").count()
+}
+
+/// Returns the number of open descriptors of each process at a quiet moment, when the caller has no connection to any:
+/// the least of a while, since a process may not have had the time yet to close what the last client left.
+pub fn quiet_descriptors(pids: impl Iterator<Item = u32> + Clone) -> BTreeMap<u32, usize> {
+    let mut fewest = BTreeMap::new();
+    for _ in 0..QUIET.0 {
+        thread::sleep(QUIET.1);
+        for pid in pids.clone() {
+            let count = descriptors(pid);
+            fewest.entry(pid).and_modify(|fewest: &mut usize| *fewest = count.min(*fewest)).or_insert(count);
+        }
+    }
+    fewest
 }
 
 /// The packets of an instance by their fate.
