@@ -9,6 +9,7 @@ mod program;
 mod rows;
 mod statistics;
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::program::Program;
@@ -82,12 +83,35 @@ fn main() {
     println!("\n{missed} aims are missed in this run");
 }
 
-/// Prints the aim of a row beside the measured figure. Returns whether it is met, or cannot be told.
+/// Prints the aim of a row beside the measured figure. Returns whether it is met, or cannot be told, or need not be.
 fn print_aim(aim: &Aim, rows: &[Row], names: &[&str], here: &[Measured], all: &[Vec<Measured>]) -> bool {
     let of = |name: &str| names.iter().position(|other| *other == name).map(|at| &here[at]).filter(|m| m.is_possible);
     let ours = &here[0];
     let (what, value, is_met) = match *aim {
-        Aim::AtMost(most) => (format!("at most {most} ns"), format!("{:.1}", ours.median()), ours.median() <= most),
+        Aim::AimedAt(most) => {
+            let said = if ours.median() <= most { "reached" } else { "not reached" };
+            println!("  aimed at: at most {most} ns: {:.1} {said}", ours.median());
+            return true;
+        }
+        Aim::AtMost(most, reference) => {
+            let mut what = format!("at most {most} ns");
+            let mut value = format!("{:.1}", ours.median());
+            let mut is_met = ours.median() <= most;
+            let mut decides = "ns";
+            for &(peer, nanos) in reference {
+                let times = most / nanos;
+                write!(what, " or {times:.2} times {peer}").expect("a string takes it");
+                let Some(ratio) = of(peer).and_then(|peer| ours.over(peer)) else { continue };
+                write!(value, ", {ratio} times {peer}").expect("a string takes it");
+                if !is_met && ratio.median <= times {
+                    (is_met, decides) = (true, peer);
+                }
+            }
+            if is_met && !reference.is_empty() {
+                write!(value, ", by {decides}").expect("a string takes it");
+            }
+            (what, value, is_met)
+        }
         Aim::Faster(peer, least) => {
             let Some(ratio) = of(peer).and_then(|peer| peer.over(ours)) else {
                 println!("  aim: {peer} at least {least} times: {peer} was not measured");
