@@ -148,11 +148,9 @@ impl RxBatch {
 #[derive(Debug)]
 enum Content {
     Packet(Box<Packet<Page>>),
-    /// A frame that is sent unchanged, without a box. It is never a train and owes no checksum.
+    /// A frame that is sent unchanged, without a box; if it owes its transport checksum, its headers are in the arena.
+    /// It is never a train.
     Frame(Frame<Page>),
-    /// A frame that owes its transport checksum, without a box, and the layout of its headers in the arena. It is never
-    /// a train.
-    Owing(Frame<Page>, &'static Layout),
 }
 
 #[derive(Debug)]
@@ -218,15 +216,10 @@ impl TxBatch {
             return Some(frame);
         }
         let (first, ids) = (self.arena.segments().len() as u32, self.arena.ids);
-        let content = if matches!(frame.csum, Csum::Partial) {
-            let Some(layout) = gso::push_owing(&frame, limits, &mut self.arena) else { return Some(frame) };
-            Content::Owing(frame, layout)
-        } else {
-            if self.arena.push_frame(frame.len(), is_verified(&frame)).is_err() {
-                return Some(frame);
-            }
-            Content::Frame(frame)
-        };
+        if append(&frame, limits, &mut self.arena).is_err() {
+            return Some(frame);
+        }
+        let content = Content::Frame(frame);
         self.entries.push(Entry { content, ids, first, next: first, end: first + 1, mtu: limits.mtu });
         self.waiting += 1;
         None
@@ -295,15 +288,12 @@ impl TxBatch {
             self.arena.ids = entry.ids;
             let split = match &entry.content {
                 Content::Packet(packet) => gso::split(packet, &Limits { mtu: entry.mtu, ..*limits }, &mut self.arena),
-                Content::Frame(frame) => self.arena.push_frame(frame.len(), is_verified(frame)).map(|()| 1),
-                Content::Owing(frame, _) => {
-                    gso::push_owing(frame, limits, &mut self.arena).map(|_| 1).ok_or(gso::Refusal::Full)
-                }
+                Content::Frame(frame) => append(frame, limits, &mut self.arena).map(|()| 1),
             };
             match (split, entry.content) {
                 (Err(reason), Content::Packet(packet)) => refused(packet, reason),
                 // The arena had room for it before.
-                (Err(_), Content::Frame(_) | Content::Owing(..)) => {}
+                (Err(_), Content::Frame(_)) => {}
                 (Ok(_), content) => {
                     let made = &self.arena.segments()[entry.first as usize..];
                     entry.end = entry.first + made.len() as u32;
@@ -331,7 +321,7 @@ impl TxBatch {
     pub(crate) fn outer(&self, entry: usize) -> Option<Outer> {
         match &self.entries[entry].content {
             Content::Packet(packet) => packet.outer.filter(|outer| usize::from(outer.skip) <= packet.head.len()),
-            Content::Frame(_) | Content::Owing(..) => None,
+            Content::Frame(_) => None,
         }
     }
 
@@ -378,7 +368,7 @@ impl Entry {
     fn recycle(self, pool: &mut Pool<Page>) {
         match self.content {
             Content::Packet(packet) => pool.put(packet),
-            Content::Frame(frame) | Content::Owing(frame, _) => drop(frame),
+            Content::Frame(frame) => drop(frame),
         }
     }
 }
@@ -386,6 +376,15 @@ impl Entry {
 /// Returns whether the port may declare a frame's checksum verified to its receiver.
 fn is_verified(frame: &Frame<Page>) -> bool {
     frame.csum == Csum::Verified
+}
+
+/// Appends the only segment of a frame: without headers, unless it owes a checksum.
+#[inline(always)]
+fn append(frame: &Frame<Page>, limits: &Limits, arena: &mut Arena) -> Result<(), gso::Refusal> {
+    match frame.csum {
+        Csum::Partial => gso::push_owing(frame, limits, arena).map(|_| ()).ok_or(gso::Refusal::Full),
+        _ => arena.push_frame(frame.len(), is_verified(frame)),
+    }
 }
 
 /// Layout of an unparsed frame.
@@ -411,8 +410,7 @@ impl<'a> TxUnit<'a> {
         let range = self.segment.payload.start as usize..self.segment.payload.end as usize;
         match self.content {
             Content::Packet(packet) => packet.payload.pieces(range),
-            Content::Frame(frame) => frame.bytes.pieces(),
-            Content::Owing(frame, _) => frame.bytes.pieces_from(self.head.len()),
+            Content::Frame(frame) => frame.bytes.pieces_from(self.head.len()),
         }
     }
 
@@ -460,15 +458,15 @@ impl<'a> TxUnit<'a> {
     pub fn layout(&self) -> &'a Layout {
         match self.content {
             Content::Packet(packet) => &packet.layout,
+            Content::Frame(frame) if frame.csum == Csum::Partial => frame.exact_layout().unwrap_or(&UNKNOWN),
             Content::Frame(_) => &UNKNOWN,
-            Content::Owing(_, layout) => layout,
         }
     }
 
     fn packet(&self) -> Option<&'a Packet<Page>> {
         match self.content {
             Content::Packet(packet) => Some(packet),
-            Content::Frame(_) | Content::Owing(..) => None,
+            Content::Frame(_) => None,
         }
     }
 

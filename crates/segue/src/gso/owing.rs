@@ -31,7 +31,7 @@ use crate::wire::{tcp, write_u16};
 ///     assert_eq!(arena.head(segment)[26..], field);
 /// }
 /// ```
-#[inline]
+#[inline(never)]
 pub fn push_owing<B: AsRef<[u8]>>(frame: &Frame<B>, limits: &Limits, arena: &mut Arena) -> Option<&'static Layout> {
     let layout = frame.exact_layout()?;
     let header = layout.transport()?;

@@ -113,7 +113,7 @@ impl<B: AsRef<[u8]>> Frame<B> {
     /// headers, after at most two VLAN tags, whose length fields are exact; options of TCP are not among them. `None`
     /// stands for any other frame. Unlike with [`Frame::plain_ip`], UDP may be without a checksum.
     #[inline]
-    pub(crate) fn exact_layout(&self) -> Option<&'static Layout> {
+    pub fn exact_layout(&self) -> Option<&'static Layout> {
         let bytes = self.bytes.bytes();
         let (layout, end) = wire::usual_layout(bytes, self.start)?;
         (end == bytes.len()).then_some(layout)
