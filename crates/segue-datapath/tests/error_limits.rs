@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use memory::{Carries, Memory, Wire, counter, in_both_forms};
-use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
+use memory::{Carries, Memory, Wire, counter, in_both_forms, parts};
+use segue::encap::{Carrier, Config, GreOptions, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
@@ -19,8 +19,7 @@ use segue_datapath::overlay::{
     Inside, Listener, ListenerConfig, Overlay, Parts, PeerConfig, Removed, Table, TableSender, exchange,
 };
 use segue_datapath::pipeline::{Pipeline, Round};
-use segue_datapath::tunnel::probe::Probe;
-use segue_datapath::tunnel::{self, Outside, Tunnel};
+use segue_datapath::tunnel::{Outside, Tunnel};
 use segue_port::Port;
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
@@ -84,17 +83,7 @@ fn tunnels() -> (Tunnel, [Rc<RefCell<Wire>>; 2]) {
         let config = Config::new(mode, Carrier::Gue { remcsum: false }, LOCAL, REMOTE);
         let [(inside, wire), _] = ports();
         insides.push(wire);
-        tunnel::Parts {
-            inside_name: format!("sg{key}"),
-            inside,
-            encap: Encapsulator::new(config).unwrap(),
-            decap: Decapsulator::new(config).unwrap(),
-            remotes: vec![config.remote],
-            fdb: None,
-            flood: Vec::new(),
-            gro: Some(gro::Config::default()),
-            probe: Some(Arc::new(Probe::new(0))),
-        }
+        parts(&format!("sg{key}"), inside, config)
     });
     let (name, csum, tunnels) = ("udp".to_owned(), OuterCsum::Verified, None);
     let outside = Outside { name, port, csum, budget: 64, pages: 256, key: KEY, tunnels };

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use memory::{Carries, Memory, Wire, counter, in_both_forms};
-use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Identity, Mode, OuterCsum};
+use memory::{Carries, Memory, Wire, counter, in_both_forms, parts};
+use segue::encap::{Carrier, Config, Encapsulator, GreOptions, Identity, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
@@ -49,20 +49,6 @@ fn outer_end(port: Box<dyn Port>, budget: usize) -> Outside {
         pages: 256,
         key: Key([1, 2]),
         tunnels: None,
-    }
-}
-
-fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {
-    Parts {
-        inside_name: name.to_owned(),
-        inside,
-        encap: Encapsulator::new(config).unwrap(),
-        decap: Decapsulator::new(config).unwrap(),
-        remotes: vec![config.remote],
-        fdb: None,
-        flood: Vec::new(),
-        gro: Some(gro::Config::default()),
-        probe: Some(Arc::new(Probe::new(0))),
     }
 }
 

@@ -515,7 +515,10 @@ mod tests {
             }
             let before: Vec<u8> = batch.units().take(sent).flat_map(|unit| payload(&unit)).collect();
             batch.sent(sent);
-            batch.resplit(&Limits { uso: false, ..wide }, |_, reason| panic!("{reason:?}"));
+            // A port may narrow twice before anything is recycled.
+            for _ in 0..2 {
+                batch.resplit(&Limits { uso: false, ..wide }, |_, reason| panic!("{reason:?}"));
+            }
             let after: Vec<u8> = batch.units().flat_map(|unit| payload(&unit)).collect();
             assert_eq!([before, after].concat(), [bytes(950, 0), bytes(950, 1)].concat(), "{sent} sent");
             assert!(batch.units().all(|unit| unit.gso().is_none() && unit.csum() == SegmentCsum::Partial));

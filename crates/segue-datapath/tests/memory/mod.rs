@@ -7,13 +7,33 @@ use std::io::{self, PipeReader};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use segue::checksum::{Field, pseudo_v4};
+use segue::encap::{Config, Decapsulator, Encapsulator};
+use segue::gro;
 use segue::gso::Limits;
 use segue::packet::{Csum, Frag, Frame, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue_datapath::board::{Board, Group};
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::tunnel::Parts;
+use segue_datapath::tunnel::probe::Probe;
 use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, Received, RxBatch, Sent, TxBatch};
+
+/// Returns the parts of a tunnel with this interface, whose probe is off.
+pub(crate) fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {
+    Parts {
+        inside_name: name.to_owned(),
+        inside,
+        encap: Encapsulator::new(config).unwrap(),
+        decap: Decapsulator::new(config).unwrap(),
+        remotes: vec![config.remote],
+        fdb: None,
+        flood: Vec::new(),
+        gro: Some(gro::Config::default()),
+        probe: Some(Arc::new(Probe::new(0))),
+    }
+}
 
 /// Content of the packets that a port carries.
 #[derive(Clone, Copy, PartialEq, Eq)]

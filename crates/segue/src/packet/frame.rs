@@ -131,3 +131,32 @@ impl<B: AsRef<[u8]>> Frame<B> {
         end < bytes.len() && has_checksum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::write_u16;
+
+    /// Tests that a datagram which owes its own checksum is not parsed as a tunnel, whose innermost checksum would then
+    /// be the one that is owed.
+    #[test]
+    fn what_owes_a_checksum_owes_that_of_its_outermost_transport() {
+        const VXLAN: u16 = 4789;
+        let mut bytes = vec![0; 20 + 8 + 8 + 14 + 20 + 20];
+        for (at, number, len) in [(0, protocol::UDP, 90), (50, protocol::TCP, 40)] {
+            (bytes[at], bytes[at + ipv4::PROTOCOL]) = (0x45, number);
+            write_u16(&mut bytes, at + ipv4::TOTAL_LEN, len);
+        }
+        write_u16(&mut bytes, 20 + udp::DST_PORT, VXLAN);
+        write_u16(&mut bytes, 20 + udp::LENGTH, 70);
+        bytes[28] = 8;
+        write_u16(&mut bytes, 36 + ethernet::TYPE, ethertype::IPV4);
+        bytes[70 + tcp::OFFSET] = 0x50;
+        let tunnels = Tunnels::NONE.with(VXLAN, Kind::Vxlan);
+        for (csum, kind) in [(Csum::Unknown, Kind::Tcp), (Csum::Partial, Kind::Udp)] {
+            let frame = Frame { bytes: Frag::all(bytes.clone()), start: Start::Ip, csum };
+            let packet = frame.parse(&tunnels, &mut Pool::new(1));
+            assert_eq!(packet.layout.transport().map(|header| header.kind), Some(kind), "{csum:?}");
+        }
+    }
+}
