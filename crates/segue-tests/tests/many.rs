@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{LinkForm, Process};
-use segue_tests::{Ground, Stat, capture, test_name, traffic, wire};
+use segue_lab::{Family, LinkForm, Process};
+use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, capture, test_name, traffic, wire};
 use serde_json::Value;
 
 const TUNNELS: u16 = 1000;
@@ -134,4 +135,25 @@ fn a_thousand_tunnels_share_one_socket_and_each_answers_for_itself() {
     std::fs::write(&batch, lines + "link del group 5\n").unwrap();
     ground.a.run("ip", &["-batch", batch.to_str().unwrap()]).unwrap();
     process.stop(Duration::from_secs(60)).expect("it ends");
+}
+
+/// Tests that a tunnel in which no packet moves, which is not judged again while nothing changes, is judged when its
+/// underlay has changed.
+#[test]
+fn an_idle_tunnel_is_unwell_when_its_underlay_goes_down() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &[]) else { return };
+    // The kernel sends nothing of its own by an interface for IPv4.
+    let _pair = Pair::start(&ground, Shape::new(Inside::Ipip, Carrier::Gue, Family::V4), 1);
+    let state = |is_well: bool| {
+        let fits = move |stat: &Stat| stat.json()["health"].as_array().is_none_or(Vec::is_empty) == is_well;
+        let stat = Stat::until(&ground.a, &ground.program, &Shape::device(1), PATIENCE, fits);
+        assert!(fits(&stat), "{stat:?}");
+        stat
+    };
+    state(true);
+    // Several looks.
+    thread::sleep(Duration::from_secs(3));
+    state(true);
+    ground.a.run("ip", &["link", "set", "dev", "eth0", "down"]).unwrap();
+    assert_eq!(state(false).json()["health"][0]["code"], "link_down");
 }
