@@ -2,7 +2,7 @@
 
 use super::rules::RefusalReason;
 use crate::hash;
-use crate::packet::{HEAD_BLOCK, Header, Kind, Packet, Stop};
+use crate::packet::{HEAD_BLOCK, Header, Kind, Layout, Packet, Stop};
 use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};
 
 const MAX: usize = 128;
@@ -98,14 +98,16 @@ fn each_part<B: AsRef<[u8]>>(
 
 /// The hash function of flows.
 ///
-/// Almost all packets are TCP or UDP outside tunnels. The fields of their flow fit a few words, and the hash of these
-/// is two or three multiplications: NH of UMAC (RFC 4418, section 5.2.2, there with 32-bit words), where two inputs
-/// collide for at most one in 2^64 keys, folded to 64 bits. All others take SipHash. Without the key an attacker cannot
-/// choose colliding flows, and a bucket of the table is bounded anyway.
+/// Almost all packets are TCP or UDP outside tunnels or inside one. The fields of their flow fit a few words, and the
+/// hash of these is a multiplication for two of them: NH of UMAC (RFC 4418, section 5.2.2, there with 32-bit words),
+/// where two inputs collide for at most one in 2^64 keys, folded to 64 bits. All others take SipHash. Without the key
+/// an attacker cannot choose colliding flows, and a bucket of the table is bounded anyway.
 #[derive(Debug)]
 pub(super) struct Hasher {
     key: hash::Key,
     words: [u64; 6],
+    /// The keys of packets inside a tunnel: one for each word, and two for the kinds of their headers.
+    tunnelled: [u64; Tunnelled::MOST + 2],
 }
 
 /// The parts of a packet with one IP level and no tunnel that enter its flow's hash. IP options and extension headers
@@ -147,15 +149,113 @@ impl Plain {
     }
 }
 
+/// The words of a packet inside one tunnel that enter its flow's hash, by their places: the addresses, ports, VLAN
+/// identifiers, GRE flags and tunnel keys of both levels. Values alone enter it, and places do not, since the lengths
+/// of headers may change during a flow.
+#[derive(Clone, Debug)]
+pub(super) struct Tunnelled {
+    /// The kinds of all headers behind a 1, four bits for each.
+    kinds: u64,
+    /// Offset of a word, and the code of its bits that count; none after the last one.
+    words: [(u8, u8); Tunnelled::MOST],
+    count: u8,
+}
+
+impl Tunnelled {
+    /// Largest number of words: those of two IPv6 headers, and eight more.
+    const MOST: usize = 16;
+    /// Code of the bits of a VLAN identifier. Codes up to 8 are numbers of bytes.
+    const VLAN_ID: u8 = 9;
+    /// The bits of a word that count, by their code. A word is read with its first byte as the lowest.
+    const BITS: [u64; 10] = {
+        let mut bits = [0; 10];
+        let mut bytes = 1;
+        while bytes <= 8 {
+            bits[bytes] = u64::MAX >> (64 - 8 * bytes);
+            bytes += 1;
+        }
+        bits[Tunnelled::VLAN_ID as usize] = ethernet::VLAN_ID.swap_bytes() as u64;
+        bits
+    };
+
+    /// Returns the words of a packet with these headers; `None` for one that is not inside exactly one tunnel, or has
+    /// too many headers or words. What the key of a flow has decides that, so it is the same in all of a flow, and the
+    /// words of two flows differ.
+    pub(super) fn of(head: &[u8], layout: &Layout) -> Option<Tunnelled> {
+        const { assert!(Kind::COUNT <= 16) };
+        if layout.ip_levels() != 2 {
+            return None;
+        }
+        let mut found = Tunnelled { kinds: 1, words: [(0, 0); Tunnelled::MOST], count: 0 };
+        for header in layout.headers() {
+            found.kinds = found.kinds.checked_mul(16)? | u64::from(header.kind as u8);
+            let at = header.start();
+            match header.kind {
+                Kind::Ethernet => {}
+                Kind::Vlan => found.push(at, Tunnelled::VLAN_ID)?,
+                Kind::Ipv4 => found.push(at + ipv4::SRC.start, 8)?,
+                Kind::Ipv6 => {
+                    for word in 0..4 {
+                        found.push(at + ipv6::SRC.start + 8 * word, 8)?;
+                    }
+                }
+                Kind::Tcp | Kind::Udp => found.push(at, 4)?,
+                Kind::Gre => {
+                    found.push(at, 2)?;
+                    let flags = read_u16(head, at)?;
+                    let skipped = if flags & gre::CSUM != 0 { 4 } else { 0 };
+                    if flags & gre::KEY != 0 {
+                        found.push(at + gre::MIN_LEN + skipped, 4)?;
+                    }
+                }
+                kind => match kind.format()?.flow.clone() {
+                    flow if flow.is_empty() => {}
+                    flow if flow.len() <= 8 => found.push(at + flow.start, flow.len() as u8)?,
+                    _ => return None,
+                },
+            }
+        }
+        Some(found)
+    }
+
+    fn push(&mut self, at: usize, code: u8) -> Option<()> {
+        *self.words.get_mut(usize::from(self.count))? = (u8::try_from(at).ok()?, code);
+        self.count += 1;
+        Some(())
+    }
+}
+
 impl Hasher {
     pub(super) fn new(key: hash::Key) -> Hasher {
-        Hasher { key, words: core::array::from_fn(|i| key.hash(&[i as u8])) }
+        let words: [u64; 6] = core::array::from_fn(|i| key.hash(&[i as u8]));
+        Hasher { key, words, tunnelled: core::array::from_fn(|i| key.hash(&[(words.len() + i) as u8])) }
     }
 
     /// Returns the hash of a packet with this key.
     pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>, key: &FlowKey) -> u64 {
-        let plain = Plain::of(packet.layout.headers()).and_then(|plain| self.plain(packet.head.bytes(), plain));
-        plain.unwrap_or_else(|| self.key.hash(key.bytes()))
+        let (head, layout) = (packet.head.bytes(), &packet.layout);
+        if let Some(hash) = Plain::of(layout.headers()).and_then(|plain| self.plain(head, plain)) {
+            return hash;
+        }
+        match Tunnelled::of(head, layout) {
+            Some(tunnelled) => self.tunnelled(head, &tunnelled),
+            None => self.key.hash(key.bytes()),
+        }
+    }
+
+    /// Returns the hash of a packet inside a tunnel that begins with `front`.
+    #[inline]
+    pub(super) fn tunnelled(&self, front: &[u8], tunnelled: &Tunnelled) -> u64 {
+        let [keys @ .., key_a, key_b] = &self.tunnelled;
+        let ((pairs, _), (keys, _)) = (tunnelled.words.as_chunks::<2>(), keys.as_chunks::<2>());
+        let word = |&(at, code): &(u8, u8)| {
+            read_u64(front, usize::from(at)).unwrap_or(0) & Tunnelled::BITS.get(usize::from(code)).unwrap_or(&0)
+        };
+        let mut product = nh(tunnelled.kinds, *key_a, 0, *key_b);
+        for ([a, b], [key_a, key_b]) in pairs.iter().zip(keys).take(usize::from(tunnelled.count).div_ceil(2)) {
+            product = product.wrapping_add(nh(word(a), *key_a, word(b), *key_b));
+        }
+        fold(product)
     }
 
     /// Returns the hash of a packet of the given form; `None` if `head` is too short for it.
@@ -194,9 +294,15 @@ impl Hasher {
         } else {
             nh(words[0], k0, rest, k1)
         };
-        // The lower bits select a bucket, the upper ones a set of the memory of acknowledgments.
-        (product as u64) ^ (product >> 64) as u64
+        fold(product)
     }
+}
+
+/// Returns a hash of 64 bits, the lower of which select a bucket, and the upper ones a set of the memory of
+/// acknowledgments.
+#[inline(always)]
+fn fold(product: u128) -> u64 {
+    (product as u64) ^ (product >> 64) as u64
 }
 
 #[inline(always)]
