@@ -11,7 +11,8 @@ use super::key::Hasher;
 use super::ready::Ready;
 use super::rules::{Flush, Masks};
 use super::stats::Stats;
-use super::table::{FrameMatch, Inside, Table};
+use super::table::{FrameMatch, Table};
+use super::tunnel_form::TunnelForms;
 use crate::arch::{self, Kernel};
 use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
@@ -48,7 +49,7 @@ pub struct Gro<B> {
     pub(super) kernel: Kernel,
     pub(super) has_fast_path: bool,
     pub(super) table: Table<B>,
-    pub(super) inside: Inside,
+    pub(super) tunnel_forms: TunnelForms,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
     /// Number of rounds whose flows are still in their slots, ready to be popped.
@@ -62,6 +63,9 @@ pub struct Gro<B> {
     /// check.
     #[cfg(test)]
     pub(super) effort: (usize, usize),
+    /// Number of frames that were parsed.
+    #[cfg(test)]
+    pub(super) parsed: usize,
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -77,7 +81,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             kernel: arch::chosen(),
             has_fast_path: true,
             table: Table::new(config.max_flows),
-            inside: Inside::new(),
+            tunnel_forms: TunnelForms::new(),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
             waiting_rounds: 0,
@@ -86,6 +90,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stats: Stats::default(),
             #[cfg(test)]
             effort: (0, 0),
+            #[cfg(test)]
+            parsed: 0,
             config,
         }
     }
@@ -110,6 +116,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         self.hasher = Hasher::new(fresh.key);
         self.rules = FastPathRules::new(&fresh);
+        // They were learned with the ports of tunnels that were in force.
+        self.tunnel_forms.clear();
         self.config = fresh;
     }
 
@@ -202,13 +210,27 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn push_seen(&mut self, frame: Frame<B>, found: FrameMatch, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_frame_fast(frame, found, now, pool) } else { Some(frame) };
-        if let Some(frame) = left
-            && let Err(frame) = self.take_next_inside(frame)
-        {
-            let packet = frame.parse(&self.config.tunnels, pool);
-            self.take(packet, now, pool);
+        if let Some(frame) = left {
+            self.push_unknown(frame, now, pool);
         }
         self.relieve();
+    }
+
+    /// Takes a frame that is not recognised as a packet outside tunnels.
+    #[inline(never)]
+    fn push_unknown(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
+        let left = if self.has_fast_path { self.take_tunnelled(frame, now, pool) } else { Some(frame) };
+        if let Some(frame) = left {
+            #[cfg(test)]
+            {
+                self.parsed += 1;
+            }
+            let packet = frame.parse(&self.config.tunnels, pool);
+            if self.has_fast_path {
+                self.tunnel_forms.learn(&packet, &self.masks);
+            }
+            self.take(packet, now, pool);
+        }
     }
 
     /// Makes trains ready, oldest first, until the limit on held packets is kept.

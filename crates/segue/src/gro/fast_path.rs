@@ -19,6 +19,7 @@ use super::ready::Ready;
 use super::rules::{self, Flush, Mismatch, RefusalReason};
 use super::stamps::stamps;
 use super::table::{ExpectedNext, FrameMatch, Held, Lookup, MatchKey, Slot, left};
+use super::tunnel_form::TunnelFormId;
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
@@ -159,6 +160,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         (hash, is_data): (Option<u64>, bool),
         pool: &mut Pool<B>,
     ) -> Verdict {
+        // One with a hash is TCP outside tunnels.
+        if hash.is_none() && self.tunnel_forms.find(self.kernel, start, view.front, bytes).is_some() {
+            return Verdict::SlowPath;
+        }
         if !is_data && let Some((why, behind)) = self.refusal(view.front, view.total, (start, view.csum)) {
             self.flush_before(view.front, hash, behind);
             return Verdict::Refused(why);
@@ -538,6 +543,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stamp: first.stamp,
             ids: Ids::default(),
             key: MatchKey::train(form_id, is_owed),
+            tunnel_form: TunnelFormId::NONE,
             expected: if form.is_tcp && !is_owed && !self.rules.is_lro {
                 ExpectedNext::new(form_id.link(), size + form.len)
             } else {

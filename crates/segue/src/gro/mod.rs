@@ -30,7 +30,6 @@ mod fast_path_rules;
 #[cfg(test)]
 mod fast_path_tests;
 mod form;
-mod inside;
 mod ip_id;
 mod key;
 mod lro;
@@ -48,6 +47,8 @@ mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tunnel_form;
+mod tunnelled;
 mod verify;
 
 pub use crate::packet::Frame;

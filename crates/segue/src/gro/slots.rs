@@ -5,6 +5,7 @@ use super::ip_id::Ids;
 use super::pending_first::PendingFirst;
 use super::rules::Flush;
 use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, left};
+use super::tunnel_form::TunnelFormId;
 use crate::packet::Pool;
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -78,6 +79,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stamp: 0,
             ids: Ids::default(),
             key,
+            tunnel_form: TunnelFormId::NONE,
             expected,
             verified,
             packet,

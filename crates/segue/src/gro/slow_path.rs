@@ -89,9 +89,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.finish(idx, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
-        match self.join(idx, packet, pool) {
-            Some(why) => self.finish(idx, why),
-            None => self.remember_inside(idx),
+        if let Some(why) = self.join(idx, packet, pool) {
+            self.finish(idx, why);
         }
     }
 
@@ -174,6 +173,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (most, room) = (self.config.most(is_tcp), self.room(&packet).unwrap_or(0));
         let held = Held {
             key: MatchKey::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
+            tunnel_form: self.tunnel_forms.of(&packet),
             expected: ExpectedNext::NOTHING,
             size,
             room,

@@ -8,9 +8,9 @@ use super::ip_id::Ids;
 use super::lro::renew;
 use super::pending_first::PendingFirst;
 use super::rules::{self, Flush};
-use crate::packet::{Packet, Start};
+use super::tunnel_form::TunnelFormId;
+use crate::packet::Packet;
 use crate::time::Nanos;
-use crate::wire::layout::MAX_HEADER_BYTES;
 use crate::wire::tcp;
 
 /// Largest number of flows in a bucket; when it is full, the oldest of them is evicted.
@@ -102,6 +102,8 @@ pub(super) struct Held<B> {
     pub(super) stamp: u32,
     pub(super) ids: Ids,
     pub(super) key: MatchKey,
+    /// The form of a packet inside a tunnel, or [`TunnelFormId::NONE`].
+    pub(super) tunnel_form: TunnelFormId,
     /// The frame that may follow without other checks, or [`ExpectedNext::NOTHING`].
     pub(super) expected: ExpectedNext,
     /// Whether the first packet's checksums were verified; later packets are verified before they join.
@@ -246,21 +248,6 @@ struct Bucket {
     at: u32,
 }
 
-/// A train inside a tunnel, of which a frame may be the next segment without being parsed: that of the marked slot.
-#[derive(Debug)]
-pub(super) struct Inside {
-    /// The first header.
-    pub(super) start: Start,
-    /// The bits of the headers that must be those of the train.
-    pub(super) mask: [u8; MAX_HEADER_BYTES],
-}
-
-impl Inside {
-    pub(super) const fn new() -> Inside {
-        Inside { start: Start::Ip, mask: [0; MAX_HEADER_BYTES] }
-    }
-}
-
 /// The table of held flows.
 ///
 /// A flush costs nothing for each flow: it ends a round, buckets of earlier rounds count as empty, and their slots
@@ -274,8 +261,6 @@ pub(super) struct Table<B> {
     free: u32,
     oldest: u32,
     newest: u32,
-    /// The slot of the train inside a tunnel to which a packet was added last, or `NONE`.
-    marked: u32,
     len: usize,
 }
 
@@ -295,20 +280,8 @@ impl<B> Table<B> {
             free: 0,
             oldest: NONE,
             newest: NONE,
-            marked: NONE,
             len: 0,
         }
-    }
-
-    /// Marks a slot, whose train can be found without its hash until it is removed.
-    pub(super) fn mark(&mut self, at: usize) {
-        self.marked = at as u32;
-    }
-
-    /// Returns the marked slot, if its train is still held.
-    #[inline(always)]
-    pub(super) fn marked(&self) -> Option<usize> {
-        (self.marked != NONE).then_some(self.marked as usize)
     }
 
     /// Returns the number of flows held in this round.
@@ -448,9 +421,6 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(super) fn remove(&mut self, at: usize) -> Slot<B> {
         self.unlink(at);
-        if self.marked == at as u32 {
-            self.marked = NONE;
-        }
         self.slots[at].take()
     }
 
@@ -465,7 +435,7 @@ impl<B> Table<B> {
             self.buckets.fill(Bucket::VOID);
             self.round = 1;
         }
-        (self.oldest, self.newest, self.marked, self.len) = (NONE, NONE, NONE, 0);
+        (self.oldest, self.newest, self.len) = (NONE, NONE, 0);
         oldest
     }
 

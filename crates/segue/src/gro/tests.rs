@@ -10,6 +10,7 @@ use super::key::FlowKey;
 use super::rules::Masks;
 use super::rules::{self, VARYING};
 use super::table::{ExpectedNext, Found, Held, HeldKind, MatchKey, Slot, Table, left};
+use super::tunnel_form::TunnelFormId;
 use super::verify::is_sum_good;
 use super::*;
 use crate::checksum::{Field, Sum};
@@ -42,6 +43,7 @@ fn held(port: u16) -> Held<Vec<u8>> {
         stamp,
         ids,
         key,
+        tunnel_form: TunnelFormId::NONE,
         expected: ExpectedNext::NOTHING,
         verified,
     }

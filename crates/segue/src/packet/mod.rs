@@ -138,6 +138,17 @@ impl<B: Buffer> Packet<B> {
         self.outer = None;
     }
 
+    /// Sets headers and payload to those of `frag`, an exact packet whose layout and offload state are known.
+    pub(crate) fn load_exact(&mut self, frag: Frag<B>, layout: &Layout, offload: Offload) {
+        let header_len = layout.header_len();
+        self.layout = *layout;
+        self.layout.set_end(frag.len());
+        self.head.set(frag.as_slice().and_then(|bytes| bytes.get(..header_len)).unwrap_or(&[]));
+        (self.offload, self.outer) = (offload, None);
+        self.payload.clear();
+        self.payload.push(frag.skip(header_len));
+    }
+
     /// Parses the packet like [`Packet::load`], for a packet in several ranges, such as one that crosses pages.
     ///
     /// Headers may cross ranges too; they are copied, payload is not.

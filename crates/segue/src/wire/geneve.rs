@@ -19,7 +19,7 @@ pub const CONTROL: u8 = 0x80;
 /// Flag in the type of an option: an end of the tunnel that does not know the option must drop the packet.
 const CRITICAL: u8 = 0x80;
 /// Mask of the length in the last byte of an option's header, in 4-byte words; the header is not included.
-const WORDS: u8 = 0x1f;
+pub(crate) const WORDS: u8 = 0x1f;
 
 /// The row of the table of formats.
 pub const FORMAT: Format = Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, withdraw: None, flow: 4..7 };
