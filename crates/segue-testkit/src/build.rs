@@ -490,8 +490,9 @@ pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
     } else {
         let (mut next, mut at) = (packet[6], 40);
         while matches!(next, 0 | 43 | 60) {
-            next = packet[at];
-            at += 8 + usize::from(packet[at + 1]) * 8;
+            // What has no more bytes is no such header.
+            next = *packet.get(at)?;
+            at += 8 + usize::from(*packet.get(at + 1)?) * 8;
         }
         (at, next, &packet[8..40])
     };

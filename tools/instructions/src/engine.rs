@@ -161,6 +161,19 @@ pub fn bursts() -> Vec<Burst> {
     ]
 }
 
+/// Returns GRO of frames of VXLAN over IPv4 with `len` bytes of payload inside, of this many flows in turn, each of
+/// which has its own packets outside. There they have checksums or not; `csum` is what the port knows of those inside.
+fn vxlan(name: &'static str, (flows, count): (usize, usize), len: usize, sums_outside: bool, csum: Csum) -> Workload {
+    let mut senders: Vec<[Flow; 2]> = (0..flows).map(|number| [number + 1, number + 1001].map(Flow::new)).collect();
+    let frame = |index: usize| {
+        let [inside, outside] = &mut senders[index % flows];
+        inside.vxlan(outside, len, sums_outside)
+    };
+    let frames = keep((0..count).map(frame));
+    let mut engine = Engine::new(Config { tunnels: Tunnels::NONE.with(4789, Kind::Vxlan), ..Config::default() });
+    Workload { name, packets: count, run: Box::new(move || _ = engine.join(black_box(&frames), csum)) }
+}
+
 /// Returns every workload of the engine.
 pub fn all() -> Vec<Workload> {
     let scattered = {
@@ -188,15 +201,14 @@ pub fn all() -> Vec<Workload> {
         parse("parse TCP over IPv4", Flow::new(1).frame(FULL, 0)),
         parse("parse TCP over IPv6", Flow::v6(1).frame(FULL, 0)),
     ];
-    let inside = {
-        let (mut flow, mut outer) = (Flow::new(1), Flow::new(2));
-        let frames = keep((0..44).map(|_| flow.vxlan(&mut outer, FULL)));
-        let tunnels = Tunnels::NONE.with(4789, Kind::Vxlan);
-        let mut engine = Engine::new(Config { tunnels, ..Config::default() });
-        move || _ = engine.join(black_box(&frames), Csum::Unknown)
-    };
+    let (unknown, known) = (Csum::Unknown, Csum::Verified);
     let others = [
-        Workload { name: "GRO, VXLAN with checksums outside, verifying, 1 flow", packets: 44, run: Box::new(inside) },
+        vxlan("GRO, VXLAN with checksums outside, verifying, 1 flow", (1, 44), FULL, true, unknown),
+        vxlan("GRO, VXLAN, verifying, 8 flows", (8, 64), FULL, false, unknown),
+        vxlan("GRO, VXLAN, verifying, 64 flows", (64, 512), FULL, false, unknown),
+        vxlan("GRO, VXLAN, checksums known, 8 flows", (8, 64), FULL, false, known),
+        vxlan("GRO, VXLAN, checksums known, 64 flows", (64, 512), FULL, false, known),
+        vxlan("GRO, VXLAN, pure acknowledgments", (64, 512), 0, false, unknown),
         Workload { name: "GSO, scattered, checksums left to the port", packets: SEGMENTS, run: Box::new(scattered) },
         Workload { name: "GSO, copied, with checksums", packets: SEGMENTS, run: Box::new(linear) },
         Workload { name: "checksum of 1448 bytes", packets: 64, run: Box::new(sum) },

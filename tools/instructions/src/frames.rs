@@ -55,13 +55,14 @@ impl Flow {
         ethernet(kind, &self.packet(len, flags))
     }
 
-    /// Returns the next segment in a frame of VXLAN, whose packets outside are those of `outer`.
-    pub fn vxlan(&mut self, outer: &mut Flow, len: usize) -> Vec<u8> {
+    /// Returns the next segment in a frame of VXLAN, whose packets outside are those of `outer`, with or without a
+    /// checksum.
+    pub fn vxlan(&mut self, outer: &mut Flow, len: usize, sums_outside: bool) -> Vec<u8> {
         let inside = self.frame(len, 0);
         let mut datagram = [50_000, 4789, (16 + inside.len()) as u16, 0].map(u16::to_be_bytes).concat();
         datagram.extend([8, 0, 0, 0, 0, 0, 7, 0]);
         datagram.extend(inside);
-        ethernet(ethertype::IPV4, &outer.ip(protocol::UDP, Some(udp::CHECKSUM), datagram))
+        ethernet(ethertype::IPV4, &outer.ip(protocol::UDP, sums_outside.then_some(udp::CHECKSUM), datagram))
     }
 
     /// Returns an echo request in an Ethernet frame.

@@ -2,7 +2,7 @@
 //! frames.
 
 use proptest::prelude::*;
-use segue::gro::{Config, Frame, Generation, Gro, Profile};
+use segue::gro::{Config, Frame, Generation, Gro, Profile, RefusalReason};
 use segue::packet::{Csum, Frag, Pool, Start};
 use segue::time::Nanos;
 use segue_testkit::Rng;
@@ -12,7 +12,7 @@ use segue_testkit::sum::{fold, with_pseudo};
 
 use crate::mutations::{family, mutate};
 use crate::paths::disagreement;
-use crate::properties::{Arrival, ByFrames, PortCsum, Setting, check};
+use crate::properties::{Arrival, ByFrames, Merger, PortCsum, Setting, check};
 use crate::streams::{self, Around};
 use crate::upheld::setting;
 
@@ -68,6 +68,15 @@ proptest! {
     }
 
     #[test]
+    fn the_paths_agree_inside_of_tunnels_on_ethernet_whatever_the_port_knows(
+        seed: u64, flows in 1_usize..24, count in 1_usize..200, is_acks: bool, setting in setting(Around::Link),
+    ) {
+        let config = Config { acks: is_acks, ..setting.config };
+        let setting = Setting { ports: streams::ports(), config, ..setting };
+        agree(&streams::tunnelled(&mut Rng::new(seed), flows, count, is_acks), &setting)?;
+    }
+
+    #[test]
     fn the_paths_agree_on_acknowledgments(
         seed: u64, flows in 1_usize..12, count in 1_usize..300, is_link: bool, setting in setting(Around::Nothing),
     ) {
@@ -86,6 +95,24 @@ proptest! {
         let setting = Setting { start, ports: streams::ports(), ..Setting::new(Config::default()) };
         let arrivals: Vec<_> = frames.into_iter().map(Arrival::new).collect();
         agree(&arrivals, &setting)?;
+    }
+}
+
+/// Tests that the streams inside of tunnels have what the paths are to agree on.
+#[test]
+fn streams_inside_of_tunnels_have_trains_and_packets_that_stay_alone() {
+    for is_acks in [false, true] {
+        let setting = Setting { start: Start::Ethernet, ports: streams::ports(), ..Setting::new(Config::default()) };
+        let mut gro = ByFrames::new(setting.config, &setting);
+        let mut pool = Pool::new(8);
+        for arrival in streams::tunnelled(&mut Rng::new(5), 16, 4000, is_acks) {
+            gro.receive(&arrival, &setting, Nanos(1), &mut pool);
+        }
+        gro.flush();
+        let stats = gro.stats();
+        assert!((3500..4500).contains(&stats.packets), "{stats:?}");
+        assert!(is_acks || stats.segments > 250, "{stats:?}");
+        assert!(!is_acks || stats.alone.of(RefusalReason::NoPayload) > 600, "{stats:?}");
     }
 }
 

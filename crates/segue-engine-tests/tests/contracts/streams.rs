@@ -2,7 +2,7 @@
 //! network.
 
 use segue_testkit::Rng;
-use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
+use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Packet, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{self, Faults, Sent, What};
 use segue_testkit::oracle::{self, Ports};
 
@@ -33,18 +33,90 @@ pub(crate) fn acknowledgments(rng: &mut Rng, flows: usize, count: usize, around:
     carry(rng, flows, sent, around)
 }
 
+/// The faults of the network.
+const FAULTS: Faults = Faults { loss: 10, duplicate: 10, reorder: 15, corrupt: 15 };
+
+/// Returns a stream of `count` packets inside of tunnels on Ethernet, over UDP, in GRE or right in IP, in their order
+/// of arrival; most of them are pure acknowledgments if `is_acks`. Each packet comes in two tunnels, some of which
+/// differ in a GRE checksum alone; of some flows the transport header is right behind a tunnel header. Of some flows
+/// the port knows the checksums.
+pub(crate) fn tunnelled(rng: &mut Rng, flows: usize, count: usize, is_acks: bool) -> Vec<Arrival> {
+    let flows = flows.max(1);
+    let mut sent = if is_acks { flow::acknowledging(rng, flows, count) } else { flow::mixed(rng, flows, count) };
+    damage_inside(rng, &mut sent);
+    let is_bare: Vec<bool> = (0..flows).map(|_| rng.chance(100)).collect();
+    for packet in sent.iter_mut().filter(|packet| is_bare[packet.flow]) {
+        packet.bytes = bare(&packet.bytes).unwrap_or_default();
+    }
+    sent.retain(|packet| !packet.bytes.is_empty());
+    let mut around: Vec<(Tunnel, u16)> = (0..flows).map(|_| any_tunnel(rng)).collect();
+    for flow in 0..flows {
+        let other = with_other_sum(&around[flow]).unwrap_or_else(|| any_tunnel(rng));
+        around.push(other);
+    }
+    let links: Vec<Ethernet> = (0..flows).map(|flow| link(rng, flow)).collect();
+    let habits: Vec<usize> = around.iter().map(|_| rng.below(4)).collect();
+    let both = |packet: Sent| [Sent { flow: packet.flow + flows, ..packet.clone() }, packet];
+    let mut sent: Vec<Sent> = sent.into_iter().flat_map(both).take(count).collect();
+    for packet in &mut sent {
+        let (tunnel, step) = &mut around[packet.flow];
+        packet.bytes = wrap(tunnel, &packet.bytes);
+        if let Ip::V4(ip) = &mut tunnel.ip {
+            ip.id = ip.id.wrapping_add(*step);
+        }
+    }
+    let arrived = flow::disturb(rng, sent, FAULTS);
+    let arrival = |packet: Sent| {
+        let is_good = oracle::verify(&packet.bytes, oracle::Start::Ip, &ports()).is_ok();
+        let port_csum = match habits[packet.flow] {
+            2 if is_good => PortCsum::Verified,
+            3 => PortCsum::Sum,
+            _ => PortCsum::Nothing,
+        };
+        Arrival { bytes: links[packet.flow % flows].wrap(&packet.bytes), port_csum }
+    };
+    arrived.into_iter().map(arrival).collect()
+}
+
+/// Returns a random tunnel, not always over UDP.
+fn any_tunnel(rng: &mut Rng) -> (Tunnel, u16) {
+    loop {
+        let Some((mut tunnel, step)) = tunnel(rng) else { continue };
+        if rng.chance(300) {
+            tunnel.udp = None;
+        }
+        return (tunnel, step);
+    }
+}
+
+/// Returns the same tunnel with a GRE checksum if it has none, or without; `None` if it has no GRE header, or a remote
+/// checksum that is GRE's.
+fn with_other_sum((tunnel, step): &(Tunnel, u16)) -> Option<(Tunnel, u16)> {
+    let gre = tunnel.gre.filter(|_| !matches!(tunnel.udp, Some((_, Shim::Gue(Some(Remcsum::Gre))))))?;
+    Some((Tunnel { gre: Some(Gre { checksum: !gre.checksum, ..gre }), ..tunnel.clone() }, *step))
+}
+
+/// Returns a datagram of GUE with the transport header and the payload of a packet, without its IP header; `None` for a
+/// packet without a transport header.
+fn bare(packet: &[u8]) -> Option<Vec<u8>> {
+    let (start, field, _) = build::primed(packet)?;
+    let protocol = if field - start == 16 { 6 } else { 17 };
+    let l4 = L4::Udp(Udp { src_port: 50_000, dst_port: GUE, checksum: true });
+    let data = [&[0, protocol, 0, 0][..], &packet[start..]].concat();
+    Some(Packet { ip: Ip::V4(V4::new(2, 1, 2)), l4, data }.bytes())
+}
+
 fn carry(rng: &mut Rng, flows: usize, mut sent: Vec<Sent>, around: Around) -> Vec<Arrival> {
-    let faults = Faults { loss: 10, duplicate: 10, reorder: 15, corrupt: 15 };
     damage_inside(rng, &mut sent);
     match around {
         Around::Nothing => {
             let habits: Vec<usize> = (0..flows.max(1)).map(|_| rng.below(8)).collect();
-            let arrived = flow::disturb(rng, sent, faults);
+            let arrived = flow::disturb(rng, sent, FAULTS);
             arrived.into_iter().map(|packet| arrival(rng, &packet, habits[packet.flow])).collect()
         }
         Around::Link => {
             let links: Vec<Ethernet> = (0..flows.max(1)).map(|flow| link(rng, flow)).collect();
-            let arrived = flow::disturb(rng, sent, faults);
+            let arrived = flow::disturb(rng, sent, FAULTS);
             arrived.into_iter().map(|packet| Arrival::new(frame(rng, &links[packet.flow], &packet.bytes))).collect()
         }
         Around::Tunnels => {
@@ -57,7 +129,7 @@ fn carry(rng: &mut Rng, flows: usize, mut sent: Vec<Sent>, around: Around) -> Ve
                     }
                 }
             }
-            flow::disturb(rng, sent, faults).into_iter().map(|packet| Arrival::new(packet.bytes)).collect()
+            flow::disturb(rng, sent, FAULTS).into_iter().map(|packet| Arrival::new(packet.bytes)).collect()
         }
     }
 }

@@ -48,7 +48,13 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tunnel_form;
+#[cfg(test)]
+mod tunnel_form_tests;
+#[cfg(test)]
+mod tunnel_shapes;
 mod tunnelled;
+#[cfg(test)]
+mod tunnelled_tests;
 mod verify;
 
 pub use crate::packet::Frame;
