@@ -227,3 +227,26 @@ fn requested_checksums_are_primed_and_filled_as_an_oracle_does() {
     }
     assert_eq!(gso::prime(&mut [0x45; 30], Start::Ip), Err(gso::Refusal::Transport));
 }
+
+/// Tests that UDP, where no checksum is zero, has the other zero instead (RFC 768), and TCP has not.
+#[test]
+fn a_checksum_of_zero_is_filled_in_as_its_protocol_says() {
+    for (protocol, len, field, zero) in [(17, 28, 26, [0xff; 2]), (6, 40, 36, [0; 2])] {
+        let mut packet = vec![0x45, 0, 0, len as u8 + 2, 0, 0, 0, 0, 64, protocol, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+        packet.extend([0, 1, 0, 2]);
+        if protocol == 17 {
+            packet.extend([0, 10, 0, 0]);
+        } else {
+            packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+        }
+        packet.extend([0; 2]);
+        gso::fill(&mut packet, Start::Ip).unwrap();
+        let sum = [packet[field], packet[field + 1]];
+        assert_ne!(sum, [0; 2]);
+        // The payload makes up for all other words.
+        packet[len..].copy_from_slice(&sum);
+        packet[field..field + 2].fill(0);
+        gso::fill(&mut packet, Start::Ip).unwrap();
+        assert_eq!(packet[field..field + 2], zero, "protocol {protocol}");
+    }
+}

@@ -5,6 +5,7 @@ use segue_testkit::build::{self, Ethernet, Ip, L4, Packet as Built, Tcp, Udp, V4
 
 use super::form::{FormId, Forms};
 use super::key::{FlowKey, Hasher, L3};
+use super::ready::Ready;
 use super::rules::Masks;
 use super::table::{FrameMatch, Lookup};
 use super::*;
@@ -263,6 +264,10 @@ fn a_packet_that_does_not_fit_begins_a_train_without_being_parsed() {
                 assert_eq!(gro.stats.mismatches.of(*mismatch), 1, "{what}");
                 assert_eq!(gro.stats.flushes.of(Flush::Mismatch), 1, "{what}");
                 assert_eq!((gro.held(), gro.held_packets()), (1, 1), "{what}");
+                // A first segment that the next one does not continue takes no box.
+                let is_frame = matches!(gro.ready.front(), Some(Ready::First(_)));
+                let is_out_of_order = *mismatch == Mismatch::Sequence;
+                assert_eq!(is_frame, shape.is_tcp && before == 1 && is_out_of_order, "{what}");
             }
         }
     }
