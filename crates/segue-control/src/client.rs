@@ -297,10 +297,9 @@ fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
 
-/// Sends a request line to the instance at the socket `path` and returns the answer. It is read without a tree of
-/// values in between: that of a thousand tunnels is large.
+/// Sends a request line to the instance at the socket `path` and returns the answer.
 fn answer(path: &Path, line: &str, longest: Duration) -> io::Result<Response> {
-    Ok(serde_json::from_slice(&talk(path, line, longest)?)?)
+    Ok(Response::parse(&talk(path, line, longest)?)?)
 }
 
 /// Sends a request line to the socket `path` and returns the answer line. Each read and write waits at most `longest`.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::place;
+use crate::{json, place};
 
 /// Name of the schema of the agent's document.
 pub const SCHEMA: &str = "segue.fleet/1";
@@ -155,7 +155,7 @@ pub fn read(name: &str) -> Option<FleetState> {
     let read = |path: PathBuf| -> Option<FleetState> {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(fs::File::open(path).ok()?, FILE_LEN), &mut bytes).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        json::read(&bytes).ok()
     };
     if name.contains('/') {
         return None;

@@ -11,6 +11,7 @@
 //! - [`place`] names the directories of the sockets, and [`lock`] is the lock of one;
 //! - [`fleet`] is the state of the agent that feeds a tunnel its peers;
 //! - [`health`] explains the codes of the problems that HEALTH names;
+//! - [`json`] reads all of them, within a bound of memory;
 //! - [`error`] is the error type of the programs: what failed, why, and what to try;
 //! - [`suggest`] and [`units`] format suggestions and numbers for messages.
 //!
@@ -48,6 +49,7 @@ pub mod event;
 mod fastpath;
 pub mod fleet;
 pub mod health;
+pub mod json;
 pub mod knobs;
 pub mod lock;
 pub mod mapping;

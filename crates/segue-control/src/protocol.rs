@@ -1,9 +1,11 @@
 //! The messages of the control socket: one request line and one answer line, each a JSON object with one key.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Kind, printable_line};
+use crate::json;
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::Instance;
@@ -37,7 +39,8 @@ pub enum Request {
 /// A fault that a test asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Name of the thread to fail: `packets`, `worker1` and so on, `control`, `signals`, `routes` or `health`.
+    /// Name of the thread to fail: `packets`, `worker1` and so on, `control`, `signals`, `routes`, `health`, `fastpath`
+    /// or `interface`.
     pub thread: String,
     /// Kind of the injected fault: `panic`, `loop`, `hang`, `memory`, `fail`, or `none`.
     pub kind: String,
@@ -293,19 +296,26 @@ pub struct Failure {
     pub names_instance: bool,
 }
 
+/// A request that is to change knobs, with any values.
+#[derive(Deserialize)]
+struct Assignments {
+    #[serde(rename = "set")]
+    _all: IgnoredAny,
+}
+
 impl Request {
     /// Parses a line into a request to an instance.
     pub fn parse(line: &[u8]) -> Result<Request, Error> {
-        if line.starts_with(TABLE_BEGIN) {
-            // A table is large: it is read without a tree of values in between.
-            let good = r#"{"peers":{"sync":{"generation":1,"peers":[]}}}"#;
-            return serde_json::from_slice(line).map_err(|error| {
-                Error::new(Kind::Usage, "unknown request", good).why(printable_line(&error.to_string()))
-            });
-        }
-        let value: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
-        let good = if value.get("set").is_some() { r#"{"set":[["KNOB","VALUE"]]}"# } else { r#"{"get":"stat"}"# };
-        serde_json::from_value(value).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
+        json::read(line).map_err(|error| {
+            if line.starts_with(TABLE_BEGIN) {
+                let good = r#"{"peers":{"sync":{"generation":1,"peers":[]}}}"#;
+                let why = printable_line(&error.to_string());
+                return Error::new(Kind::Usage, "unknown request", good).why(why);
+            }
+            let is_set = json::read::<Assignments>(line).is_ok();
+            let good = if is_set { r#"{"set":[["KNOB","VALUE"]]}"# } else { r#"{"get":"stat"}"# };
+            Error::new(Kind::Usage, "unknown request", good)
+        })
     }
 
     /// Returns the request as one line, without a line feed.
@@ -315,6 +325,14 @@ impl Request {
 }
 
 impl Response {
+    /// Parses the answer of an instance.
+    ///
+    /// # Errors
+    /// As of [`json::read`].
+    pub fn parse(line: &[u8]) -> Result<Response, serde_json::Error> {
+        json::read(line)
+    }
+
     /// Returns the answer as one line, without a line feed.
     pub fn line(&self) -> String {
         let is_large = matches!(self, Response::Instance(_) | Response::Peers(_) | Response::Synced(_));
@@ -326,7 +344,7 @@ impl ServiceRequest {
     /// Parses a line into a request to a service.
     pub fn parse(line: &[u8]) -> Result<ServiceRequest, Error> {
         let good = r#"{"reload":{}}, {"upgrade":{}} or {"get":"service"}"#;
-        serde_json::from_slice(line).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
+        json::read(line).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
     }
 
     /// Returns the request as one line, without a line feed.
@@ -336,6 +354,14 @@ impl ServiceRequest {
 }
 
 impl ServiceResponse {
+    /// Parses the answer of a service.
+    ///
+    /// # Errors
+    /// As of [`json::read`].
+    pub fn parse(line: &[u8]) -> Result<ServiceResponse, serde_json::Error> {
+        json::read(line)
+    }
+
     /// Returns the refusal of a reload or of an upgrade; `text` is the human-readable error.
     pub fn refused(error: &Error, text: &str) -> ServiceResponse {
         ServiceResponse::Refused(Box::new(Refused { text: text.to_owned(), error: error.json()["error"].take() }))

@@ -82,7 +82,7 @@ fn call(service: &Service, request: ServiceRequest, longest: Duration) -> Result
             _ => made.why("it ended before it answered"),
         }
     })?;
-    serde_json::from_slice(&answer).map_err(|error| unclear(&name, &error.to_string()).into())
+    ServiceResponse::parse(&answer).map_err(|error| unclear(&name, &error.to_string()).into())
 }
 
 fn unclear(name: &str, text: &str) -> Error {
@@ -144,7 +144,7 @@ fn find(wanted: Option<&str>) -> Result<Service, Error> {
 }
 
 fn query(path: &Path) -> io::Result<ServiceState> {
-    match serde_json::from_slice(&talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
+    match ServiceResponse::parse(&talk(path, &ServiceRequest::Get(ServiceTopic::Service).line(), ANSWER_TIME)?)? {
         ServiceResponse::Service(state) => Ok(*state),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }

@@ -1,6 +1,8 @@
 //! The peer table of a tunnel on the control socket: a JSON document that replaces it as a whole, and changes of single
 //! entries.
 
+mod entries;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -9,9 +11,6 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use segue_host::prefix::Prefix;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use crate::error::{Error, Kind, printable, printable_line};
 
 /// Largest number of peers of one tunnel.
 pub const MOST: usize = 32_768;
@@ -125,9 +124,6 @@ pub struct Peer {
     pub remcsum: Option<bool>,
 }
 
-/// The names of a peer's keys.
-const KEYS: [&str; 9] = ["prefix", "match", "remote", "encap", "port", "vni", "mac", "outer_checksum", "remcsum"];
-
 impl Peer {
     /// Creates a peer with the tunnel's own values.
     pub fn new(prefix: Prefix, remote: IpAddr) -> Peer {
@@ -202,81 +198,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads a table from the text of the file `name`. An entry that is no peer is left out, and noted with its number,
-    /// its prefix and the rule.
-    ///
-    /// # Errors
-    /// Where the document as a whole is none, or has too many entries.
-    pub fn read(text: &[u8], name: &str) -> Result<Table, Error> {
-        let hint = r#"{"peers":[{"prefix":"198.19.1.0/24","remote":"198.18.0.2"}]}"#;
-        let wrong = |message: String, why: String| {
-            Error::new(Kind::BadValue, format!("{name}: {message}"), hint).why(printable_line(&why))
-        };
-        let document: Value = serde_json::from_slice(text)
-            .map_err(|error| wrong("this is no JSON document".to_owned(), error.to_string()))?;
-        let Value::Object(mut document) = document else {
-            return Err(wrong("this is no table".to_owned(), "a table is a JSON object".to_owned()));
-        };
-        if let Some(key) = document.keys().find(|key| !matches!(key.as_str(), "generation" | "peers")) {
-            let why = "the keys are `generation` and `peers`".to_owned();
-            return Err(wrong(format!("unknown key `{}`", printable(key)), why));
-        }
-        let generation = match document.remove("generation") {
-            None | Some(Value::Null) => None,
-            Some(number) => match number.as_u64() {
-                Some(number) => Some(number),
-                None => {
-                    let why = "it is a whole number from 0 on".to_owned();
-                    return Err(wrong("`generation` is wrong".to_owned(), why));
-                }
-            },
-        };
-        let Some(Value::Array(entries)) = document.remove("peers") else {
-            return Err(wrong("`peers` is missing".to_owned(), "it is a list of objects".to_owned()));
-        };
-        if entries.len() > MOST {
-            let why = format!("at most {MOST} are in one table");
-            return Err(wrong(format!("{} peers are too many", entries.len()), why));
-        }
-        let mut table = Table { generation, ..Table::default() };
-        for (entry, number) in entries.into_iter().zip(1..) {
-            let key = entry.get("prefix").or(entry.get("match")).and_then(Value::as_str).map(printable);
-            match peer(entry) {
-                Ok(peer) => table.peers.push(peer),
-                Err(why) => {
-                    let (key, why) = (key.unwrap_or_default(), printable_line(&why));
-                    table.unread.push(RefusedPeer { number, key, why });
-                }
-            }
-        }
-        Ok(table)
-    }
-
     /// Returns the number in the document of the peer with this index, from 1.
     pub fn numbers(&self) -> impl Iterator<Item = u64> + use<'_> {
         let unread: BTreeSet<u64> = self.unread.iter().map(|refused| refused.number).collect();
         (1..).filter(move |number| !unread.contains(number))
     }
-}
-
-/// Parses a peer of the document.
-fn peer(entry: Value) -> Result<Peer, String> {
-    let Value::Object(keys) = &entry else { return Err("a peer is a JSON object".to_owned()) };
-    if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(format!("unknown key `{}`: the keys are {}", printable(key), KEYS.join(", ")));
-    }
-    if !keys.contains_key("remote") {
-        return Err("`remote` is missing".to_owned());
-    }
-    // The errors of single values do not name their keys.
-    for key in keys.keys() {
-        let mut alone = serde_json::Map::from_iter([("remote".to_owned(), Value::from("::1"))]);
-        alone.insert(key.clone(), keys[key].clone());
-        if let Err(error) = serde_json::from_value::<Peer>(Value::Object(alone)) {
-            return Err(format!("`{key}`: {error}"));
-        }
-    }
-    serde_json::from_value(entry).map_err(|error| error.to_string())
 }
 
 /// A change of a table.
@@ -487,6 +413,14 @@ mod tests {
         }
         let many = format!(r#"{{"peers":[{}7]}}"#, "7,".repeat(MOST));
         assert_eq!(Table::read(many.as_bytes(), "p.json").unwrap_err().message, "p.json: 32769 peers are too many");
+        // Lists and objects inside of an entry are wrong like any other value, and what is twice counts the last time.
+        for (value, rule) in
+            [("[[1],{}]", "`port`: invalid type: sequence"), (r#"{"a":[1]}"#, "`port`: invalid type: map")]
+        {
+            let text = format!(r#"{{"peers":[],"peers":[{{"prefix":"::/0","remote":"::1","port":{value}}}]}}"#);
+            let table = Table::read(text.as_bytes(), "p.json").unwrap();
+            assert!(table.peers.is_empty() && table.unread[0].why.contains(rule), "{table:?}");
+        }
         for (text, message) in [
             ("", "p.json: this is no JSON document"),
             ("[]", "p.json: this is no table"),
@@ -496,6 +430,23 @@ mod tests {
         ] {
             assert_eq!(Table::read(text.as_bytes(), "p.json").unwrap_err().message, message);
         }
+    }
+
+    #[test]
+    fn entries_for_which_a_document_has_no_room_are_refused_together() {
+        let list = |count: usize, entry: &str| format!(r#"{{"peers":[{}]}}"#, vec![entry; count].join(","));
+        let table = Table::read(list(MOST_NAMED, "7").as_bytes(), "p.json").unwrap();
+        assert_eq!(table.unread.len(), MOST_NAMED);
+        for entry in ["7", "{}", r#"{"":0}"#] {
+            let error = Table::read(list(1000, entry).as_bytes(), "p.json").unwrap_err();
+            assert_eq!(error.message, "p.json: 1000 peers are too many", "{entry}");
+            assert!(error.why.is_some_and(|why| why.contains("have room for")), "{entry}");
+        }
+        // The shortest peers are never too many for their document, and none is lost.
+        let table = Table::read(list(MOST, r#"{"prefix":"::/0","remote":"::"}"#).as_bytes(), "p.json").unwrap();
+        assert_eq!((table.peers.len(), table.unread.len()), (MOST, 0));
+        let table = Table::read(list(5000, r#"{"prefix":"::/0","remote":"a"}"#).as_bytes(), "p.json").unwrap();
+        assert_eq!((table.peers.len(), table.unread.len()), (0, 5000));
     }
 
     #[test]
