@@ -2,6 +2,7 @@
 
 pub mod changes;
 pub mod filters;
+pub mod needed;
 pub mod nexthops;
 
 use std::io;
@@ -298,14 +299,15 @@ pub fn answers(
 ) -> io::Result<ControlFlow<()>> {
     let mut rest = datagram;
     while !rest.is_empty() {
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        let message = needed::message(rest)?;
         rest = &rest[padded(&message.header, rest.len())..];
         if message.header.sequence_number != sequence {
             continue;
         }
         match message.payload {
-            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            NetlinkPayload::Error(error) if error.code.is_some() => {
+                return Err(io::Error::from_raw_os_error(error.raw_code().saturating_neg()));
+            }
             NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(ControlFlow::Break(())),
             NetlinkPayload::InnerMessage(inner) => {
                 let flow = each(inner);
