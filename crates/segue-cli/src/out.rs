@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anstream::{AutoStream, ColorChoice};
 use segue_control::error::Error;
 use segue_control::event::{self, LogEntry, LogEvent, Priority};
+use segue_service::forward::Forwarded;
 use segue_service::report::Report;
 use serde_json::Value;
 
@@ -163,6 +164,14 @@ impl Report for Out {
 
     fn value(&self, value: &Value) {
         Out::value(self, value);
+    }
+
+    fn forward(&self, event: &Forwarded<'_>) {
+        let text = if self.pretty { serde_json::to_string_pretty(event) } else { serde_json::to_string(event) };
+        // Serialising it cannot fail: its text was written once when it was checked.
+        if let Ok(text) = text {
+            self.data(&(text + "\n"));
+        }
     }
 
     fn is_log(&self) -> bool {

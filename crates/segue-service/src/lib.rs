@@ -41,6 +41,7 @@ pub mod diagnose;
 pub mod doctor;
 pub mod fastpath;
 pub mod fault;
+pub mod forward;
 pub mod gateway;
 pub mod handover;
 mod health;

@@ -6,6 +6,8 @@ use segue_control::error::Error;
 use segue_control::event::{LogEntry, LogEvent};
 use serde_json::Value;
 
+use crate::forward::Forwarded;
+
 /// The output of a service, implemented by the program. Every method may be called from any thread and never fails: a
 /// closed output does not end a service.
 pub trait Report: Send + Sync {
@@ -17,6 +19,8 @@ pub trait Report: Send + Sync {
     }
     /// Writes one event to the output.
     fn value(&self, value: &Value);
+    /// Writes an event of another process to the output, whose text was checked.
+    fn forward(&self, event: &Forwarded<'_>);
     /// Writes an event as a human-readable line or a line of a log. A quiet program leaves out what is no warning.
     fn event(&self, line: &LogEntry<'_>);
     /// Writes a note, the event [`LogEvent::Note`].

@@ -397,6 +397,7 @@ fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forward::Forwarded;
 
     /// A report that prints nothing.
     struct Silent;
@@ -406,6 +407,7 @@ mod tests {
             false
         }
         fn value(&self, _: &Value) {}
+        fn forward(&self, _: &Forwarded<'_>) {}
         fn event(&self, _: &LogEntry<'_>) {}
         fn change(&self, _: &str, _: &str) {}
         fn error(&self, _: &Error) {}

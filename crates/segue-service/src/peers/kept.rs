@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use segue_control::json;
 use segue_control::peers::Table;
 use segue_control::protocol::TABLE_LEN;
 use segue_host::memory::SharedNumbers;
@@ -72,6 +73,6 @@ impl Kept {
         let used = words.iter().take(len.div_ceil(EACH));
         let mut text: Vec<u8> = used.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         text.truncate(len);
-        serde_json::from_slice(&text).ok()
+        json::read(&text).ok()
     }
 }

@@ -9,6 +9,7 @@ mod notify;
 mod placeholder;
 mod reload;
 mod requests;
+mod said;
 pub mod service;
 pub mod spec;
 mod tables;

@@ -19,10 +19,11 @@ use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
-use super::child::{Event, Instance, START, State, late};
+use super::child::{Instance, START, State, late};
 use super::lookup::{ANSWER, LateAnswers};
 use super::notify::Notify;
 use super::requests::{Change, Requests};
+use super::said::Said;
 use super::spec::{InstanceSpec, Kind as InstanceKind};
 use crate::report::Report;
 use crate::sandbox;
@@ -79,7 +80,7 @@ pub(super) fn patience(instance: &Instance) -> Duration {
 /// Ends an instance, and waits until all of its resources are released.
 pub(super) fn end(mut instance: Instance, out: &dyn Report) {
     let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
-    instance.stop(patience(&instance), &mut |value| said(out, &name, is_quiet, value));
+    instance.stop(patience(&instance), &mut |said| forward(out, &name, is_quiet, said));
 }
 
 /// Formats a number of instances: `1 instance`, `2 instances`.
@@ -391,20 +392,15 @@ impl Service {
         });
         let mut ended = Vec::new();
         for (&at, _) in whose.iter().zip(ready.iter().skip(1)).filter(|(_, ready)| **ready) {
-            let out = Arc::clone(&self.out);
-            let was_up = matches!(self.instances[at].state(), Some(State::IsUp | State::IsDown(_)));
-            let is_told = was_up || !self.instances[at].is_awaited;
-            for event in self.instances[at].read() {
-                let instance = &self.instances[at];
-                match event {
-                    Event::Said(value) => said(&*out, &instance.spec.name, instance.is_quiet, value),
-                    Event::Ended(error) => {
-                        if is_told && !instance.is_quiet && !self.stop {
-                            self.tell_end(instance, &error);
-                        }
-                        ended.push((at, error));
-                    }
+            let (out, instance) = (Arc::clone(&self.out), &mut self.instances[at]);
+            let was_up = matches!(instance.state(), Some(State::IsUp | State::IsDown(_)));
+            let is_told = was_up || !instance.is_awaited;
+            let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
+            if let Some(error) = instance.read(&mut |said| forward(&*out, &name, is_quiet, said)) {
+                if is_told && !is_quiet && !self.stop {
+                    self.tell_end(&self.instances[at], &error);
                 }
+                ended.push((at, error));
             }
         }
         if ready.first().is_some_and(|ready| *ready) {
@@ -525,32 +521,30 @@ pub(super) fn confine() -> Result<(), Error> {
 }
 
 /// Forwards an event of an instance to the output of the service.
-fn said(out: &dyn Report, name: &str, is_quiet: bool, mut value: Value) {
+fn forward(out: &dyn Report, name: &str, is_quiet: bool, said: &Said<'_>) {
     if out.is_json() {
-        value["instance_name"] = json!(name);
-        if is_quiet {
-            value["handover"] = json!(true);
-        }
-        return out.value(&value);
+        let added = [("handover", json!(true)), ("instance_name", json!(name))];
+        return out.forward(&said.with(if is_quiet { &added } else { &added[1..] }));
     }
     if is_quiet {
         return;
     }
     let line = |event, text| LogEntry::new(event, text).with("instance", name);
-    let notes = value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    match value["event"].as_str() {
-        Some("up") => {
-            notes.for_each(|note| out.event(&line(LogEvent::Note, format!("note: {name}: {note}"))));
+    let keys = &said.keys;
+    match said.head.event.as_str() {
+        "up" => {
+            for note in &keys.notes {
+                out.event(&line(LogEvent::Note, format!("note: {name}: {note}")));
+            }
             out.event(&line(LogEvent::Up, format!("{name} is up")));
         }
-        Some("down") => {
-            let after = Duration::from_secs_f64(value["after_s"].as_f64().unwrap_or(0.0).max(0.0));
+        "down" => {
+            let after = Duration::try_from_secs_f64(keys.after_s).unwrap_or_default();
             out.event(&line(LogEvent::Down, format!("{name} is down after {}", units::long_duration(after))));
         }
-        Some("set") => {
-            for change in value["changed"].as_array().into_iter().flatten() {
-                let text = |key: &str| change[key].as_str().map_or_else(|| change[key].to_string(), str::to_owned);
-                let text = format!("{name}: {}: {} -> {}", text("name"), text("before"), text("value"));
+        "set" => {
+            for change in &keys.changed {
+                let text = format!("{name}: {}: {} -> {}", change.name, change.before, change.value);
                 out.event(&line(LogEvent::Set, text));
             }
         }

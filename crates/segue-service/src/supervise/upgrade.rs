@@ -106,7 +106,7 @@ impl Kept {
         // The previous client has read it to its end.
         let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
         read.map_err(|error| wrong(error.to_string()))?;
-        serde_json::from_slice(&text).map_err(|error| wrong(printable_line(&error.to_string())))
+        segue_control::json::read(&text).map_err(|error| wrong(printable_line(&error.to_string())))
     }
 
     /// Returns the specifications of the instances, or the first reason why this program does not understand one.
@@ -358,7 +358,14 @@ mod tests {
         let (version, requests) = ("0.2.0".to_owned(), KeptRequests::default());
         let kept = Kept { version, instances: vec![instance], requests, awaited };
         let text = serde_json::to_string(&kept).unwrap();
-        assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
+        let read = |text: &str| segue_control::json::read::<Kept>(text.as_bytes());
+        assert_eq!(read(&text).unwrap(), kept);
+        // However many there are, and however short they are, they do not take more memory than a document may.
+        let short = json!({ "kind": "tunnel", "name": "a", "words": ["dev", "a"], "knobs": [], "process": null });
+        for instance in [json!(kept.instances[0]), short] {
+            let many = json!({ "instances": vec![instance; 2000] });
+            assert_eq!(read(&many.to_string()).unwrap().instances.len(), 2000);
+        }
         assert!(text.contains(r#""kind":"tunnel""#) && text.contains(r#""names":[["peer","198.18.0.2"]]"#), "{text}");
         let less: Kept = serde_json::from_str(r#"{"version":"0.2.0","of_later":1}"#).unwrap();
         assert!(less.version == "0.2.0" && less.awaited.is_empty());

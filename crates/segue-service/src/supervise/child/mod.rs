@@ -8,16 +8,15 @@ use std::path::PathBuf;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use segue_control::error::{Error, Kind};
+use segue_control::error::{Error, Kind, printable_line};
 use segue_control::place;
 use segue_control::protocol::Failure;
 use segue_host::{process, sys};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::handle::{Handle, KeptProcess};
 use super::lookup::Lookup;
 use super::placeholder::{self, Placeholder};
+use super::said::Said;
 use super::spec::InstanceSpec;
 use crate::control_server::take_name;
 use crate::fault;
@@ -26,6 +25,8 @@ use crate::handover::{Line, Ports, Record};
 /// Longest event line in bytes, for an instance and again for each of its tunnels. The longest is the down event, with
 /// all counters.
 const LINE_LEN: usize = 64 << 10;
+/// Longest explanation of a line that is no event, characters.
+const WHY_LEN: usize = 200;
 /// Longest time in which an instance must come up.
 pub(super) const START: Duration = Duration::from_secs(30);
 /// First and longest pause before the restart of an instance that ends repeatedly.
@@ -104,6 +105,8 @@ struct Process {
     began: Instant,
     /// The failure that the process reported.
     failure: Option<Error>,
+    /// Whether it was killed because of a line, and what it says no longer counts.
+    is_wrong: bool,
     /// Time at which the process ended while another process of the instance still had its output open.
     died: Option<Instant>,
 }
@@ -117,15 +120,6 @@ pub(super) enum State {
     IsUp,
     /// The process has stopped moving packets; the next GRE sequence numbers are listed by interface.
     IsDown(Vec<(String, u32)>),
-}
-
-/// An event of an instance.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// An event line of the process: up, down, knobs changed.
-    Said(Value),
-    /// The process has ended without a request.
-    Ended(Error),
 }
 
 impl Instance {
@@ -156,7 +150,8 @@ impl Instance {
         let line = Line::of(process::take_inherited(kept.line)?);
         let (began, state) = (Instant::now(), if kept.is_up { State::IsUp } else { State::Starts });
         let child = Handle::Kept { pid: kept.pid, status: None };
-        let process = Process { child, stdout, text: kept.text, line, state, began, failure: None, died: None };
+        let process =
+            Process { child, stdout, text: kept.text, line, state, began, failure: None, is_wrong: false, died: None };
         let mut instance = Instance::new(spec);
         (instance.process, instance.is_awaited) = (Some(process), false);
         Some(instance)
@@ -337,7 +332,17 @@ impl Instance {
         // An instance that fails to take them reports why it ends.
         let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
         let child = Handle::Started(child);
-        self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None });
+        self.process = Some(Process {
+            child,
+            stdout,
+            text: Vec::new(),
+            line,
+            state,
+            began,
+            failure: None,
+            is_wrong: false,
+            died: None,
+        });
         Ok(())
     }
 
@@ -392,56 +397,72 @@ impl Instance {
         }
     }
 
-    /// Reads events; [`Instance::fd`] must be readable.
-    pub(super) fn read(&mut self) -> Vec<Event> {
-        let Some(process) = &mut self.process else { return Vec::new() };
-        let mut events = Vec::new();
+    /// Reads what the process says, and passes each event to `each`; [`Instance::fd`] must be readable. Returns the
+    /// reason once the process has ended.
+    pub(super) fn read(&mut self, each: &mut dyn FnMut(&Said<'_>)) -> Option<Error> {
+        let process = self.process.as_mut()?;
         let mut bytes = [0; 65_536];
         let len = match process.stdout.read(&mut bytes) {
             Ok(len) => len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return events,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return None,
             Err(_) => 0,
         };
-        process.text.extend_from_slice(&bytes[..len]);
-        let (mut begin, mut is_up) = (0, false);
-        while let Some(len) = process.text[begin..].iter().position(|&byte| byte == b'\n') {
-            let line = &process.text[begin..begin + len];
+        let mut text = std::mem::take(&mut process.text);
+        text.extend_from_slice(if process.is_wrong { &[] } else { &bytes[..len] });
+        let (mut begin, mut wrong) = (0, None);
+        while let Some(len) = text[begin..].iter().position(|&byte| byte == b'\n') {
+            let line = &text[begin..begin + len];
             begin += len + 1;
-            let Ok(value) = serde_json::from_slice::<Value>(line) else { continue };
-            if let Some(error) = value.get("error") {
-                let reported = Failure::deserialize(error).unwrap_or_default();
-                process.failure = Some(failure(&self.spec.name, reported));
-                continue;
-            }
-            match value["event"].as_str() {
-                Some("successor") => process.state = State::IsReady,
-                Some("up") => {
-                    process.state = State::IsUp;
-                    (self.absence, self.lookup) = (None, None);
-                    is_up = true;
+            match Said::read(line) {
+                Ok(Some(said)) => self.hear(said, each),
+                // Other text, of a library for example.
+                Ok(None) => {}
+                Err(error) => {
+                    let error: String = error.to_string().chars().take(WHY_LEN).collect();
+                    wrong = Some(format!("a line of its output is no event: {}", printable_line(&error)));
+                    break;
                 }
-                Some("down") => process.state = State::IsDown(sequences(&value)),
-                _ => {}
             }
-            events.push(Event::Said(value));
         }
-        process.text.drain(..begin);
-        // A process that is what it should be has no such line.
-        if process.text.len() > LINE_LEN * (1 + self.spec.members()) {
-            process.text.clear();
-            let what = format!("{} does not answer as an instance does", self.spec.name);
-            let error =
-                Error::new(Kind::Internal, what, "segue --version -v -j").why("a line of its output has no end");
-            process.failure.get_or_insert(error);
-            process.kill();
+        text.drain(..begin);
+        if wrong.is_none() && text.len() > LINE_LEN.saturating_mul(1 + self.spec.members()) {
+            wrong = Some("a line of its output has no end".to_owned());
+        }
+        if let Some(process) = &mut self.process {
+            match wrong {
+                None => process.text = text,
+                // A process that is what it should be has no such line.
+                Some(why) => {
+                    let what = format!("{} does not answer as an instance does", self.spec.name);
+                    let error = Error::new(Kind::Internal, what, "segue --version -v -j").why(why);
+                    process.failure.get_or_insert(error);
+                    process.is_wrong = true;
+                    process.kill();
+                }
+            }
         }
         // The standard output is closed by all its users: the process has ended, or is about to.
-        if len == 0 {
-            events.push(Event::Ended(self.ended()));
-        } else if is_up {
-            self.give_name();
+        (len == 0).then(|| self.ended())
+    }
+
+    /// Follows an event of the process, and passes it to `each` unless it is a failure.
+    fn hear(&mut self, mut said: Said<'_>, each: &mut dyn FnMut(&Said<'_>)) {
+        let Some(process) = &mut self.process else { return };
+        if let Some(reported) = said.head.error.take() {
+            process.failure = Some(failure(&self.spec.name, reported));
+            return;
         }
-        events
+        match said.head.event.as_str() {
+            "successor" => process.state = State::IsReady,
+            "up" => {
+                process.state = State::IsUp;
+                (self.absence, self.lookup) = (None, None);
+                self.give_name();
+            }
+            "down" => process.state = State::IsDown(std::mem::take(&mut said.keys.sequences).into_iter().collect()),
+            _ => {}
+        }
+        each(&said);
     }
 
     fn ended(&mut self) -> Error {
@@ -466,7 +487,7 @@ impl Instance {
     }
 
     /// Requests the end of the instance and waits for it; kills the process after `patience`.
-    pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(Value)) {
+    pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(&Said<'_>)) {
         self.again = None;
         self.stand_down();
         self.signal(libc::SIGTERM);
@@ -476,12 +497,7 @@ impl Instance {
             let fds = [(process.stdout.as_fd(), sys::Want::Read)];
             let is_ready = sys::poll(&fds, left.min(Duration::from_millis(500))).is_ok_and(|ready| ready[0]);
             if is_ready {
-                for event in self.read() {
-                    match event {
-                        Event::Said(value) => each(value),
-                        Event::Ended(_) => {}
-                    }
-                }
+                let _ = self.read(each);
             } else if left.is_zero()
                 && let Some(mut process) = self.process.take()
             {
@@ -519,12 +535,6 @@ pub(super) fn late(name: &str) -> Error {
         .why(format!("it did not report for {} s", START.as_secs()))
 }
 
-/// Returns the sequence numbers of a down event.
-fn sequences(value: &Value) -> Vec<(String, u32)> {
-    let numbers = value["sequences"].as_object().into_iter().flatten();
-    numbers.filter_map(|(name, next)| Some((name.clone(), u32::try_from(next.as_u64()?).ok()?))).collect()
-}
-
 /// Returns the path of this program, even after its file was replaced by a newer one.
 fn program() -> PathBuf {
     match std::env::current_exe() {
@@ -542,98 +552,4 @@ fn failure(name: &str, failure: Failure) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::supervise::spec::{InstancePlan, Kind as InstanceKind};
-
-    /// Returns an instance whose process is a shell with this script.
-    fn instance(script: &str) -> Instance {
-        let spec = InstanceSpec {
-            kind: InstanceKind::Tunnel,
-            name: "sg0".to_owned(),
-            tokens: Vec::new(),
-            assignments: Vec::new(),
-            header: 0..0,
-            plan: InstancePlan::Tunnels(Vec::new()),
-            unresolved: None,
-        };
-        let (line, stdin) = Line::pair().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let (began, state, child) = (Instant::now(), State::Starts, Handle::Started(child));
-        let process = Process { child, stdout, text: Vec::new(), line, state, began, failure: None, died: None };
-        let mut instance = Instance::new(spec);
-        instance.process = Some(process);
-        instance
-    }
-
-    /// Reads until the process has ended; returns the number of events before that, and the reason.
-    fn end(instance: &mut Instance) -> (usize, Error) {
-        let mut said = 0;
-        loop {
-            for event in instance.read() {
-                match event {
-                    Event::Said(_) => said += 1,
-                    Event::Ended(error) => return (said, error),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_reported_message_has_the_name_of_the_instance_once() {
-        let other = Error::new(Kind::System, "sg0 is a port of br0", "ip -br link");
-        let own = Error::new(Kind::InUse, "sg0 is already running", "segue stat sg0").names_instance();
-        let reported = [other, own].map(|error| {
-            let value = error.json();
-            failure("sg0", Failure::deserialize(&value["error"]).unwrap()).message
-        });
-        assert_eq!(reported, ["sg0: sg0 is a port of br0", "sg0 is already running"]);
-    }
-
-    #[test]
-    fn a_line_without_an_end_ends_its_process() {
-        let mut lines = instance("for n in 1 2 3; do echo '{\"event\":\"x\"}'; done; printf '{'; exit 3");
-        let (said, error) = end(&mut lines);
-        assert_eq!((said, error.message.as_str()), (3, "sg0 has ended (exit status: 3)"));
-        let mut endless = instance("while :; do printf '%01000d' 0; done");
-        let (said, error) = end(&mut endless);
-        assert_eq!((said, error.message.as_str()), (0, "sg0 does not answer as an instance does"));
-    }
-
-    #[test]
-    fn the_first_faults_of_a_minute_restart_at_once_and_later_ones_after_growing_pauses() {
-        let mut instance = instance("exit 0");
-        let _ = end(&mut instance);
-        instance.faults.clear();
-        let error = Error::new(Kind::System, "a fault", "none");
-        let mut pause = |was_up: bool, absent: usize| {
-            instance.is_one_of(absent);
-            instance.put_off(was_up, &error);
-            instance.again.unwrap().saturating_duration_since(Instant::now()).as_millis().div_ceil(1000)
-        };
-        assert_eq!([true; 10].map(|was_up| pause(was_up, 1)), [0, 0, 0, 2, 4, 8, 16, 30, 30, 30]);
-        // What keeps an instance from starting may be over soon, of several too; of many each waits longer.
-        assert_eq!([1, 2, 5, 16, 17, 1000].map(|absent| pause(false, absent)), [2, 2, 2, 2, 4, 30]);
-    }
-
-    #[test]
-    fn what_a_dead_process_left_behind_is_killed() {
-        // The first process ends, and another one keeps its output open.
-        let mut instance = instance("sleep 1000 & exit 0");
-        let begin = Instant::now();
-        while instance.due().is_none() {
-            instance.tend();
-            assert!(begin.elapsed() < Duration::from_secs(20));
-        }
-        while instance.process.as_ref().is_some_and(|process| process.died.is_none()) {
-            instance.tend();
-        }
-        std::thread::sleep(GRACE + Duration::from_millis(10));
-        instance.tend();
-        let (_, error) = end(&mut instance);
-        assert_eq!(error.message, "sg0 has ended (exit status: 0)");
-    }
-}
+mod tests;

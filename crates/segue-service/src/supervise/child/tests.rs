@@ -1,0 +1,108 @@
+use serde::Deserialize;
+
+use super::*;
+use crate::supervise::spec::{InstancePlan, Kind as InstanceKind};
+
+/// Returns an instance whose process is a shell with this script.
+fn instance(script: &str) -> Instance {
+    let spec = InstanceSpec {
+        kind: InstanceKind::Tunnel,
+        name: "sg0".to_owned(),
+        tokens: Vec::new(),
+        assignments: Vec::new(),
+        header: 0..0,
+        plan: InstancePlan::Tunnels(Vec::new()),
+        unresolved: None,
+    };
+    let (line, stdin) = Line::pair().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let (began, state, child) = (Instant::now(), State::Starts, Handle::Started(child));
+    let process =
+        Process { child, stdout, text: Vec::new(), line, state, began, failure: None, is_wrong: false, died: None };
+    let mut instance = Instance::new(spec);
+    instance.process = Some(process);
+    instance
+}
+
+/// Reads until the process has ended; returns the number of events before that, and the reason.
+fn end(instance: &mut Instance) -> (usize, Error) {
+    let mut said = 0;
+    loop {
+        if let Some(error) = instance.read(&mut |_| said += 1) {
+            return (said, error);
+        }
+    }
+}
+
+#[test]
+fn a_reported_message_has_the_name_of_the_instance_once() {
+    let other = Error::new(Kind::System, "sg0 is a port of br0", "ip -br link");
+    let own = Error::new(Kind::InUse, "sg0 is already running", "segue stat sg0").names_instance();
+    let reported = [other, own].map(|error| {
+        let value = error.json();
+        failure("sg0", Failure::deserialize(&value["error"]).unwrap()).message
+    });
+    assert_eq!(reported, ["sg0: sg0 is a port of br0", "sg0 is already running"]);
+}
+
+#[test]
+fn a_line_without_an_end_ends_its_process() {
+    let mut lines = instance("for n in 1 2 3; do echo '{\"event\":\"x\"}'; done; printf '{'; exit 3");
+    let (said, error) = end(&mut lines);
+    assert_eq!((said, error.message.as_str()), (3, "sg0 has ended (exit status: 3)"));
+    let mut endless = instance("while :; do printf '%01000d' 0; done");
+    let (said, error) = end(&mut endless);
+    assert_eq!((said, error.message.as_str()), (0, "sg0 does not answer as an instance does"));
+}
+
+#[test]
+fn a_line_that_is_no_event_ends_its_process() {
+    let begin = r#"{"event":"set","changed":[{"name":"","before":0,"value":["#;
+    let first = r#"echo "a warning"; echo '{"event":"x"}'"#;
+    let dense =
+        format!("{first}; printf '{begin}'; yes '{{}},' | head -n 12000 | tr -d '\n'; echo '0]}}]}}'; exec sleep 1000");
+    for (script, said_before, why) in
+        [(dense.as_str(), 1, "too much memory"), (r#"echo '{"event":7}'; exec sleep 1000"#, 0, "invalid type")]
+    {
+        let (said, error) = end(&mut instance(script));
+        assert_eq!((said, error.message.as_str()), (said_before, "sg0 does not answer as an instance does"));
+        assert!(error.why.as_ref().is_some_and(|text| text.contains(why)), "{error:?}");
+    }
+}
+
+#[test]
+fn the_first_faults_of_a_minute_restart_at_once_and_later_ones_after_growing_pauses() {
+    let mut instance = instance("exit 0");
+    let _ = end(&mut instance);
+    instance.faults.clear();
+    let error = Error::new(Kind::System, "a fault", "none");
+    let mut pause = |was_up: bool, absent: usize| {
+        instance.is_one_of(absent);
+        instance.put_off(was_up, &error);
+        instance.again.unwrap().saturating_duration_since(Instant::now()).as_millis().div_ceil(1000)
+    };
+    assert_eq!([true; 10].map(|was_up| pause(was_up, 1)), [0, 0, 0, 2, 4, 8, 16, 30, 30, 30]);
+    // What keeps an instance from starting may be over soon, of several too; of many each waits longer.
+    assert_eq!([1, 2, 5, 16, 17, 1000].map(|absent| pause(false, absent)), [2, 2, 2, 2, 4, 30]);
+}
+
+#[test]
+fn what_a_dead_process_left_behind_is_killed() {
+    // The first process ends, and another one keeps its output open.
+    let mut instance = instance("sleep 1000 & exit 0");
+    let begin = Instant::now();
+    while instance.due().is_none() {
+        instance.tend();
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    while instance.process.as_ref().is_some_and(|process| process.died.is_none()) {
+        instance.tend();
+    }
+    std::thread::sleep(GRACE + Duration::from_millis(10));
+    instance.tend();
+    let (_, error) = end(&mut instance);
+    assert_eq!(error.message, "sg0 has ended (exit status: 0)");
+}
