@@ -114,6 +114,8 @@ impl Vitals {
             "signals" => Thread::Signals,
             "routes" => Thread::Routes,
             "health" => Thread::Health,
+            "fastpath" => Thread::Fastpath,
+            "interface" => Thread::Interface,
             other => match other.strip_prefix("worker").and_then(|number| number.parse().ok()) {
                 Some(number) if (1..self.heartbeat.workers()).contains(&number) => Thread::Worker(number),
                 _ => return refused("there is no such thread"),

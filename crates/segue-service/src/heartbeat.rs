@@ -1,8 +1,8 @@
 //! The heartbeat: each thread of an instance counts its rounds in memory shared with its supervisor.
 //!
 //! The supervisor ([`crate::sandbox`]) ends an instance whose packet loop uses a second of processor time without a
-//! round, or one of whose threads neither waits nor makes progress for [`Limits::wall`]. Wall time counts only as far
-//! as the supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no
+//! round, or one of whose threads neither waits nor makes progress for its time of [`Limits`]. Wall time counts only as
+//! far as the supervisor itself ran: on a machine that stood still, or that gave the instance no processor time, no
 //! healthy instance ends.
 
 use std::fmt;
@@ -30,20 +30,32 @@ pub enum Thread {
     Routes,
     /// The watch of tunnels for HEALTH.
     Health,
+    /// The follower of what the in-kernel path depends on.
+    Fastpath,
+    /// The follower of the settings of an adapter's interface.
+    Interface,
     /// The packet loop of a further worker, from 1 on.
     Worker(u16),
 }
 
 impl Thread {
-    /// The threads that every instance has, in the order of the numbers.
-    const ALL: [Thread; 5] = [Thread::Packets, Thread::Control, Thread::Signals, Thread::Routes, Thread::Health];
+    /// The threads that an instance has once at most, in the order of the numbers.
+    const ALL: [Thread; 7] = [
+        Thread::Packets,
+        Thread::Control,
+        Thread::Signals,
+        Thread::Routes,
+        Thread::Health,
+        Thread::Fastpath,
+        Thread::Interface,
+    ];
 
     /// Returns the packet loop of a worker, from 0 on.
     pub fn of_worker(worker: u16) -> Thread {
         if worker == 0 { Thread::Packets } else { Thread::Worker(worker) }
     }
 
-    /// Returns every thread of an instance with `workers` workers, in the order of the numbers.
+    /// Returns every thread that an instance with `workers` workers may have, in the order of the numbers.
     pub(crate) fn all(workers: u16) -> impl Iterator<Item = Thread> {
         Thread::ALL.into_iter().chain((1..workers).map(Thread::Worker))
     }
@@ -56,6 +68,8 @@ impl Thread {
             Thread::Signals => 2,
             Thread::Routes => 3,
             Thread::Health => 4,
+            Thread::Fastpath => 5,
+            Thread::Interface => 6,
             Thread::Worker(number) => Thread::ALL.len() - 1 + usize::from(number),
         }
     }
@@ -69,6 +83,8 @@ impl fmt::Display for Thread {
             Thread::Signals => f.write_str("signals"),
             Thread::Routes => f.write_str("routes"),
             Thread::Health => f.write_str("watch of HEALTH"),
+            Thread::Fastpath => f.write_str("watch of the in-kernel path"),
+            Thread::Interface => f.write_str("watch of the interface"),
             Thread::Worker(number) => write!(f, "packet loop of worker {number}"),
         }
     }
@@ -203,15 +219,25 @@ impl Clocks {
 /// The times after which a thread without progress is a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Processor time of the packet loop without a round.
+    /// Processor time of a packet loop without a round.
     pub cpu: Duration,
-    /// Time without progress of a thread that does not wait.
+    /// Time of a packet loop without a round while it does not wait.
+    pub round: Duration,
+    /// Time without progress of any other thread that does not wait.
     pub wall: Duration,
+}
+
+impl Limits {
+    /// Returns the time without progress after which a thread that does not wait is a fault.
+    fn wall_of(&self, thread: Thread) -> Duration {
+        if matches!(thread, Thread::Packets | Thread::Worker(_)) { self.round } else { self.wall }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { cpu: Duration::from_secs(1), wall: Duration::from_secs(10) }
+        let wall = Duration::from_secs(10);
+        Limits { cpu: Duration::from_secs(1), round: wall, wall }
     }
 }
 
@@ -312,7 +338,7 @@ impl Watch {
                 return None;
             }
             seen.wall += passed;
-            (seen.wall >= self.limits.wall).then_some(Stall { thread, how: How::Wall(seen.wall) })
+            (seen.wall >= self.limits.wall_of(thread)).then_some(Stall { thread, how: How::Wall(seen.wall) })
         })
     }
 }
@@ -346,13 +372,14 @@ mod tests {
     use super::*;
 
     const TICK: Duration = Duration::from_millis(250);
+    const LIMITS: Limits =
+        Limits { cpu: Duration::from_millis(100), round: Duration::from_secs(1), wall: Duration::from_secs(1) };
 
     fn watch() -> (Heartbeat, Watch) {
         let heartbeat = Heartbeat::new(1).unwrap();
-        let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
-        let seen = vec![LastBeat::default(); 5];
+        let seen = vec![LastBeat::default(); Thread::all(1).count()];
         let heartbeat_of = heartbeat.clone();
-        let watch = Watch { heartbeat: heartbeat_of, limits, stat: None, seen, cpu: None, is_asleep: false };
+        let watch = Watch { heartbeat: heartbeat_of, limits: LIMITS, stat: None, seen, cpu: None, is_asleep: false };
         (heartbeat, watch)
     }
 
@@ -374,6 +401,25 @@ mod tests {
         heartbeat.over(Thread::Health);
         heartbeat.of(Thread::Packets).store(6 | WAITS, Ordering::Relaxed);
         assert_eq!(checks(&|| ()), None, "one has ended, and one waits for packets");
+    }
+
+    #[test]
+    fn a_packet_loop_may_have_more_time_than_the_threads_beside_it_and_no_two_share_a_number() {
+        let heartbeat = Heartbeat::new(2).unwrap();
+        let threads: Vec<Thread> = Thread::all(2).collect();
+        for (place, thread) in threads.iter().enumerate() {
+            assert_eq!(thread.place(), place, "{thread}");
+            let seen = vec![LastBeat::default(); threads.len()];
+            let limits = Limits { round: 2 * LIMITS.wall, ..LIMITS };
+            let mut watch =
+                Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false };
+            heartbeat.beat(*thread);
+            let found = (0..20).find_map(|_| watch.check(TICK, TICK)).unwrap();
+            let is_loop = matches!(thread, Thread::Packets | Thread::Worker(_));
+            let limit = if is_loop { limits.round } else { limits.wall };
+            assert_eq!(found, Stall { thread: *thread, how: How::Wall(limit) });
+            heartbeat.over(*thread);
+        }
     }
 
     #[test]
@@ -458,9 +504,14 @@ mod tests {
     #[test]
     fn a_loop_of_a_further_worker_is_told_by_the_time_that_its_instance_notes() {
         let heartbeat = Heartbeat::new(3).unwrap();
-        let limits = Limits { cpu: Duration::from_millis(100), wall: Duration::from_secs(1) };
-        let seen = vec![LastBeat::default(); 7];
-        let mut watch = Watch { heartbeat: heartbeat.clone(), limits, stat: None, seen, cpu: None, is_asleep: false };
+        let mut watch = Watch {
+            heartbeat: heartbeat.clone(),
+            limits: LIMITS,
+            stat: None,
+            seen: vec![LastBeat::default(); Thread::all(3).count()],
+            cpu: None,
+            is_asleep: false,
+        };
         for worker in [1, 2] {
             heartbeat.of(Thread::of_worker(worker)).store(8 | WAITS, Ordering::Relaxed);
         }
@@ -481,7 +532,7 @@ mod tests {
             }
         };
         let How::Cpu(used) = stall.how else { panic!("{stall:?}") };
-        assert!(used >= limits.cpu && used <= own.read().unwrap() - begin + TICK, "{used:?}");
+        assert!(used >= LIMITS.cpu && used <= own.read().unwrap() - begin + TICK, "{used:?}");
         assert_eq!(stall.thread.to_string(), "packet loop of worker 2");
         // The next round begins anew, whatever the thread has used before.
         heartbeat.of(Thread::Worker(2)).store(10 | WAITS, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use std::thread;
 use common::{PATIENCE, carrier, start, until};
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Ground, Stat, test_name};
+use segue_tests::{Ground, Stat, sys, test_name};
 use serde_json::Value;
 
 fn address(host: &Host, device: &str, v4: &str, v6: &str) {
@@ -201,6 +201,42 @@ fn an_adapter_that_goes_away_under_load_comes_back_by_itself_and_connections_go_
         assert!(stat.drops().keys().all(known), "{mode}: {:?}", stat.drops());
         assert!(driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", driver.last_words());
         assert!(!b.has_device("lan0"));
+    }
+}
+
+#[test]
+fn an_opener_without_landlock_or_seccomp_ends_unless_it_may_go_on() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let (a, b) = (&ground.a, &ground.b);
+    for (call, what) in [(libc::SYS_landlock_create_ruleset, "Landlock"), (libc::SYS_seccomp, "seccomp")] {
+        for more in [&[][..], &["--weak-sandbox"][..]] {
+            let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--commands"];
+            let (mut model, mut commands) = start(a, &ground.program, &words);
+            until("model", &mut model, |process| process.stderr().contains("is up"));
+            let mut command = b.command(&ground.program);
+            command.args(["lan78xx", "up", "--usb", "usbip://198.18.0.1/1-1"]).args(more);
+            sys::without_call(&mut command, call);
+            let mut driver = Process::spawn(command, b"").unwrap();
+            if more.is_empty() {
+                let status = driver.wait(PATIENCE).unwrap();
+                assert_eq!(status.code(), Some(1), "without {what}: {}", driver.last_words());
+                // The opener has ended before the other processes do, which say what lets them go on.
+                let said = driver.stderr();
+                let has_both = said.contains("will not be opened again") && said.contains("--weak-sandbox");
+                assert!(has_both, "without {what}: {said}");
+            } else {
+                until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+                assert_eq!(helpers(&driver).len(), 2, "without {what}: {}", driver.last_words());
+                // The opener does its work.
+                for (command, is_there) in [("unplug", false), ("plug", true)] {
+                    writeln!(commands, "{command}").unwrap();
+                    until(command, &mut driver, |_| carrier(b, "lan0") == is_there);
+                }
+                assert!(driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", driver.last_words());
+            }
+            assert!(!b.has_device("lan0"), "without {what}");
+            assert!(model.stop(PATIENCE).is_some_and(|status| status.success()), "{}", model.last_words());
+        }
     }
 }
 

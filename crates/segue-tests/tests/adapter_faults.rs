@@ -163,6 +163,25 @@ fn an_adapter_passes_packets_again_after_each_fault_of_its_process() {
 }
 
 #[test]
+fn a_watch_of_an_adapters_interface_that_hangs_or_gets_no_memory_is_ended() {
+    let Some(adapter) = Adapter::start(test_name!()) else { return };
+    let service = &adapter.service;
+    let tunnel = service.patient_pid("sg1");
+    assert!(adapter.passes(PATIENCE), "{}", tail(&service.near));
+    for (kind, how) in [
+        ("hang", "the watch of the interface did not report for"),
+        ("memory", "the process that moves packets was ended by signal"),
+    ] {
+        service.fault_of("lan0", Fault::Thread("interface", kind), &|longest| adapter.passes(longest));
+        let events = service.events();
+        let mut errors = events.iter().filter_map(|event| event["error"]["message"].as_str());
+        let wanted = format!("lan0: {how}");
+        assert!(errors.any(|error| error.contains(&wanted)), "{kind}: no {wanted}: {}", tail(&service.near));
+    }
+    assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+#[test]
 fn an_adapter_whose_opener_ended_passes_packets_again_and_is_found_again() {
     let Some(mut adapter) = Adapter::start(test_name!()) else { return };
     let tunnel = adapter.service.patient_pid("sg1");

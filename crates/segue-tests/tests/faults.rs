@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, tail, tunnel};
 use segue_tests::routed::ip;
-use segue_tests::{sys, test_name};
+use segue_tests::{fastpath, skip, sys, test_name};
 use serde_json::Value;
 
 /// The faults, the frequent ones twice. An instance has three of them in a minute before its restarts are delayed.
@@ -182,6 +182,64 @@ fn a_thread_that_gets_no_memory_ends_its_process_at_once_whichever_it_is() {
         // The supervisor would end it as well, after its time.
         let wanted = format!("sg{net}: the process that moves packets was ended by signal ");
         assert!(errors.iter().any(|error| error.contains(&wanted)), "{thread} {wanted}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_thread_that_follows_the_kernel_is_ended_where_it_hangs_loops_or_gets_no_memory() {
+    const IN_KERNEL: &str =
+        "[[tunnel]]\ndev = \"sgk\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nfastpath = \"require\"\n";
+    let tables = Forwarder::TABLES.to_owned() + IN_KERNEL;
+    let made = Service::prepared(test_name!(), 1, &tables, &[], Forwarder::both);
+    let Some((service, [_, router])) = &made else { return };
+    if let Some(why) = fastpath::missing(&service.ground) {
+        return skip(test_name!(), &why);
+    }
+    let tunnel = service.patient_pid("sg1");
+    let end = |name: &str, thread: &str, kind: &str, wakes: &dyn Fn()| {
+        let before = service.patient_pid(name).unwrap_or_else(|| panic!("{name}: {}", tail(&service.near)));
+        let request = format!(r#"{{"fault":{{"thread":"{thread}","kind":"{kind}"}}}}"#);
+        let answer = service.request_of(name, &request).expect("an answer");
+        assert!(answer.get("error").is_none(), "{answer}");
+        wakes();
+        until(&format!("{thread} {kind}"), service, || service.pid(name).filter(|pid| *pid != before));
+        let how = match (kind, thread) {
+            ("memory", _) => "process that moves packets was ended by signal",
+            (_, "routes") => "routes did not report for",
+            _ => "watch of the in-kernel path did not report for",
+        };
+        let (wanted, errors) = (format!("{name}: the {how}"), errors(service));
+        assert!(errors.iter().any(|error| error.contains(&wanted)), "{kind} {wanted}: {errors:?}");
+    };
+    // The follower of routes meets its fault with the next change.
+    let route = |word: &str| ip(&service.ground.a, &format!("route {word} 198.19.210.0/24 via 198.19.203.2"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            end(router.name, "routes", "hang", &|| route("add"));
+            end(router.name, "routes", "memory", &|| route("del"));
+        });
+        scope.spawn(|| {
+            end("sgk", "fastpath", "loop", &|| ());
+            end("sgk", "fastpath", "memory", &|| ());
+        });
+    });
+    assert!(router.passes(service, PATIENCE) && service.passes(1, PATIENCE), "{}", tail(&service.near));
+    assert_eq!(service.patient_pid("sg1"), tunnel);
+}
+
+#[test]
+fn a_signal_of_a_failed_instruction_ends_the_process_that_moves_packets() {
+    let Some(service) = Service::start(test_name!(), 3, "", &[]) else { return };
+    let other = service.patient_pid("sg3");
+    let signals = [(1, libc::SIGSEGV), (2, libc::SIGBUS)];
+    for (net, signal) in signals {
+        service.fault(net, Fault::Worker(signal));
+    }
+    assert_eq!(service.patient_pid("sg3"), other);
+    let errors = errors(&service);
+    for (net, signal) in signals {
+        let wanted = format!("sg{net}: the process that moves packets was ended by signal {signal}");
+        assert!(errors.iter().any(|error| error.contains(&wanted)), "{wanted}: {errors:?}");
     }
 }
 

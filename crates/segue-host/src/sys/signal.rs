@@ -58,14 +58,17 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Sets the kernel's own action for SIGSEGV: the process ends. The handler of the standard library sets it too, and
-/// returns to the instruction that failed; where a seccomp filter refuses that call, the instruction fails for ever.
-pub fn end_on_segfault() -> io::Result<()> {
-    // SAFETY: the action is none of this program's functions.
-    match unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) } {
-        libc::SIG_ERR => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+/// Sets the kernel's own action for SIGSEGV and SIGBUS: the process ends. The handler of the standard library sets it
+/// too, and returns to the instruction that failed; where a seccomp filter refuses that call, the instruction fails for
+/// ever.
+pub fn end_on_faults() -> io::Result<()> {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the action is none of this program's functions.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
 }
 
 /// Installs a handler that ends the process with status 130 on SIGINT and SIGTERM, and unblocks both. For commands

@@ -320,7 +320,7 @@ impl Drop for Guard {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the signal handlers of SIGBUS and [`INTERRUPT`], once per process. Faults outside of guarded mappings are
-/// treated as before.
+/// treated as before, for which a process that had no handler makes no further system call.
 ///
 /// # Errors
 /// Where the system call is refused: it has to come before a sandbox.
@@ -351,9 +351,9 @@ pub(super) fn catch_faults() -> io::Result<()> {
 extern "C" fn on_interrupt(_number: c_int) {}
 
 /// Replaces a guarded mapping in which a fault occurred. Uses nothing but atomics and system calls (signal-safety(7)).
-extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a filled structure.
-    let address = unsafe { (*info).si_addr() } as usize;
+    let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     for watched in &WATCHED[..USED.load(Ordering::Acquire)] {
         let start = watched.start.load(Ordering::Acquire);
         let len = watched.len.load(Ordering::Relaxed);
@@ -370,11 +370,24 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut
             return;
         }
     }
-    // A fault outside the mappings: it occurs again at the return, under the earlier treatment.
-    // SAFETY: the structure was filled by the kernel; abort is signal-safe.
+    // A fault outside the mappings: it occurs again at the return, under the earlier treatment. A sandbox may refuse to
+    // set an action by then; a fault whose signal is blocked ends the process as the default action does.
+    let occurs_again = matches!(code, libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR);
+    // SAFETY: the structures were filled by the kernel, which takes the mask of signals from the context at the return;
+    // sigaddset changes the one bit of it, and abort is signal-safe.
     unsafe {
-        let restored = BEFORE.get().map_or(-1, |before| libc::sigaction(number, before, ptr::null_mut()));
-        if restored != 0 {
+        let is_done = match BEFORE.get() {
+            // A signal that a process has sent, or a notice about memory elsewhere, does not occur again.
+            Some(before) if before.sa_sigaction == libc::SIG_DFL && occurs_again => {
+                let context = context.cast::<libc::ucontext_t>();
+                libc::sigaddset(&raw mut (*context).uc_sigmask, number) == 0
+            }
+            Some(before) if before.sa_sigaction != libc::SIG_DFL => {
+                libc::sigaction(number, before, ptr::null_mut()) == 0
+            }
+            _ => false,
+        };
+        if !is_done {
             libc::abort();
         }
     }
@@ -382,12 +395,90 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, _context: *mut
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::os::unix::process::ExitStatusExt;
     use std::os::unix::thread::JoinHandleExt;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Instant;
 
     use super::*;
+
+    /// Environment variable of the process in which a test fails on purpose.
+    const FAULTY: &str = "SEGUE_TEST_FAULTY";
+
+    /// Refuses sigaction(2) to this thread, as the sandbox of a process that moves packets does.
+    fn refuse_sigaction() {
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // The number of the call is the first field of seccomp_data.
+        let mut steps = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_rt_sigaction as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: plain numbers, and a program that the kernel copies and that outlives the call.
+        unsafe {
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).unwrap();
+            check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)).unwrap();
+        }
+    }
+
+    /// Reads memory that is not guarded and that its file does not have, in a process without an earlier handler.
+    fn read_lost_memory() -> u8 {
+        const LEN: usize = 4096;
+        // SAFETY: the default action is none of this program's functions.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        catch_faults().unwrap();
+        refuse_sigaction();
+        // SAFETY: the name ends with a zero; the mapping is a new one, and a read of its first byte is volatile.
+        unsafe {
+            let fd = check(libc::memfd_create(c"faulty".as_ptr(), libc::MFD_CLOEXEC)).unwrap();
+            let at = libc::mmap(ptr::null_mut(), LEN, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            at.cast::<u8>().read_volatile()
+        }
+    }
+
+    #[test]
+    fn a_fault_outside_of_guarded_memory_ends_a_process_that_may_set_no_action_of_a_signal() {
+        if !Path::new("/proc/sys/kernel/seccomp").exists() {
+            return segue_lab::skip_this_test("this kernel has no seccomp filters");
+        }
+        if env::var_os(FAULTY).is_some() {
+            panic!("it read {}", read_lost_memory());
+        }
+        let test =
+            "vhost::sys::tests::a_fault_outside_of_guarded_memory_ends_a_process_that_may_set_no_action_of_a_signal";
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", test, "--nocapture"]).env(FAULTY, "1").stdin(Stdio::null());
+        let mut child = again.spawn().unwrap();
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begin.elapsed() > Duration::from_secs(60) {
+                child.kill().unwrap();
+                break child.wait().unwrap();
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        // By an abort it would be another signal.
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
+
+    /// Miri judges this test: a pointer beyond the memory is undefined behaviour, but a processor ignores it.
+    #[test]
+    fn a_prefetch_of_guest_memory_has_no_pointer_beyond_it() {
+        for len in [0, 1, 63, 64, 65, 257] {
+            let mut bytes = vec![0_u8; len];
+            prefetch(&VolatileSlice::from(&mut bytes[..]));
+        }
+    }
 
     #[test]
     fn the_wait_for_a_counter_that_is_full_ends_by_the_signal_of_a_supervisor() {

@@ -18,8 +18,13 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use segue_host::netlink::needed;
 use segue_host::sys::{self, Want};
 use segue_lan78xx::driver::{Host, Interface};
+
+use crate::fault::Vitals;
+use crate::heartbeat::Thread;
+use crate::started;
 
 /// Interval at which the thread queries the state of the interface.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,19 +85,25 @@ pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Interfa
 }
 
 impl Watcher {
-    /// Starts the thread; it ends with the driver.
-    pub(super) fn start(self) -> io::Result<()> {
-        crate::started::spawn("interface", move || self.run()).map(drop)
+    /// Starts the thread; it ends with the driver. `vitals` takes its heartbeat.
+    pub(super) fn start(self, vitals: Vitals) -> io::Result<()> {
+        let work = move || {
+            self.run(&vitals);
+            vitals.heartbeat.over(Thread::Interface);
+        };
+        started::spawn("interface", work).map(drop)
     }
 
-    fn run(mut self) {
+    fn run(mut self, vitals: &Vitals) {
+        let heartbeat = &vitals.heartbeat;
         let mut query_at = Instant::now();
         let mut buffer = Vec::with_capacity(ROOM);
         loop {
+            vitals.beat(Thread::Interface);
             let now = Instant::now();
             if now >= query_at {
-                // A request that fails is repeated a second later.
-                let _ = self.request_state();
+                // A request that fails is repeated a second later. The kernel handles it within the call.
+                let _ = heartbeat.unwatched(Thread::Interface, || self.request_state());
                 query_at = now + QUERY_INTERVAL;
             }
             let ready = sys::poll(&[(self.socket.as_fd(), Want::Read)], query_at.saturating_duration_since(now));
@@ -103,12 +114,15 @@ impl Watcher {
             let mut is_silent = true;
             while let Ok(1..) = self.socket.recv(&mut buffer, 0) {
                 is_silent = false;
-                if let Some(state) = self.view.update(&buffer)
-                    && !self.hand_on(state)
+                // The reader of the log may make it wait; a driver that is late has a heartbeat of its own.
+                let update = || self.view.update(&buffer);
+                if let Some(state) = heartbeat.unwatched(Thread::Interface, update)
+                    && !heartbeat.unwatched(Thread::Interface, || self.hand_on(state))
                 {
                     return;
                 }
                 buffer.clear();
+                heartbeat.beat(Thread::Interface);
             }
             if is_silent && ready.is_ok_and(|ready| ready == [true]) {
                 thread::sleep(FAILED_PAUSE);
@@ -166,7 +180,7 @@ impl View {
     fn update(&mut self, datagram: &[u8]) -> Option<Interface> {
         let mut rest = datagram;
         let before = self.last;
-        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+        while let Ok(message) = needed::message(rest) {
             match &message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => self.see(link),
                 // A bridge sends the same message for a port that leaves it, with its own family.
@@ -244,6 +258,8 @@ fn state_of(link: &LinkMessage) -> Option<Interface> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     /// Returns a descriptor without events, instead of the TAP of an existing interface.
@@ -357,7 +373,8 @@ mod tests {
     fn the_state_of_an_interface_is_heard_soon_and_once() {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (mut states, watcher) = watch(lo.index, "lo", tap()).unwrap();
-        watcher.start().unwrap();
+        let vitals = Vitals::new(1).unwrap();
+        watcher.start(vitals.clone()).unwrap();
         let ready = sys::poll(&[(states.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
         assert_eq!(ready, [true]);
         let state = (0..1000).find_map(|_| {
@@ -368,5 +385,13 @@ mod tests {
         });
         assert_eq!(state.map(|state| (state.up, state.mtu)), Some((lo.up, lo.mtu as usize)));
         assert_eq!(sys::poll(&[(states.fd(), Want::Read)], Duration::from_millis(1500)).unwrap(), [false]);
+        // It counts its rounds, of which there is one a second at least.
+        let number = || vitals.heartbeat.of(Thread::Interface).load(Ordering::Relaxed);
+        let (first, begin) = (number(), Instant::now());
+        while number() == first {
+            assert!(begin.elapsed() < Duration::from_secs(60), "no heartbeat");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!vitals.heartbeat.is_stuck(Thread::Interface, Duration::from_secs(60)));
     }
 }

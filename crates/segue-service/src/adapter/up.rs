@@ -125,8 +125,8 @@ impl Plan {
             budget: self.weight(),
             pages: segue_port::PagePool::new(PAGES),
         };
-        let assemble = move |_: &Vitals| -> Result<Box<dyn Pipeline>, Error> {
-            watcher.start().map_err(|error| {
+        let assemble = move |vitals: &Vitals| -> Result<Box<dyn Pipeline>, Error> {
+            watcher.start(vitals.clone()).map_err(|error| {
                 Error::system("cannot follow the interface", &error, "segue doctor").why("a thread did not start")
             })?;
             Ok(Box::new(Gateway::new(parts)))
@@ -224,7 +224,7 @@ impl Daemon for Plan {
     }
 
     fn limits(&self) -> Limits {
-        Limits { wall: ROUND, ..Limits::default() }
+        Limits { round: ROUND, ..Limits::default() }
     }
 
     fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {

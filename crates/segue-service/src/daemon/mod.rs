@@ -123,6 +123,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
 pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc<dyn Report>) -> Result<(), Error> {
     let Start { watched, is_weak } = start;
     let out = &**report;
+    sandbox::end_on_faults()?;
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
     })?;
@@ -213,7 +214,7 @@ pub fn up(daemon: &impl Daemon, mut netlink: Netlink, start: Start, report: &Arc
         vitals: vitals.clone(),
     };
     let _follower = match (&fastpath, follower) {
-        (Some(fastpath), Some(netlink)) => fastpath.follow(netlink).map_err(|error| {
+        (Some(fastpath), Some(netlink)) => fastpath.follow(netlink, vitals.clone()).map_err(|error| {
             Error::system("cannot follow the routes of the tunnels", &error, "segue doctor").why("no thread started")
         })?,
         _ => None,

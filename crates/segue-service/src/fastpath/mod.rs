@@ -29,6 +29,8 @@ use segue_host::netlink::Netlink;
 use segue_host::prefix::Prefix;
 use segue_host::sys;
 
+use crate::fault::Vitals;
+use crate::heartbeat::{Heartbeat, Thread};
 use crate::started;
 use crate::tunnel::kinds::Fastpath as Mode;
 
@@ -247,11 +249,11 @@ impl Fastpath {
         state.settle();
     }
 
-    /// Starts the thread that follows routes and obstacles, where the path is loaded.
+    /// Starts the thread that follows routes and obstacles, where the path is loaded. `vitals` takes its heartbeat.
     ///
     /// # Errors
     /// The system's, if the thread cannot be started.
-    pub fn follow(&self, netlink: Netlink) -> io::Result<Option<Follower>> {
+    pub fn follow(&self, netlink: Netlink, vitals: Vitals) -> io::Result<Option<Follower>> {
         if !self.is_loaded() {
             return Ok(None);
         }
@@ -261,22 +263,25 @@ impl Fastpath {
             let mut netlink = netlink;
             let mut tick = 0_u32;
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                path.check(&mut netlink, tick);
+                vitals.beat(Thread::Fastpath);
+                path.check(&mut netlink, tick, &vitals.heartbeat);
                 tick = tick.wrapping_add(1);
             }
+            vitals.heartbeat.over(Thread::Fastpath);
         })?;
         Ok(Some(Follower { stop: Some(stop), thread: Some(thread) }))
     }
 
-    /// Follows the routes of some tunnels and, less often, obstacles.
-    fn check(&self, netlink: &mut Netlink, tick: u32) {
+    /// Follows the routes of some tunnels and, less often, obstacles. What the kernel is asked, it may answer late.
+    fn check(&self, netlink: &mut Netlink, tick: u32, heartbeat: &Heartbeat) {
         let tunnels = &self.0.request.tunnels;
         let parts = tunnels.len().div_ceil(TUNNELS_A_TICK).max(1);
         let first = tick as usize % parts * TUNNELS_A_TICK;
         for (index, tunnel) in tunnels.iter().enumerate().skip(first).take(TUNNELS_A_TICK) {
             // The route is looked up without the lock, which readers of counters wait for.
-            let route = route(netlink, &tunnel.config).unwrap_or_default();
-            let station = tunnel::station(netlink, tunnel);
+            let (route, station) = heartbeat.unwatched(Thread::Fastpath, || {
+                (route(netlink, &tunnel.config).unwrap_or_default(), tunnel::station(netlink, tunnel))
+            });
             if let Some(Programs::Tunnels(path)) = &mut self.state().path {
                 // A failure leaves the old values, and is seen at the next look.
                 let _ = path.reroute(index, route);
@@ -285,12 +290,12 @@ impl Fastpath {
             }
         }
         if let Some(table) = &self.0.request.table {
-            self.follow_peers(table, netlink);
+            self.follow_peers(table, netlink, heartbeat);
         }
         if self.0.request.mode != Mode::Auto || !tick.is_multiple_of(CHECK_EVERY) {
             return;
         }
-        let seen = obstacle::of_interfaces(&self.0.request, netlink);
+        let seen = heartbeat.unwatched(Thread::Fastpath, || obstacle::of_interfaces(&self.0.request, netlink));
         let mut state = self.state();
         state.has_new_rules |= state.watch.as_ref().is_some_and(Watch::changed);
         if state.has_new_rules {
@@ -324,7 +329,7 @@ impl Fastpath {
     }
 
     /// Looks up the routes to remotes: those of new remotes, and some of the others.
-    fn follow_peers(&self, table: &Table, netlink: &mut Netlink) {
+    fn follow_peers(&self, table: &Table, netlink: &mut Netlink, heartbeat: &Heartbeat) {
         let Some(local) = table.config().map(|config| config.local) else { return };
         let remotes = match &mut self.state().path {
             Some(Programs::Table(path)) => path.remotes(table::NEW_REMOTES_A_TICK, TUNNELS_A_TICK),
@@ -332,7 +337,7 @@ impl Fastpath {
         };
         for remote in remotes {
             // The route is looked up without the lock, which readers of counters wait for.
-            let route = route_to(netlink, remote, local).unwrap_or_default();
+            let route = heartbeat.unwatched(Thread::Fastpath, || route_to(netlink, remote, local).unwrap_or_default());
             if let Some(Programs::Table(path)) = &mut self.state().path {
                 // A failure leaves the old entry, and is seen at the next look.
                 let _ = path.reroute(remote, route);

@@ -1,8 +1,8 @@
 //! The facts about a tunnel: its constants, and the evidence that the watch gathers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use segue::wire::icmp::v4 as icmp;
 use segue_host::error_queue::SocketError;
@@ -84,6 +84,22 @@ pub(super) struct Refused {
     pub(super) at: Instant,
 }
 
+/// Sending time without another ICMP error after which the last one no longer counts. Linux sends at most one a
+/// second to each destination (`icmp_ratelimit`).
+pub(super) const FORGIVEN: Duration = Duration::from_secs(2);
+
+impl Refused {
+    /// Returns whether the error counts for a tunnel to its remote. Where it does not, it never will again.
+    pub(super) fn counts_for(&self, monitored: &Monitored, flow: &Flow) -> bool {
+        let is_over = |sent: Instant| sent.saturating_duration_since(self.at) >= FORGIVEN;
+        // An answer to a probe shows that packets arrive there again, and so does whatever else the only other end
+        // sends.
+        let replies = flow.last_reply.is_some_and(|reply| reply > self.at);
+        let is_back = monitored.remotes.len() == 1 && flow.is_heard_again();
+        !(flow.last_sent.is_some_and(is_over) || replies || is_back)
+    }
+}
+
 /// The state of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkView {
@@ -139,7 +155,31 @@ pub(super) struct View {
 pub(super) struct Evidence {
     /// The traffic of each tunnel, in the order of the facts.
     pub(super) flows: Vec<Flow>,
+    /// The last ICMP error about each remote for which one counts.
     pub(super) refused: HashMap<IpAddr, Refused>,
     pub(super) view: View,
     pub(super) by_kernel: ByKernel,
+}
+
+impl Evidence {
+    /// Notes an ICMP error about datagrams to `remote`. Only the known remotes count, so that the table cannot grow.
+    pub(super) fn note_refusal(&mut self, remote: IpAddr, refused: Refused) {
+        if self.view.paths.contains_key(&remote) {
+            self.refused.insert(remote, refused);
+        }
+    }
+
+    /// Drops the ICMP errors that count for none of the tunnels any more.
+    pub(super) fn forget_refusals(&mut self, monitored: &[Monitored]) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let mut counting = HashSet::new();
+        for (monitored, flow) in monitored.iter().zip(&self.flows) {
+            let remotes = monitored.remotes.iter().copied();
+            let counts = |refused: &Refused| refused.counts_for(monitored, flow);
+            counting.extend(remotes.filter(|remote| self.refused.get(remote).is_some_and(counts)));
+        }
+        self.refused.retain(|remote, _| counting.contains(remote));
+    }
 }

@@ -1,7 +1,7 @@
 //! The judgement of one tunnel: its problems, the likeliest cause first, each with a command as remedy.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use segue_control::model::Complaint;
 
@@ -9,10 +9,6 @@ use super::evidence::{ByKernel, Evidence, LinkView, Monitored, Refusal, Refused}
 use super::flow::Flow;
 use super::probe::Verdict;
 use crate::reasons;
-
-/// Sending time without another ICMP error after which the last one no longer counts. Linux sends at most one a
-/// second to each destination (`icmp_ratelimit`).
-const FORGIVEN: Duration = Duration::from_secs(2);
 
 /// Returns the problems of a tunnel.
 pub(super) fn judge(monitored: &Monitored, flow: &Flow, evidence: &Evidence, now: Instant) -> Vec<Complaint> {
@@ -124,14 +120,7 @@ fn no_route(monitored: &Monitored, remote: IpAddr, evidence: &Evidence) -> Compl
 
 /// Returns a problem where the remote end, or a router or filter on the path, answers with ICMP errors.
 fn refusal(monitored: &Monitored, remote: IpAddr, flow: &Flow, evidence: &Evidence, now: Instant) -> Option<Complaint> {
-    let refused = evidence.refused.get(&remote)?;
-    let is_over = |sent: Instant| sent.saturating_duration_since(refused.at) >= FORGIVEN;
-    // An answer to a probe shows that packets arrive there again, and so does whatever else the only other end sends.
-    let replies = flow.last_reply.is_some_and(|reply| reply > refused.at);
-    let is_back = monitored.remotes.len() == 1 && flow.is_heard_again();
-    if flow.last_sent.is_some_and(is_over) || replies || is_back {
-        return None;
-    }
+    let refused = evidence.refused.get(&remote).filter(|refused| refused.counts_for(monitored, flow))?;
     let Refused { kind, from, at } = *refused;
     let received = match flow.last_received {
         Some(at) => format!("last packet received {}", ago(at, now)),
@@ -353,6 +342,8 @@ fn ago(at: Instant, now: Instant) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::evidence::{PathState, View};
     use super::super::flow::Counts;
     use super::*;

@@ -21,7 +21,7 @@ use segue_host::error_queue::{self, Origin};
 use segue_host::netlink::changes::{Changed, Changes};
 use segue_host::sys::{self, Want};
 
-use super::evidence::{ByKernel, Evidence, Monitored, Refusal, Refused};
+use super::evidence::{ByKernel, Evidence, FORGIVEN, Monitored, Refusal, Refused};
 use super::flow::{Counts, Flow};
 use super::judge::judge;
 use super::probe::{Nonces, Prober};
@@ -34,8 +34,10 @@ use crate::started;
 
 /// Interval at which the counters are read and the tunnels judged: the shortest and the longest one, and how much of it
 /// each tunnel adds. A thousand tunnels take nearly a millisecond.
-const TICK: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
-const TICK_PER_TUNNEL: Duration = Duration::from_millis(8);
+const TICK: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(1500)];
+const TICK_PER_TUNNEL: Duration = Duration::from_millis(12);
+// What was sent counts from the look that finds it, which is the one behind an error at most.
+const _: () = assert!(FORGIVEN.as_millis() > TICK[1].as_millis());
 /// Pause after notices and errors were read, which limits the cost of a flood of them.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the underlay is read even without a notice, in the same form: the kernel reports no learned path
@@ -280,7 +282,9 @@ impl Watch {
                 let end = Instant::now();
                 (is_stale, next_refresh, may_refresh) = (false, end + refresh, end + (end - now) * SHARE);
                 if let Err(error) = outcome {
-                    tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
+                    let log =
+                        || tracing::warn!(id = "underlay", "the state of the underlay could not be read: {error}");
+                    self.vitals.heartbeat.unwatched(Thread::Health, log);
                     // Anything may have changed that the next read has to find.
                     (is_stale, links_changed, may_refresh) = (true, None, end + tick);
                 }
@@ -308,10 +312,7 @@ impl Watch {
                 let (Origin::Icmp, Some(to), Some(kind)) = (error.origin, error.to, Refusal::of(&error)) else {
                     continue;
                 };
-                // Only the known remotes, so that the table cannot grow.
-                if self.sources.evidence.view.paths.contains_key(&to.ip()) {
-                    self.sources.evidence.refused.insert(to.ip(), Refused { kind, from: error.from, at: now });
-                }
+                self.sources.evidence.note_refusal(to.ip(), Refused { kind, from: error.from, at: now });
             }
         }
         is_stale
@@ -326,7 +327,6 @@ impl Watch {
         let by_kernel_before = std::mem::replace(&mut evidence.by_kernel, by_kernel);
         // Of a tunnel without a problem, a probe, a packet and ICMP errors, only these change the judgement.
         let is_new = std::mem::take(&mut self.is_refreshed) || by_kernel != by_kernel_before;
-        let is_new = is_new || !evidence.refused.is_empty();
         let flows = evidence.flows.iter_mut().zip(&self.places).zip(&mut self.is_known_well);
         for (at, ((flow, places), is_known_well)) in flows.enumerate() {
             let mut counts = places.read(&self.boards);
@@ -337,15 +337,17 @@ impl Watch {
             let prober = probes.probers.get(at).and_then(Option::as_ref);
             counts.sent += prober.map_or(0, |prober| prober.sent);
             let is_busy = flow.update(counts, now);
-            let refusals = monitored.get(at).into_iter().flat_map(|monitored| &monitored.remotes);
-            if let Some(at) = refusals.filter_map(|remote| evidence.refused.get(remote)).map(|error| error.at).max() {
+            let remotes = monitored.get(at).into_iter().flat_map(|monitored| &monitored.remotes);
+            let refusal = remotes.filter_map(|remote| evidence.refused.get(remote)).map(|error| error.at).max();
+            if let Some(at) = refusal {
                 flow.note_refusal(at);
             }
             let had_probe = flow.probe.is_some();
             flow.probe = prober.and_then(|prober| prober.verdict(now));
             flow.last_reply = prober.and_then(|prober| prober.last_reply(now));
-            *is_known_well &= !is_new && !is_busy && flow.probe.is_none() && !had_probe;
+            *is_known_well &= !is_new && !is_busy && refusal.is_none() && flow.probe.is_none() && !had_probe;
         }
+        evidence.forget_refusals(monitored);
         let mut complaints: Vec<Complaint> = Vec::new();
         // One link carries many tunnels: what is the same for several is one problem.
         let mut known: HashMap<[String; 2], usize> = HashMap::new();
@@ -442,4 +444,103 @@ fn probe(prober: &Prober) -> Option<Probe> {
         mean_round_trip_s: measured.mean.map(seconds),
         answered_age_s: measured.reply_age.map(|age| (seconds(age) * 10.0).round() / 10.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use segue_datapath::board::Board;
+
+    use super::super::evidence::FORGIVEN;
+    use super::*;
+
+    const REMOTES: [&str; 2] = ["198.18.0.2", "198.18.0.3"];
+
+    /// Returns a watch of three tunnels without traffic, two of them to the first remote and one to the second.
+    fn watch() -> Watch {
+        let monitored = [("sg0", 0), ("sg1", 0), ("sg2", 1)].map(|(name, remote): (&str, usize)| Monitored {
+            name: name.to_owned(),
+            index: 0,
+            kind: "ipip in GUE".to_owned(),
+            local: "198.18.0.1".parse().unwrap(),
+            remotes: vec![REMOTES[remote].parse().unwrap()],
+            remote_name: REMOTES[remote].to_owned(),
+            zone: None,
+            ports: Some((6080, 6080)),
+            mtu: 1464,
+            overhead: 36,
+            underlay: "e0".to_owned(),
+            path_mtu: 1500,
+            sends_trains: false,
+            joins: false,
+            takes_trains: false,
+        });
+        let mut evidence = Evidence { flows: vec![Flow::default(); monitored.len()], ..Evidence::default() };
+        evidence.view.paths = REMOTES.map(|remote| (remote.parse().unwrap(), (None, true))).into();
+        let sources = Sources {
+            monitored: monitored.to_vec(),
+            underlay: Underlay::open().unwrap(),
+            changes: Changes::open().unwrap(),
+            senders: Vec::new(),
+            probes: Probes { probers: Vec::new(), nonces: Nonces::new(hash::Key([0, 0])), socket: None },
+            evidence,
+        };
+        Watch {
+            sources,
+            boards: Boards::new(Arc::new(Board::new(|_| ())), 1),
+            fastpath: None,
+            places: vec![Places::default(); monitored.len()],
+            published: Arc::default(),
+            began: BTreeMap::new(),
+            log: None,
+            is_refreshed: true,
+            is_known_well: vec![false; monitored.len()],
+            vitals: Vitals::new(1).unwrap(),
+        }
+    }
+
+    /// Judges the tunnels; returns which ones the next judgement leaves out, and the codes of the problems.
+    fn judged(watch: &mut Watch) -> (Vec<bool>, Vec<String>) {
+        watch.tick();
+        let published = watch.published.lock().unwrap();
+        (watch.is_known_well.clone(), published.complaints.iter().map(|complaint| complaint.code.clone()).collect())
+    }
+
+    #[test]
+    fn a_tunnel_is_judged_while_an_icmp_error_about_its_remote_counts_and_left_out_again_afterwards() {
+        let mut watch = watch();
+        let well = (vec![true; 3], Vec::<String>::new());
+        assert_eq!(judged(&mut watch), well);
+        let [remote, other] = REMOTES.map(|remote| remote.parse().unwrap());
+        let at = Instant::now();
+        watch.sources.evidence.note_refusal(remote, Refused { kind: Refusal::Port, from: Some(remote), at });
+        let refused = (vec![false, false, true], vec!["refused".to_owned()]);
+        for _ in 0..3 {
+            assert_eq!(judged(&mut watch), refused, "nothing was sent since");
+        }
+        // Packets of one tunnel have left for a while without another error.
+        watch.sources.evidence.flows[0].last_sent = Some(at + FORGIVEN);
+        assert_eq!(judged(&mut watch), (vec![true, false, true], refused.1.clone()), "it counts for the other one");
+        assert_eq!(judged(&mut watch).1, refused.1);
+        watch.sources.evidence.flows[1].last_sent = Some(at + FORGIVEN);
+        assert_eq!(judged(&mut watch), well);
+        assert!(watch.sources.evidence.refused.is_empty());
+        // A change without a notice is not looked for.
+        watch.sources.evidence.view.paths.insert(remote, (None, false));
+        assert_eq!(judged(&mut watch), well);
+        watch.sources.evidence.note_refusal(other, Refused { kind: Refusal::Port, from: None, at: Instant::now() });
+        assert_eq!(judged(&mut watch), (vec![true, true, false], refused.1), "the others are still left out");
+    }
+
+    #[test]
+    fn icmp_errors_are_kept_for_the_remotes_of_the_tunnels_alone() {
+        let mut watch = watch();
+        for last in 0..=u8::MAX {
+            let at = Instant::now();
+            let refused = Refused { kind: Refusal::Unreachable, from: None, at };
+            watch.sources.evidence.note_refusal([198, 18, 0, last].into(), refused);
+        }
+        let mut kept: Vec<String> = watch.sources.evidence.refused.keys().map(ToString::to_string).collect();
+        kept.sort();
+        assert_eq!(kept, REMOTES);
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_DUMP, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -20,11 +20,11 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::Routes;
 use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
 use segue_host::netlink::nexthops;
-use segue_host::netlink::{Netlink, padded};
+use segue_host::netlink::{Netlink, needed, padded};
 use segue_host::prefix::Prefix;
 
 use crate::fault::Vitals;
-use crate::heartbeat::Thread;
+use crate::heartbeat::{Heartbeat, Thread};
 use crate::router_faults::{TableFaults, Unused};
 use crate::started;
 
@@ -83,7 +83,7 @@ impl Follower {
     }
 
     /// Sends the current tables to the router, and then every change, on a separate thread that ends with the router.
-    /// `vitals` may have a fault of that thread, which a test has injected.
+    /// `vitals` takes the heartbeat of that thread.
     pub fn start(mut self, sender: FeedSender, vitals: Vitals) -> io::Result<()> {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
@@ -91,6 +91,7 @@ impl Follower {
             // However the thread ends, the tables are stale afterwards.
             let _ended = Ended(self.faults());
             self.follow(&sender, &vitals);
+            vitals.heartbeat.over(Thread::Routes);
         })?;
         Ok(())
     }
@@ -99,35 +100,47 @@ impl Follower {
     /// succeeds.
     fn follow(&mut self, sender: &FeedSender, vitals: &Vitals) {
         let mut is_behind = false;
+        let heartbeat = &vitals.heartbeat;
+        // The packet loop, which reads what is sent, has a heartbeat of its own.
+        let send = |message| heartbeat.unwatched(Thread::Routes, || sender.send(message));
         loop {
-            let changed =
-                if is_behind { Ok(TableChanges { is_more: true, ..TableChanges::default() }) } else { self.wait() };
+            let changed = if is_behind {
+                Ok(TableChanges { is_more: true, ..TableChanges::default() })
+            } else {
+                self.wait(heartbeat)
+            };
+            let fails = vitals.beat(Thread::Routes);
             let changed = match changed {
                 Ok(changed) => changed,
                 Err(error) => {
-                    self.fall_behind("changes of the kernel's tables are not reported", &error);
+                    self.fall_behind(heartbeat, "changes of the kernel's tables are not reported", &error);
                     is_behind = true;
                     continue;
                 }
             };
             // Neighbours first: the tables are newer and do not say what has just changed in them.
-            if !changed.changes.is_empty() && !sender.send(Message::Neighbours(changed.changes)) {
+            if !changed.changes.is_empty() && !send(Message::Neighbours(changed.changes)) {
                 return;
             }
             if !changed.is_more {
                 continue;
             }
-            let read = if vitals.grant(Thread::Routes) { Err(io::ErrorKind::Other.into()) } else { self.read() };
+            // The kernel may hold its tables back for long.
+            let read = if fails {
+                Err(io::ErrorKind::Other.into())
+            } else {
+                heartbeat.unwatched(Thread::Routes, || self.read())
+            };
             match read {
                 Ok(tables) => {
-                    if !sender.send(Message::Tables(Box::new(tables))) {
+                    if !send(Message::Tables(Box::new(tables))) {
                         return;
                     }
                     self.faults.set_fresh();
                     is_behind = false;
                 }
                 Err(error) => {
-                    self.fall_behind("the kernel's tables cannot be read", &error);
+                    self.fall_behind(heartbeat, "the kernel's tables cannot be read", &error);
                     is_behind = true;
                 }
             }
@@ -135,21 +148,22 @@ impl Follower {
     }
 
     /// Reports that the router's tables are stale, and waits before the next attempt.
-    fn fall_behind(&self, what: &str, error: &io::Error) {
+    fn fall_behind(&self, heartbeat: &Heartbeat, what: &str, error: &io::Error) {
         if self.faults.set_stale(&format!("{what}: {error}")) {
-            tracing::warn!(id = "routes", "{what}: {error}");
+            // The reader of the log may make it wait.
+            heartbeat.unwatched(Thread::Routes, || tracing::warn!(id = "routes", "{what}: {error}"));
         }
         thread::sleep(RETRY);
     }
 
     /// Waits for a change, and a little longer for further ones of its batch.
-    fn wait(&mut self) -> io::Result<TableChanges> {
+    fn wait(&mut self, heartbeat: &Heartbeat) -> io::Result<TableChanges> {
         let mut changed = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
         let mut flags = 0;
         loop {
             bytes.clear();
-            match self.notifications.recv(&mut bytes, flags) {
+            match heartbeat.unwatched(Thread::Routes, || self.notifications.recv(&mut bytes, flags)) {
                 Ok(_) => changed.add(&bytes, self.ports),
                 // The receive buffer overflowed and messages were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -301,7 +315,7 @@ impl TableChanges {
     pub fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
         while !rest.is_empty() {
-            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+            let Ok(message) = needed::message(rest) else {
                 self.is_more = true;
                 return;
             };
@@ -324,6 +338,7 @@ impl TableChanges {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::NetlinkMessage;
     use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState};
     use segue_datapath::route::Hop;
 

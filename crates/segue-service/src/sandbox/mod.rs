@@ -96,8 +96,18 @@ pub fn enter(
     Ok(sandbox)
 }
 
+/// Lets the kernel end this process where an instruction fails, whatever a filter of system calls refuses later. It has
+/// to come before a guest's port, which has its own handler of SIGBUS.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn end_on_faults() -> Result<(), Error> {
+    // abort(3) signals the thread by calls that a filter may refuse, and then fails in this way too.
+    sys::end_on_faults().map_err(|error| failed("cannot set the action of a signal", &error))
+}
+
 /// Restricts this process to the system calls needed for moving packets, once all of its threads run. Nothing changes
-/// where [`enter`] could not filter any. An abort, as for lack of memory, ends the process afterwards too.
+/// where [`enter`] could not filter any.
 ///
 /// # Errors
 /// Where the kernel refuses.
@@ -105,8 +115,6 @@ pub fn settle(sandbox: &Sandbox, allowed: &Allowed<'_>) -> Result<(), Error> {
     if !sandbox.seccomp {
         return Ok(());
     }
-    // abort(3) signals the thread by calls that are refused from now on, and then fails in this way.
-    sys::end_on_segfault().map_err(|error| failed("cannot set the action of a signal", &error))?;
     let refused = |why: String| weak("the system calls cannot be limited further").why(why);
     filter::apply(filter::Purpose::Packets, allowed).map_err(refused)
 }
@@ -118,4 +126,59 @@ fn missing(what: &str, why: &str, is_weak: bool, out: &Arc<dyn Report>) -> Resul
         return Ok(());
     }
     Err(weak(&format!("no {what} here")).why(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::Ordering;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use segue_host::memory::SharedNumbers;
+
+    use super::*;
+
+    /// Environment variable of the process in which the test below fails on purpose.
+    const FAULTY: &str = "SEGUE_TEST_FAULTY";
+
+    /// Reads memory that its file no longer has, as a process that moves packets.
+    fn read_lost_memory() -> u64 {
+        end_on_faults().unwrap();
+        let file = sys::memory_file(c"faulty").unwrap();
+        file.set_len(8).unwrap();
+        let numbers = SharedNumbers::over(&file, 1).unwrap();
+        file.set_len(0).unwrap();
+        sys::no_new_privs().unwrap();
+        settle(&Sandbox { seccomp: true, ..Sandbox::default() }, &Allowed::default()).unwrap();
+        numbers[0].load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_fault_of_memory_ends_a_process_that_may_set_no_action_of_a_signal() {
+        if !sys::has_seccomp_filters() {
+            return segue_lab::skip_this_test("this kernel has no seccomp filters");
+        }
+        if env::var_os(FAULTY).is_some() {
+            panic!("it read {}", read_lost_memory());
+        }
+        let test = "sandbox::tests::a_fault_of_memory_ends_a_process_that_may_set_no_action_of_a_signal";
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", test, "--nocapture"]).env(FAULTY, "1").stdin(Stdio::null());
+        let mut child = again.spawn().unwrap();
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begin.elapsed() > Duration::from_secs(60) {
+                child.kill().unwrap();
+                break child.wait().unwrap();
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
 }
