@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::slice;
@@ -19,6 +19,20 @@ const OURS: u32 = 1;
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd`, or of no file (`MAP_ANONYMOUS`).
+    fn new(flags: libc::c_int, fd: RawFd, len: usize) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the place; the mapping is of memory that nothing else in this process refers to.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Mapping { base, len })
+    }
 }
 
 impl Drop for Mapping {
@@ -55,21 +69,25 @@ impl Memory {
     /// Maps `blocks` blocks of `block_len` bytes of the ring of `fd`, each of which holds as many slots of `slot_len`
     /// bytes as fit. The kernel requires a slot length that is a multiple of 16.
     pub(crate) fn map(fd: BorrowedFd<'_>, blocks: usize, block_len: usize, slot_len: usize) -> io::Result<Vec<Memory>> {
+        Memory::slots(libc::MAP_SHARED, fd.as_raw_fd(), blocks, block_len, slot_len)
+    }
+
+    /// Maps the slots of a ring with the flags of mmap(2), of which Miri knows an anonymous mapping only.
+    fn slots(
+        flags: libc::c_int,
+        fd: RawFd,
+        blocks: usize,
+        block_len: usize,
+        slot_len: usize,
+    ) -> io::Result<Vec<Memory>> {
         let len = blocks.checked_mul(block_len).filter(|len| *len > 0 && slot_len >= 16 && slot_len.is_multiple_of(16));
         let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses the place; the mapping is of memory that nothing else in this process refers to.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let mapping = Rc::new(Mapping { base, len });
+        let mapping = Rc::new(Mapping::new(flags, fd, len)?);
         let in_block = block_len / slot_len;
         let place = |index: usize| index / in_block.max(1) * block_len + index % in_block.max(1) * slot_len;
         let slot = |index| {
             // SAFETY: the place is in the mapping, whose blocks hold as many slots.
-            let first = unsafe { base.add(place(index)) };
+            let first = unsafe { mapping.base.add(place(index)) };
             Memory { first, open: 0, len: slot_len, ring: Some((Rc::clone(&mapping), index)) }
         };
         Ok((0..blocks * in_block).map(slot).collect())
@@ -130,5 +148,63 @@ impl Drop for Memory {
             // SAFETY: `allocate` leaked a boxed slice of this length, and nothing refers to it any more.
             drop(unsafe { Box::from_raw(bytes) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Length of a block that holds three slots and no fourth one; two are whole pages of 4096 bytes.
+    const BLOCK_LEN: usize = 4096;
+    const SLOT_LEN: usize = 1360;
+
+    /// Fills a slot and gives it to this process, as the kernel does.
+    fn fill(slot: &mut Memory, byte: u8) {
+        slot.open = slot.len;
+        slot.bytes_mut()[size_of::<u32>()..].fill(byte);
+        slot.open = 0;
+        slot.status().store(OURS, Ordering::Release);
+    }
+
+    /// Miri interprets this test (`tools/miri`): a slot beyond the mapping or an access after its end fails there.
+    #[test]
+    fn slots_are_apart_are_claimed_and_returned_and_keep_their_mapping() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mut slots = Memory::slots(flags, -1, 2, BLOCK_LEN, SLOT_LEN).unwrap();
+        assert_eq!(slots.iter().filter_map(Memory::slot).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        for slot in &mut slots {
+            assert!(!slot.claim(), "the kernel has filled none");
+            assert!(slot.bytes().is_empty() && slot.bytes_mut().is_empty());
+        }
+        for (byte, slot) in (1_u8..).zip(&mut slots) {
+            fill(slot, byte);
+        }
+        let mut last = slots.pop().unwrap();
+        for (byte, slot) in (1_u8..).zip(&mut slots) {
+            assert!(slot.claim());
+            assert!(slot.claim(), "it stays claimed");
+            assert_eq!(slot.bytes().len(), SLOT_LEN);
+            assert_eq!(slot.bytes().first_chunk::<4>(), Some(&OURS.to_ne_bytes()));
+            assert!(slot.bytes()[size_of::<u32>()..] == [byte; SLOT_LEN - size_of::<u32>()], "another slot's byte");
+            slot.bytes_mut()[size_of::<u32>()..].fill(0);
+            slot.release();
+            assert!(slot.bytes().is_empty() && !slot.claim(), "it is the kernel's");
+        }
+        drop(slots);
+        assert!(last.claim(), "the mapping lives as long as a slot");
+        assert!(last.bytes()[size_of::<u32>()..] == [6; SLOT_LEN - size_of::<u32>()]);
+    }
+
+    #[test]
+    fn allocated_memory_is_zero_at_first_and_always_open() {
+        let mut memory = Memory::allocate(100);
+        assert_eq!(memory.slot(), None);
+        assert_eq!(memory.bytes(), [0; 100]);
+        memory.bytes_mut()[99] = 7;
+        memory.release();
+        assert!(memory.claim());
+        assert_eq!((memory.bytes().len(), memory.bytes()[99]), (100, 7));
+        assert!(Memory::allocate(0).bytes().is_empty());
     }
 }

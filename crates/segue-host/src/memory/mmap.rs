@@ -21,7 +21,9 @@ pub struct SharedNumbers {
 impl SharedNumbers {
     /// Maps memory for `count` shared numbers.
     pub fn new(count: usize) -> io::Result<SharedNumbers> {
-        SharedNumbers::map(count, libc::MAP_ANONYMOUS, -1)
+        // Miri has no shared mappings. Threads share a private one too.
+        let sharing = if cfg!(miri) { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+        SharedNumbers::map(count, sharing | libc::MAP_ANONYMOUS, -1)
     }
 
     /// Maps the first `count` numbers of a file, shared with every process that maps it.
@@ -32,12 +34,11 @@ impl SharedNumbers {
         if file.metadata()?.len() < SharedNumbers::len_of(count) as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        SharedNumbers::map(count, 0, file.as_raw_fd())
+        SharedNumbers::map(count, libc::MAP_SHARED, file.as_raw_fd())
     }
 
     fn map(count: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<SharedNumbers> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags);
-        let len = SharedNumbers::len_of(count);
+        let (protection, len) = (libc::PROT_READ | libc::PROT_WRITE, SharedNumbers::len_of(count));
         // SAFETY: a new mapping at an address of the kernel's choice replaces no other one.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if at == libc::MAP_FAILED {
@@ -90,5 +91,7 @@ mod tests {
         });
         let read: Vec<u64> = numbers.iter().map(|number| number.load(Ordering::Relaxed)).collect();
         assert_eq!(read, [0, 0, 7]);
+        let last = std::thread::spawn(move || numbers[2].load(Ordering::Relaxed)).join().unwrap();
+        assert_eq!(last, 7, "read by a thread that unmaps the numbers too");
     }
 }

@@ -103,3 +103,60 @@ impl<T: Borrower> Drop for Loan<'_, '_, T> {
         self.value.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// A value that keeps one slice.
+    #[derive(Default)]
+    struct Slot {
+        lent: Option<Lent>,
+        is_in_use: bool,
+    }
+
+    impl Slot {
+        fn contents(&self) -> Vec<u8> {
+            let Some(lent) = &self.lent else { return Vec::new() };
+            let bytes: &[u8] = lent.as_ref();
+            bytes.to_vec()
+        }
+    }
+
+    impl Borrower for Slot {
+        fn is_stale(&self) -> bool {
+            self.is_in_use
+        }
+
+        fn renew(&mut self) {
+            *self = Slot::default();
+        }
+
+        fn begin(&mut self) {
+            self.is_in_use = true;
+        }
+
+        fn end(&mut self) {
+            *self = Slot::default();
+        }
+    }
+
+    #[test]
+    fn lent_bytes_are_read_by_two_threads_at_once_and_by_a_thread_that_ends_the_loan() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let mut slot = Slot::default();
+        let mut loan = Loan::new(&mut slot);
+        loan.lend(&bytes, 7, |slot, lent| slot.lent = Some(lent));
+        let shared = loan.value();
+        let read = thread::scope(|scope| {
+            let other = scope.spawn(|| shared.contents());
+            [shared.contents(), other.join().unwrap()]
+        });
+        assert_eq!(read, [&bytes[..], &bytes]);
+        let read = thread::scope(|scope| scope.spawn(move || loan.value().contents()).join().unwrap());
+        assert_eq!(read, bytes);
+        assert!(slot.lent.is_none() && !slot.is_in_use, "the loan has ended");
+    }
+}

@@ -156,3 +156,17 @@ pub(crate) fn available() -> impl Iterator<Item = Kernel> {
     let scalar = scalar.chain(x86::available().map(|set| Kernel(Set::X86(set))));
     scalar
 }
+
+#[cfg(test)]
+mod tests {
+    /// Miri judges this test: a pointer beyond the bytes is undefined behaviour, but a processor ignores it.
+    #[test]
+    fn a_prefetch_has_no_pointer_beyond_its_bytes() {
+        for len in [0, 1, 63, 64, 65, 255, 256, 257, 640] {
+            let bytes = vec![0_u8; len];
+            for most in [0, 1, 4, 5, 100] {
+                super::prefetch(&bytes, most);
+            }
+        }
+    }
+}

@@ -174,8 +174,8 @@ fn detect() -> Features {
     if cfg!(miri) || cpuid(0).eax < 7 || cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
         return none;
     }
-    // SAFETY: OSXSAVE is set, so XGETBV exists and XCR0 may be read.
-    let saved = unsafe { xcr0() };
+    // SAFETY: OSXSAVE is set, so XGETBV exists, and so does register 0, XCR0.
+    let saved = unsafe { _xgetbv(0) };
     if saved & YMM_STATE != YMM_STATE {
         return none;
     }
@@ -188,12 +188,6 @@ fn detect() -> Features {
 fn cpuid(leaf: u32) -> CpuidResult {
     // SAFETY: every x86-64 CPU has CPUID.
     unsafe { __cpuid_count(leaf, 0) }
-}
-
-#[target_feature(enable = "xsave")]
-fn xcr0() -> u64 {
-    // SAFETY: callers have checked the OSXSAVE bit, and register 0 always exists then.
-    unsafe { _xgetbv(0) }
 }
 
 /// Defines the entry point for sums of one instruction set, in steps of `$step` vectors with separate accumulators,
