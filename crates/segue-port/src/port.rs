@@ -121,8 +121,8 @@ pub trait Port {
     }
 }
 
-/// Defines those methods of a [`Port`] wrapper that only forward to the inner port: all but receiving, sending and
-/// [`Port::extras`]. `pass_on!(self, self.inner)`: the names of the wrapper and of the port in it.
+/// Defines those methods of a [`Port`] wrapper that only forward to the inner port: all but receiving, sending and the
+/// counters. `pass_on!(self, self.inner)`: the names of the wrapper and of the port in it.
 macro_rules! pass_on {
     ($this:ident, $inner:expr) => {
         fn limits(&$this) -> &Limits {
@@ -169,10 +169,6 @@ macro_rules! pass_on {
             $inner.is_up()
         }
 
-        fn counters(&$this) -> &Counters {
-            $inner.counters()
-        }
-
         fn path_mtu(&$this, to: u16) -> Option<usize> {
             $inner.path_mtu(to)
         }
@@ -197,6 +193,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         (**self).transmit(batch)
+    }
+
+    fn counters(&self) -> &Counters {
+        (**self).counters()
     }
 
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {

@@ -1,17 +1,20 @@
-//! Seeded loss, duplication, reordering and corruption of received packets.
+//! Seeded loss, duplication, reordering and corruption of received packets, and calls that fail.
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use segue::gso::Limits;
-use segue::packet::{Csum, Frag, Unit};
+use segue::packet::{Csum, Frag, Frame, Kind, Start, Unit};
 
+use super::failing::{Calls, Failure, Outcome, Plan};
 use crate::batch::{Burst, Received, RxBatch, TxBatch};
+use crate::failures::ReadFailures;
 use crate::link::LinkState;
 use crate::page::{Page, PagePool};
-use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent, pass_on};
+use crate::port::{Blocked, Counters, Drop, Extra, OffloadState, Path, Polled, Port, Sent, pass_on};
 
 /// Odds of each fault: once in this many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,9 +43,16 @@ pub struct FaultCounts {
     pub reordered: u64,
     /// Number of packets with a flipped bit.
     pub corrupted: u64,
+    /// Number of receive calls that failed with an error.
+    pub receive_errors: u64,
+    /// Number of receive calls whose first packet or datagram was cut short.
+    pub short_receives: u64,
+    /// Number of send calls that failed with an error.
+    pub send_errors: u64,
 }
 
-/// A port with injected faults on its receive side, reproducible for equal seed and traffic.
+/// A port with injected faults on its receive side, and calls that fail in both directions, reproducible for equal seed
+/// and traffic. The statistics have the number of each (`fault_lost` among the drops).
 ///
 /// Bursts are divided, so that faults hit single datagrams; trains of a packet port are hit as a whole. A corrupt
 /// packet is no longer marked as verified. Checksums that a kernel verified were verified before the damage: damage
@@ -51,9 +61,32 @@ pub struct FaultCounts {
 pub struct Faults<P> {
     inner: P,
     odds: Odds,
-    state: u64,
+    random: Random,
     counts: FaultCounts,
     fresh: RxBatchParts,
+    receives: Option<Plan<Failure>>,
+    sends: Option<Plan<i32>>,
+    failures: ReadFailures,
+    /// Counters of the failed calls alone.
+    own: Counters,
+    /// Sums of the inner port's counters and `own`, as of the last call.
+    counters: Counters,
+}
+
+/// A generator of random numbers: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+/// 2014).
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    /// Returns the next number.
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
 }
 
 /// Packets and bursts that the inner port delivered in one call, removed from the caller's batch.
@@ -74,7 +107,37 @@ struct Fate {
 impl<P: Port> Faults<P> {
     /// Wraps `inner` in a port with the given faults.
     pub fn new(inner: P, odds: Odds, seed: u64) -> Faults<P> {
-        Faults { inner, odds, state: seed, counts: FaultCounts::default(), fresh: RxBatchParts::default() }
+        let counters = inner.counters().clone();
+        Faults {
+            inner,
+            odds,
+            random: Random(seed),
+            counts: FaultCounts::default(),
+            fresh: RxBatchParts::default(),
+            receives: None,
+            sends: None,
+            failures: ReadFailures::default(),
+            own: Counters::default(),
+            counters,
+        }
+    }
+
+    /// Makes `calls` of those that receive fail, with the consequences that a failed read of a real port has. An error
+    /// leaves the packets in the inner port and ends the poll. It is counted as `read_failed`, EAGAIN excepted; one
+    /// that says that the device is gone, and one that does not pass in a thousand calls, is the port's error. A packet
+    /// cut short arrives as what is left of it; where nothing is left, it is dropped (`vnet_short`, `empty`).
+    #[must_use]
+    pub fn failing_receives(self, failure: Failure, calls: Calls) -> Faults<P> {
+        Faults { receives: Some(Plan::new(failure, calls)), ..self }
+    }
+
+    /// Makes `calls` of those that send fail at their first packet with an error number; calls with nothing to send are
+    /// not among them. The consequences are those of a real port: with EAGAIN and EINTR it is blocked and all packets
+    /// stay; with an error that says that the device is gone, the port fails; with any other one the packet is dropped
+    /// under its reason (such as `queue_full` for ENOBUFS), and the inner port sends those behind it.
+    #[must_use]
+    pub fn failing_sends(self, errno: i32, calls: Calls) -> Faults<P> {
+        Faults { sends: Some(Plan::new(errno, calls)), ..self }
     }
 
     /// Returns the numbers of faults so far.
@@ -87,18 +150,8 @@ impl<P: Port> Faults<P> {
         self.inner
     }
 
-    /// Returns the next number of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
-    /// 2014).
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn hit(&mut self, one_in: u32) -> bool {
-        one_in != 0 && self.random().is_multiple_of(u64::from(one_in))
+        one_in != 0 && self.random.draw().is_multiple_of(u64::from(one_in))
     }
 
     fn fate(&mut self) -> Fate {
@@ -135,7 +188,7 @@ impl<P: Port> Faults<P> {
             page.bytes_mut()[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        let bit = self.random() as usize % (len * 8);
+        let bit = self.random.draw() as usize % (len * 8);
         page.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
         self.counts.corrupted += 1;
         Some(page.freeze(len))
@@ -220,13 +273,127 @@ impl<P: Port> Faults<P> {
         }
         into.packets.extend(held);
     }
+
+    /// Receives, or fails. Counts what the failure is.
+    fn poll(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let Faults { receives, random, .. } = self;
+        let failure = receives.as_mut().and_then(|plan| plan.call(|| random.draw()));
+        if let Some(Failure::Error(errno)) = failure {
+            self.counts.receive_errors += 1;
+            self.own.rx.calls += 1;
+            if errno == libc::EAGAIN {
+                self.failures.end();
+            } else {
+                self.failures.add(io::Error::from_raw_os_error(errno), &mut self.own)?;
+            }
+            return Ok(Polled::Idle);
+        }
+        self.failures.end();
+        // Packets that are in the caller's batch already have passed here before.
+        let (packets, bursts) = (std::mem::take(&mut into.packets), std::mem::take(&mut into.bursts));
+        let polled = self.inner.receive(into, budget);
+        self.fresh.packets = std::mem::replace(&mut into.packets, packets);
+        self.fresh.bursts = std::mem::replace(&mut into.bursts, bursts);
+        if let Some(Failure::Short(len)) = failure
+            && (self.shorten_burst(len) || self.shorten_packet(len, into))
+        {
+            self.counts.short_receives += 1;
+        }
+        self.spoil_bursts(into);
+        self.spoil_packets(into);
+        polled
+    }
+
+    /// Cuts the first datagram that was received to `len` bytes. Returns whether there was one.
+    fn shorten_burst(&mut self, len: usize) -> bool {
+        let Some(burst) = self.fresh.bursts.pop_front() else { return false };
+        let end = burst.segment_len.min(burst.page.len());
+        let first = part(&burst, 0..len.min(end));
+        if first.is_none() {
+            self.own.drops.add(Drop::Empty);
+        }
+        for burst in [part(&burst, end..burst.page.len()), first].into_iter().flatten() {
+            self.fresh.bursts.push_front(burst);
+        }
+        true
+    }
+
+    /// Cuts the first packet that was received to `len` bytes. Returns whether there was one, and a page for it.
+    fn shorten_packet(&mut self, len: usize, into: &mut RxBatch) -> bool {
+        let Some(received) = self.fresh.packets.pop_front() else { return false };
+        let start = match &received {
+            Received::Frame(frame) => frame.start,
+            Received::Packet(packet) => match packet.layout.headers().first() {
+                Some(header) if header.kind == Kind::Ethernet => Start::Ethernet,
+                _ => Start::Ip,
+            },
+        };
+        let len = len.min(received.len()).min(into.pages.page_len());
+        if len == 0 {
+            self.own.drops.add(Drop::VnetShort);
+        } else {
+            let Some(mut page) = into.pages.take() else {
+                self.fresh.packets.push_front(received);
+                return false;
+            };
+            let mut at = 0;
+            for piece in received.pieces() {
+                let end = (at + piece.len()).min(len);
+                page.bytes_mut()[at..end].copy_from_slice(&piece[..end - at]);
+                at = end;
+            }
+            let frame = Frame { bytes: Frag::all(page.freeze(len)), start, csum: Csum::Unknown };
+            self.fresh.packets.push_front(Received::Frame(frame));
+        }
+        if let Received::Packet(packet) = received {
+            into.pool.put(packet);
+        }
+        true
+    }
+
+    /// Sends, or fails at the first packet. Counts what the failure is.
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let first = batch.units().next().map(|unit| unit.segments() as u64);
+        let Faults { sends, random, .. } = self;
+        let failure = sends.as_mut().filter(|_| first.is_some()).and_then(|plan| plan.call(|| random.draw()));
+        if let (Some(segments), Some(errno)) = (first, failure) {
+            self.counts.send_errors += 1;
+            self.own.tx.calls += 1;
+            match Outcome::of(errno, self.inner.path(0, 0).is_some()) {
+                Outcome::Blocked => {
+                    self.own.blocked += 1;
+                    return Ok(Sent::Blocked);
+                }
+                Outcome::Gone => return Err(io::Error::from_raw_os_error(errno)),
+                Outcome::Lost(reason) => {
+                    self.own.drops.add_many(reason, segments);
+                    batch.sent(1);
+                }
+            }
+        }
+        self.inner.transmit(batch)
+    }
+
+    /// Adds the counts of failed calls to the counters of the inner port.
+    fn add_up(&mut self) {
+        let Faults { inner, own, counters, .. } = self;
+        counters.clone_from(inner.counters());
+        counters.rx.calls += own.rx.calls;
+        counters.tx.calls += own.tx.calls;
+        counters.blocked += own.blocked;
+        own.drops.iter().for_each(|(reason, count)| counters.drops.add_many(reason, count));
+        own.fallbacks.iter().for_each(|(reason, count)| counters.fallbacks.add_many(reason, count));
+    }
 }
 
-fn push_range(into: &mut RxBatch, burst: &Burst, range: std::ops::Range<usize>) {
+fn push_range(into: &mut RxBatch, burst: &Burst, range: Range<usize>) {
+    into.bursts.extend(part(burst, range));
+}
+
+/// Returns the datagrams in `range` of a burst; `None` where it is empty.
+fn part(burst: &Burst, range: Range<usize>) -> Option<Burst> {
     let page = burst.page.slice(range);
-    if !page.is_empty() {
-        into.bursts.push_back(Burst { segment_len: burst.segment_len.min(page.len()), page, ..burst.clone() });
-    }
+    (!page.is_empty()).then(|| Burst { segment_len: burst.segment_len.min(page.len()), page, ..burst.clone() })
 }
 
 fn copy_of(received: &Received, into: &mut RxBatch) -> Received {
@@ -248,21 +415,34 @@ impl<P: Port> Port for Faults<P> {
     pass_on!(self, self.inner);
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
-        // Packets that are in the caller's batch already have passed here before.
-        let (packets, bursts) = (std::mem::take(&mut into.packets), std::mem::take(&mut into.bursts));
-        let polled = self.inner.receive(into, budget);
-        self.fresh.packets = std::mem::replace(&mut into.packets, packets);
-        self.fresh.bursts = std::mem::replace(&mut into.bursts, bursts);
-        self.spoil_bursts(into);
-        self.spoil_packets(into);
+        let polled = self.poll(into, budget);
+        self.add_up();
         polled
     }
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
-        self.inner.transmit(batch)
+        let sent = self.send(batch);
+        self.add_up();
+        sent
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
+        let counts = &self.counts;
+        put(Extra::Drop, "fault_lost", counts.lost);
+        for (key, value) in [
+            ("fault_duplicated", counts.duplicated),
+            ("fault_reordered", counts.reordered),
+            ("fault_corrupted", counts.corrupted),
+            ("fault_receive_errors", counts.receive_errors),
+            ("fault_short_receives", counts.short_receives),
+            ("fault_send_errors", counts.send_errors),
+        ] {
+            put(Extra::Number, key, value);
+        }
     }
 }

@@ -8,13 +8,14 @@ use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use segue::gso::Limits;
 use segue::packet::{Csum, Frag, Frame, Outer, Packet, Pool, Start, Unit};
+use segue::reason::Reason;
 use segue::wire::protocol;
 
 use super::*;
 use crate::batch::{Burst, Received, RxBatch, TxBatch};
 use crate::link::LinkState;
 use crate::page::{Page, PagePool};
-use crate::port::{Blocked, Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Blocked, Counters, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};
 use crate::testing::{self, Fill, bytes};
 use crate::udp::{Source, UdpConfig, UdpPort};
 
@@ -24,6 +25,8 @@ struct Scripted {
     bursts: VecDeque<Burst>,
     counters: Counters,
     file: fs::File,
+    /// Whether the port is one for datagrams.
+    is_datagram: bool,
 }
 
 impl Scripted {
@@ -33,6 +36,7 @@ impl Scripted {
             bursts: VecDeque::new(),
             counters: Counters::default(),
             file: fs::File::open("/dev/null").unwrap(),
+            is_datagram: true,
         }
     }
 }
@@ -99,7 +103,7 @@ impl Port for Scripted {
     fn path(&self, _slot: u16, to: u16) -> Option<Path> {
         let address = |last| SocketAddr::new(Ipv4Addr::new(198, 18, 0, last).into(), 0);
         let peer = address(2 + u8::try_from(to).unwrap());
-        Some(Path { source: address(1), peer, listen: address(1), protocol: protocol::GRE })
+        self.is_datagram.then(|| Path { source: address(1), peer, listen: address(1), protocol: protocol::GRE })
     }
 }
 
@@ -198,6 +202,9 @@ fn packets_suffer_too_and_a_corrupt_one_is_no_longer_called_verified() {
     port.receive(&mut into, 200).unwrap();
     let counts = port.counts();
     assert_eq!(into.packets.len() as u64, counts.seen - counts.lost + counts.duplicated);
+    let mut dropped = Vec::new();
+    port.extras(&mut |kind, key, value| dropped.extend((kind == Extra::Drop).then_some((key, value))));
+    assert_eq!(dropped, [("lost_elsewhere", 7), ("fault_lost", counts.lost)]);
     let mut bad = 0;
     while let Some(packet) = into.pop_packet() {
         let good = testing::checksum_is_good(&testing::flat(&packet));
@@ -205,6 +212,161 @@ fn packets_suffer_too_and_a_corrupt_one_is_no_longer_called_verified() {
         bad += u64::from(!good);
     }
     assert!(bad >= counts.corrupted && counts.corrupted > 2 && counts.reordered > 2, "{counts:?}");
+}
+
+/// Errors of system calls that a port must withstand, the last of which says that its device is gone.
+const ERRORS: [i32; 9] = [
+    libc::EAGAIN,
+    libc::EINTR,
+    libc::ENOBUFS,
+    libc::ENOMEM,
+    libc::EMSGSIZE,
+    libc::EPERM,
+    libc::ENETDOWN,
+    libc::EIO,
+    libc::ENODEV,
+];
+
+#[test]
+fn an_error_of_a_send_keeps_all_packets_or_drops_one_under_its_reason_and_passes() {
+    // Consequences of each error at a packet port and at a datagram port: a reason, or that nothing is sent.
+    const CONSEQUENCES: [[&str; 2]; ERRORS.len()] = [
+        ["blocked", "blocked"],
+        ["blocked", "blocked"],
+        ["queue_full", "queue_full"],
+        ["no_memory", "no_memory"],
+        ["too_big", "too_big"],
+        ["refused", "denied"],
+        ["device_down", "unreachable"],
+        ["device_down", "refused"],
+        ["gone", "refused"],
+    ];
+    let cases = ERRORS.into_iter().zip(CONSEQUENCES);
+    for (errno, is_datagram, consequence) in
+        cases.flat_map(|(errno, [packet, datagram])| [(errno, false, packet), (errno, true, datagram)])
+    {
+        let mut pages = PagePool::new(8);
+        let inner = Scripted { is_datagram, ..Scripted::new() };
+        let mut port = Faults::new(inner, Odds::default(), 1).failing_sends(errno, Calls::First(2));
+        let mut batch = TxBatch::new();
+        assert_eq!(port.transmit(&mut batch).unwrap(), Sent::All, "a call with nothing to send is none that fails");
+        for seed in 0..5 {
+            batch.push(udp_packet(&mut pages, seed), port.limits()).unwrap();
+        }
+        for _ in 0..2 {
+            match port.transmit(&mut batch) {
+                // The inner port sends one packet at a time.
+                Ok(sent) => assert!(sent == Sent::Blocked && consequence != "gone", "{errno}"),
+                Err(error) => assert_eq!((error.raw_os_error(), consequence), (Some(errno), "gone")),
+            }
+        }
+        let (counters, is_dropped) = (port.counters(), !["blocked", "gone"].contains(&consequence));
+        let drops: Vec<_> = counters.drops.iter().filter(|(_, n)| *n > 0).map(|(why, n)| (why.name(), n)).collect();
+        assert_eq!(drops, Vec::from_iter(is_dropped.then_some((consequence, 2))), "{errno}");
+        // One of the others was sent after each that was dropped.
+        assert_eq!(batch.len(), if is_dropped { 1 } else { 5 }, "{errno}");
+        assert_eq!((counters.tx.calls, counters.blocked), (2, if consequence == "blocked" { 2 } else { 0 }));
+        for left in (0..batch.len()).rev() {
+            let sent = port.transmit(&mut batch).unwrap();
+            assert_eq!((sent == Sent::All, batch.len()), (left == 0, left), "{errno}");
+        }
+        let mut numbers = Vec::new();
+        port.extras(&mut |kind, key, value| numbers.extend((kind == Extra::Number).then_some((key, value))));
+        assert_eq!(port.counts().send_errors, 2);
+        assert!(numbers.contains(&("fault_send_errors", 2)) && numbers.contains(&("fault_receive_errors", 0)));
+    }
+}
+
+#[test]
+fn an_error_of_a_receive_leaves_all_packets_where_they_are_and_ends_the_poll() {
+    for errno in ERRORS {
+        let mut pages = PagePool::new(16);
+        let mut inner = Scripted::new();
+        inner.packets.extend((0..5).map(|seed| received(&mut pages, seed)));
+        let expected: Vec<Vec<u8>> = (0..5).map(|seed| testing::flat(&udp_packet(&mut pages, seed))).collect();
+        let mut port = Faults::new(inner, Odds::default(), 1).failing_receives(Failure::Error(errno), Calls::Every(2));
+        let mut into = RxBatch::new(8);
+        for call in 1..=10_usize {
+            match port.receive(&mut into, 1) {
+                Ok(Polled::More) => assert!(call % 2 == 1 && call < 9, "{errno}"),
+                Ok(polled) => assert_eq!((polled, call % 2 == 0 || call == 9), (Polled::Idle, true), "{errno}"),
+                Err(error) => assert_eq!((error.raw_os_error(), call % 2), (Some(libc::ENODEV), 0), "{errno}"),
+            }
+            assert_eq!(into.packets.len(), call.div_ceil(2), "{errno}");
+        }
+        let got: Vec<Vec<u8>> =
+            into.packets.iter().map(|packet| packet.pieces().flatten().copied().collect()).collect();
+        assert_eq!(got, expected, "{errno}");
+        let is_counted = ![libc::EAGAIN, libc::ENODEV].contains(&errno);
+        assert_eq!(port.counters().fallbacks.of(Fallback::ReadFailed), if is_counted { 5 } else { 0 }, "{errno}");
+        assert_eq!((port.counts().receive_errors, port.counters().drops.total()), (5, 0));
+    }
+}
+
+#[test]
+fn an_error_of_all_receives_ends_the_port_after_a_while_unless_it_says_that_there_is_nothing() {
+    for errno in [libc::ENOMEM, libc::EAGAIN] {
+        let failing = Faults::new(Scripted::new(), Odds::default(), 1);
+        let mut port = failing.failing_receives(Failure::Error(errno), Calls::Every(1));
+        let mut into = RxBatch::new(1);
+        let failed = (0..2000).find(|_| port.receive(&mut into, 1).is_err());
+        assert_eq!(failed, (errno == libc::ENOMEM).then_some(999));
+    }
+}
+
+#[test]
+fn a_receive_that_is_cut_short_costs_the_first_packet_or_datagram_and_no_other() {
+    let mut pages = PagePool::new(32);
+    let short = |len: usize, inner: Scripted| {
+        Faults::new(inner, Odds::default(), 1).failing_receives(Failure::Short(len), Calls::First(1))
+    };
+    for (len, first) in [0, 1, 3, 27, 9000].into_iter().flat_map(|len| [(len, 0), (len, 1)]) {
+        // A frame is received first, or a packet that is parsed.
+        let mut inner = Scripted::new();
+        inner.packets.extend((first..first + 2).map(|seed| received(&mut pages, seed)));
+        let mut expected: Vec<Vec<u8>> =
+            (first..first + 2).map(|seed| testing::flat(&udp_packet(&mut pages, seed))).collect();
+        let (mut port, mut into) = (short(len, inner), RxBatch::new(8));
+        port.receive(&mut into, 8).unwrap();
+        expected[0].truncate(len);
+        expected.retain(|packet| !packet.is_empty());
+        assert!(len == 0 || into.packets[0].is_unverified(), "a damaged packet is not called verified");
+        let got: Vec<Vec<u8>> =
+            into.packets.iter().map(|packet| packet.pieces().flatten().copied().collect()).collect();
+        assert_eq!(got, expected, "{len}");
+        let drops: Vec<_> =
+            port.counters().drops.iter().filter(|(_, n)| *n > 0).map(|(why, n)| (why.name(), n)).collect();
+        assert_eq!(drops, Vec::from_iter((len == 0).then_some(("vnet_short", 1))), "{len}");
+        assert_eq!(port.counts().short_receives, 1);
+    }
+    for len in [0, 1, 150, 9000] {
+        let mut inner = Scripted::new();
+        inner.bursts.push_back(burst(&mut pages, 200, 3));
+        let mut expected = datagrams(&inner.bursts);
+        let (mut port, mut into) = (short(len, inner), RxBatch::new(8));
+        port.receive(&mut into, 8).unwrap();
+        expected[0].truncate(len);
+        expected.retain(|datagram| !datagram.is_empty());
+        assert_eq!(datagrams(&into.bursts), expected, "{len}");
+        let empty = u64::from(len == 0);
+        assert_eq!((port.counters().drops.total(), port.counts().short_receives), (empty, 1), "{len}");
+    }
+}
+
+#[test]
+fn a_seed_always_makes_the_same_calls_fail() {
+    let failed = |calls, seed| {
+        let faults = Faults::new(Scripted::new(), Odds::default(), seed);
+        let mut port = faults.failing_receives(Failure::Error(libc::ENODEV), calls);
+        let mut into = RxBatch::new(1);
+        (0..300).map(|_| port.receive(&mut into, 1).is_err()).collect::<Vec<bool>>()
+    };
+    let count = |calls, seed| failed(calls, seed).iter().filter(|fails| **fails).count();
+    assert_eq!(failed(Calls::OneIn(5), 1), failed(Calls::OneIn(5), 1));
+    assert_ne!(failed(Calls::OneIn(5), 1), failed(Calls::OneIn(5), 2));
+    assert!((30..90).contains(&count(Calls::OneIn(5), 1)));
+    assert_eq!([Calls::Every(0), Calls::OneIn(0), Calls::First(0)].map(|calls| count(calls, 1)), [0; 3]);
+    assert_eq!([Calls::Every(7), Calls::First(7)].map(|calls| count(calls, 1)), [42, 7]);
 }
 
 fn records(file: &[u8]) -> Vec<Vec<u8>> {

@@ -309,6 +309,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         sent
     }
 
+    fn counters(&self) -> &Counters {
+        self.inner.counters()
+    }
+
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
         put(Extra::Number, "trace_lost", self.lost);
