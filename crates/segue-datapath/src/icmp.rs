@@ -92,7 +92,9 @@ pub fn error<B: AsRef<[u8]>>(
     gso::split_linear(packet, &Limits::NONE, scratch).ok()?;
     let frame = scratch.frames().first()?;
     let bytes = scratch.bytes(frame).get(ip.start()..)?;
-    let may = if is_v4 { may_answer_v4(bytes) && is_header_right(bytes) } else { may_answer_v6(bytes) };
+    // No more is read than by `kind_of`, whatever extension headers there are.
+    let front = &bytes[..bytes.len().min(MOST_READ)];
+    let may = if is_v4 { may_answer_v4(front) && is_header_right(front) } else { may_answer_v6(front) };
     let reply = may.then(|| match from {
         IpAddr::V4(from) if is_v4 => reply_v4(bytes, from, (kind, code), mtu),
         IpAddr::V6(from) if !is_v4 => reply_v6(bytes, from, (kind, code), mtu),
