@@ -11,7 +11,11 @@ use segue_testkit::build;
 use crate::input::Input;
 use crate::paths::disagreement;
 use crate::properties::{Arrival, PortCsum, Promise, Setting, broken_engine, load};
+use crate::resources::bounded;
 use crate::streams;
+
+/// Number of bytes that the paths through the engine may hold without frames.
+const FREE: usize = 16 << 20;
 
 /// Runs GRO on a sequence of arbitrary frames: every contract of the engine holds, for parsed packets and for frames,
 /// the fast path gives the same output as the slow path, and nothing is lost where the rules change between two frames
@@ -23,7 +27,7 @@ use crate::streams;
 /// highest bit set means that the frame repeats the one before it, with the rest of its bytes laid over it from the
 /// offset that another two bytes name, so that frames of one flow are likely. Where the port reports checksums, the two
 /// bits below the highest say what it reports of the frame.
-pub(crate) fn gro(data: &[u8]) {
+pub fn gro(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
     let start = if how & 1 == 0 { Start::Ethernet } else { Start::Ip };
@@ -46,12 +50,19 @@ pub(crate) fn gro(data: &[u8]) {
     let round = if config.hold == Nanos::ZERO { 16 } else { 0 };
     let setting = Setting { start, ports: streams::ports(), round, step: 2, ..Setting::new(config) };
 
-    let mut arrivals = frames(input, how & 128 != 0);
+    let arrivals = frames(input, how & 128 != 0);
+    // Four bytes of the input may repeat a frame. What the engine reads are the frames.
+    let len: usize = arrivals.iter().map(|arrival| arrival.bytes.len()).sum();
+    bounded(len, FREE, || joined(arrivals, config, setting));
+}
+
+/// Passes the frames through every path, and checks the contracts.
+fn joined(mut arrivals: Vec<Arrival>, config: Config, setting: Setting) {
     arrivals.iter_mut().for_each(|arrival| report(arrival, &setting));
     let mut found = broken_engine(config, &arrivals, &setting);
     // Linux loses fields that it does not compare: a frame that has lost some may be taken for another one or for none,
     // so that its order cannot be judged either.
-    let is_linux = matches!(profile, Profile::Linux(_));
+    let is_linux = matches!(config.profile, Profile::Linux(_));
     found.retain(|violation| !is_linux || !matches!(violation.promise, Promise::Transparency | Promise::Order));
     assert!(found.is_empty(), "{found:?}");
     let what = disagreement(&arrivals, &setting);

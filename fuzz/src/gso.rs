@@ -7,7 +7,11 @@ use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 
 use crate::input::Input;
+use crate::resources::bounded_with;
 use crate::streams;
+
+/// Number of bytes that both forms may hold for the shortest frame.
+const FREE: usize = 4 << 20;
 
 /// Length of the pieces in which a packet lies if it does not lie in one.
 const PIECE: usize = 300;
@@ -18,7 +22,13 @@ const PIECE: usize = 300;
 ///
 /// The first byte says where the frame begins (bit 0: with IP), the protocol of the train (bit 1: UDP), what it is
 /// (bits 2 to 4), and whether it lies in several pieces (bit 5).
-pub(crate) fn gso(data: &[u8]) {
+pub fn gso(data: &[u8]) {
+    bounded_with(data.len(), FREE, || split_up(data));
+}
+
+/// Runs the target, and returns the number of bytes of the headers that the input asked for: each byte of payload may
+/// become a segment with headers of its own, in both forms.
+fn split_up(data: &[u8]) -> usize {
     let mut input = Input::new(data);
     let how = input.u8();
     let start = if how & 1 == 0 { Start::Ethernet } else { Start::Ip };
@@ -89,6 +99,8 @@ pub(crate) fn gso(data: &[u8]) {
     assert_eq!(split_linear(&packet, &limits, &mut frames), count, "the two forms agree");
     assert_eq!(arena.segments().len(), count.unwrap_or(0));
     assert_eq!(frames.frames().len(), count.unwrap_or(0));
+    let heads: usize = arena.segments().iter().map(|segment| arena.head(segment).len()).sum();
+    let headers = 2 * heads;
     let mut payload = Vec::new();
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
         // Packets of other protocols are measured from the end of their link headers.
@@ -145,7 +157,7 @@ pub(crate) fn gso(data: &[u8]) {
     }
     if !is_train {
         let _ = finish(&mut packet);
-        return;
+        return headers;
     }
 
     // Good headers, no claims about them that they do not make, and a port without offloads must give good packets.
@@ -164,7 +176,7 @@ pub(crate) fn gso(data: &[u8]) {
         || limits.outer_csum
         || verify(&bytes, from, &ports).is_err()
     {
-        return;
+        return headers;
     }
     for frame in frames.frames() {
         if let Err(what) = verify_owed(frames.bytes(frame), from, &ports, Owed::default()) {
@@ -175,6 +187,7 @@ pub(crate) fn gso(data: &[u8]) {
     if split_linear(&packet, &Limits::NONE, &mut frames).is_ok() {
         cut_first(&packet, &bytes, start, &tunnels, &frames);
     }
+    headers
 }
 
 /// Cuts a good train first, and completes its packets afterwards: they are those of `frames`, which it gives at once.

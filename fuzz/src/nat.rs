@@ -100,7 +100,9 @@ fn step(nat: &mut Nat, is_outbound: bool, bytes: &[u8], now: Nanos) {
         Ok(Done::Translated | Done::Hairpin) => {
             assert_eq!(left.len(), came.len());
             let (was_right, how) = if is_right(&came) { (true, "wrong") } else { (false, "right") };
-            assert_eq!(is_right(&left), was_right, "a packet became a {how} one: {came:02x?} {left:02x?}");
+            // The sum of nothing but zeros is the other zero, which an update cannot tell (RFC 1624, section 3).
+            let is_zero = came[usize::from(came[0] & 15) * 4..].iter().all(|byte| *byte == 0);
+            assert!(is_right(&left) == was_right || is_zero, "a packet became a {how} one: {came:02x?} {left:02x?}");
             if done == Ok(Done::Translated) && is_outbound {
                 assert_eq!(left[12..16], OUTSIDE);
             }

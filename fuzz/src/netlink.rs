@@ -12,49 +12,49 @@ use crate::resources::bounded;
 
 /// Number of bytes that the readers may hold for the shortest datagram.
 const FREE: usize = 64 << 10;
-/// Number of bytes of memory for each byte of a datagram: an attribute of four bytes becomes a structure of some tens
-/// of bytes.
-const GROWTH: usize = 100;
 /// Indexes of a router's ports.
 const PORTS: [u32; 2] = [2, 3];
 /// MTUs of a router's ports.
 const MTUS: [u32; 2] = [1500, 1280];
 /// Sequence number of the request.
-const SEQUENCE: u32 = 7;
+pub(crate) const SEQUENCE: u32 = 7;
 
 /// Reads an arbitrary datagram as the kernel's answer to a request, as notices of changes, as nexthop objects and as
 /// the routes of a router: every reader ends, and keeps no more than the datagram's size allows.
 pub fn netlink(data: &[u8]) {
     static KERNEL: Once = Once::new();
     KERNEL.call_once(of_the_kernel);
-    bounded(data.len(), FREE + GROWTH * data.len(), || {
-        let mut changed = Changed::default();
-        changed.add(data);
-        assert!(changed.links.len() <= data.len() / 16);
-        let mut changed = TableChanges::default();
-        changed.add(data, PORTS);
-        assert!(changed.changes.len() <= data.len() / 16);
-        let mut all = Nexthops::new();
-        let _ = nexthops::add(&mut all, data, SEQUENCE);
-        assert!(all.len() <= data.len() / 16);
-        for id in all.keys() {
-            let _ = nexthops::hop(&all, *id, |index| PORTS.contains(&index));
-        }
-        let mut count = 0;
-        let _ = answers(data, SEQUENCE, &mut |message| {
-            count += 1;
-            if let RouteNetlinkMessage::NewRoute(route) = &message
-                && let Some(((table, prefix, len), _, action)) = read_route(route, &all, PORTS, MTUS)
-            {
-                let mut routes = Routes::new(1);
-                if routes.insert(table, prefix, len, action).is_ok() {
-                    assert_eq!(routes.remove(table, prefix, len), Some(action));
-                }
+    bounded(data.len(), FREE, || read(data));
+}
+
+/// Passes a datagram through every reader.
+pub(crate) fn read(data: &[u8]) {
+    let mut changed = Changed::default();
+    changed.add(data);
+    assert!(changed.links.len() <= data.len() / 16);
+    let mut changed = TableChanges::default();
+    changed.add(data, PORTS);
+    assert!(changed.changes.len() <= data.len() / 16);
+    let mut all = Nexthops::new();
+    let _ = nexthops::add(&mut all, data, SEQUENCE);
+    assert!(all.len() <= data.len() / 16);
+    for id in all.keys() {
+        let _ = nexthops::hop(&all, *id, |index| PORTS.contains(&index));
+    }
+    let mut count = 0;
+    let _ = answers(data, SEQUENCE, &mut |message| {
+        count += 1;
+        if let RouteNetlinkMessage::NewRoute(route) = &message
+            && let Some(((table, prefix, len), _, action)) = read_route(route, &all, PORTS, MTUS)
+        {
+            let mut routes = Routes::new(1);
+            if routes.insert(table, prefix, len, action).is_ok() {
+                assert_eq!(routes.remove(table, prefix, len), Some(action));
             }
-            ControlFlow::Continue(())
-        });
-        assert!(count <= data.len() / 16);
+        }
+        ControlFlow::Continue(())
     });
+    assert!(count <= data.len() / 16);
 }
 
 /// Passes what the kernel of this machine says through the same readers, once.

@@ -1,6 +1,9 @@
 //! Inputs of any size for each reader of outside data, and the memory and time of reading them.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use segue::packet::Tunnels;
 use segue_capture::file::compression::{Compression, Compressor, Decompressor};
@@ -10,9 +13,15 @@ use segue_capture::split::{self, SegmentSize, SplitConfig};
 use segue_capture::survey::{self, SurveyConfig};
 use segue_capture::undo;
 use segue_capture::verify::{self, VerifyConfig};
-use segue_control::peers::Table;
+use segue_control::model::{Instance, Port, Tunnel};
+use segue_control::peers::{Listed, ListedPeer, PeerCounters, Table};
+use segue_control::protocol::{Reloaded, Request, Response, ServiceResponse};
+use segue_lan78xx::model::{self, Model};
+use segue_lan78xx::usb::usbip::{Exported, Session};
+use segue_service::handover::{Line, sys};
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
+use crate::netlink::{self, SEQUENCE};
 use crate::resources::{Output, counted};
 
 /// A reader of outside data.
@@ -62,16 +71,34 @@ impl Reading {
 pub const READERS: &[Reading] = &[
     Reading { name: "pcap", make: pcap, read: records },
     Reading { name: "pcapng", make: pcapng, read: records },
-    Reading { name: "gzip", make: |count| packed(count, Compression::Gzip), read: unpacked },
-    Reading { name: "zstd", make: |count| packed(count, Compression::Zstd), read: unpacked },
+    Reading { name: "gzip", make: |count| packed(&pcap(count), Compression::Gzip), read: unpacked },
+    Reading { name: "zstd", make: |count| packed(&pcap(count), Compression::Zstd), read: unpacked },
     Reading { name: "survey", make: pcap, read: surveyed },
     Reading { name: "verify", make: pcap, read: verified },
     Reading { name: "merge", make: pcap, read: merged_again },
     Reading { name: "split", make: merged, read: cut },
     Reading { name: "undo", make: merged, read: undone },
+    Reading { name: "undo, compressed", make: |count| packed(&merged(count), Compression::Gzip), read: undone_packed },
     Reading { name: "many flows", make: flows, read: merged_again },
     Reading { name: "peers", make: peers, read: table },
     Reading { name: "wrong peers", make: wrong_peers, read: table },
+    Reading {
+        name: "no peers",
+        make: |count| format!(r#"{{"peers":[{}7]}}"#, "7,".repeat(count)).into_bytes(),
+        read: table,
+    },
+    Reading { name: "configuration", make: configuration, read: configured },
+    Reading { name: "request", make: change, read: requested },
+    Reading { name: "answer of an instance", make: instance, read: answered },
+    Reading { name: "answer with peers", make: listed, read: answered },
+    Reading { name: "answer of small values", make: small_values, read: refused },
+    Reading { name: "answer of a service", make: reloaded, read: answered_by_service },
+    Reading { name: "routes", make: routes, read: datagram },
+    Reading { name: "next hops", make: next_hops, read: datagram },
+    Reading { name: "neighbours", make: neighbours, read: datagram },
+    Reading { name: "attributes of a link", make: attributes, read: datagram },
+    Reading { name: "USB/IP", make: unlinks, read: exported },
+    Reading { name: "handover", make: handover, read: handed_over },
 ];
 
 /// Returns the frame with the given number of a stream, every sixth of which closes its train.
@@ -125,9 +152,9 @@ fn pcapng(count: usize) -> Vec<u8> {
     file
 }
 
-fn packed(count: usize, compression: Compression) -> Vec<u8> {
+fn packed(file: &[u8], compression: Compression) -> Vec<u8> {
     let mut compressor = Compressor::new(Vec::new(), compression);
-    compressor.write_all(&pcap(count)).expect("memory takes everything");
+    compressor.write_all(file).expect("memory takes everything");
     compressor.finish().expect("memory takes everything")
 }
 
@@ -162,13 +189,19 @@ fn records(data: &[u8]) -> usize {
     data.len()
 }
 
-fn unpacked(data: &[u8]) -> usize {
+/// Returns the length of a compressed file without compression.
+fn content_len(data: &[u8]) -> usize {
     let mut len = 0;
     let mut file = Decompressor::new(data, 0).expect("a compressed file");
     let mut buffer = [0; 4096];
     while let Ok(more @ 1..) = file.read(&mut buffer) {
         len += more;
     }
+    len
+}
+
+fn unpacked(data: &[u8]) -> usize {
+    let len = content_len(data);
     let file = Decompressor::new(data, 0).expect("a compressed file");
     let mut reader = Reader::new(file).expect("a capture");
     while reader.next().expect("a whole capture").is_some() {}
@@ -217,7 +250,178 @@ fn undone(data: &[u8]) -> usize {
     data.len()
 }
 
+fn undone_packed(data: &[u8]) -> usize {
+    let file = Decompressor::new(data, 0).expect("a compressed file");
+    let mut reader = Reader::new(file).expect("a capture");
+    let mut writer = Writer::new(Output::default(), Format::Pcap);
+    undo::undo(&mut reader, &mut writer).expect("a merge");
+    writer.finish().expect("a sink");
+    content_len(data)
+}
+
 fn table(data: &[u8]) -> usize {
     let _ = Table::read(data, "peers.json");
+    data.len()
+}
+
+/// Returns a configuration of keys that there are not.
+fn configuration(count: usize) -> Vec<u8> {
+    let line = |number: usize| format!("\"key {number:06} {}\" = \"{}\"\n", "k".repeat(40), "v".repeat(40));
+    (0..count).map(line).collect::<String>().into_bytes()
+}
+
+fn configured(data: &[u8]) -> usize {
+    assert!(segue_cli::parse_configuration("segue.toml", data.to_vec()).is_err());
+    data.len()
+}
+
+/// Returns a request that replaces a peer table.
+fn change(count: usize) -> Vec<u8> {
+    [&br#"{"peers":{"sync":"#[..], &peers(count), b"}}"].concat()
+}
+
+fn requested(data: &[u8]) -> usize {
+    Request::parse(data).expect("a request");
+    data.len()
+}
+
+/// Returns the answer of an instance with many tunnels.
+fn instance(count: usize) -> Vec<u8> {
+    let counts = || BTreeMap::from([("bad_csum".to_owned(), 1)]);
+    let port = || Port { drops: counts(), flushes: counts(), napi: counts(), ..Port::default() };
+    let name = |number: usize| format!("sg{number}");
+    let ports = (0..count).map(|number| (name(number), port())).collect();
+    let tunnels = (0..count).map(|number| (name(number), Tunnel::default())).collect();
+    Response::Instance(Box::new(Instance { ports, tunnels, ..Instance::default() })).line().into_bytes()
+}
+
+fn listed(count: usize) -> Vec<u8> {
+    let table = Table::read(&peers(count), "peers.json").expect("a table");
+    let counters = PeerCounters::default();
+    let peers = table.peers.into_iter().map(|peer| ListedPeer { peer, counters }).collect();
+    Response::Peers(Some(Box::new(Listed { peers, ..Listed::default() }))).line().into_bytes()
+}
+
+fn answered(data: &[u8]) -> usize {
+    Response::parse(data).expect("an answer");
+    data.len()
+}
+
+/// Returns an answer in which a few bytes stand for a structure of many.
+fn small_values(count: usize) -> Vec<u8> {
+    let health = vec![r#"[""]"#; count].join(",");
+    format!(r#"{{"instance":{{"name":"","kind":"","pid":1,"uptime_s":1,"health":[{health}]}}}}"#).into_bytes()
+}
+
+fn refused(data: &[u8]) -> usize {
+    assert!(Response::parse(data).is_err());
+    data.len()
+}
+
+fn reloaded(count: usize) -> Vec<u8> {
+    let unchanged = (0..count).map(|number| format!("t{number}")).collect();
+    ServiceResponse::Reloaded(Box::new(Reloaded { unchanged, ..Reloaded::default() })).line().into_bytes()
+}
+
+fn answered_by_service(data: &[u8]) -> usize {
+    ServiceResponse::parse(data).expect("an answer");
+    data.len()
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// Returns a message of rtnetlink that answers the request of the reader.
+fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+    let len = (16 + body.len() as u32).to_ne_bytes();
+    [&len[..], &kind.to_ne_bytes(), &[0; 2], &SEQUENCE.to_ne_bytes(), &[0; 4], body].concat()
+}
+
+/// Returns RTM_NEWROUTE of a route to a host with further attributes.
+fn route(number: usize, more: &[u8]) -> Vec<u8> {
+    let [_, _, a, b] = (number as u32).to_be_bytes();
+    message(24, &[&[2_u8, 32, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0][..], &attribute(1, &[198, 19, a, b]), more].concat())
+}
+
+fn routes(count: usize) -> Vec<u8> {
+    let more = [attribute(4, &2_u32.to_ne_bytes()), attribute(5, &[198, 18, 0, 1])].concat();
+    (0..count).flat_map(|number| route(number, &more)).collect()
+}
+
+/// Returns routes of up to thousand next hops each.
+fn next_hops(count: usize) -> Vec<u8> {
+    let hop = |index: &u32| {
+        let gateway = attribute(5, &[198, 18, 0, 1]);
+        [&16_u16.to_ne_bytes()[..], &[0; 2], &index.to_ne_bytes(), &gateway].concat()
+    };
+    let indexes: Vec<u32> = (0..count as u32).collect();
+    let hops = indexes.chunks(1000).map(|part| attribute(9, &part.iter().flat_map(hop).collect::<Vec<u8>>()));
+    hops.enumerate().flat_map(|(number, hops)| route(number, &hops)).collect()
+}
+
+/// Returns RTM_NEWNEIGH of many neighbours.
+fn neighbours(count: usize) -> Vec<u8> {
+    let neighbour = |number: usize| {
+        let [_, _, a, b] = (number as u32).to_be_bytes();
+        let front = [&[2_u8, 0, 0, 0][..], &2_u32.to_ne_bytes(), &2_u16.to_ne_bytes(), &[0; 2]].concat();
+        message(28, &[front, attribute(1, &[198, 19, a, b]), attribute(2, &[2, 0, 0, 0, a, b])].concat())
+    };
+    (0..count).flat_map(neighbour).collect()
+}
+
+/// Returns RTM_NEWLINK of one link with many attributes.
+fn attributes(count: usize) -> Vec<u8> {
+    message(16, &[vec![0; 16], attribute(3, b"sg0\0"), attribute(60, &[0; 4]).repeat(count)].concat())
+}
+
+fn datagram(data: &[u8]) -> usize {
+    netlink::read(data);
+    data.len()
+}
+
+/// Returns requests of a client of USB/IP to cancel transfers that there are not.
+fn unlinks(count: usize) -> Vec<u8> {
+    let mut bytes = vec![1, 0x11, 0x80, 3, 0, 0, 0, 0];
+    bytes.extend(b"1-1");
+    bytes.resize(40, 0);
+    for number in 0..count as u32 {
+        let begin = bytes.len();
+        bytes.extend([2_u32, number, 0, 0, 0, number].map(u32::to_be_bytes).concat());
+        bytes.resize(begin + 48, 0);
+    }
+    bytes
+}
+
+fn exported(data: &[u8]) -> usize {
+    let mut model = Model::new(model::Config::default());
+    let mut exported = Exported { bus_id: "1-1".into(), is_taken: false };
+    let mut session = Session::default();
+    session.feed(data, &mut model, &mut exported);
+    assert!(session.output().len() >= data.len(), "each request has an answer");
+    session.close(&mut model, &mut exported);
+    data.len()
+}
+
+/// Returns records of a handover: sequence numbers of interfaces.
+fn handover(count: usize) -> Vec<u8> {
+    let record = |number: usize| {
+        let mut record = [&b"n"[..], &(number as u32).to_be_bytes(), b"sg0"].concat();
+        record.resize(24, 0);
+        record
+    };
+    (0..count).flat_map(record).collect()
+}
+
+fn handed_over(data: &[u8]) -> usize {
+    let (line, far) = Line::pair().expect("a socket pair");
+    let far = UnixStream::from(far);
+    for record in data.chunks(24) {
+        sys::send(&far, record, None).expect("an empty line has room");
+        line.receive(Duration::ZERO).expect("a record");
+    }
     data.len()
 }

@@ -19,11 +19,25 @@ const LEAST_TIME: Duration = Duration::from_secs(5);
 /// Where it holds more than `free` bytes and [`FACTOR`] times the input at once, or takes more processor time than
 /// the input may.
 pub(crate) fn bounded<T>(len: usize, free: usize, work: impl FnOnce() -> T) -> T {
+    let mut result = None;
+    bounded_with(len, free, || {
+        result = Some(work());
+        0
+    });
+    result.expect("the work has been done")
+}
+
+/// Runs `work` on an input of `len` bytes, like [`bounded`]. The work returns the number of bytes of the headers of
+/// segments that it was asked to make, which count as input.
+///
+/// # Panics
+/// As of [`bounded`].
+pub(crate) fn bounded_with(len: usize, free: usize, work: impl FnOnce() -> usize) {
     let (begin, before, used) = (Instant::now(), sys::reset(), cpu_time());
-    let result = work();
+    let headers = work();
     let held = usize::try_from(sys::peak() - before).unwrap_or(0);
-    let most = free + FACTOR * len;
-    assert!(held <= most, "{held} bytes of memory for {len} bytes of input: at most {most}");
+    let most = free + FACTOR * (len + headers);
+    assert!(held <= most, "{held} bytes of memory for {len} bytes of input and {headers} of headers: at most {most}");
     let longest = LEAST_TIME + TIME * u32::try_from(len).unwrap_or(u32::MAX);
     // The clock alone would blame a target for what else the machine does.
     if begin.elapsed() > longest
@@ -31,7 +45,6 @@ pub(crate) fn bounded<T>(len: usize, free: usize, work: impl FnOnce() -> T) -> T
     {
         assert!(now - used <= longest, "{:?} of processor time for {len} bytes of input", now - used);
     }
-    result
 }
 
 /// Runs `work`, and returns its peak memory in bytes and the number of its allocations.
