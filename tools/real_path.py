@@ -4,8 +4,8 @@ tools/figures.d/real-paths starts them in the network namespaces of its hosts.
     real_path.py relay LEFT RIGHT MBIT RTT JITTER LOSS REORDER SEED    both times in ms, both shares in per cent; it
                                                                        prints `ready`, then relays
     real_path.py serve                                                 counts what comes, on port 5203
-    real_path.py bulk ADDRESS CONTROL SECONDS                          one connection: rate and the sender's estimates,
-                                                                       as JSON
+    real_path.py bulk ADDRESS CONTROL SECONDS COUNT                    connections at once: their rate, and the mean of
+                                                                       the senders' estimates, as JSON
     real_path.py short ADDRESS CONTROL COUNT AT_ONCE BYTES             duration of each of many connections, as JSON
 
 The relay has a queue of one bandwidth-delay product for each direction (64 kB at least), and drops what comes beyond.
@@ -126,7 +126,9 @@ def finish(connection):
     return struct.unpack("!Qd", said)
 
 
-def bulk(address, control, seconds):
+def flow(address, control, seconds, found):
+    """Sends for some time over one connection; adds to `found` what arrived, in what time, and the sender's
+    estimates."""
     connection, data = connect(address, control), bytes(1 << 16)
     # A slow path must not have seconds of data to send when the time is over.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1 << 17)
@@ -137,14 +139,32 @@ def bulk(address, control, seconds):
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
     count, took = finish(connection)
     word = lambda at: struct.unpack_from("=I", info, at)[0]
-    print(json.dumps({
+    found.append({
         "mbps": count * 8e-6 / max(took, 1e-6), "rtt_ms": word(68) / 1e3, "reordering": word(88),
         "again": word(100) / max(word(156), 1), "pacing_mbps": struct.unpack_from("=Q", info, 104)[0] * 8e-6,
         "delivery_mbps": struct.unpack_from("=Q", info, 160)[0] * 8e-6,
-    }))
+    })
 
 
-def short(address, control, count, at_once, size):
+def bulk(address, control, seconds, flows):
+    found = []
+    at_once(int(flows), lambda: flow(address, control, seconds, found))
+    if len(found) != int(flows):
+        sys.exit(f"only {len(found)} of {flows} connections got through")
+    mean = {name: sum(one[name] for one in found) / len(found) for name in found[0]}
+    print(json.dumps({**mean, "mbps": mean["mbps"] * len(found)}))
+
+
+def at_once(count, work):
+    """Runs `work` so many times at once."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def short(address, control, count, threads, size):
     took, data = [], bytes(int(size))
 
     def some(number):
@@ -155,12 +175,8 @@ def short(address, control, count, at_once, size):
             finish(connection)
             took.append((time.monotonic() - begin) * 1e3)
 
-    threads = [threading.Thread(target=some, args=(int(count) // int(at_once),)) for _ in range(int(at_once))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(took) != len(threads) * (int(count) // int(at_once)):
+    at_once(int(threads), lambda: some(int(count) // int(threads)))
+    if len(took) != int(threads) * (int(count) // int(threads)):
         sys.exit(f"only {len(took)} of {count} connections got through")
     print(json.dumps(sorted(took)))
 
