@@ -151,6 +151,11 @@ impl FragmentTable {
             _ => FragmentAction::Drop(Refusal::Malformed),
         };
         self.forget(&key);
+        if self.entries.capacity() == 0 {
+            // Twice the room, so that what deleted entries leave behind does not make them grow later.
+            self.entries.reserve(2 * MOST);
+            self.ids.reserve(2 * MOST);
+        }
         if let (Direction::Outbound, FragmentAction::Pass { destination, id, .. }) = (direction, fate) {
             self.ids.insert((destination, datagram.protocol, id), key);
         }

@@ -17,6 +17,7 @@
 mod config;
 mod connections;
 mod fragment;
+mod index;
 mod order;
 mod outcome;
 mod ports;

@@ -7,6 +7,7 @@ use segue::wire::tcp::RST;
 
 use super::config::{Config, Protocol};
 use super::connections::{Connections, ObservedPacket, TcpState};
+use super::index::Index;
 use super::order::{Links, List};
 use super::outcome::Refusal;
 use super::ports::Ports;
@@ -40,8 +41,9 @@ pub(super) struct Table {
     config: Config,
     slots: Vec<Option<Mapping>>,
     free: Vec<u32>,
-    inside: HashMap<(Protocol, (u32, u16)), u32>,
-    outside: HashMap<(Protocol, u16), u32>,
+    /// The slots by protocol and inside address and port, and by protocol and outside port.
+    inside: Index,
+    outside: Index,
     ports: Ports,
     hosts: HashMap<u32, Host>,
     /// Unassured mappings by protocol, with their links; those of one host are linked in its entry.
@@ -72,8 +74,8 @@ impl Table {
             config,
             slots: Vec::new(),
             free: Vec::new(),
-            inside: HashMap::new(),
-            outside: HashMap::new(),
+            inside: Index::default(),
+            outside: Index::default(),
             ports: Ports::new(),
             hosts: HashMap::new(),
             unassured: Default::default(),
@@ -94,7 +96,7 @@ impl Table {
     }
 
     pub(super) fn forward(&mut self, protocol: Protocol, outside: u16, inside: (u32, u16)) -> Result<(), Refusal> {
-        if self.outside.contains_key(&(protocol, outside)) || self.inside.contains_key(&(protocol, inside)) {
+        if self.slot_outside(protocol, outside).is_some() || self.slot_inside(protocol, inside).is_some() {
             return Err(Refusal::Ports);
         }
         if self.len() >= self.config.most {
@@ -114,9 +116,19 @@ impl Table {
         Ok(())
     }
 
+    fn slot_inside(&self, protocol: Protocol, inside: (u32, u16)) -> Option<u32> {
+        let is_it = |one: &Mapping| one.protocol == protocol && one.inside == inside;
+        self.inside.find(&(protocol, inside), |slot| self.slots[slot as usize].as_ref().is_some_and(is_it))
+    }
+
+    fn slot_outside(&self, protocol: Protocol, outside: u16) -> Option<u32> {
+        let is_it = |one: &Mapping| one.protocol == protocol && one.outside == outside;
+        self.outside.find(&(protocol, outside), |slot| self.slots[slot as usize].as_ref().is_some_and(is_it))
+    }
+
     /// Returns the mapping of an inside port, if it is alive, without renewing it.
     pub(super) fn by_inside(&self, protocol: Protocol, inside: (u32, u16), now: Nanos) -> Option<&Mapping> {
-        let slot = *self.inside.get(&(protocol, inside))?;
+        let slot = self.slot_inside(protocol, inside)?;
         let mapping = self.slots.get(slot as usize)?.as_ref()?;
         (!self.is_over(mapping, now)).then_some(mapping)
     }
@@ -130,7 +142,7 @@ impl Table {
         now: Nanos,
         seen: Option<ObservedPacket>,
     ) -> Option<&Mapping> {
-        let slot = *self.outside.get(&(protocol, outside))?;
+        let slot = self.slot_outside(protocol, outside)?;
         if self.slots.get(slot as usize)?.as_ref().is_none_or(|mapping| self.is_over(mapping, now)) {
             self.remove(slot);
             return None;
@@ -149,7 +161,7 @@ impl Table {
         seen: ObservedPacket,
         now: Nanos,
     ) -> Result<u16, Refusal> {
-        if let Some(&slot) = self.inside.get(&(protocol, inside)) {
+        if let Some(slot) = self.slot_inside(protocol, inside) {
             let alive = self.slots.get(slot as usize).and_then(Option::as_ref).filter(|m| !self.is_over(m, now));
             if let Some(outside) = alive.map(|mapping| mapping.outside) {
                 self.see(slot, seen, now);
@@ -270,7 +282,7 @@ impl Table {
 
     /// Returns whether an outside port is free; an expired mapping is removed from it.
     fn is_free(&mut self, protocol: Protocol, port: u16, now: Nanos) -> bool {
-        let Some(&slot) = self.outside.get(&(protocol, port)) else { return true };
+        let Some(slot) = self.slot_outside(protocol, port) else { return true };
         let is_over = self.slots.get(slot as usize).and_then(Option::as_ref).is_none_or(|m| self.is_over(m, now));
         if is_over {
             self.remove(slot);
@@ -309,8 +321,8 @@ impl Table {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
-        self.inside.insert((mapping.protocol, mapping.inside), slot);
-        self.outside.insert((mapping.protocol, mapping.outside), slot);
+        self.inside.insert(&(mapping.protocol, mapping.inside), slot);
+        self.outside.insert(&(mapping.protocol, mapping.outside), slot);
         self.ports.take(mapping.protocol, mapping.outside);
         self.hosts.entry(mapping.inside.0).or_default().count += 1;
         let is_listed = !mapping.is_assured();
@@ -327,8 +339,8 @@ impl Table {
             self.unlist(slot);
         }
         let Some(mapping) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
-        self.inside.remove(&(mapping.protocol, mapping.inside));
-        self.outside.remove(&(mapping.protocol, mapping.outside));
+        self.inside.remove(&(mapping.protocol, mapping.inside), slot);
+        self.outside.remove(&(mapping.protocol, mapping.outside), slot);
         self.ports.give(mapping.protocol, mapping.outside);
         if let Some(host) = self.hosts.get_mut(&mapping.inside.0) {
             host.count -= 1;

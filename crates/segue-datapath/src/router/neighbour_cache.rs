@@ -22,6 +22,8 @@ const USE_GRANULARITY: u64 = 1_000_000;
 pub(super) const MAX_LEARNED: usize = 8192;
 /// Largest number of permanent entries.
 const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
+/// Number of learned entries, more than those of most links, at which the cache takes the room of the most.
+const MANY: usize = 1024;
 /// Largest number of entries altogether.
 pub(super) const MAX_LINKS: usize = 4 * MAX_LEARNED + MAX_PERMANENT;
 
@@ -307,6 +309,10 @@ impl NeighbourCache {
         let (number, is_used) = (self.next, pending == HasPending::Yes);
         self.order[class][usize::from(is_used)].insert((now, number), hop);
         let entry = Entry { number, mac, reachable_until, probes_sent: None, is_queued: false, is_used, last: now };
+        if self.learned.len() == MANY {
+            // Twice the room, so that what deleted entries leave behind does not make it grow later.
+            self.learned.reserve(2 * MAX_LEARNED);
+        }
         self.learned.insert(hop, entry);
         Change { is_linked: true, displaced, ..Change::default() }
     }
