@@ -44,7 +44,8 @@ fn judge(path: &Path, link: usize, overhead: usize, inside: &str, what: &str) ->
     ];
     let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));
     command.args(["-n", "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
-    command.args(["-d", &format!("udp.port=={},{inside}", Shape::port(NET))]);
+    // Some port of a connection is that of a protocol whose messages this payload is not.
+    command.args(["-d", "tcp.port==1-65535,data", "-d", &format!("udp.port=={},{inside}", Shape::port(NET))]);
     command.args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "occurrence=a", "-r"]).arg(path);
     command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
     let output = command.output().expect("tshark starts");
