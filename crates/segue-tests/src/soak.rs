@@ -107,6 +107,11 @@ impl Series {
     }
 }
 
+/// Returns the values of windows in one line: whether a slope is that of a step or of a rise can be seen.
+pub fn list(windows: &[(f64, f64)]) -> String {
+    windows.iter().map(|(_, value)| format!(" {value:.0}")).collect()
+}
+
 /// Returns the mean of the values.
 pub fn mean(values: &mut [f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64

@@ -28,7 +28,7 @@ use segue_tests::faults::{Fault, Forwarder, PATIENCE, Service, parent, tail, tun
 use segue_tests::flood::{Flood, Stations};
 use segue_tests::routed::{PORTS, ROUTER, Routed};
 use segue_tests::soak::{
-    Balance, Route, Series, Slope, Track, anonymous_kb, descriptors, dropped_of, mean, p99, quiet_descriptors,
+    self, Balance, Route, Series, Slope, Track, anonymous_kb, descriptors, dropped_of, mean, p99, quiet_descriptors,
 };
 use segue_tests::traffic::{Place, socket};
 use segue_tests::{Carrier, Ground, Inside, Pair, Random, Shape, Stat, sys, test_name};
@@ -512,8 +512,9 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
         }
     };
     for held in held.values() {
-        let slope = Slope::of(&held.memory_kb.windows(WARM_UP, mean));
-        judge(&format!("memory of {}", held.name), slope, ("kB", MOST_GROWTH), [HOUR; 2]);
+        let windows = held.memory_kb.windows(WARM_UP, mean);
+        println!("memory of {} over time, kB:{}", held.name, soak::list(&windows));
+        judge(&format!("memory of {}", held.name), Slope::of(&windows), ("kB", MOST_GROWTH), [HOUR; 2]);
     }
     for Track { route, .. } in &tracks[killed.len()..] {
         let found = route.calm.windows(WARM_UP_TRIPS, p99);
