@@ -14,6 +14,7 @@
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
 //! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
 //! - [`skip`], [`skip_this_test`]: the notes of a test that cannot run here.
+//! - [`test_again`]: a test in a process of its own.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
 //! # Lifecycle
@@ -36,6 +37,7 @@
 //! starts a child has to outlive it.
 
 mod address;
+mod again;
 pub mod bench;
 mod case;
 mod cpu;
@@ -60,6 +62,7 @@ mod table;
 mod wireguard;
 
 pub use address::{Family, Peer};
+pub use again::test_again;
 pub use case::Case;
 pub use cpu::Cpu;
 pub use error::LabError;

@@ -399,7 +399,6 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::os::unix::thread::JoinHandleExt;
     use std::path::Path;
-    use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Instant;
@@ -453,20 +452,7 @@ mod tests {
         }
         let test =
             "vhost::sys::tests::a_fault_outside_of_guarded_memory_ends_a_process_that_may_set_no_action_of_a_signal";
-        let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", test, "--nocapture"]).env(FAULTY, "1").stdin(Stdio::null());
-        let mut child = again.spawn().unwrap();
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            if begin.elapsed() > Duration::from_secs(60) {
-                child.kill().unwrap();
-                break child.wait().unwrap();
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
+        let status = segue_lab::test_again(test, FAULTY).unwrap();
         // By an abort it would be another signal.
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     }

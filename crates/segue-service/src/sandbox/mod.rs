@@ -132,10 +132,7 @@ fn missing(what: &str, why: &str, is_weak: bool, out: &Arc<dyn Report>) -> Resul
 mod tests {
     use std::env;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
     use std::sync::atomic::Ordering;
-    use std::thread;
-    use std::time::{Duration, Instant};
 
     use segue_host::memory::SharedNumbers;
 
@@ -165,20 +162,7 @@ mod tests {
             panic!("it read {}", read_lost_memory());
         }
         let test = "sandbox::tests::a_fault_of_memory_ends_a_process_that_may_set_no_action_of_a_signal";
-        let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", test, "--nocapture"]).env(FAULTY, "1").stdin(Stdio::null());
-        let mut child = again.spawn().unwrap();
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            if begin.elapsed() > Duration::from_secs(60) {
-                child.kill().unwrap();
-                break child.wait().unwrap();
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
+        let status = segue_lab::test_again(test, FAULTY).unwrap();
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     }
 }
