@@ -2,7 +2,7 @@
 //! they are used: packets pass again, no report calls the instance healthy in between, and no other instance is
 //! affected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,13 +37,15 @@ const FAULTS: [Fault; 16] = [
     Fault::Supervisor(libc::SIGABRT),
 ];
 
-/// Number of faults that each instance has.
-const EACH: usize = 4;
+/// Number of faults that an instance may have within a time before its restarts are delayed, as the service has it; the
+/// time is longer by what passes between a fault and its notice.
+const AT_ONCE: (usize, Duration) = (3, Duration::from_secs(62));
 
 #[test]
 fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
     let injections = std::env::var("SEGUE_INJECTIONS").ok().and_then(|text| text.parse::<usize>().ok()).unwrap_or(50);
-    let count = u8::try_from(injections.div_ceil(EACH).clamp(1, 50)).unwrap();
+    let (most, span) = AT_ONCE;
+    let count = u8::try_from(injections.div_ceil(most).clamp(1, 50)).unwrap();
     // The last one has no fault.
     let Some(service) = Service::start(test_name!(), count + 1, "", &[]) else { return };
     let slowest = AtomicU64::new(0);
@@ -53,6 +55,7 @@ fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
         for lane in 0..2 {
             let (service, slowest, times) = (&service, &slowest, &times);
             scope.spawn(move || {
+                let mut recent = BTreeMap::<usize, VecDeque<Instant>>::new();
                 for number in 0..injections {
                     // Each lane has instances of its own.
                     let at = number % usize::from(count);
@@ -61,7 +64,13 @@ fn packets_pass_again_soon_after_each_fault_and_no_other_instance_notices() {
                     }
                     let net = u8::try_from(1 + at).unwrap();
                     let fault = FAULTS[(number + number / usize::from(count)) % FAULTS.len()];
+                    let ends = recent.entry(at).or_default();
+                    if ends.len() == most {
+                        let oldest = ends.pop_front().unwrap();
+                        thread::sleep(span.saturating_sub(oldest.elapsed()));
+                    }
                     let took = service.fault(net, fault);
+                    ends.push_back(Instant::now());
                     slowest.fetch_max(took.as_millis() as u64, Ordering::Relaxed);
                     times.lock().unwrap().push((took, fault));
                 }
