@@ -44,6 +44,7 @@ pub mod pipeline;
 mod port_pair;
 pub mod route;
 pub mod router;
+mod slots;
 mod stall;
 mod sync;
 mod sys;

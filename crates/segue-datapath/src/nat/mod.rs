@@ -17,8 +17,6 @@
 mod config;
 mod connections;
 mod fragment;
-mod index;
-mod order;
 mod outcome;
 mod ports;
 mod random;

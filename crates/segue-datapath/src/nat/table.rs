@@ -7,11 +7,10 @@ use segue::wire::tcp::RST;
 
 use super::config::{Config, Protocol};
 use super::connections::{Connections, ObservedPacket, TcpState};
-use super::index::Index;
-use super::order::{Links, List};
 use super::outcome::Refusal;
 use super::ports::Ports;
 use super::random::random;
+use crate::slots::{Index, Links, List};
 
 /// A mapping of an inside address and port to an outside port.
 #[derive(Clone, Debug)]

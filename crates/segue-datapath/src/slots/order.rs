@@ -6,7 +6,7 @@ const NONE: u32 = u32::MAX;
 
 /// A list of mappings' slots, least recently used first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct List {
+pub(crate) struct List {
     first: u32,
     last: u32,
 }
@@ -19,14 +19,14 @@ impl Default for List {
 
 impl List {
     /// Returns the slot of the mapping that was used least recently.
-    pub(super) fn oldest(&self) -> Option<u32> {
+    pub(crate) fn oldest(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 }
 
 /// Links of several lists; each slot is in at most one.
 #[derive(Debug, Default)]
-pub(super) struct Links(Vec<Link>);
+pub(crate) struct Links(Vec<Link>);
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -36,7 +36,7 @@ struct Link {
 
 impl Links {
     /// Appends a slot, which must be in no list, as the most recently used one.
-    pub(super) fn push(&mut self, list: &mut List, slot: u32) {
+    pub(crate) fn push(&mut self, list: &mut List, slot: u32) {
         let len = self.0.len().max(slot as usize + 1);
         self.0.resize(len, Link { before: NONE, behind: NONE });
         self.0[slot as usize] = Link { before: list.last, behind: NONE };
@@ -48,7 +48,7 @@ impl Links {
     }
 
     /// Removes a slot from the list that it is in.
-    pub(super) fn remove(&mut self, list: &mut List, slot: u32) {
+    pub(crate) fn remove(&mut self, list: &mut List, slot: u32) {
         let Some(&Link { before, behind }) = self.0.get(slot as usize) else { return };
         match self.0.get_mut(before as usize) {
             Some(link) => link.behind = behind,

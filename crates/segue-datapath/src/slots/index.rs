@@ -10,7 +10,7 @@ const FEWEST: usize = 16;
 
 /// Chains of the slots whose keys have the same hash; the slots hold the keys.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     hasher: RandomState,
     /// The first slot of each chain; their number is a power of two.
     heads: Vec<u32>,
@@ -29,7 +29,7 @@ impl Index {
     }
 
     /// Returns the slot with this key, which `is_it` recognises.
-    pub(super) fn find<K: Hash>(&self, key: &K, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find<K: Hash>(&self, key: &K, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let wanted = self.hash(key);
         let mut at = self.heads.get(wanted as usize & self.heads.len().wrapping_sub(1)).copied()?;
         loop {
@@ -42,7 +42,7 @@ impl Index {
     }
 
     /// Adds a slot, which must not be in the index.
-    pub(super) fn insert<K: Hash>(&mut self, key: &K, slot: u32) {
+    pub(crate) fn insert<K: Hash>(&mut self, key: &K, slot: u32) {
         if self.len == self.heads.len() {
             self.grow();
         }
@@ -54,7 +54,7 @@ impl Index {
     }
 
     /// Removes a slot, which must have been added with this key.
-    pub(super) fn remove<K: Hash>(&mut self, key: &K, slot: u32) {
+    pub(crate) fn remove<K: Hash>(&mut self, key: &K, slot: u32) {
         let chain = self.chain(self.hash(key));
         let Some(&(_, behind)) = self.links.get(slot as usize) else { return };
         let mut at = self.heads[chain];
@@ -74,7 +74,7 @@ impl Index {
 
     /// Returns whether no slot is in the index.
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
