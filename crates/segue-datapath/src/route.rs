@@ -2,10 +2,11 @@
 //!
 //! The tables do not ask the kernel; their owner enters what it learns. Both are bounded and refuse further entries.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use prefix_trie::PrefixMap;
+
+use crate::slots::SlotMap;
 
 /// The action of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,14 +193,14 @@ pub enum Link {
 /// Link addresses of neighbours.
 #[derive(Debug)]
 pub struct Neighbours {
-    links: HashMap<Hop, Link>,
+    links: SlotMap<Hop, Link>,
     most: usize,
 }
 
 impl Neighbours {
     /// Creates an empty table for at most `most` neighbours.
     pub fn new(most: usize) -> Neighbours {
-        Neighbours { links: HashMap::new(), most }
+        Neighbours { links: SlotMap::default(), most }
     }
 
     /// Adds or replaces a neighbour.
@@ -213,6 +214,11 @@ impl Neighbours {
         }
         self.links.insert(hop, link);
         Ok(())
+    }
+
+    /// Removes all neighbours from the table, which keeps its memory.
+    pub fn clear(&mut self) {
+        self.links.clear();
     }
 
     /// Removes a neighbour from the table.

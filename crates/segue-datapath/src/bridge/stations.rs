@@ -3,10 +3,10 @@
 //! Unlike the forwarding table of a tunnel ([`segue::encap::Fdb`]), which evicts the oldest of a few entries, each port
 //! has a number of stations of its own: no port can have those of another one forgotten.
 
-use std::collections::HashMap;
-
 use segue::encap::Mac;
 use segue::time::Nanos;
+
+use crate::slots::SlotMap;
 
 /// Shortest interval between two searches for stations that have been silent for too long, nanoseconds.
 const SWEEP: u64 = 1_000_000_000;
@@ -14,7 +14,7 @@ const SWEEP: u64 = 1_000_000_000;
 /// Stations of a bridge: learned ones and the host's own interfaces.
 #[derive(Debug)]
 pub(super) struct Stations {
-    map: HashMap<Mac, Station>,
+    map: SlotMap<Mac, Station>,
     /// Number of learned stations of each port.
     learned: Vec<usize>,
     /// Largest number of learned stations of each port.
@@ -52,7 +52,7 @@ pub(super) enum Learned {
 impl Stations {
     pub(super) fn new(ports: usize) -> Stations {
         Stations {
-            map: HashMap::new(),
+            map: SlotMap::default(),
             learned: vec![0; ports],
             limits: vec![0; ports],
             ageing: u64::MAX,
@@ -87,7 +87,7 @@ impl Stations {
             return;
         }
         self.retain(|station| !(station.is_own && usize::from(station.port) == port));
-        if let Some(old) = self.map.insert(mac, station) {
+        if let (_, Some(old)) = self.map.insert(mac, station) {
             self.learned[usize::from(old.port)] -= 1;
         }
         self.generation += 1;

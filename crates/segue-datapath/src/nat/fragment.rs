@@ -5,7 +5,7 @@
 //! flood of fragments can only cost other fragments. Outside, all hosts share one address and its identifications: one
 //! that is in use is replaced by another (RFC 6864, section 5.3).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use segue::checksum::Field;
 use segue::packet::{Kind, Packet};
@@ -15,6 +15,7 @@ use segue::wire::{ipv4, read_u16, read_u32, write_u16};
 use super::outcome::{Done, Refusal};
 use super::random::random;
 use super::rewrite::{self, Side};
+use crate::slots::SlotMap;
 
 /// Largest number of datagrams that are remembered.
 const MOST: usize = 4096;
@@ -86,18 +87,18 @@ type Key = (Direction, Datagram);
 /// Datagrams whose first fragment has been translated or dropped.
 #[derive(Debug)]
 pub(super) struct FragmentTable {
-    entries: HashMap<Key, Entry>,
+    entries: SlotMap<Key, Entry>,
     /// Keys and serial numbers, oldest first; those whose entry has another number are stale.
     order: VecDeque<(Key, u64)>,
     /// Identifications in use outside, by destination and protocol, and the datagram that uses each.
-    ids: HashMap<(u32, u8, u16), Key>,
+    ids: SlotMap<(u32, u8, u16), Key>,
     next: u64,
     seed: u64,
 }
 
 impl FragmentTable {
     pub(super) fn new(seed: u64) -> FragmentTable {
-        FragmentTable { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
+        FragmentTable { entries: SlotMap::default(), order: VecDeque::new(), ids: SlotMap::default(), next: 0, seed }
     }
 
     /// Translates or drops a later fragment like the first one; returns [`Done::FirstMissing`] if the first one has not
@@ -151,10 +152,8 @@ impl FragmentTable {
             _ => FragmentAction::Drop(Refusal::Malformed),
         };
         self.forget(&key);
-        if self.entries.capacity() == 0 {
-            // Twice the room, so that what deleted entries leave behind does not make them grow later.
-            self.entries.reserve(2 * MOST);
-            self.ids.reserve(2 * MOST);
+        while self.entries.len() >= MOST || self.order.len() >= 2 * MOST {
+            self.drop_oldest();
         }
         if let (Direction::Outbound, FragmentAction::Pass { destination, id, .. }) = (direction, fate) {
             self.ids.insert((destination, datagram.protocol, id), key);
@@ -162,9 +161,6 @@ impl FragmentTable {
         self.next += 1;
         self.entries.insert(key, Entry { fate, since: now, number: self.next });
         self.order.push_back((key, self.next));
-        while self.entries.len() > MOST || self.order.len() > 2 * MOST {
-            self.drop_oldest();
-        }
     }
 
     /// Deletes entries whose lifetime has ended.

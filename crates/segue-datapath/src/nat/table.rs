@@ -1,7 +1,5 @@
 //! The table of NAT mappings.
 
-use std::collections::HashMap;
-
 use segue::time::Nanos;
 use segue::wire::tcp::RST;
 
@@ -10,7 +8,7 @@ use super::connections::{Connections, ObservedPacket, TcpState};
 use super::outcome::Refusal;
 use super::ports::Ports;
 use super::random::random;
-use crate::slots::{Index, Links, List};
+use crate::slots::{Index, Links, List, SlotMap};
 
 /// A mapping of an inside address and port to an outside port.
 #[derive(Clone, Debug)]
@@ -44,7 +42,7 @@ pub(super) struct Table {
     inside: Index,
     outside: Index,
     ports: Ports,
-    hosts: HashMap<u32, Host>,
+    hosts: SlotMap<u32, Host>,
     /// Unassured mappings by protocol, with their links; those of one host are linked in its entry.
     unassured: [List; 3],
     links: Links,
@@ -76,7 +74,7 @@ impl Table {
             inside: Index::default(),
             outside: Index::default(),
             ports: Ports::new(),
-            hosts: HashMap::new(),
+            hosts: SlotMap::default(),
             unassured: Default::default(),
             links: Links::default(),
             host_links: Links::default(),
@@ -323,7 +321,10 @@ impl Table {
         self.inside.insert(&(mapping.protocol, mapping.inside), slot);
         self.outside.insert(&(mapping.protocol, mapping.outside), slot);
         self.ports.take(mapping.protocol, mapping.outside);
-        self.hosts.entry(mapping.inside.0).or_default().count += 1;
+        match self.hosts.get_mut(&mapping.inside.0) {
+            Some(host) => host.count += 1,
+            None => _ = self.hosts.insert(mapping.inside.0, Host { count: 1, unassured: List::default() }),
+        }
         let is_listed = !mapping.is_assured();
         self.slots[slot as usize] = Some(mapping);
         if is_listed {

@@ -1,11 +1,12 @@
 //! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed on use, and deleted when unused.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use segue::time::Nanos;
 
 use super::messages::Advertisement;
 use crate::route::Hop;
+use crate::slots::{Links, List, SlotMap};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// RETRANS_TIMER: interval between solicitations (RFC 4861, section 10: 1 second).
@@ -22,8 +23,6 @@ const USE_GRANULARITY: u64 = 1_000_000;
 pub(super) const MAX_LEARNED: usize = 8192;
 /// Largest number of permanent entries.
 const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
-/// Number of learned entries, more than those of most links, at which the cache takes the room of the most.
-const MANY: usize = 1024;
 /// Largest number of entries altogether.
 pub(super) const MAX_LINKS: usize = 4 * MAX_LEARNED + MAX_PERMANENT;
 
@@ -112,12 +111,15 @@ pub(super) struct Change {
 #[derive(Debug, Default)]
 pub(super) struct NeighbourCache {
     permanent: HashMap<Hop, [u8; 6]>,
-    learned: HashMap<Hop, Entry>,
+    learned: SlotMap<Hop, Entry>,
     /// Last link address that the kernel reported of each neighbour that is not permanent, by port and family. It is
     /// kept for deleted entries too, so that a repeated report can be told from a new one.
-    kernel: [HashMap<Hop, [u8; 6]>; 4],
-    /// Entries by port and family, unused and used ones separately, ordered by the time of last use.
-    order: [[BTreeMap<(Nanos, u64), Hop>; 2]; 4],
+    kernel: [SlotMap<Hop, [u8; 6]>; 4],
+    /// Entries by port and family, unused and used ones separately, in the order of their last use.
+    order: [[List; 2]; 4],
+    links: Links,
+    /// Number of entries by port and family.
+    lens: [usize; 4],
     /// Entries in state PROBE with the times at which they are due, in that order.
     probes: VecDeque<(Nanos, u64, Hop)>,
     next: u64,
@@ -140,13 +142,13 @@ impl NeighbourCache {
     /// Marks an entry as used by a packet. Returns the link address to send a unicast solicitation to, where a probe is
     /// to begin.
     pub(super) fn mark_used(&mut self, hop: &Hop, now: Nanos) -> Option<[u8; 6]> {
-        let entry = self.learned.get_mut(hop)?;
+        let slot = self.learned.slot(hop)?;
+        let entry = self.learned.at_mut(slot)?;
         if !entry.is_used || entry.last.0 + USE_GRANULARITY <= now.0 {
-            let [unused, used] = &mut self.order[class(hop)];
-            let old = if entry.is_used { &mut *used } else { unused };
-            old.remove(&(entry.last, entry.number));
+            let order = &mut self.order[class(hop)];
+            self.links.remove(&mut order[usize::from(entry.is_used)], slot);
             (entry.is_used, entry.last) = (true, now);
-            used.insert((now, entry.number), *hop);
+            self.links.push(&mut order[usize::from(entry.is_used)], slot);
         }
         if entry.state(now) != State::Stale {
             return None;
@@ -213,7 +215,7 @@ impl NeighbourCache {
         if kernel.len() >= MAX_LEARNED && !kernel.contains_key(&hop) {
             return unheeded;
         }
-        let before = kernel.insert(hop, mac);
+        let (_, before) = kernel.insert(hop, mac);
         if let Some(entry) = self.learned.get_mut(&hop) {
             let is_changed = before.map_or(freshness == Freshness::New, |before| before != mac);
             let is_moved = is_changed && entry.mac != mac;
@@ -223,7 +225,7 @@ impl NeighbourCache {
             return Change { is_linked: is_moved, is_moved, ..Change::default() };
         }
         // Neighbours that the router does not use evict no entry.
-        if before == Some(mac) || pending == HasPending::No && self.len(class(&hop)) >= MAX_LEARNED {
+        if before == Some(mac) || pending == HasPending::No && self.lens[class(&hop)] >= MAX_LEARNED {
             return unheeded;
         }
         self.insert(hop, mac, now, pending, now)
@@ -268,14 +270,16 @@ impl NeighbourCache {
 
     /// Appends the neighbours to solicit, with their link addresses, to `solicit`, and the deleted entries to `gone`.
     pub(super) fn due(&mut self, now: Nanos, solicit: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
-        let begin = gone.len();
         while let Some((_, number, hop)) = self.probes.front().filter(|(next, ..)| *next <= now).copied() {
             self.probes.pop_front();
             let Some(entry) = self.learned.get_mut(&hop).filter(|entry| entry.number == number) else { continue };
             entry.is_queued = false;
             match entry.probes_sent {
                 None => {}
-                Some(asked) if asked >= MAX_SOLICITS => gone.push(hop),
+                Some(asked) if asked >= MAX_SOLICITS => {
+                    self.remove(&hop);
+                    gone.push(hop);
+                }
                 Some(asked) => {
                     entry.probes_sent = Some(asked + 1);
                     entry.is_queued = true;
@@ -284,42 +288,46 @@ impl NeighbourCache {
                 }
             }
         }
-        for order in self.order.iter().flatten() {
-            let ends = order.iter().take_while(|((last, _), _)| last.0 + UNUSED_TIME <= now.0);
-            gone.extend(ends.map(|(_, hop)| *hop));
+        for (class, is_used) in (0..self.order.len()).flat_map(|class| [(class, false), (class, true)]) {
+            while let Some((hop, entry)) = self.oldest(class, is_used)
+                && entry.last.0 + UNUSED_TIME <= now.0
+            {
+                self.remove(&hop);
+                gone.push(hop);
+            }
         }
-        gone[begin..].iter().for_each(|hop| self.remove(hop));
     }
 
-    fn len(&self, class: usize) -> usize {
-        self.order[class].iter().map(BTreeMap::len).sum()
+    /// Returns the entry that was used least recently of those of one port and family.
+    fn oldest(&self, class: usize, is_used: bool) -> Option<(Hop, &Entry)> {
+        let slot = self.order[class][usize::from(is_used)].oldest()?;
+        self.learned.at(slot).map(|(hop, entry)| (*hop, entry))
     }
 
     /// Creates a cache entry, and evicts another one if necessary.
     fn insert(&mut self, hop: Hop, mac: [u8; 6], reachable_until: Nanos, pending: HasPending, now: Nanos) -> Change {
         let class = class(&hop);
         let mut displaced = None;
-        if self.len(class) >= MAX_LEARNED {
-            displaced = self.order[class].iter().find_map(BTreeMap::first_key_value).map(|(_, hop)| *hop);
+        if self.lens[class] >= MAX_LEARNED {
+            displaced = self.oldest(class, false).or_else(|| self.oldest(class, true)).map(|(hop, _)| hop);
         }
         if let Some(displaced) = displaced {
             self.remove(&displaced);
         }
         self.next += 1;
         let (number, is_used) = (self.next, pending == HasPending::Yes);
-        self.order[class][usize::from(is_used)].insert((now, number), hop);
         let entry = Entry { number, mac, reachable_until, probes_sent: None, is_queued: false, is_used, last: now };
-        if self.learned.len() == MANY {
-            // Twice the room, so that what deleted entries leave behind does not make it grow later.
-            self.learned.reserve(2 * MAX_LEARNED);
-        }
-        self.learned.insert(hop, entry);
+        let (slot, _) = self.learned.insert(hop, entry);
+        self.links.push(&mut self.order[class][usize::from(is_used)], slot);
+        self.lens[class] += 1;
         Change { is_linked: true, displaced, ..Change::default() }
     }
 
     fn remove(&mut self, hop: &Hop) {
+        let Some(slot) = self.learned.slot(hop) else { return };
         if let Some(entry) = self.learned.remove(hop) {
-            self.order[class(hop)][usize::from(entry.is_used)].remove(&(entry.last, entry.number));
+            self.links.remove(&mut self.order[class(hop)][usize::from(entry.is_used)], slot);
+            self.lens[class(hop)] -= 1;
         }
     }
 }
@@ -380,7 +388,7 @@ mod tests {
         let again = (vec![(host, Some(A))], vec![]);
         assert_eq!(asked, [again.clone(), again, (vec![], vec![host])]);
         assert!(cache.is_idle() && cache.mac(&host).is_none());
-        assert!(cache.order.iter().flatten().all(BTreeMap::is_empty) && cache.probes.is_empty());
+        assert!(cache.order == <[[List; 2]; 4]>::default() && cache.lens == [0; 4] && cache.probes.is_empty());
     }
 
     #[test]
@@ -529,7 +537,7 @@ mod tests {
         (0..2 * MAX_LEARNED as u128).for_each(|host| {
             cache.kernel_update(hop(1, host), A, Freshness::New, HasPending::No, at(0));
         });
-        assert_eq!(cache.kernel.iter().map(HashMap::len).collect::<Vec<_>>(), [0, 0, 0, MAX_LEARNED]);
+        assert_eq!(cache.kernel.iter().map(SlotMap::len).collect::<Vec<_>>(), [0, 0, 0, MAX_LEARNED]);
         // A further report could not be remembered and is not taken; other ports and families have room of their own.
         assert_eq!(cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(0)), Change::default());
         assert!(cache.kernel_update(hop(0, 1 << 20), A, Freshness::New, HasPending::No, at(0)).is_linked);

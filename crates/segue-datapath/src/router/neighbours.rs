@@ -11,13 +11,13 @@ use segue::wire::ethernet;
 
 use super::fields::{is_between_neighbours, keep, page_of};
 use super::messages::{self, NeighbourMessage};
-use super::neighbour_cache::{Freshness, MAX_LINKS};
+use super::neighbour_cache::Freshness;
 use super::resolver::{Held, Learned};
 use super::state::{Boxed, OUTSIDE, Router};
 use super::tables::{Message, NeighbourEvent, Tables};
 use crate::forward::DropReason;
 use crate::ingress::packets;
-use crate::route::{Hop, Link, Neighbours};
+use crate::route::{Hop, Link};
 
 /// Number of ARP announcements of a new outside address (RFC 5227, section 1.1).
 const ANNOUNCEMENTS: u8 = 2;
@@ -60,7 +60,7 @@ impl Router {
         let said: HashSet<Hop> = tables.neighbours.iter().map(|neighbour| neighbour.hop).collect();
         self.resolver.cache.retain_kernel(|hop| said.contains(hop));
         // The port's own link address may have changed, so all link headers are made anew.
-        self.forwarder.neighbours = Neighbours::new(MAX_LINKS);
+        self.forwarder.neighbours.clear();
         let hops: Vec<Hop> = self.resolver.cache.hops().collect();
         hops.into_iter().for_each(|hop| self.link(hop));
         self.again(ready, now);

@@ -1,6 +1,6 @@
 //! Address resolution: neighbours that are being solicited, and the packets that wait for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use segue::packet::Packet;
 use segue::time::Nanos;
@@ -12,6 +12,7 @@ use super::messages::Advertisement;
 use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, NeighbourCache, RETRANS_TIMER};
 use super::tables::Neighbour;
 use crate::route::Hop;
+use crate::slots::SlotMap;
 
 /// Largest number of neighbours in resolution, per family.
 const MAX_HOPS: usize = 256;
@@ -56,7 +57,7 @@ pub(super) struct TimerActions {
 /// others (RFC 6583, section 6).
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    waiting: HashMap<Hop, PendingResolution>,
+    waiting: SlotMap<Hop, PendingResolution>,
     /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
@@ -92,25 +93,22 @@ impl Resolver {
     /// packet.
     pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
         let family = usize::from(hop.is_v4);
-        let is_new = !self.waiting.contains_key(&hop);
-        if is_new {
-            self.next += 1;
-            self.asked[family] += 1;
-            self.order[family].push_back((self.next, hop));
-            if self.order[family].len() > 2 * MAX_HOPS {
-                let waiting = &self.waiting;
-                let newest = self.next;
-                self.order[family].retain(|(number, hop)| {
-                    *number == newest || waiting.get(hop).is_some_and(|waiting| waiting.number == *number)
-                });
-            }
-        }
-        let number = self.next;
-        let fresh =
-            || PendingResolution { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + RETRANS_TIMER) };
-        self.waiting.entry(hop).or_insert_with(fresh).held.push_back(held);
         self.held[family] += 1;
-        is_new
+        if let Some(waiting) = self.waiting.get_mut(&hop) {
+            waiting.held.push_back(held);
+            return false;
+        }
+        self.next += 1;
+        let (number, next) = (self.next, Nanos(now.0 + RETRANS_TIMER));
+        self.waiting.insert(hop, PendingResolution { number, held: VecDeque::from([held]), asked: 1, next });
+        self.asked[family] += 1;
+        self.order[family].push_back((number, hop));
+        if self.order[family].len() > 2 * MAX_HOPS {
+            let waiting = &self.waiting;
+            let is_current = |(number, hop): &(u64, Hop)| waiting.get(hop).is_some_and(|one| one.number == *number);
+            self.order[family].retain(is_current);
+        }
+        true
     }
 
     /// Ends the resolution of a neighbour. Returns the packets that waited.

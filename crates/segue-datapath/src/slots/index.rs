@@ -72,10 +72,22 @@ impl Index {
         self.len -= 1;
     }
 
+    /// Removes all slots, and keeps the memory for others.
+    pub(crate) fn clear(&mut self) {
+        self.heads.fill(NONE);
+        self.len = 0;
+    }
+
     /// Returns whether no slot is in the index.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the numbers of chains and of links that there is memory for.
+    #[cfg(test)]
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.heads.capacity(), self.links.capacity())
     }
 
     fn link(&mut self, hash: u32, slot: u32) {

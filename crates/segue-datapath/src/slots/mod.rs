@@ -2,7 +2,9 @@
 //! structures refer to it by that number.
 
 mod index;
+mod map;
 mod order;
 
 pub(crate) use index::Index;
+pub(crate) use map::SlotMap;
 pub(crate) use order::{Links, List};

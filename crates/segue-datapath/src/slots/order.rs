@@ -1,10 +1,10 @@
-//! Lists of mappings in the order of their last use, for early drop. A list is linked through the slots of the table,
-//! so that a mapping is added, moved and removed in constant time.
+//! Lists of entries in the order of their last use, for eviction. A list is linked through the slots of the table,
+//! so that an entry is added, moved and removed in constant time.
 
 /// Index that marks the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// A list of mappings' slots, least recently used first.
+/// A list of slots, least recently used first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct List {
     first: u32,
@@ -18,7 +18,7 @@ impl Default for List {
 }
 
 impl List {
-    /// Returns the slot of the mapping that was used least recently.
+    /// Returns the slot of the entry that was used least recently.
     pub(crate) fn oldest(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
