@@ -347,13 +347,20 @@ impl Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Usage {
     is_traced: bool,
+    /// Processor time, and the part of it outside the kernel.
     cpu: Duration,
+    user: Duration,
 }
 
 fn read(stat: &File) -> Option<Usage> {
     let mut bytes = [0; 1024];
     let len = stat.read_at(&mut bytes, 0).ok()?;
     usage(std::str::from_utf8(&bytes[..len]).ok()?)
+}
+
+/// Returns the processor time outside the kernel of the process with this file in `/proc`, if it can be read.
+pub(crate) fn user_time_of(stat: &File) -> Option<Duration> {
+    read(stat).map(|usage| usage.user)
 }
 
 /// Reads a line of `/proc/PID/stat` (proc_pid_stat(5)). The name of the thread, in brackets, may hold anything.
@@ -363,8 +370,10 @@ fn usage(line: &str) -> Option<Usage> {
     let mut fields = line.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let mut times = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
-    let ticks = times.next()?.checked_add(times.next()?)?;
-    Some(Usage { is_traced: state == "t", cpu: Duration::from_millis(ticks.saturating_mul(1000 / TICKS)) })
+    let [user, system] = [times.next()?, times.next()?];
+    let [cpu, user] =
+        [user.checked_add(system)?, user].map(|ticks| Duration::from_millis(ticks.saturating_mul(1000 / TICKS)));
+    Some(Usage { is_traced: state == "t", cpu, user })
 }
 
 #[cfg(test)]
@@ -543,7 +552,8 @@ mod tests {
     #[test]
     fn a_line_of_the_kernel_is_read_whatever_the_name_holds() {
         let line = "7 (a) R 1) t 1 7 7 0 -1 4194560 107 0 0 0 123 45 0 0 20 0 3 0 99 2 3";
-        assert_eq!(usage(line), Some(Usage { is_traced: true, cpu: Duration::from_millis(1680) }));
+        let [cpu, user] = [1680, 1230].map(Duration::from_millis);
+        assert_eq!(usage(line), Some(Usage { is_traced: true, cpu, user }));
         for bad in ["", "7 (a", "7 (a) R", "7 (a) R 1 7 7 0 -1 4194560 107 0 0 0 x 45"] {
             assert_eq!(usage(bad), None, "{bad}");
         }

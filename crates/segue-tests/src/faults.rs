@@ -50,9 +50,23 @@ pub enum Fault {
     Supervisor(i32),
     /// Signal, which ends it, to the first of the processes that open devices or accept connections for the instance.
     Helper(i32),
+    /// Endless loop in that process.
+    HelperLoop,
 }
 
 impl Fault {
+    /// Returns the faults of a process that opens devices or accepts connections. A loop is left out where none can be
+    /// made, which is noted under `name`.
+    pub fn of_helpers(name: &str) -> Vec<Fault> {
+        let mut faults = vec![Fault::Helper(libc::SIGKILL), Fault::Helper(libc::SIGABRT)];
+        if cfg!(target_arch = "x86_64") {
+            faults.push(Fault::HelperLoop);
+        } else {
+            crate::skip(name, "the registers of this architecture are not known to the test");
+        }
+        faults
+    }
+
     /// Returns whether a new process replaces the instance's process.
     pub fn ends(self) -> bool {
         !matches!(self, Fault::Worker(libc::SIGSTOP) | Fault::Supervisor(libc::SIGSTOP))
@@ -174,6 +188,12 @@ impl Service {
         self.near.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// Returns how many errors of the service at host A have these words.
+    pub fn errors_with(&self, words: &str) -> usize {
+        let has = |event: &Value| event["error"]["message"].as_str().is_some_and(|text| text.contains(words));
+        self.events().iter().filter(|event| has(event)).count()
+    }
+
     /// Causes a fault of tunnel `net`, and returns the time until packets pass again.
     ///
     /// # Panics
@@ -206,6 +226,7 @@ impl Service {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
+            Fault::HelperLoop => sys::make_loop(helpers(pid)[0]).unwrap(),
         }
         // The packet loop meets its fault with the next packet.
         passes(Duration::from_millis(1));
@@ -217,6 +238,8 @@ impl Service {
                 Fault::Worker(libc::SIGSTOP) => is_stopped(pid),
                 // Packets may pass until the instance is started again.
                 Fault::Helper(_) => true,
+                // They pass until it is found.
+                Fault::HelperLoop => false,
                 _ => !passes(SOON),
             };
             if dead()

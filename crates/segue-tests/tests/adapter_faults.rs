@@ -182,13 +182,15 @@ fn a_watch_of_an_adapters_interface_that_hangs_or_gets_no_memory_is_ended() {
 }
 
 #[test]
-fn an_adapter_whose_opener_ended_passes_packets_again_and_is_found_again() {
+fn an_adapter_whose_opener_ended_or_looped_passes_packets_again_and_is_found_again() {
     let Some(mut adapter) = Adapter::start(test_name!()) else { return };
     let tunnel = adapter.service.patient_pid("sg1");
     assert!(adapter.passes(PATIENCE), "{}", tail(&adapter.service.near));
-    for signal in [libc::SIGKILL, libc::SIGABRT] {
-        let took = adapter.service.fault_of("lan0", Fault::Helper(signal), &|longest| adapter.passes(longest));
-        println!("opener, signal {signal}: {} ms", took.as_millis());
+    for fault in Fault::of_helpers(test_name!()) {
+        let took = adapter.service.fault_of("lan0", fault, &|longest| adapter.passes(longest));
+        println!("opener, {fault:?}: {} ms", took.as_millis());
+        let words = "of processor time without a round";
+        assert_eq!(adapter.service.errors_with(words), usize::from(fault == Fault::HelperLoop), "{fault:?}");
         assert!(took < BACK, "{took:?} until packets pass again");
         // The new opener does its work.
         let worker = adapter.service.patient_pid("lan0");

@@ -1,5 +1,5 @@
-//! Test of the end of the process that talks to a guest's front end: HEALTH names it, frames pass again soon, and no
-//! other instance is affected.
+//! Test of the end of the process that talks to a guest's front end, and of an endless loop in it: HEALTH names its
+//! end, frames pass again soon, and no other instance is affected.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -86,7 +86,7 @@ fn exchange(fronts: &mut [Frontend; 2], number: u8, longest: Duration) -> bool {
 }
 
 #[test]
-fn guests_whose_keeper_ended_exchange_frames_again_and_no_other_instance_notices() {
+fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instance_notices() {
     let directory = Directory::new();
     let paths = ["left", "right"].map(|name| directory.file(&format!("{name}.sock")));
     let [left, right] = paths.each_ref().map(|path| path.display());
@@ -96,9 +96,11 @@ fn guests_whose_keeper_ended_exchange_frames_again_and_no_other_instance_notices
     let guests = Guests { paths, connected: RefCell::new(None), number: Cell::new(0) };
     let passes = |longest| guests.passes(longest);
     assert!(passes(PATIENCE), "{}", tail(&service.near));
-    for signal in [libc::SIGKILL, libc::SIGABRT] {
-        let took = service.fault_of(NAME, Fault::Helper(signal), &passes);
-        println!("keeper, signal {signal}: {} ms", took.as_millis());
+    for fault in Fault::of_helpers(test_name!()) {
+        let took = service.fault_of(NAME, fault, &passes);
+        println!("keeper, {fault:?}: {} ms", took.as_millis());
+        let words = "of processor time without a round";
+        assert_eq!(service.errors_with(words), usize::from(fault == Fault::HelperLoop), "{fault:?}");
         assert!(took < BACK, "{took:?} until frames pass again");
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");

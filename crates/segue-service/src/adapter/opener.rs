@@ -19,7 +19,7 @@ use segue_lan78xx::usb::{Speed, Transport};
 
 use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
-use crate::sandbox::{AccessRights, Helper, NewUser, confine};
+use crate::sandbox::{AccessRights, Helper, NewUser, Rounds, confine};
 
 /// Location at which an unplugged device is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl Opener {
             Error::system("cannot start the process that opens an adapter again", &error, "segue doctor")
                 .why("a socket pair or a process could not be made")
         };
+        let rounds = Rounds::new().map_err(failed)?;
         let (near, mut far) = sys::pair().map_err(failed)?;
         // Not the user of the process that moves packets. Device files belong to users, so that with one of them it
         // stays the same.
@@ -70,7 +71,7 @@ impl Opener {
                 // One that could not be confined has ended, and said so.
                 let has_begun = (&near).read_exact(&mut [0]).is_ok();
                 drop(user);
-                let helper = Helper::new(pid, format!("process that opens {name} again"), has_begun);
+                let helper = Helper::new(pid, format!("process that opens {name} again"), has_begun, rounds);
                 Ok((Opener { socket: near, asked: false, lost: false }, helper))
             }
             Forked::Child => {
@@ -80,7 +81,7 @@ impl Opener {
                     far = keep_only(far).map_err(text)?;
                     source.confine(is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
-                    serve(far, &source).map_err(text)
+                    serve(far, &source, &rounds).map_err(text)
                 });
                 if let Err(why) = &served {
                     to_stderr(&format!("note: an adapter that was unplugged will not be opened again: {why}\n"));
@@ -220,17 +221,18 @@ fn with_identity(word: u8, (vendor, product): (u16, u16)) -> Vec<u8> {
 }
 
 /// Opens the device on each request, until the requesting process has ended.
-fn serve(socket: UnixStream, source: &Source) -> io::Result<()> {
-    match answer(socket, source) {
+fn serve(socket: UnixStream, source: &Source, rounds: &Rounds) -> io::Result<()> {
+    match answer(socket, source, rounds) {
         // The other process ended with an answer unread, or before the answer.
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => Ok(()),
         done => done,
     }
 }
 
-fn answer(mut socket: UnixStream, source: &Source) -> io::Result<()> {
+fn answer(mut socket: UnixStream, source: &Source, rounds: &Rounds) -> io::Result<()> {
     let mut product = [0; 2];
     loop {
+        rounds.count();
         match socket.read_exact(&mut product) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) if is_passing(&error) => {
@@ -247,6 +249,7 @@ fn answer(mut socket: UnixStream, source: &Source) -> io::Result<()> {
             if !is_passing(&error) {
                 return Err(error);
             }
+            rounds.count();
             thread::sleep(FAILED_PAUSE);
         }
     }
@@ -270,7 +273,9 @@ mod tests {
         let model = Model::new(Config { chip, speed: Speed::High, ..Config::default() });
         let mut server = Server::new(listener, "1-1", model, None).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
-        let serving = thread::spawn(move || serve(far, &source));
+        let rounds = Rounds::new().unwrap();
+        let counts = rounds.clone();
+        let serving = thread::spawn(move || serve(far, &source, &counts));
         let mut opener = Opener { socket: near, asked: false, lost: false };
         let until = Instant::now() + Duration::from_secs(20);
         let mut was_taken = false;
@@ -289,6 +294,7 @@ mod tests {
         drop(opener);
         drop(server);
         serving.join().unwrap().unwrap();
+        assert!(rounds.number() > 1, "one for each request");
         (found, was_taken, asked)
     }
 
@@ -324,14 +330,14 @@ mod tests {
             near.write_all(&Chip::Lan7800.product().to_be_bytes()).unwrap();
             let source = source.clone();
             if waits {
-                let serving = thread::spawn(move || serve(far, &source));
+                let serving = thread::spawn(move || serve(far, &source, &Rounds::new().unwrap()));
                 // The first byte of the answer is read; the rest stays.
                 near.read_exact(&mut [0]).unwrap();
                 drop(near);
                 serving.join().unwrap().unwrap();
             } else {
                 drop(near);
-                serve(far, &source).unwrap();
+                serve(far, &source, &Rounds::new().unwrap()).unwrap();
             }
         }
     }

@@ -3,14 +3,42 @@
 //! started again as a whole.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use segue_control::model::Complaint;
+use segue_host::memory::SharedNumbers;
 use segue_host::sys::Pid;
 
+use crate::heartbeat::user_time_of;
+
+/// The number of rounds of a helper, in memory shared with its supervisor.
+#[derive(Clone, Debug)]
+pub struct Rounds(Arc<SharedNumbers>);
+
+impl Rounds {
+    /// Creates the number, which a process that is forked later shares.
+    pub fn new() -> io::Result<Rounds> {
+        SharedNumbers::new(1).map(|number| Rounds(Arc::new(number)))
+    }
+
+    /// Counts one more round: what the process does in one is bounded.
+    pub fn count(&self) {
+        self.0[0].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number.
+    pub(crate) fn number(&self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
+    }
+}
+
 /// A process that opens devices, or accepts connections, for the one that moves packets. Like that one it is a child of
-/// the supervisor, which lets it go on where a signal has stopped it, and ends the instance of a service where it has
-/// ended.
+/// the supervisor, which lets it go on where a signal has stopped it, ends it where it loops, and ends the instance of
+/// a service where it has ended.
 #[derive(Debug)]
 pub struct Helper {
     pub(super) pid: Pid,
@@ -21,13 +49,14 @@ pub struct Helper {
     pub(super) has_begun: bool,
     /// File in `/proc` with the state of the process, if there is one.
     stat: Option<File>,
+    rounds: Rounds,
 }
 
 impl Helper {
-    /// Describes the process `pid`, a child of this one, by its task; `has_begun` is whether it reported that it began.
-    /// Opens what it needs; later calls open nothing.
-    pub fn new(pid: Pid, task: String, has_begun: bool) -> Helper {
-        Helper { pid, task, has_begun, stat: File::open(format!("/proc/{pid}/stat")).ok() }
+    /// Describes the process `pid`, a child of this one, by its task; `has_begun` is whether it reported that it began,
+    /// and `rounds` is what it counts. Opens what it needs; later calls open nothing.
+    pub fn new(pid: Pid, task: String, has_begun: bool, rounds: Rounds) -> Helper {
+        Helper { pid, task, has_begun, stat: stat_of(pid), rounds }
     }
 
     /// Returns the problem of a process that a signal has stopped, or that has ended. `is_managed` is whether a service
@@ -56,6 +85,46 @@ impl Helper {
     }
 }
 
+/// The supervisor's view of a helper.
+#[derive(Debug)]
+pub(super) struct Watched<'a> {
+    pub(super) helper: &'a Helper,
+    /// Processor time without a round of a process that was therefore ended.
+    pub(super) looped: Option<Duration>,
+    stat: Option<File>,
+    /// The round at the last look, and the processor time of the process when that round was first seen.
+    seen: Option<(u64, Duration)>,
+}
+
+impl<'a> Watched<'a> {
+    /// Opens what the supervisor needs; later calls open nothing.
+    pub(super) fn new(helper: &'a Helper) -> Watched<'a> {
+        Watched { helper, looped: None, stat: stat_of(helper.pid), seen: None }
+    }
+
+    /// Returns whether the process has just been found to have used processor time of at least `limit` without a round.
+    /// Only time outside the kernel counts: a call of it may take long, where a guest's memory is given back for
+    /// example, and ends by itself.
+    pub(super) fn loops(&mut self, limit: Duration) -> bool {
+        let first = self.helper.rounds.number();
+        let stat = self.stat.as_ref().filter(|_| self.looped.is_none());
+        let Some(now) = stat.and_then(user_time_of) else { return false };
+        match self.seen {
+            // Time counts that was read twice in the same round.
+            Some((same, begin)) if same == first => {
+                let used = Some(now.saturating_sub(begin));
+                self.looped = used.filter(|used| *used >= limit && self.helper.rounds.number() == first);
+            }
+            _ => self.seen = Some((first, now)),
+        }
+        self.looped.is_some()
+    }
+}
+
+fn stat_of(pid: Pid) -> Option<File> {
+    File::open(format!("/proc/{pid}/stat")).ok()
+}
+
 /// Returns the problem of a process, with its code.
 fn complaint(code: &str, what: &str, why: String) -> Complaint {
     Complaint { what: what.to_owned(), why: Some(why), code: code.to_owned(), ..Complaint::default() }
@@ -82,7 +151,7 @@ mod tests {
     fn a_process_is_a_problem_while_a_signal_has_stopped_it() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id() as Pid;
-        let helper = Helper::new(pid, "process that sleeps".to_owned(), true);
+        let helper = Helper::new(pid, "process that sleeps".to_owned(), true, Rounds::new().unwrap());
         assert_eq!(helper.complaint(true), None);
         for (signal, is_stopped) in [(libc::SIGSTOP, true), (libc::SIGCONT, false), (libc::SIGSTOP, true)] {
             kill(pid, signal).unwrap();
@@ -108,7 +177,8 @@ mod tests {
             (false, true, "start segue again"),
         ] {
             let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-            let helper = Helper::new(child.id() as Pid, "process that sleeps".to_owned(), has_begun);
+            let (pid, rounds) = (child.id() as Pid, Rounds::new().unwrap());
+            let helper = Helper::new(pid, "process that sleeps".to_owned(), has_begun, rounds);
             assert_eq!(helper.complaint(is_managed), None);
             child.kill().unwrap();
             let begin = Instant::now();
@@ -123,6 +193,38 @@ mod tests {
             assert_eq!(found.why, Some(format!("the process that sleeps has ended; {then}")));
             child.wait().unwrap();
             assert_eq!(helper.complaint(is_managed).map(|found| found.code).as_deref(), Some("process_ended"));
+        }
+    }
+
+    #[test]
+    fn a_process_loops_that_uses_processor_time_without_a_round() {
+        const LIMIT: Duration = Duration::from_millis(50);
+        const LONG: Duration = Duration::from_secs(60);
+        for (script, is_loop) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let rounds = Rounds::new().unwrap();
+            let helper = Helper::new(child.id() as Pid, "process".to_owned(), true, rounds.clone());
+            let mut watched = Watched::new(&helper);
+            let time = || user_time_of(helper.stat.as_ref().unwrap()).unwrap();
+            let (begin, mut before) = (Instant::now(), time());
+            // One that counts rounds may use any time.
+            while is_loop && time() < 4 * LIMIT {
+                assert!(begin.elapsed() < LONG, "it has no processor");
+                rounds.count();
+                before = time();
+                assert!(!watched.loops(LIMIT));
+                thread::sleep(Duration::from_millis(1));
+            }
+            let (begin, longest) = (Instant::now(), if is_loop { LONG } else { 10 * LIMIT });
+            while !watched.loops(LIMIT) && begin.elapsed() < longest {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let most = time() - before;
+            assert_eq!(watched.looped.is_some(), is_loop, "{script}");
+            assert!(watched.looped.is_none_or(|used| used >= LIMIT && used <= most), "{watched:?} of {most:?}");
+            assert!(!watched.loops(LIMIT), "once is enough");
+            child.kill().unwrap();
+            child.wait().unwrap();
         }
     }
 

@@ -33,7 +33,7 @@ use crate::socket_file::SocketFile;
 use self::confinement::{Signalling, failed, restrict, weak};
 pub use confinement::{SandboxConfig, WEAK};
 pub use filter::Allowed;
-pub use helper::Helper;
+pub use helper::{Helper, Rounds};
 pub use opening::{AccessRights, NewUser, confine};
 pub use service::refuse_calls;
 

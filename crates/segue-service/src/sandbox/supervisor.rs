@@ -16,7 +16,7 @@ use segue_port::vhost;
 
 use super::confinement::{SandboxConfig, Signalling, failed, restrict, weak};
 use super::filter;
-use super::helper::Helper;
+use super::helper::Watched;
 use crate::heartbeat::{How, Stall, Watch};
 use crate::report::Report;
 use crate::socket_file::SocketFile;
@@ -58,12 +58,12 @@ pub(super) fn run(
         Err(error) => end(&Error::system("cannot read signals", &error, "segue doctor").why("in the supervisor")),
     }
     let mut watch = Watch::new(life.heartbeat.clone(), life.limits, child);
+    let mut helpers: Vec<Watched<'_>> = life.helpers.iter().map(Watched::new).collect();
     if let Err(error) = confine(socket, life) {
         end(&error);
     }
     let (mut is_stopping, mut now, mut looked, mut told) = (false, false, Instant::now(), [None; 2]);
     let mut tick = TICK;
-    let mut helpers: Vec<&Helper> = life.helpers.iter().collect();
     loop {
         // The child may have ended before SIGCHLD could be read, and a signal may come without it.
         loop {
@@ -84,7 +84,7 @@ pub(super) fn run(
         }
         // One that has ended is not watched any more: another process may have its number.
         let mut lost = None;
-        helpers.retain(|helper| match change(helper.pid) {
+        helpers.retain(|Watched { helper, looped, .. }| match change(helper.pid) {
             Ok(Some(Change::Stopped(number))) => {
                 resume((helper.pid, helper.task.as_str()), number, &mut told[1], life.name, out);
                 true
@@ -92,17 +92,17 @@ pub(super) fn run(
             Ok(Some(Change::Ended(ended))) => {
                 // One whose connection the child has closed ends without an error.
                 if helper.has_begun && ended != Ended::Exit(0) {
-                    lost = Some((*helper, ended));
+                    lost = Some((*helper, ended, *looped));
                 }
                 false
             }
             Ok(None) => true,
             Err(error) => error.raw_os_error() != Some(libc::ECHILD),
         });
-        if let Some((helper, ended)) = lost
+        if let Some((helper, ended, looped)) = lost
             && !is_stopping
         {
-            let error = helper_ended(life.name, &helper.task, ended);
+            let error = helper_ended(life.name, &helper.task, ended, looped);
             // This process could only start one with its own rights, which are none. A service starts all of them
             // again; without one, the packets of the other ports go on.
             if life.is_managed {
@@ -134,6 +134,11 @@ pub(super) fn run(
             if watch.is_late() {
                 let _ = sys::kill(child, vhost::INTERRUPT);
             }
+            for one in &mut helpers {
+                if one.loops(life.limits.cpu) {
+                    let _ = sys::kill(one.helper.pid, libc::SIGKILL);
+                }
+            }
             tick = if watch.is_asleep() { CALM_TICK } else { TICK };
         }
     }
@@ -149,16 +154,20 @@ fn resume((pid, task): (Pid, &str), number: i32, told: &mut Option<Instant>, nam
     }
 }
 
-/// Returns the error for the end of a process that opens devices, or accepts connections.
-fn helper_ended(name: &str, task: &str, ended: Ended) -> Error {
-    let how = match ended {
-        Ended::Exit(status) => format!("ended with status {status}"),
-        Ended::Signal(number) => format!("was ended by signal {number}"),
+/// Returns the error for the end of a process that opens devices, or accepts connections; `looped` is its processor
+/// time without a round, if it was ended for that.
+fn helper_ended(name: &str, task: &str, ended: Ended, looped: Option<Duration>) -> Error {
+    let how = match (looped, ended) {
+        (Some(used), _) => format!("used {:.1} s of processor time without a round", used.as_secs_f64()),
+        (None, Ended::Exit(status)) => format!("ended with status {status}"),
+        (None, Ended::Signal(number)) => format!("was ended by signal {number}"),
+    };
+    let why = match looped {
+        Some(_) => "a fault of segue: the process was ended",
+        None => "a fault of segue, a signal from another process, or the kernel had no memory left",
     };
     let hint = "start again; report it with the output of segue --version -v -j";
-    Error::new(Kind::Internal, format!("{name}: the {task} {how}"), hint)
-        .why("a fault of segue, a signal from another process, or the kernel had no memory left")
-        .names_instance()
+    Error::new(Kind::Internal, format!("{name}: the {task} {how}"), hint).why(why).names_instance()
 }
 
 /// Drops all privileges but signals to the child and the removal of the socket.

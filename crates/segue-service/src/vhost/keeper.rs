@@ -3,7 +3,7 @@
 //! that come with its messages, and passes both on over a connection that it hands over.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use segue_port::vhost::relay::Relay;
 
 use crate::handover::sys::{self, is_passing};
 use crate::report::to_stderr;
-use crate::sandbox::{AccessRights, Helper, NewUser, confine};
+use crate::sandbox::{AccessRights, Helper, NewUser, Rounds, confine};
 
 /// Minimum time between two front ends: a refused one reconnects at once.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -41,6 +41,7 @@ impl Keeper<'_> {
             Error::system("cannot start the process that talks to a guest's front end", &error, "segue doctor")
                 .why("a socket pair or a process could not be made, or it could not be confined")
         };
+        let rounds = Rounds::new().map_err(failed)?;
         let (near, far) = sys::pair().map_err(failed)?;
         // A front end's own socket may be for this user alone.
         let user = match &self.listener {
@@ -56,7 +57,7 @@ impl Keeper<'_> {
                 (&near).read_exact(&mut [0]).map_err(failed)?;
                 drop(user);
                 let task = format!("process that talks to the front end of {}", self.name);
-                Ok((near.into(), Helper::new(pid, task, true)))
+                Ok((near.into(), Helper::new(pid, task, true, rounds)))
             }
             Forked::Child => {
                 drop(near);
@@ -67,7 +68,9 @@ impl Keeper<'_> {
                     let path = self.path.to_owned();
                     confine(&AccessRights { accepts: true, ..AccessRights::default() }, is_weak)?;
                     far.write_all(&[1]).map_err(text)?;
-                    serve(&far, listener.map(UnixListener::from).as_ref(), &path).map_err(text)
+                    let listener = listener.map(UnixListener::from);
+                    let (supply, listener) = (&far, listener.as_ref());
+                    FrontendServer { supply, listener, path: &path, rounds: &rounds }.serve().map_err(text)
                 });
                 if let Err(why) = &served {
                     to_stderr(&format!("note: the front end of {} is served no more: {why}\n", self.path.display()));
@@ -78,96 +81,120 @@ impl Keeper<'_> {
     }
 }
 
-/// Serves one front end after the other, until the packet process has ended.
-fn serve(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io::Result<()> {
-    if let Some(listener) = listener {
-        listener.set_nonblocking(true)?;
-    }
-    while let Some(front) = next(supply, listener, path)? {
-        let Some((near, inner)) = repeated(supply, UnixStream::pair)? else { return Ok(()) };
-        if repeated(supply, || sys::send(supply, &[1], Some(inner.as_fd())))?.is_none() {
-            return Ok(());
-        }
-        drop(inner);
-        let is_there = match Relay::new(front, near) {
-            Ok(relay) => pass(relay, supply, listener)?,
-            // The front end finds its connection closed, and connects again.
-            Err(_) => true,
-        };
-        if !is_there || has_ended(supply, PAUSE)? {
-            return Ok(());
-        }
-    }
-    Ok(())
+/// Server of the front ends of a port, one after the other.
+struct FrontendServer<'a> {
+    /// Connection to the process that moves packets.
+    supply: &'a UnixStream,
+    /// Listening socket; `None` if the front end listens.
+    listener: Option<&'a UnixListener>,
+    /// Path of the front end's socket.
+    path: &'a Path,
+    rounds: &'a Rounds,
 }
 
-/// Makes a call, and repeats it after a pause if its error is transient. Returns `None` where the process that moves
-/// packets has ended.
-fn repeated<T>(supply: &UnixStream, mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
-    loop {
-        match call() {
-            Ok(done) => return Ok(Some(done)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                return Ok(None);
+impl FrontendServer<'_> {
+    /// Serves one front end after the other, until the packet process has ended.
+    fn serve(&self) -> io::Result<()> {
+        if let Some(listener) = self.listener {
+            listener.set_nonblocking(true)?;
+        }
+        while let Some(front) = self.next()? {
+            let Some((near, inner)) = self.repeated(UnixStream::pair)? else { return Ok(()) };
+            if self.repeated(|| sys::send(self.supply, &[1], Some(inner.as_fd())))?.is_none() {
+                return Ok(());
             }
-            Err(error) if !is_passing(&error) => return Err(error),
-            Err(_) if has_ended(supply, FAILED_PAUSE)? => return Ok(None),
-            Err(_) => {}
+            drop(inner);
+            let is_there = match Relay::new(front, near) {
+                Ok(relay) => self.pass(relay)?,
+                // The front end finds its connection closed, and connects again.
+                Err(_) => true,
+            };
+            if !is_there || self.has_ended(PAUSE)? {
+                return Ok(());
+            }
         }
+        Ok(())
     }
-}
 
-/// Returns the next front end; `None` if the packet process has ended.
-fn next(supply: &UnixStream, listener: Option<&UnixListener>, path: &Path) -> io::Result<Option<UnixStream>> {
-    loop {
-        let found = match listener {
-            Some(listener) => {
-                let ready = poll(&[(listener.as_fd(), Want::Read), (supply.as_fd(), Want::Hangup)], LONG)?;
-                if ready[1] {
+    /// Makes a call, and repeats it after a pause if its error is transient. Returns `None` where the process that
+    /// moves packets has ended.
+    fn repeated<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
+        loop {
+            match call() {
+                Ok(done) => return Ok(Some(done)),
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                     return Ok(None);
                 }
-                listener.accept().map(|(front, _)| front)
+                Err(error) if !is_passing(&error) => return Err(error),
+                Err(_) if self.has_ended(FAILED_PAUSE)? => return Ok(None),
+                Err(_) => {}
             }
-            None => UnixStream::connect(path),
-        };
-        match found {
-            Ok(front) => return Ok(Some(front)),
-            Err(_) if listener.is_none() && has_ended(supply, RETRY)? => return Ok(None),
-            // The process has no request open, or has ended; without descriptors it is tried again.
-            Err(_) if listener.is_some() && has_ended(supply, PAUSE)? => return Ok(None),
-            Err(_) => {}
         }
     }
-}
 
-/// Passes messages on until one side is gone. Returns whether the process that moves packets is there still.
-fn pass(mut relay: Relay, supply: &UnixStream, listener: Option<&UnixListener>) -> io::Result<bool> {
-    while relay.pass() {
-        // A wait for the sockets would be none: what could not be passed on came from them, and more may follow it.
-        if relay.is_held_up() {
-            if has_ended(supply, FAILED_PAUSE)? {
+    /// Returns the next front end; `None` if the packet process has ended.
+    fn next(&self) -> io::Result<Option<UnixStream>> {
+        loop {
+            let found = match self.listener {
+                Some(listener) => {
+                    let ready = self.wait(&[(listener.as_fd(), Want::Read), self.hangup()], LONG)?;
+                    if ready[1] {
+                        return Ok(None);
+                    }
+                    listener.accept().map(|(front, _)| front)
+                }
+                None => UnixStream::connect(self.path),
+            };
+            match found {
+                Ok(front) => return Ok(Some(front)),
+                Err(_) if self.listener.is_none() && self.has_ended(RETRY)? => return Ok(None),
+                // The process has no request open, or has ended; without descriptors it is tried again.
+                Err(_) if self.listener.is_some() && self.has_ended(PAUSE)? => return Ok(None),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Passes messages on until one side is gone. Returns whether the process that moves packets is there still.
+    fn pass(&self, mut relay: Relay) -> io::Result<bool> {
+        while relay.pass() {
+            // A wait for the sockets would be none: what could not be passed on came from them, and more may follow it.
+            if relay.is_held_up() {
+                if self.has_ended(FAILED_PAUSE)? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let mut wants = vec![self.hangup()];
+            wants.extend(relay.sockets().map(|socket| (socket.as_fd(), Want::Read)));
+            wants.extend(self.listener.map(|listener| (listener.as_fd(), Want::Read)));
+            let ready = self.wait(&wants, relay.timeout().unwrap_or(LONG))?;
+            if ready[0] {
                 return Ok(false);
             }
-            continue;
+            // One guest has one port: another front end is told so at once.
+            if let (Some(listener), Some(true)) = (self.listener, ready.get(3)) {
+                let _ = listener.accept();
+            }
         }
-        let mut wait = vec![(supply.as_fd(), Want::Hangup)];
-        wait.extend(relay.sockets().map(|socket| (socket.as_fd(), Want::Read)));
-        wait.extend(listener.map(|listener| (listener.as_fd(), Want::Read)));
-        let ready = poll(&wait, relay.timeout().unwrap_or(LONG))?;
-        if ready[0] {
-            return Ok(false);
-        }
-        // One guest has one port: another front end is told so at once.
-        if let (Some(listener), Some(true)) = (listener, ready.get(3)) {
-            let _ = listener.accept();
-        }
+        Ok(true)
     }
-    Ok(true)
-}
 
-/// Waits for a given time, or until the packet process has ended; returns whether it has.
-fn has_ended(supply: &UnixStream, wait: Duration) -> io::Result<bool> {
-    Ok(poll(&[(supply.as_fd(), Want::Hangup)], wait)? == [true])
+    /// Waits for a given time, or until the packet process has ended; returns whether it has.
+    fn has_ended(&self, wait: Duration) -> io::Result<bool> {
+        Ok(self.wait(&[self.hangup()], wait)? == [true])
+    }
+
+    /// Returns the end of the process that moves packets, as an event to wait for.
+    fn hangup(&self) -> (BorrowedFd<'_>, Want) {
+        (self.supply.as_fd(), Want::Hangup)
+    }
+
+    /// Waits, as [`poll`] does, and counts a round: whatever repeats something waits in between.
+    fn wait(&self, wants: &[(BorrowedFd<'_>, Want)], longest: Duration) -> io::Result<Vec<bool>> {
+        self.rounds.count();
+        poll(wants, longest)
+    }
 }
 
 #[cfg(test)]
@@ -190,9 +217,10 @@ mod tests {
         // The port reads nothing, and a full connection says so at once (EAGAIN), as a kernel without memory does.
         far.set_nonblocking(true).unwrap();
         while sys::send(&far, &[0], None).is_ok() {}
+        let rounds = Rounds::new().unwrap();
         let serving = thread::spawn({
-            let path = path.clone();
-            move || serve(&far, Some(&listener), &path)
+            let (path, rounds) = (path.clone(), rounds.clone());
+            move || FrontendServer { supply: &far, listener: Some(&listener), path: &path, rounds: &rounds }.serve()
         });
         let mut front = UnixStream::connect(&path).unwrap();
         thread::sleep(20 * FAILED_PAUSE);
@@ -217,6 +245,7 @@ mod tests {
         assert_eq!(passed, message);
         drop(near);
         serving.join().unwrap().unwrap();
+        assert!(rounds.number() > 2, "a wait for a front end, one for messages, and one that ends");
         fs::remove_dir_all(&folder).unwrap();
     }
 }
