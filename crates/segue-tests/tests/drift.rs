@@ -265,17 +265,18 @@ fn tree(name: &str, pid: u32, found: &mut BTreeMap<u32, Held>) {
     }
 }
 
-/// Sends the frames of all floods in turn.
-fn flood(routed: &Routed, rate: u32) -> Flood {
+/// Sends the frames of all floods in turn. Each `number` has flows of its own, so that the table of mappings is full
+/// before memory counts: otherwise the longest flood so far would decide its size.
+fn flood(routed: &Routed, rate: u32, number: u32) -> Flood {
     let stations = Stations::between((&routed.ground.a, "eth0"), (&routed.router, "in"));
     let server = Ipv4Addr::new(198, 18, 2, 2);
-    let mut number = 0_u32;
-    Flood::start(&routed.ground.a, "eth0", rate, move |random: &mut Random| {
-        number += 1;
+    let (mut random, mut frames) = (Random::new(u64::from(number) + 1), 0_u32);
+    Flood::start(&routed.ground.a, "eth0", rate, move |_| {
+        frames += 1;
         let word = random.word();
         let inside = Ipv4Addr::new(198, 18, 1, 3 + (word % 250) as u8);
         let ports = [random.word() as u16 | 1, 9];
-        match number % 6 {
+        match frames % 6 {
             0 => stations.udp([inside, server], ports, 64),
             1 => stations.arp(inside, Ipv4Addr::new(198, 18, 1, 1)),
             2 => {
@@ -405,7 +406,7 @@ fn a_service_under_faults_and_changes_grows_nowhere() {
             }
             2 => {
                 tracks.iter_mut().for_each(|track| track.close(false));
-                flooding = Some(flood(&routed, rate));
+                flooding = Some(flood(&routed, rate, round));
             }
             3 => killed[0].replace(&service, &mut tracks[0], || reload(&service, cycle.is_multiple_of(2))),
             4 => {
