@@ -11,7 +11,7 @@ use segue::time::Nanos;
 use segue_lan78xx::driver::{Config, Driver};
 use segue_lan78xx::model::{self, Model};
 use segue_lan78xx::usb::usbip::serve::Server;
-use segue_lan78xx::usb::usbip::{Client, Exported, ImportError, Phase, Session, list};
+use segue_lan78xx::usb::usbip::{Client, Exported, ImportError, Phase, Record, Session, list};
 use segue_lan78xx::usb::{Request, Setup, Speed, Transfer, Transport};
 
 /// Longest time that a test waits for an event.
@@ -278,6 +278,53 @@ fn a_server_that_drips_bytes_is_given_up_in_time() {
     let Err(ImportError::Io(error)) = list(address) else { panic!("it had no time to answer") };
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+}
+
+/// Returns how often this thread has waited so far.
+fn waits() -> usize {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// Tests that a server cannot take a processor from its client by sending byte by byte.
+#[test]
+fn a_list_that_comes_byte_by_byte_wakes_its_reader_for_many_at_a_time() {
+    use std::io::{Read, Write};
+    const BETWEEN: Duration = Duration::from_micros(20);
+    let record = Record {
+        bus_id: "1-1".into(),
+        bus: 1,
+        device: 2,
+        speed: 3,
+        identity: (0x0424, 0x7800),
+        release: 0,
+        class: [0; 3],
+        interfaces: 0,
+    };
+    let mut answer = vec![0x01, 0x11, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9];
+    (0..9).for_each(|_| record.emit(&mut answer));
+    let len = answer.len();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.read_exact(&mut [0; 8]).unwrap();
+        for byte in answer {
+            stream.write_all(&[byte]).unwrap();
+            let begin = Instant::now();
+            while begin.elapsed() < BETWEEN {}
+        }
+    });
+    let (before, begin) = (waits(), Instant::now());
+    let found = list(address).unwrap();
+    let (woken, took) = (waits() - before, begin.elapsed());
+    serving.join().unwrap();
+    assert_eq!(found.len(), 9);
+    // Two waits in each millisecond at most, however slowly the bytes come.
+    let most = (64 + 3 * took.as_millis() as usize).min(len * 3 / 4);
+    assert!(woken < most, "{woken} times for {len} bytes in {took:?}");
 }
 
 #[test]

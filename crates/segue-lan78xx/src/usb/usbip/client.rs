@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use segue::time::Nanos;
@@ -21,6 +22,10 @@ use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Re
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
 /// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before a wait after one that ended though the connection was not ready.
+const USELESS_PAUSE: Duration = Duration::from_millis(20);
+/// Pause after a wait for the server's answer to an operation, in which more of it comes.
+const GATHERING: Duration = Duration::from_millis(1);
 /// Pause after a read from the connection that returned nothing although poll(2) reported it ready.
 const FAILED_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum number of devices in a server's list that are read.
@@ -91,7 +96,11 @@ impl<'a> Greeting<'a> {
         Err(last)
     }
 
-    fn wait(&self, write: bool) -> io::Result<()> {
+    /// Waits until the connection is ready, after a pause where a wait of the same call ended for nothing.
+    fn wait(&self, write: bool, has_waited: &mut bool) -> io::Result<()> {
+        if std::mem::replace(has_waited, true) {
+            thread::sleep(USELESS_PAUSE);
+        }
         wait(&self.stream, write, self.until, self.guard)
     }
 }
@@ -143,9 +152,14 @@ fn left(until: Instant) -> io::Result<Duration> {
 
 impl Read for Greeting<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut has_waited = false;
         loop {
             match self.stream.read(into) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(false)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.wait(false, &mut has_waited)?;
+                    // A server that sends byte by byte has no wake-up for each.
+                    thread::sleep(GATHERING);
+                }
                 done => return done,
             }
         }
@@ -154,9 +168,10 @@ impl Read for Greeting<'_> {
 
 impl Write for Greeting<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut has_waited = false;
         loop {
             match self.stream.write(bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(true)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(true, &mut has_waited)?,
                 done => return done,
             }
         }
