@@ -2,6 +2,7 @@
 //! that the program under test is the released one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +11,12 @@ use std::time::{Duration, Instant};
 
 use segue_lab::Process;
 
+use crate::capture::Directory;
+
 /// Longest wait for strace to attach or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
+const MOST: f64 = 3.0;
 
 /// A process that runs under strace. Dropping it lets the process continue by itself.
 #[derive(Debug)]
@@ -76,5 +81,76 @@ impl Traced {
             }
         }
         calls
+    }
+}
+
+/// A process and its work, during which its system calls fail.
+pub struct Workload<'a> {
+    /// Name of the process, for messages.
+    pub who: &'a str,
+    /// Id of the process.
+    pub pid: u32,
+    /// Smallest number of calls that counts as the normal one.
+    pub least: u64,
+    /// Gives the process its work, whether that succeeds or not.
+    pub work: &'a dyn Fn(),
+}
+
+impl fmt::Debug for Workload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workload").field("who", &self.who).field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+/// The calls of a process without faults.
+#[derive(Debug)]
+pub struct Normal {
+    calls: u64,
+    time: Duration,
+}
+
+/// The behaviour of a process while its calls failed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Number of calls that failed.
+    pub met: u64,
+    /// Whether the process made more than three times the normal number of calls.
+    pub is_costly: bool,
+    /// Description for messages.
+    pub text: String,
+}
+
+impl Workload<'_> {
+    fn traced(&self, fault: Option<(&str, &str)>) -> (Calls, Duration) {
+        let begin = Instant::now();
+        let directory = Directory::new();
+        let traced = Traced::attach(self.pid, fault, &directory.file("calls"));
+        (self.work)();
+        (traced.detach(), begin.elapsed())
+    }
+
+    /// Returns the calls without faults in the shortest of three times: one in which the machine stood still has few.
+    #[track_caller]
+    pub fn normal(&self) -> Normal {
+        let (calls, time) = (0..3).map(|_| self.traced(None)).min_by_key(|(_, time)| *time).expect("three");
+        Normal { calls: calls.total().max(self.least), time }
+    }
+
+    /// Has some calls fail with an error, both in strace's words. Prints the figure: its number of calls, times the
+    /// normal one for as long a time.
+    #[track_caller]
+    pub fn fails(&self, normal: &Normal, calls: &str, error: &str) -> Outcome {
+        let (found, took) = self.traced(Some((calls, error)));
+        // A request that is not answered takes a few seconds more.
+        let longer = (took.as_secs_f64() / normal.time.as_secs_f64()).max(1.0);
+        let usual = normal.calls as f64 * longer;
+        let (total, met, who) = (found.total(), found.injected, self.who);
+        println!("figure {who} {calls} {error}: times the normal {:.2}, errors met {met}", total as f64 / usual);
+        let text = format!(
+            "{who} {calls} {error}: {total} calls of at most {:.0}, {met} failed; {:?}",
+            MOST * usual,
+            found.made
+        );
+        Outcome { met, is_costly: total as f64 > MOST * usual, text }
     }
 }

@@ -7,12 +7,12 @@
 
 use std::net::UdpSocket;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use segue_lab::{Family, Peer};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Forwarder, PATIENCE, Service, parent, tail};
-use segue_tests::inject::{Calls, Traced};
+use segue_tests::inject::{Traced, Workload};
 use segue_tests::routed::ip;
 use segue_tests::test_name;
 use segue_tests::traffic::{Place, socket};
@@ -47,8 +47,6 @@ const EACH: u64 = 8;
 /// Smallest number of system calls that counts as the number of a supervisor without faults. It makes some each quarter
 /// of a second.
 const OF_WAITING: u64 = 100;
-/// Largest allowed number of system calls while one of them fails, as a multiple of the number without faults.
-const MOST: u64 = 3;
 
 /// Returns whether a process goes on after an error of these calls, in an instance that is a tunnel or none.
 fn is_apt(error: &str, calls: &str, is_tunnel: bool) -> bool {
@@ -112,19 +110,14 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Returns the calls of a process while datagrams are sent and the counters of the instance are read.
-    #[track_caller]
-    fn traced(&self, process: Traceable, fault: Option<(&str, &str)>) -> (Calls, Duration) {
-        let begin = Instant::now();
-        let directory = Directory::new();
-        let traced = Traced::attach(process.pid, fault, &directory.file("calls"));
+    /// Gives a process its work: sends datagrams and reads the counters of the instance.
+    fn work(&self, process: Traceable) {
         self.disturb();
         // The control thread meets its faults with a request.
         let _ = self.service.request_of(self.name, r#"{"get":"stat"}"#);
         if is_full() && process.least == OF_WAITING {
             thread::sleep(Duration::from_secs(1));
         }
-        (traced.detach(), begin.elapsed())
     }
 }
 
@@ -162,9 +155,9 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
         };
         let mut met_here = 0;
         for process in processes {
-            // The shortest of three, as a time in which the machine stood still has few calls.
-            let normal = (0..3).map(|_| subject.traced(process, None)).min_by_key(|(_, time)| *time);
-            let (normal, time) = normal.expect("three");
+            let (who, work) = (format!("{} of {}", process.name, subject.name), || subject.work(process));
+            let workload = Workload { who: &who, pid: process.pid, least: process.least, work: &work };
+            let normal = workload.normal();
             for (at, calls) in process.calls.iter().enumerate() {
                 let errors: Vec<&str> =
                     ERRORS.into_iter().filter(|error| is_apt(error, calls, forwarder.is_none())).collect();
@@ -175,28 +168,15 @@ fn no_error_of_a_system_call_ends_a_process_or_costs_more_than_three_times_the_n
                     if !is_full() && (number + errors.len() - first) % errors.len() > chosen {
                         continue;
                     }
-                    let (found, took) = subject.traced(process, Some((calls, error)));
-                    // A request that is not answered takes a few seconds more.
-                    let longer = (took.as_secs_f64() / time.as_secs_f64()).max(1.0);
-                    let usual = normal.total().max(process.least) as f64 * longer;
-                    let most = MOST as f64 * usual;
-                    met_here += usize::from(found.injected > 0);
-                    let who = format!("{} of {}", process.name, subject.name);
-                    println!(
-                        "figure {who} {calls} {error}: times the normal {:.2}, errors met {}",
-                        found.total() as f64 / usual,
-                        found.injected
-                    );
+                    let found = workload.fails(&normal, calls, error);
+                    met_here += usize::from(found.met > 0);
                     let passes = subject.passes();
                     let same = service.patient_pid(subject.name) == Some(worker) && parent(worker) == supervisor;
-                    if found.total() as f64 > most || !passes || !same {
-                        let words = tail(&service.near);
+                    if found.is_costly || !passes || !same {
                         failed.push(format!(
-                            "{who} {calls} {error}: {} calls of at most {most:.0}, {} failed; the same process: \
-                             {same}; packets pass: {passes}; {:?} {words}",
-                            found.total(),
-                            found.injected,
-                            found.made
+                            "{}; the same process: {same}; packets pass: {passes}; {}",
+                            found.text,
+                            tail(&service.near)
                         ));
                     }
                     assert!(same, "{}", failed.join("\n"));
