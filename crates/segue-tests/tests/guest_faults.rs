@@ -1,19 +1,22 @@
-//! Test of the end of the process that talks to a guest's front end, and of an endless loop in it: HEALTH names its
-//! end, frames pass again soon, and no other instance is affected.
+//! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or an endless
+//! loop in it, and the end of a guest with much memory. Frames pass again, and no other instance is affected.
 
 #[path = "common/guests.rs"]
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{NAME, PATIENCE, announcement, send_plain};
-use segue_testkit::vhost::{Frontend, TO_GUEST, feature};
+use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
-use segue_tests::faults::{Fault, Service, tail};
+use segue_tests::faults::{Fault, Service, helpers, tail};
 use segue_tests::test_name;
 
 /// Longest time from the end of the process until frames pass again: five times the aim.
@@ -39,6 +42,17 @@ impl Guests {
             front.offer_buffers(2048);
             front
         }))
+    }
+
+    /// Starts a gateway between both guests as an instance of a service, beside a tunnel. `None` where the test cannot
+    /// run, which is noted under `name`.
+    #[track_caller]
+    fn start(name: &str, directory: &Directory) -> Option<(Service, Guests)> {
+        let paths = ["left", "right"].map(|name| directory.file(&format!("{name}.sock")));
+        let [left, right] = paths.each_ref().map(|path| path.display());
+        let table = format!("[[gateway]]\nin = \"vhost:{left}\"\nout = \"vhost:{right}\"\nname = \"{NAME}\"\n");
+        let service = Service::start(name, 1, &table, &[])?;
+        Some((service, Guests { paths, connected: RefCell::new(None), number: Cell::new(0) }))
     }
 
     /// Returns whether new frames pass in both directions within `longest`.
@@ -88,12 +102,8 @@ fn exchange(fronts: &mut [Frontend; 2], number: u8, longest: Duration) -> bool {
 #[test]
 fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instance_notices() {
     let directory = Directory::new();
-    let paths = ["left", "right"].map(|name| directory.file(&format!("{name}.sock")));
-    let [left, right] = paths.each_ref().map(|path| path.display());
-    let table = format!("[[gateway]]\nin = \"vhost:{left}\"\nout = \"vhost:{right}\"\nname = \"{NAME}\"\n");
-    let Some(service) = Service::start(test_name!(), 1, &table, &[]) else { return };
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
     let tunnel = service.patient_pid("sg1");
-    let guests = Guests { paths, connected: RefCell::new(None), number: Cell::new(0) };
     let passes = |longest| guests.passes(longest);
     assert!(passes(PATIENCE), "{}", tail(&service.near));
     for fault in Fault::of_helpers(test_name!()) {
@@ -104,4 +114,45 @@ fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instan
         assert!(took < BACK, "{took:?} until frames pass again");
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+/// Returns the processor time that a process has spent in the kernel, in steps of 10 ms (proc_pid_stat(5)).
+fn system_time(pid: u32) -> u64 {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    line.rsplit_once(')').unwrap().1.split_whitespace().nth(12).unwrap().parse().unwrap()
+}
+
+/// Tests that the time which the kernel takes for the pages of a guest that ends is not taken from all guests of the
+/// process that moves packets, which is ended after a second: that would be a guest of 8 GiB.
+#[test]
+fn a_guest_with_much_memory_that_ends_takes_no_time_from_the_others() {
+    const LEN: u64 = 1 << 30;
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    let worker = service.patient_pid(NAME).unwrap();
+    let keeper = helpers(worker)[0];
+    let mut fronts = guests.connected.take().unwrap();
+    let memory = Frontend::over(UnixStream::pair().unwrap().0, 0).memory;
+    memory.set_len(LEN).unwrap();
+    let block = vec![1; 1 << 20];
+    (0..LEN).step_by(block.len()).for_each(|at| memory.write_all_at(&block, at).unwrap());
+    let payload = [vec![0; 8], region(1 << 40, LEN, 1 << 45, 0)].concat();
+    fronts[0].send_with(message::ADD_MEM_REG, 1, &payload, &[memory.as_fd()]);
+    drop(memory);
+    // Once this is answered the memory is mapped.
+    fronts[0].send(message::GET_QUEUE_NUM, &[]);
+    let begin = Instant::now();
+    while fronts[0].reply().is_none_or(|(number, _)| number != message::GET_QUEUE_NUM) {
+        assert!(begin.elapsed() < PATIENCE, "no answer: {}", tail(&service.near));
+        thread::sleep(Duration::from_millis(1));
+    }
+    let before = [worker, keeper].map(system_time);
+    drop(fronts);
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    assert_eq!(service.patient_pid(NAME), Some(worker), "{}", tail(&service.near));
+    let [of_worker, of_keeper] = [(worker, before[0]), (keeper, before[1])].map(|(pid, time)| system_time(pid) - time);
+    println!("figure pages of a guest of 1 GiB: {of_keeper}0 ms of its own process, {of_worker}0 ms of all guests'");
+    // Pages of 2 MB take next to nothing.
+    assert!(of_worker < of_keeper || of_worker + of_keeper < 4, "{of_worker} and {of_keeper} steps of 10 ms");
 }

@@ -72,7 +72,7 @@ impl Message {
     /// The reason for which the connection is to be closed.
     pub fn check(&self) -> Result<(), Stop> {
         let is_memory = matches!(self.number(), number::SET_MEM_TABLE | number::ADD_MEM_REG | number::REM_MEM_REG);
-        let wakes = matches!(self.number(), number::SET_VRING_KICK | number::SET_VRING_CALL | number::SET_VRING_ERR);
+        let wakes = self.wakes();
         for fd in &self.fds {
             let file = metadata(fd)?;
             let is_counter = is_event_counter(fd).map_err(|_| Stop::Socket)?;
@@ -104,6 +104,22 @@ impl Message {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the message replaces all of the memory.
+    pub(super) fn replaces_memory(&self) -> bool {
+        self.number() == number::SET_MEM_TABLE
+    }
+
+    /// Returns the region of memory that the message takes away, if it does.
+    pub(super) fn removed(&self) -> Option<Region> {
+        let region = self.payload().get(8..8 + Region::LEN).filter(|_| self.number() == number::REM_MEM_REG)?;
+        Some(Region::parse(region))
+    }
+
+    /// Returns whether its descriptors wake a side.
+    pub(super) fn wakes(&self) -> bool {
+        matches!(self.number(), number::SET_VRING_KICK | number::SET_VRING_CALL | number::SET_VRING_ERR)
     }
 
     /// Returns the payload.

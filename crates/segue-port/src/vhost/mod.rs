@@ -32,6 +32,7 @@
 mod config;
 mod copy;
 mod feature;
+mod files;
 mod memory;
 mod message;
 mod port;

@@ -40,8 +40,8 @@ const ENOUGH_DESCRIPTORS: usize = 4 * MOST_DESCRIPTORS;
 /// A guest's network device as a port.
 #[derive(Debug)]
 pub struct VhostPort {
-    source: Option<Source>,
     connection: Option<Connection>,
+    source: Option<Source>,
     mtu: usize,
     limits: Limits,
     /// Events of the socket and of the connection, of the guest's transmit queue, and of its receive queue.
@@ -72,9 +72,10 @@ pub struct VhostPort {
 /// A connection to a front end.
 #[derive(Debug)]
 struct Connection {
-    stream: UnixStream,
-    assembler: Assembler,
+    // The stream is dropped last: a relay holds the files of memory until it hangs up.
     session: Session,
+    assembler: Assembler,
+    stream: UnixStream,
     /// Time at which the first byte of an incomplete message arrived.
     begun: Option<Instant>,
 }
@@ -177,18 +178,17 @@ impl VhostPort {
     /// Closes the connection of the front end.
     pub(super) fn stop(&mut self, reason: Stop) {
         let Some(mut connection) = self.connection.take() else { return };
-        let reason = match reason {
-            Stop::CallBlocked => {
-                // The next front end could do so again.
-                self.retire();
-                reason
-            }
-            // What replaced lost memory may look like any other fault.
-            _ if connection.session.memory.is_lost() => Stop::MemoryLost,
-            _ => reason,
-        };
+        // What replaced lost memory may look like any other fault.
+        let is_lost = reason != Stop::CallBlocked && connection.session.memory.is_lost();
+        let reason = if is_lost { Stop::MemoryLost } else { reason };
         connection.session.end([&self.buffers, &self.kicks]);
         self.control.remove(connection.stream.as_fd());
+        // A relay may close the files of memory from here on: this process has let them go.
+        drop(connection);
+        if reason == Stop::CallBlocked {
+            // The next front end could do so again.
+            self.retire();
+        }
         self.patience.set(Duration::ZERO);
         self.stops.add(reason);
         match reason {

@@ -2,13 +2,16 @@
 //! port.
 //!
 //! It puts the messages of a front end together, checks the descriptors that come with them, and passes both on;
-//! replies go the other way as they are.
+//! replies go the other way as they are. It holds each file of memory for longer than the port does, so that the port
+//! never spends the time that the kernel takes for the pages of a guest that ends.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use super::files::MemoryFiles;
 use super::message::{Assembler, Message, PATIENCE};
 use super::reasons::Stop;
 
@@ -29,6 +32,26 @@ pub struct Relay {
     message: Option<Message>,
     replies: Vec<u8>,
     held_up: Option<Instant>,
+    /// Whether the last call of [`pass`](Relay::pass) has read anything.
+    has_moved: bool,
+    files: MemoryFiles,
+}
+
+/// The connection of a port whose front end is gone, and the files of memory that the port may still use.
+#[derive(Debug)]
+pub struct Remains {
+    files: MemoryFiles,
+    port: UnixStream,
+    since: Instant,
+}
+
+impl Remains {
+    /// Returns the port's connection, and the longest time to wait for its hangup before this value is dropped; `None`
+    /// where nothing has to be waited for.
+    pub fn wait(&self) -> Option<(&UnixStream, Duration)> {
+        let left = PATIENCE.saturating_sub(self.since.elapsed());
+        (!self.files.is_empty() && !left.is_zero()).then_some((&self.port, left))
+    }
 }
 
 impl Relay {
@@ -39,8 +62,25 @@ impl Relay {
     pub fn new(front: UnixStream, port: UnixStream) -> io::Result<Relay> {
         front.set_nonblocking(true)?;
         port.set_nonblocking(true)?;
-        let (assembler, replies) = (Assembler::default(), Vec::new());
-        Ok(Relay { front, port, assembler, begun: None, message: None, replies, held_up: None })
+        let (assembler, replies, files) = (Assembler::default(), Vec::new(), MemoryFiles::default());
+        Ok(Relay {
+            front,
+            port,
+            assembler,
+            begun: None,
+            message: None,
+            replies,
+            held_up: None,
+            has_moved: false,
+            files,
+        })
+    }
+
+    /// Closes the front end's connection, and tells the port of its end.
+    pub fn end(self) -> Remains {
+        // A connection that the port has closed needs no end.
+        let _ = self.port.shutdown(Shutdown::Write);
+        Remains { files: self.files, port: self.port, since: Instant::now() }
     }
 
     /// Returns the sockets whose readability to wait for.
@@ -50,20 +90,29 @@ impl Relay {
 
     /// Returns the longest time to wait for the sockets.
     pub fn timeout(&self) -> Option<Duration> {
-        self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()))
+        let message = self.begun.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+        message.into_iter().chain(self.files.left()).min()
     }
 
-    /// Returns whether the last call of [`pass`](Relay::pass) could not forward its input because of a transient error:
-    /// the kernel had no memory, a signal came, or the port had not read yet. The next call tries again, and should be
-    /// made after a pause, whether or not the sockets are readable.
+    /// Returns whether the last call of [`pass`](Relay::pass) could not forward its input for a moment: the kernel had
+    /// no memory, a signal came, the port had not read yet, or the front end has exchanged memory very often. The next
+    /// call tries again, and should be made after a pause, whether or not the sockets are readable.
     pub fn is_held_up(&self) -> bool {
         self.held_up.is_some()
     }
 
-    /// Forwards all available messages and replies. Returns whether both sides are still connected; both connections
-    /// are to be closed where not. Never waits.
+    /// Returns whether the last call of [`pass`](Relay::pass) has read anything. A socket that is said to be readable,
+    /// and then has nothing, may be so again at once: the next call should be made after a pause.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
+    /// Forwards all available messages and replies. Returns whether both sides are still connected;
+    /// [`end`](Relay::end) is to be called where not. Never waits.
     pub fn pass(&mut self) -> bool {
+        self.files.expire();
         let begun = self.held_up.take();
+        self.has_moved = false;
         match self.pass_messages(begun).and_then(|()| self.pass_replies(begun)) {
             Ok(()) => true,
             Err(Stop::Ended) => false,
@@ -83,16 +132,27 @@ impl Relay {
 
     fn pass_messages(&mut self, mut begun: Option<Instant>) -> Result<(), Stop> {
         for _ in 0..MOST_MESSAGES {
+            if self.files.are_many() {
+                return self.hold_up(begun);
+            }
             let message = match self.message.take() {
                 Some(message) => message,
                 None => {
-                    let Some(message) = self.assembler.read(self.front.as_fd())? else { break };
+                    let before = self.assembler.begun().len();
+                    let read = self.assembler.read(self.front.as_fd())?;
+                    self.has_moved |= read.is_some() || self.assembler.begun().len() != before;
+                    let Some(message) = read else { break };
                     message.check()?;
                     message
                 }
             };
             match message.send(self.port.as_fd()) {
-                Ok(()) => begun = None,
+                Ok(()) => {
+                    begun = None;
+                    if !message.wakes() {
+                        self.files.follow(message)?;
+                    }
+                }
                 // Nothing of it was taken.
                 Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::WouldBlock => {
                     self.message = Some(message);
@@ -121,7 +181,10 @@ impl Relay {
                 let mut bytes = [0; REPLIES];
                 match self.port.read(&mut bytes) {
                     Ok(0) => return Err(Stop::Ended),
-                    Ok(len) => self.replies.extend_from_slice(&bytes[..len]),
+                    Ok(len) => {
+                        self.has_moved = true;
+                        self.replies.extend_from_slice(&bytes[..len]);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                     Err(error) if is_passing(&error) => return self.hold_up(begun),
                     Err(_) => return Err(Stop::Ended),

@@ -247,7 +247,8 @@ fn rules(purpose: Purpose, more: &Allowed<'_>) -> Result<BTreeMap<i64, Vec<Secco
         rules.extend(ADAPTER.iter().map(|&call| (call, Vec::new())));
     }
     if purpose == Purpose::Opening && more.accepts {
-        rules.extend([libc::SYS_accept4, libc::SYS_socketpair, libc::SYS_fstatfs].map(|call| (call, Vec::new())));
+        let calls = [libc::SYS_accept4, libc::SYS_socketpair, libc::SYS_fstatfs, libc::SYS_shutdown];
+        rules.extend(calls.map(|call| (call, Vec::new())));
     }
     if more.maps {
         let commands = segue_fastpath::MAP_COMMANDS.iter();

@@ -155,11 +155,15 @@ impl FrontendServer<'_> {
         }
     }
 
-    /// Passes messages on until one side is gone. Returns whether the process that moves packets is there still.
+    /// Passes messages on until one side is gone, and waits until the port has let the guest's memory go. Returns
+    /// whether the process that moves packets is there still.
     fn pass(&self, mut relay: Relay) -> io::Result<bool> {
+        let mut was_ready = false;
         while relay.pass() {
-            // A wait for the sockets would be none: what could not be passed on came from them, and more may follow it.
-            if relay.is_held_up() {
+            // A wait for the sockets would be none: what could not be passed on came from them, and more may follow it,
+            // or they are ready and have nothing.
+            if relay.is_held_up() || was_ready && !relay.has_moved() {
+                was_ready = false;
                 if self.has_ended(FAILED_PAUSE)? {
                     return Ok(false);
                 }
@@ -172,9 +176,18 @@ impl FrontendServer<'_> {
             if ready[0] {
                 return Ok(false);
             }
+            was_ready = ready[1] || ready[2];
             // One guest has one port: another front end is told so at once.
             if let (Some(listener), Some(true)) = (self.listener, ready.get(3)) {
                 let _ = listener.accept();
+            }
+        }
+        let remains = relay.end();
+        while let Some((port, longest)) = remains.wait() {
+            let ready = self.wait(&[self.hangup(), (port.as_fd(), Want::Hangup)], longest)?;
+            if ready.contains(&true) {
+                // What the port had not read yet is closed just after its hangup.
+                return Ok(!ready[0] && !self.has_ended(PAUSE)?);
             }
         }
         Ok(true)

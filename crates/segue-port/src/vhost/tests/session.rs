@@ -1,7 +1,9 @@
 //! Tests of connections: the order in which QEMU sends its messages, memory that comes and goes, restarts of either
 //! side.
 
+use std::fs::Metadata;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use segue_testkit::vhost::{GUEST_BASE, MEMORY_LEN, USER_BASE, feature, message, region, state};
 
@@ -237,6 +239,90 @@ fn a_relay_keeps_the_order_and_the_connection_where_a_socket_takes_nothing_for_a
     }
     assert_eq!(passed, (0..sent).flat_map(numbered).collect::<Vec<u8>>());
     assert!(relay.pass() && !relay.is_held_up());
+}
+
+/// Returns the number of descriptors of this process that are of the given file.
+fn held(file: &Metadata) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let same = |other: Metadata| (other.dev(), other.ino()) == (file.dev(), file.ino());
+    // Other tests close theirs meanwhile.
+    all.filter(|fd| fd.as_ref().is_ok_and(|fd| std::fs::metadata(fd.path()).is_ok_and(same))).count()
+}
+
+/// Tests that the relay, and not the port, gives the pages of a guest's memory back.
+#[test]
+fn a_relay_holds_each_file_of_memory_for_longer_than_the_port() {
+    let (front, far) = UnixStream::pair().unwrap();
+    let (near, inner) = UnixStream::pair().unwrap();
+    let mut relay = relay::Relay::new(far, near).unwrap();
+    let mut front = Frontend::over(front, feature::USUAL);
+    // The port reads each message, and drops what came with it.
+    let read = |relay: &mut relay::Relay| {
+        assert!(relay.pass());
+        let mut fds = Vec::new();
+        super::super::sys::receive(inner.as_fd(), &mut [0; 4096], &mut fds).unwrap();
+        fds.len()
+    };
+    let other = || Frontend::over(UnixStream::pair().unwrap().0, 0).memory;
+    let first = front.memory.metadata().unwrap();
+    front.send_memory();
+    assert_eq!(read(&mut relay), 1);
+    front.memory = other();
+    assert_eq!(held(&first), 1, "the relay alone has it");
+    // Another table takes its place, and a region is added and taken away again.
+    let second = front.memory.metadata().unwrap();
+    front.send_memory();
+    assert_eq!(read(&mut relay), 1);
+    let (third, payload) = (other(), [vec![0; 8], region(0x9000_0000, 4096, 1 << 41, 0)].concat());
+    front.send_with(message::ADD_MEM_REG, 1, &payload, &[third.as_fd()]);
+    assert_eq!(read(&mut relay), 1);
+    front.send_with(message::REM_MEM_REG, 1, &payload, &[third.as_fd()]);
+    assert_eq!(read(&mut relay), 1);
+    let gone = third.metadata().unwrap();
+    drop(third);
+    assert_eq!((held(&second), held(&gone)), (2, 2), "one of them is the front end's, and the other came twice");
+    let (begin, longest) = (Instant::now(), Duration::from_secs(60));
+    assert!(relay.timeout().is_some_and(|left| left <= Duration::from_secs(1)));
+    while held(&first) + held(&gone) > 0 {
+        assert!(begin.elapsed() < longest && relay.pass());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((held(&second), relay.timeout()), (2, None));
+    // At the end it waits for the port's hangup.
+    drop(front);
+    assert!(!relay.pass());
+    let remains = relay.end();
+    let end = super::super::sys::receive(inner.as_fd(), &mut [0], &mut Vec::new()).unwrap();
+    assert_eq!((end, held(&second)), (0, 1), "the port is told of the end");
+    assert!(remains.wait().is_some_and(|(_, left)| left <= Duration::from_secs(5)));
+    drop(remains);
+    assert_eq!(held(&second), 0);
+}
+
+/// Tests that a front end that exchanges its memory without end makes the relay hold a limited number of files.
+#[test]
+fn a_front_end_that_exchanges_memory_very_often_has_to_wait() {
+    let (front, far) = UnixStream::pair().unwrap();
+    let (near, inner) = UnixStream::pair().unwrap();
+    let mut relay = relay::Relay::new(far, near).unwrap();
+    let mut front = Frontend::over(front, feature::USUAL);
+    let file = front.memory.metadata().unwrap();
+    // Those of a second ago are gone where this takes long.
+    for _ in 0..100_000 {
+        front.send_memory();
+        assert!(relay.pass());
+        if relay.is_held_up() {
+            break;
+        }
+        super::super::sys::receive(inner.as_fd(), &mut [0; 4096], &mut Vec::new()).unwrap();
+    }
+    assert!(relay.is_held_up() && (100..=132).contains(&held(&file)), "{}", held(&file));
+    let begin = Instant::now();
+    while relay.is_held_up() {
+        assert!(begin.elapsed() < Duration::from_secs(60) && relay.pass());
+        let _ = super::super::sys::receive(inner.as_fd(), &mut [0; 4096], &mut Vec::new());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
