@@ -14,7 +14,7 @@ use super::reasons::Stop;
 
 /// Time for which a file is held after the message that takes it away: by then the port has read the message and let
 /// the file go.
-pub(super) const HELD: Duration = Duration::from_secs(1);
+const HELD: Duration = Duration::from_secs(1);
 /// Number of such files with which no further message is read until the time of the oldest is over.
 const MANY: usize = 128;
 

@@ -241,6 +241,13 @@ fn a_relay_keeps_the_order_and_the_connection_where_a_socket_takes_nothing_for_a
     assert!(relay.pass() && !relay.is_held_up());
 }
 
+/// Returns a front end, its relay, and the connection of a port that reads nothing by itself.
+fn relayed() -> (Frontend, relay::Relay, UnixStream) {
+    let (front, far) = UnixStream::pair().unwrap();
+    let (near, inner) = UnixStream::pair().unwrap();
+    (Frontend::over(front, feature::USUAL), relay::Relay::new(far, near).unwrap(), inner)
+}
+
 /// Returns the number of descriptors of this process that are of the given file.
 fn held(file: &Metadata) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -252,10 +259,7 @@ fn held(file: &Metadata) -> usize {
 /// Tests that the relay, and not the port, gives the pages of a guest's memory back.
 #[test]
 fn a_relay_holds_each_file_of_memory_for_longer_than_the_port() {
-    let (front, far) = UnixStream::pair().unwrap();
-    let (near, inner) = UnixStream::pair().unwrap();
-    let mut relay = relay::Relay::new(far, near).unwrap();
-    let mut front = Frontend::over(front, feature::USUAL);
+    let (mut front, mut relay, inner) = relayed();
     // The port reads each message, and drops what came with it.
     let read = |relay: &mut relay::Relay| {
         assert!(relay.pass());
@@ -302,10 +306,7 @@ fn a_relay_holds_each_file_of_memory_for_longer_than_the_port() {
 /// Tests that a front end that exchanges its memory without end makes the relay hold a limited number of files.
 #[test]
 fn a_front_end_that_exchanges_memory_very_often_has_to_wait() {
-    let (front, far) = UnixStream::pair().unwrap();
-    let (near, inner) = UnixStream::pair().unwrap();
-    let mut relay = relay::Relay::new(far, near).unwrap();
-    let mut front = Frontend::over(front, feature::USUAL);
+    let (mut front, mut relay, inner) = relayed();
     let file = front.memory.metadata().unwrap();
     // Those of a second ago are gone where this takes long.
     for _ in 0..100_000 {
