@@ -222,39 +222,63 @@ pub fn without_call(command: &mut Command, number: libc::c_long) {
     unsafe { command.pre_exec(install) };
 }
 
+/// A process that stands still until this is dropped, by the same thread: neither it nor its parent is told
+/// (ptrace(2)). Needs root.
+pub struct Held {
+    pid: libc::pid_t,
+}
+
+impl Held {
+    /// Stops the process `pid`, also amid a system call in which it waits, which begins again later.
+    pub fn new(pid: u32) -> io::Result<Held> {
+        let held = Held { pid: pid as libc::pid_t };
+        if let Err(error) = held.request(libc::PTRACE_SEIZE, 0, 0) {
+            mem::forget(held);
+            return Err(error);
+        }
+        held.request(libc::PTRACE_INTERRUPT, 0, 0)?;
+        let mut status = 0;
+        // SAFETY: the kernel writes the status, which outlives the call.
+        if unsafe { libc::waitpid(held.pid, &raw mut status, libc::__WALL) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if !libc::WIFSTOPPED(status) {
+            return Err(io::Error::other(format!("it did not stop: status {status:#x}")));
+        }
+        Ok(held)
+    }
+
+    fn request(&self, request: libc::c_uint, address: u64, data: u64) -> io::Result<()> {
+        // SAFETY: what the kernel reads or writes is behind `data`, which is the address of a value of the right type
+        // or a number; this process's memory is not touched otherwise.
+        match unsafe { libc::ptrace(request, self.pid, address, data) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // A process that has ended goes on no more.
+        let _ = self.request(libc::PTRACE_DETACH, 0, 0);
+    }
+}
+
 /// Puts an endless loop in the place of the instruction with which a process goes on after the system call in which it
 /// waits; what follows there is spoiled. Needs root.
 #[cfg(target_arch = "x86_64")]
 pub fn make_loop(pid: u32) -> io::Result<()> {
     /// A jump to itself (`EB FE`).
     const LOOP: i64 = 0xfeeb;
-    let pid = pid as libc::pid_t;
-    let ptrace = |request: libc::c_uint, address: u64, data: u64| {
-        // SAFETY: what the kernel reads or writes is behind `data`, which is the address of a value of the right type
-        // or a number; this process's memory is not touched otherwise.
-        match unsafe { libc::ptrace(request, pid, address, data) } {
-            -1 => Err(io::Error::last_os_error()),
-            result => Ok(result),
-        }
-    };
-    ptrace(libc::PTRACE_SEIZE, 0, 0)?;
-    ptrace(libc::PTRACE_INTERRUPT, 0, 0)?;
-    let mut status = 0;
-    // SAFETY: the kernel writes the status, which outlives the call.
-    if unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if !libc::WIFSTOPPED(status) {
-        return Err(io::Error::other(format!("it did not stop: status {status:#x}")));
-    }
+    let held = Held::new(pid)?;
     // SAFETY: zeros are a value of this structure of integers.
     let mut registers: libc::user_regs_struct = unsafe { mem::zeroed() };
-    ptrace(libc::PTRACE_GETREGS, 0, (&raw mut registers) as u64)?;
-    ptrace(libc::PTRACE_POKETEXT, registers.rip, LOOP as u64)?;
+    held.request(libc::PTRACE_GETREGS, 0, (&raw mut registers) as u64)?;
+    held.request(libc::PTRACE_POKETEXT, registers.rip, LOOP as u64)?;
     // The call is not begun again.
     registers.orig_rax = u64::MAX;
-    ptrace(libc::PTRACE_SETREGS, 0, (&raw mut registers) as u64)?;
-    ptrace(libc::PTRACE_DETACH, 0, 0).map(drop)
+    held.request(libc::PTRACE_SETREGS, 0, (&raw mut registers) as u64)
 }
 
 /// Fails: registers of this architecture are not known here.

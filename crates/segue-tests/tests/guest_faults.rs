@@ -1,5 +1,6 @@
 //! Tests of faults of the processes of a guest's port: the end of the one that talks to the front end, or an endless
-//! loop in it, and the end of a guest with much memory. Frames pass again, and no other instance is affected.
+//! loop in it, and the end of a guest with much memory. Frames pass again, and no other instance is affected. Also a
+//! front end that takes the place of another one.
 
 #[path = "common/guests.rs"]
 mod common;
@@ -17,6 +18,7 @@ use common::{NAME, PATIENCE, announcement, send_plain};
 use segue_testkit::vhost::{Frontend, TO_GUEST, feature, message, region};
 use segue_tests::capture::Directory;
 use segue_tests::faults::{Fault, Service, helpers, tail};
+use segue_tests::sys::Held;
 use segue_tests::test_name;
 
 /// Longest time from the end of the process until frames pass again: five times the aim.
@@ -61,6 +63,8 @@ impl Guests {
         let mut connected = self.connected.borrow_mut();
         loop {
             if connected.as_mut().is_none_or(|fronts| fronts.iter_mut().any(Frontend::is_closed)) {
+                // A port whose front end is still connected refuses another one.
+                *connected = None;
                 *connected = self.connect();
             }
             self.number.set(self.number.get().wrapping_add(1));
@@ -114,6 +118,24 @@ fn guests_whose_keeper_ended_or_looped_exchange_frames_again_and_no_other_instan
         assert!(took < BACK, "{took:?} until frames pass again");
     }
     assert_eq!(service.patient_pid("sg1"), tunnel, "the tunnel has its process");
+}
+
+#[test]
+fn a_front_end_that_connects_while_the_end_of_another_one_is_unread_is_not_refused() {
+    let directory = Directory::new();
+    let Some((service, guests)) = Guests::start(test_name!(), &directory) else { return };
+    assert!(guests.passes(PATIENCE), "{}", tail(&service.near));
+    let keepers: [u32; 2] = helpers(service.patient_pid(NAME).unwrap()).try_into().expect("a process for each port");
+    // Both find the end of one front end and the next one at the same time.
+    let held = keepers.map(|pid| Held::new(pid).unwrap());
+    drop(guests.connected.take());
+    let mut fronts = guests.connect().unwrap();
+    drop(held);
+    let begin = Instant::now();
+    while !exchange(&mut fronts, 200, AGAIN) {
+        let is_refused = fronts.iter_mut().any(Frontend::is_closed);
+        assert!(!is_refused && begin.elapsed() < PATIENCE, "refused: {is_refused}; {}", tail(&service.near));
+    }
 }
 
 /// Returns the processor time that a process has spent in the kernel, in steps of 10 ms (proc_pid_stat(5)).

@@ -177,8 +177,13 @@ impl FrontendServer<'_> {
                 return Ok(false);
             }
             was_ready = ready[1] || ready[2];
-            // One guest has one port: another front end is told so at once.
             if let (Some(listener), Some(true)) = (self.listener, ready.get(3)) {
+                // The one that left just before another one came must not keep it out.
+                if !relay.pass() {
+                    break;
+                }
+                was_ready = false;
+                // One guest has one port: another front end is told so at once.
                 let _ = listener.accept();
             }
         }
